@@ -1,0 +1,96 @@
+"""The runtime of a retrofitted script: torch and the standard library only.
+
+Without a launcher every function is the identity, so one script serves one process and many.
+"""
+
+from .arguments import add_distributed_arguments, distributed_options
+from .checkpoint import load_checkpoint, load_weights, read_checkpoint, restore_checkpoint, save_checkpoint
+from .data import EvaluationSampler, ResumableEpochs, ShardedSampler, shard_eval_loader, shard_loader
+from .environment import DistributedEnvironment, read_environment
+from .failure import report_failure
+from .interruption import Interruption
+from .output import SilentObject, on_main_process, print_main
+from .parallel import DDPWrapper, broadcast_buffers, gradient_sync, unwrap_model, wrap_model
+from .process_group import (
+    barrier,
+    cleanup_distributed,
+    get_device,
+    get_local_rank,
+    get_rank,
+    get_world_size,
+    is_distributed,
+    is_main_process,
+    main_process_first,
+    setup_distributed,
+)
+from .random_state import get_rng_state, seed_everything, set_rng_state, split_random_streams
+from .reduce import (
+    broadcast_object,
+    gather_objects,
+    global_mean,
+    raise_together,
+    reduce_dict,
+    reduce_mean,
+    reduce_sum,
+    reduce_tensor_sum,
+)
+from .resume import checkpoints_in, find_checkpoint, is_newest_checkpoint, save_position
+from .scaling import BatchPlan, plan_batch, scale_lr
+from .sync_batchnorm import convert_sync_batchnorm
+
+__all__ = [
+    "BatchPlan",
+    "DDPWrapper",
+    "DistributedEnvironment",
+    "EvaluationSampler",
+    "Interruption",
+    "ResumableEpochs",
+    "ShardedSampler",
+    "SilentObject",
+    "add_distributed_arguments",
+    "barrier",
+    "broadcast_buffers",
+    "broadcast_object",
+    "checkpoints_in",
+    "cleanup_distributed",
+    "convert_sync_batchnorm",
+    "distributed_options",
+    "find_checkpoint",
+    "gather_objects",
+    "get_device",
+    "get_local_rank",
+    "get_rank",
+    "get_rng_state",
+    "get_world_size",
+    "global_mean",
+    "gradient_sync",
+    "is_distributed",
+    "is_main_process",
+    "is_newest_checkpoint",
+    "load_checkpoint",
+    "load_weights",
+    "main_process_first",
+    "on_main_process",
+    "plan_batch",
+    "print_main",
+    "raise_together",
+    "read_checkpoint",
+    "read_environment",
+    "reduce_dict",
+    "reduce_mean",
+    "reduce_sum",
+    "reduce_tensor_sum",
+    "report_failure",
+    "restore_checkpoint",
+    "save_checkpoint",
+    "save_position",
+    "scale_lr",
+    "seed_everything",
+    "set_rng_state",
+    "setup_distributed",
+    "shard_eval_loader",
+    "shard_loader",
+    "split_random_streams",
+    "unwrap_model",
+    "wrap_model",
+]

@@ -1,0 +1,112 @@
+"""The flags that every retrofitted script gains, each with an environment twin `RETROFIT_<FLAG>`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RuntimeFlag:
+    """One runtime option: how a parser declares it and how its environment twin is read."""
+
+    name: str
+    default: Any
+    help: str
+    type: type = str
+    choices: tuple[str, ...] | None = None
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def environment_twin(self) -> str:
+        return f"RETROFIT_{self.name.upper()}"
+
+
+RUNTIME_FLAGS = (
+    RuntimeFlag(
+        "distributed",
+        False,
+        "train in a process group; without a launcher a real group of one process (default: only when a launcher "
+        "started more than one process)",
+        bool,
+    ),
+    RuntimeFlag(
+        "local_rank",
+        -1,
+        "index of this process's GPU on its node; a launcher's LOCAL_RANK wins (default: -1, from the environment)",
+        int,
+        aliases=("--local-rank",),  # what torch.distributed.launch passes since torch 2.0
+    ),
+    RuntimeFlag("world_size", 1, "number of processes; set by the launcher, which wins (default: %(default)s)", int),
+    RuntimeFlag("dist_url", "env://", "where the processes meet: env:// or tcp://HOST:PORT (default: %(default)s)"),
+    RuntimeFlag(
+        "dist_backend",
+        "auto",
+        "communication backend (default: %(default)s = nccl on CUDA, gloo on CPU)",
+        choices=("auto", "nccl", "gloo"),
+    ),
+    RuntimeFlag(
+        "dist_timeout", 1800.0, "seconds a collective waits for the slowest rank (default: %(default)s)", float
+    ),
+    RuntimeFlag(
+        "batch",
+        "per_gpu",
+        "what the batch size counts: samples per GPU, or per optimizer step over all GPUs (default: %(default)s)",
+        choices=("per_gpu", "global"),
+    ),
+    RuntimeFlag(
+        "lr_scale",
+        "linear",
+        "learning rate factor for global batch / batch size; none switches it off (default: %(default)s)",
+        choices=("linear", "sqrt", "none"),
+    ),
+)
+
+
+def add_distributed_arguments(
+    parser: argparse.ArgumentParser, environ: Mapping[str, str] | None = None
+) -> argparse.ArgumentParser:
+    """Add the runtime flags to `parser` and return it; defaults come from the environment twins.
+
+    `RETROFIT_BATCH=global` sets the default of `--batch`; the flag on the command line wins.
+    Raises ValueError for a twin whose value its flag would refuse.
+    """
+    defaults = distributed_options(environ)
+    group = parser.add_argument_group("distributed training", "each flag has an environment twin RETROFIT_<FLAG>")
+    for flag in RUNTIME_FLAGS:
+        names = (f"--{flag.name}", *flag.aliases)
+        if flag.type is bool:
+            group.add_argument(*names, action="store_true", default=defaults[flag.name], help=flag.help)
+        else:
+            group.add_argument(
+                *names, type=flag.type, choices=flag.choices, default=defaults[flag.name], help=flag.help
+            )
+    return parser
+
+
+def distributed_options(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return every runtime option by name, for a script without argparse: the twin's value, else the default."""
+    environ = os.environ if environ is None else environ
+    return {flag.name: _read_twin(flag, environ) for flag in RUNTIME_FLAGS}
+
+
+def _read_twin(flag: RuntimeFlag, environ: Mapping[str, str]) -> Any:
+    text = environ.get(flag.environment_twin)
+    if text is None or text == "":
+        return flag.default
+    if flag.type is bool:
+        allowed: tuple[str, ...] = ("0", "1", "false", "true")
+        if text.lower() in allowed:
+            return text.lower() in ("1", "true")
+    else:
+        allowed = flag.choices or (flag.type.__name__,)
+        try:
+            value = flag.type(text)
+        except ValueError:
+            value = None
+        if value is not None and (flag.choices is None or value in flag.choices):
+            return value
+    raise ValueError(f"{flag.environment_twin}={text!r} is not valid; use one of: {', '.join(allowed)}, or unset it")

@@ -1,0 +1,226 @@
+"""Share a DataLoader out over the ranks: training shards, exact evaluation shards, and epochs that can be resumed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
+
+from .process_group import get_rank, get_world_size, is_distributed
+from .random_state import get_rng_state, mix_seed, seeded, set_rng_state
+
+
+class ShardedSampler(Sampler):
+    """This rank's part of another sampler's order: every sample once per epoch over all ranks, a new order per epoch.
+
+    Every rank draws the inner sampler's whole order from the same stream, seeded by `(seed, epoch)`, and takes each
+    `world_size`-th index; so random, weighted and custom samplers keep their meaning. One global batch of N ranks
+    holds the samples that one process would have drawn. All ranks have the same number of batches: with `drop_last`
+    the samples behind the last whole global batch are left out (a different few each epoch); without it the last
+    batch is shared out, and only when it has fewer samples than ranks, the epoch's first ones are repeated.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        batch_size: int,
+        *,
+        drop_last: bool = False,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        self.sampler = copy.copy(sampler)
+        if getattr(self.sampler, "generator", None) is not None:
+            self.sampler.generator = None  # type: ignore[attr-defined]  # draw from the stream seeded in _order
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.seed = seed
+        self.rank = get_rank() if rank is None else rank
+        self.world_size = get_world_size() if world_size is None else world_size
+        self.epoch = -1
+        self._next_epoch, self._start = 0, 0
+
+    def set_epoch(self, epoch: int, start: int = 0) -> None:
+        """Choose the order of the next iteration, from its `start`-th sample (over all ranks) on.
+
+        Without a call every iteration is the next epoch, so an order is never repeated by accident.
+        """
+        self._next_epoch, self._start = epoch, start
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch, start = self._next_epoch, self._start
+        self._next_epoch, self._start = self.epoch + 1, 0
+        return iter(self._order(self.epoch)[start:][self.rank :: self.world_size])
+
+    def __len__(self) -> int:
+        """The number of this rank's samples in a whole epoch."""
+        return len(range(self.rank, self._num_used(), self.world_size))
+
+    def _num_used(self) -> int:
+        total = len(self.sampler)  # type: ignore[arg-type]
+        tail = total % (self.batch_size * self.world_size)
+        if self.drop_last:
+            return total - tail
+        return total + self.world_size - tail if 0 < tail < self.world_size else total
+
+    def _order(self, epoch: int) -> list[int]:
+        with seeded(mix_seed(self.seed, epoch)):
+            order = list(self.sampler)
+        num_used = self._num_used()
+        num_repeated = max(0, num_used - len(order))
+        return order[:num_used] + (order * num_repeated)[:num_repeated]
+
+
+class EvaluationSampler(Sampler):
+    """This rank's part of an evaluation order, without padding: every sample exactly once over all ranks.
+
+    Ranks can differ by one sample (a rank can have none), so nothing collective may happen per batch.
+    """
+
+    def __init__(self, sampler: Sampler, *, rank: int | None = None, world_size: int | None = None) -> None:
+        self.sampler = sampler
+        self.rank = get_rank() if rank is None else rank
+        self.world_size = get_world_size() if world_size is None else world_size
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(list(self.sampler)[self.rank :: self.world_size])
+
+    def __len__(self) -> int:
+        return len(range(self.rank, len(self.sampler), self.world_size))  # type: ignore[arg-type]
+
+
+def shard_loader(loader: DataLoader, *, seed: int = 0) -> DataLoader:
+    """Return a training loader over this rank's shard of `loader`'s samples; outside a group, `loader` itself.
+
+    `loader.batch_size` is the number of samples per rank. Sampler, collate function and all other settings are kept.
+    Raises ValueError when the dataset is smaller than one global batch that must be whole, TypeError for an
+    IterableDataset or a custom batch sampler, whose order cannot be shared out from outside.
+    """
+    _require_at_least_one_batch(loader)
+    if not is_distributed():
+        return loader
+    _require_map_style(loader)
+    assert loader.batch_size is not None
+    sampler = ShardedSampler(loader.sampler, loader.batch_size, drop_last=loader.drop_last, seed=seed)
+    return _with_sampler(loader, sampler)
+
+
+def shard_eval_loader(loader: DataLoader) -> DataLoader:
+    """Return an evaluation loader over this rank's exact share of `loader`; outside a group, `loader` itself.
+
+    Reduce sums and counts afterwards (`reduce_sum`, `reduce_tensor_sum`). Raises ValueError for a loader that drops
+    samples, TypeError as in `shard_loader`.
+    """
+    if not is_distributed():
+        return loader
+    _require_map_style(loader)
+    if loader.drop_last:
+        raise ValueError("an evaluation loader with drop_last=True leaves samples out; build it with drop_last=False")
+    return _with_sampler(loader, EvaluationSampler(loader.sampler))
+
+
+class ResumableEpochs:
+    """Iterate a loader epoch by epoch so that a checkpoint taken at any step continues with the very same batches.
+
+    Works with any dataset and any random augmentation, in workers too: a resumed epoch starts from the random state
+    that it began with, loads the batches that were already used once more, and only then goes on. (With
+    `persistent_workers` the workers' streams outlive an epoch and cannot be put back.)
+    """
+
+    def __init__(self, loader: DataLoader) -> None:
+        self.loader = loader
+        self._epoch_start: dict[str, Any] = get_rng_state()
+
+    def rng_state(self) -> dict[str, Any]:
+        """Return this rank's random streams, now and at the start of the epoch, for a checkpoint."""
+        return {"now": get_rng_state(), "epoch_start": self._epoch_start}
+
+    def epoch(self, epoch: int) -> Iterator[Any]:
+        """Yield the batches of `epoch` from its beginning."""
+        self._set_epoch(epoch)
+        self._epoch_start = get_rng_state()
+        yield from self.loader
+
+    def continue_epoch(self, epoch: int, rng_state: dict[str, Any], num_batches: int) -> Iterator[Any]:
+        """Yield the batches of `epoch` behind the first `num_batches`, bit-identical to the interrupted run.
+
+        Needs the world size, batch size and number of workers of the run that was interrupted.
+        """
+        if num_batches > 0:
+            set_rng_state(rng_state["epoch_start"])
+        else:
+            set_rng_state(rng_state["now"])
+        batches = self.epoch(epoch)
+        for _ in range(num_batches):
+            next(batches)
+        if num_batches > 0:
+            set_rng_state(rng_state["now"])
+        yield from batches
+
+    def continue_epoch_elsewhere(self, epoch: int, num_samples: int) -> Iterator[Any]:
+        """Yield the rest of `epoch` behind its first `num_samples` (over all ranks), under another world size.
+
+        A sharded order is the same at every world size, so what was seen is not seen again; augmentation streams are
+        new. A plain shuffled loader draws a new order and leaves out as many samples.
+        """
+        self._set_epoch(epoch, start=num_samples)
+        self._epoch_start = get_rng_state()
+        if isinstance(self.loader.sampler, ShardedSampler):
+            yield from self.loader
+        else:
+            batches = iter(self.loader)
+            for _ in range(num_samples // (self.loader.batch_size or 1)):
+                next(batches, None)
+            yield from batches
+
+    def _set_epoch(self, epoch: int, start: int = 0) -> None:
+        if isinstance(self.loader.sampler, ShardedSampler):
+            self.loader.sampler.set_epoch(epoch, start)
+        elif hasattr(self.loader.sampler, "set_epoch"):
+            self.loader.sampler.set_epoch(epoch)
+
+
+def _require_map_style(loader: DataLoader) -> None:
+    if isinstance(loader.dataset, IterableDataset):
+        raise TypeError(
+            f"cannot shard the IterableDataset {type(loader.dataset).__name__}: its order lives inside it; yield only "
+            "every world_size-th sample there (get_rank, get_world_size), or make it a map-style dataset"
+        )
+    if type(loader.batch_sampler) is not BatchSampler:
+        raise TypeError(
+            f"cannot shard a loader with the batch sampler {type(loader.batch_sampler).__name__}; give the DataLoader "
+            "a sampler and a batch_size, or share the batches out inside the batch sampler"
+        )
+
+
+def _require_at_least_one_batch(loader: DataLoader) -> None:
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
+        return
+    total, global_batch = len(loader.sampler), loader.batch_size * get_world_size()  # type: ignore[arg-type]
+    if total == 0 or (loader.drop_last and total < global_batch):
+        raise ValueError(
+            f"the training set has {total} samples, fewer than one global batch of {global_batch} ({loader.batch_size} "
+            f"per rank x {get_world_size()} ranks); use a smaller batch size, fewer processes or more data"
+        )
+
+
+def _with_sampler(loader: DataLoader, sampler: Sampler) -> DataLoader:
+    settings: dict[str, Any] = {
+        "batch_size": loader.batch_size,
+        "sampler": sampler,
+        "num_workers": loader.num_workers,
+        "collate_fn": loader.collate_fn,
+        "pin_memory": loader.pin_memory,
+        "drop_last": loader.drop_last,
+        "timeout": loader.timeout,
+        "worker_init_fn": loader.worker_init_fn,
+        "multiprocessing_context": loader.multiprocessing_context,
+    }
+    if loader.num_workers > 0:
+        settings["prefetch_factor"] = loader.prefetch_factor
+        settings["persistent_workers"] = loader.persistent_workers
+    # No generator: a common one would give the workers of all ranks the same seeds, hence the same augmentation.
+    return DataLoader(loader.dataset, **settings)

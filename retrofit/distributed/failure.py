@@ -1,0 +1,61 @@
+"""A rank that fails ends the job: one readable traceback, exit status 1 everywhere, nobody left waiting."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
+
+from .process_group import get_rank, get_world_size, is_distributed
+
+F = TypeVar("F", bound=Callable[..., Any])
+FIRST_FAILURE_KEY = "retrofit/first_failure"
+
+
+def report_failure(main: F) -> F:
+    """Decorate `main` so that an error on any rank is reported once, by the rank that failed first.
+
+    That rank prints its traceback, each line marked `[rank r/w]`, and leaves it for torchrun's report; the ranks that
+    broke off because of it print one line. All exit with status 1. In a single process nothing changes.
+    """
+
+    @functools.wraps(main)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return record(main)(*args, **kwargs)
+        except Exception as error:
+            if not is_distributed() or get_world_size() == 1:
+                raise
+            _report(error)
+            raise SystemExit(1) from None
+
+    return wrapper  # type: ignore[return-value]
+
+
+def _report(error: Exception) -> None:
+    rank, mark = get_rank(), f"[rank {get_rank()}/{get_world_size()}]"
+    first = _first_failed_rank()
+    if first in (None, rank):
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        lines = [f"{mark} {line}" for line in text.rstrip().splitlines()]
+    else:
+        lines = [f"{mark} stopped: rank {first} failed first, see its message ({type(error).__name__} here)"]
+    print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def _first_failed_rank() -> int | None:
+    """Return the rank that failed first, this one if no other has said so; None when nobody can be asked."""
+    try:
+        store = dist.distributed_c10d._get_default_store()
+        store.set_timeout(timedelta(seconds=5))
+        if store.add(f"{FIRST_FAILURE_KEY}/count", 1) == 1:
+            store.set(FIRST_FAILURE_KEY, str(get_rank()))
+        return int(store.get(FIRST_FAILURE_KEY))
+    except Exception:  # the store lives in rank 0 or in the launcher, and that process may be the one that died
+        return None

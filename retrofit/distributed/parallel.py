@@ -1,0 +1,181 @@
+"""Wrap a model for its parallel strategy, and see through the wrapper. The one place that knows every strategy."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from .process_group import is_distributed
+
+# What wrappers put in front of parameter names: DDP and DataParallel, torch.compile, FSDP1.
+WRAPPER_PREFIXES = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
+
+
+class DDPWrapper(DistributedDataParallel):
+    """DistributedDataParallel that looks like the wrapped module; outside a process group, the module itself.
+
+    Attributes, `named_parameters()`, `state_dict()` and `load_state_dict()` are the module's own: names carry no
+    `module.` prefix and `model.num_classes` keeps working. Without gradients (evaluation) a call goes straight to the
+    module, so ranks may make different numbers of calls; `broadcast_buffers` first. Running layers in training
+    by any way other than `model(...)` raises RuntimeError, because their gradients would not be synchronised.
+
+    Collective: every rank, to construct it and for every forward and backward with gradients. Keyword arguments are
+    those of DistributedDataParallel; on CUDA `device_ids` defaults to the current device.
+    """
+
+    def __new__(cls, module: nn.Module, **ddp_options: Any) -> Any:
+        return super().__new__(cls) if is_distributed() else module
+
+    def __init__(self, module: nn.Module, **ddp_options: Any) -> None:
+        if torch.cuda.is_available() and next(module.parameters()).is_cuda:
+            ddp_options.setdefault("device_ids", [torch.cuda.current_device()])
+        super().__init__(module, **ddp_options)
+        _guard_layers(unwrap_model(module), entered_by_compile=hasattr(module, "_orig_mod"))
+        self.__dict__["_is_built"] = True
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return self.module(*inputs, **kwargs)
+        with _running_forward():
+            return super().forward(*inputs, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if "module" not in self.__dict__.get("_modules", {}):
+                raise
+            return getattr(unwrap_model(self), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not self.__dict__.get("_is_built") or name in self.__dict__ or hasattr(type(self), name):
+            super().__setattr__(name, value)
+            return
+        if isinstance(value, (nn.Module, nn.Parameter)):
+            raise RuntimeError(
+                f"model.{name} was replaced after wrapping, so DDP would not synchronise the new parameters; "
+                "change the model before wrap_model / DDPWrapper"
+            )
+        setattr(unwrap_model(self), name, value)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return unwrap_model(self).state_dict(*args, **kwargs)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        return unwrap_model(self).load_state_dict(strip_wrapper_prefixes(state_dict), *args, **kwargs)
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        return unwrap_model(self).named_parameters(*args, **kwargs)
+
+    def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        return unwrap_model(self).named_buffers(*args, **kwargs)
+
+
+def wrap_model(model: nn.Module, strategy: str = "ddp", **options: Any) -> nn.Module:
+    """Return `model` ready to train under `strategy`; outside a process group, `model` itself.
+
+    Move it to its device first. A model without trainable parameters needs no wrapper and comes back as it is.
+    `options` go to the strategy's wrapper. Collective: every rank. Raises ValueError for an unknown strategy.
+    """
+    if strategy not in STRATEGIES:
+        raise ValueError(f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}")
+    if not is_distributed() or not any(parameter.requires_grad for parameter in model.parameters()):
+        return model
+    return STRATEGIES[strategy](model, **options)
+
+
+STRATEGIES = {"ddp": DDPWrapper}
+
+
+def unwrap_model(model: nn.Module) -> nn.Module:
+    """Return the user's own module behind DDP, DataParallel and torch.compile, in whatever order they were put on."""
+    while True:
+        if isinstance(model, (DistributedDataParallel, DataParallel)):
+            model = model._modules["module"]  # type: ignore[assignment]
+        elif "_orig_mod" in model._modules:
+            model = model._modules["_orig_mod"]  # type: ignore[assignment]
+        else:
+            return model
+
+
+def strip_wrapper_prefixes(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `state_dict` with the prefixes of wrappers removed from its keys, however many there are."""
+    state = dict(state_dict)
+    while state:
+        prefix = next((p for p in WRAPPER_PREFIXES if all(key.startswith(p) for key in state)), None)
+        if prefix is None:
+            break
+        state = {key[len(prefix) :]: value for key, value in state.items()}
+    return state
+
+
+def gradient_sync(model: nn.Module, enabled: bool) -> AbstractContextManager:
+    """Return a context in which backward synchronises gradients over ranks (`enabled`) or only accumulates them.
+
+    Both forward and backward of a micro batch belong inside; enable it for the last one of a step.
+    """
+    if enabled or not isinstance(model, DistributedDataParallel):
+        return nullcontext()
+    return model.no_sync()
+
+
+@torch.no_grad()
+def broadcast_buffers(model: nn.Module) -> None:
+    """Give every rank rank 0's buffers (BatchNorm statistics), the ones a checkpoint holds. Collective: every rank.
+
+    DDP does this at the start of each training forward; before an evaluation the last step's update is still local.
+    """
+    if is_distributed():
+        for buffer in unwrap_model(model).buffers():
+            dist.broadcast(buffer, src=0)
+
+
+_forward_depth = 0
+_guarded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+
+@contextmanager
+def _running_forward() -> Iterator[None]:
+    global _forward_depth
+    _forward_depth += 1
+    try:
+        yield
+    finally:
+        _forward_depth -= 1
+
+
+def _guard_layers(module: nn.Module, entered_by_compile: bool) -> None:
+    """Watch the module's outermost layers: one that runs outside DDP's forward is about to bypass it."""
+    if entered_by_compile:
+        return  # a hook that reads global state would break the compiled graph at every layer
+    for child in module.children():
+        if isinstance(child, (nn.ModuleList, nn.ModuleDict)):
+            _guard_layers(child, entered_by_compile)
+        elif child not in _guarded:
+            _guarded.add(child)
+            child.register_forward_pre_hook(_refuse_bypass)
+
+
+def _refuse_bypass(layer: nn.Module, inputs: Any) -> None:
+    if _forward_depth or not layer.training or not torch.is_grad_enabled():
+        return
+    if layer not in _guarded or _in_backward():  # a deep copy of the model; recomputation by activation checkpointing
+        return
+    if any(parameter.requires_grad for parameter in layer.parameters()):
+        raise RuntimeError(
+            f"a {type(layer).__name__} of a DDP model ran in training outside model(...): its gradients would not be "
+            "synchronised over ranks; call model(...) and choose the path inside forward(), or, for evaluation, call "
+            "it under torch.no_grad() or after model.eval()"
+        )
+
+
+def _in_backward() -> bool:
+    graph_task_id = getattr(torch._C, "_current_graph_task_id", None)
+    return graph_task_id is not None and graph_task_id() != -1

@@ -1,0 +1,81 @@
+"""Random streams of python, numpy and torch: seed them, keep the ranks' streams apart, save and restore them."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from .process_group import get_rank, is_distributed
+
+
+def seed_everything(seed: int) -> None:
+    """Seed python, numpy (if it is loaded) and torch on all devices, the same on every rank.
+
+    Use it before what all ranks must agree on (a random split, the initial weights), then `split_random_streams`.
+    """
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+
+
+def split_random_streams(seed: int) -> None:
+    """Give every rank its own random stream from here on (augmentation, dropout), so that ranks do not repeat each
+    other. Rank 0 keeps the stream it has: with one process nothing changes.
+
+    DataLoader workers follow: their seeds are drawn from this stream.
+    """
+    if is_distributed() and get_rank() > 0:
+        seed_everything(mix_seed(seed, get_rank()))
+
+
+def mix_seed(*parts: int) -> int:
+    """Return a 62-bit seed that depends on every part: nearby inputs give unrelated streams (splitmix64)."""
+    value = 0
+    for part in parts:
+        value = (value + part + 0x9E3779B97F4A7C15) % 2**64
+        value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        value = (value ^ (value >> 27)) * 0x94D049BB133111EB % 2**64
+        value ^= value >> 31
+    return value >> 2
+
+
+def get_rng_state() -> dict[str, Any]:
+    """Return the state of this process's random streams, in types that `torch.load(weights_only=True)` reads."""
+    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    if "numpy" in sys.modules:
+        name, keys, position, has_gauss, cached_gaussian = sys.modules["numpy"].random.get_state()
+        state["numpy"] = (name, keys.tolist(), int(position), int(has_gauss), float(cached_gaussian))
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def set_rng_state(state: dict[str, Any]) -> None:
+    """Put this process's random streams back to a state of `get_rng_state`."""
+    random.setstate(_as_tuple(state["python"]))
+    torch.set_rng_state(state["torch"])
+    if "numpy" in state and "numpy" in sys.modules:
+        sys.modules["numpy"].random.set_state(tuple(state["numpy"]))
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Run the block with freshly seeded streams and put this process's own streams back after it."""
+    before = get_rng_state()
+    seed_everything(seed)
+    try:
+        yield
+    finally:
+        set_rng_state(before)
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(_as_tuple(item) for item in value) if isinstance(value, (list, tuple)) else value

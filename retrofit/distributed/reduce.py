@@ -1,0 +1,121 @@
+"""Bring values of all ranks together: sums, means, the global loss denominator, decisions. Identity outside a group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from .process_group import get_rank, get_world_size, is_distributed
+
+T = TypeVar("T")
+
+
+def reduce_sum(values: Sequence[float]) -> list[float]:
+    """Return the sums over all ranks of a few numbers, in one collective. Collective: every rank, the same length.
+
+    Sums are float64 on the CPU: exact for counts up to 2**53, and no GPU synchronisation.
+    """
+    if not is_distributed():
+        return [float(value) for value in values]
+    packed = torch.tensor([float(value) for value in values], dtype=torch.float64)
+    return _all_reduce(packed).tolist()
+
+
+def reduce_mean(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the mean over ranks of `tensor` (same shape on every rank), a new tensor. Collective: every rank."""
+    if not is_distributed():
+        return tensor
+    return _all_reduce(tensor.detach().clone()) / get_world_size()
+
+
+def reduce_tensor_sum(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sum over ranks of `tensor`, a new tensor, exact for int64. Collective: every rank."""
+    if not is_distributed():
+        return tensor
+    return _all_reduce(tensor.detach().clone())
+
+
+def reduce_dict(values: Mapping[str, Any], average: bool = True) -> dict[str, Any]:
+    """Return `values` averaged (or summed) over ranks; the input is not changed. Collective: every rank.
+
+    Values are numbers or one-element tensors; a tensor comes back as a tensor of its own dtype and device.
+    Raises ValueError when the ranks hold different keys, or for a tensor with more than one element.
+    """
+    if not is_distributed():
+        return dict(values)
+    names = sorted(values)
+    for name in names:
+        if isinstance(values[name], torch.Tensor) and values[name].numel() != 1:
+            raise ValueError(
+                f"reduce_dict takes numbers and one-element tensors, got {name!r} of shape "
+                f"{tuple(values[name].shape)}; use reduce_mean or reduce_tensor_sum for it"
+            )
+    keys_of_ranks = gather_objects(names)
+    if any(keys != names for keys in keys_of_ranks):
+        raise ValueError(f"reduce_dict needs the same keys on every rank, got {keys_of_ranks}; fill in missing ones")
+    divisor = get_world_size() if average else 1
+    sums = reduce_sum([float(values[name]) for name in names])
+    result: dict[str, Any] = {}
+    for name, total in zip(names, sums):
+        value = values[name]
+        if isinstance(value, torch.Tensor):
+            dtype = value.dtype if value.is_floating_point() or not average else torch.float32
+            result[name] = torch.tensor(total / divisor, dtype=dtype, device=value.device).reshape(value.shape)
+        else:
+            result[name] = total / divisor
+    return result
+
+
+def global_mean(local_sum: torch.Tensor, global_count: float) -> torch.Tensor:
+    """Return the loss whose DDP-averaged gradient is the gradient of the mean over the *global* batch.
+
+    `local_sum` is this rank's sum over its valid elements (of one micro batch), `global_count` the number of valid
+    elements of all ranks and micro batches of the step (`reduce_sum`). DDP averages gradients over W ranks, so each
+    rank contributes `W * local_sum / global_count`; averaging per-rank means instead is wrong as soon as the counts
+    differ (ignore_index, last batch). With nothing valid anywhere the loss is 0.
+    """
+    return local_sum * get_world_size() / max(global_count, 1.0)
+
+
+def broadcast_object(value: T, source: int = 0) -> T:
+    """Return rank `source`'s `value` on every rank: a decision is made once. Collective: every rank."""
+    if not is_distributed():
+        return value
+    box = [value if get_rank() == source else None]
+    dist.broadcast_object_list(box, src=source)
+    return box[0]  # type: ignore[return-value]
+
+
+def gather_objects(value: T) -> list[T]:
+    """Return the values of all ranks, in rank order, on every rank. Collective: every rank."""
+    if not is_distributed():
+        return [value]
+    gathered: list[Any] = [None] * get_world_size()
+    dist.all_gather_object(gathered, value)
+    return gathered
+
+
+def raise_together(error: BaseException | None) -> None:
+    """Raise on every rank when any rank has an error, so that none waits for the others. Collective: every rank.
+
+    The failing rank raises its own error; the others a RuntimeError that names it.
+    """
+    messages = gather_objects(None if error is None else f"{type(error).__name__}: {error}")
+    if error is not None:
+        raise error
+    for rank, message in enumerate(messages):
+        if message is not None:
+            raise RuntimeError(f"rank {rank} failed: {message}")
+
+
+def _all_reduce(tensor: torch.Tensor) -> torch.Tensor:
+    """Sum `tensor` over ranks in place, moved to the GPU and back where the backend has no CPU side."""
+    if tensor.device.type == "cpu" and dist.get_backend() == "nccl":
+        on_gpu = tensor.cuda()
+        dist.all_reduce(on_gpu)
+        return tensor.copy_(on_gpu)
+    dist.all_reduce(tensor)
+    return tensor

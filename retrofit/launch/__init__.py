@@ -1,0 +1,1 @@
+"""What the launch scripts share: which Python, how many processes, which port."""

@@ -1,0 +1,210 @@
+"""Check or install the dependencies that pyproject.toml lists; called by python_env.sh. Standard library only.
+
+  python dependencies.py check ROOT [EXTRA ...]     prints this interpreter's path (exit 0) or what it lacks (exit 1)
+  python dependencies.py install ROOT [EXTRA ...]   makes ROOT/.venv have them all (exit 0, or 2 with a message)
+
+`pyproject.toml` is the only list of dependencies. They are installed by name, the project itself is not: it runs from
+its folder, and so nothing has to be built.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+MODULE_NAMES = {"PyYAML": "yaml", "Pillow": "PIL"}  # every other package imports by its own name
+# In .venv from before its creation until everything is installed: whoever finds it starts over.
+UNFINISHED = "installation_unfinished"
+
+
+class InstallError(RuntimeError):
+    """The dependencies could not be installed; the message says what to do."""
+
+
+def read_requirements(root: Path, extra: str | None = None) -> list[str]:
+    """Return the requirements of `[project]` in ROOT/pyproject.toml, or those of one of its extras.
+
+    Raises ValueError when the file has no such list.
+    """
+    # Not tomllib: Python 3.9 and 3.10 have none, and this must run before anything is installed.
+    path = root / "pyproject.toml"
+    table, key = ("project", "dependencies") if extra is None else ("project.optional-dependencies", extra)
+    text = re.sub(r"(?m)(^|\s)#.*$", "", path.read_text(encoding="utf-8"))
+    section = re.search(rf"(?ms)^\[{re.escape(table)}\]$(.*?)(?=^\[|\Z)", text)
+    values = re.search(rf"(?ms)^{re.escape(key)} = \[(.*?)\]\s*$", section.group(1)) if section else None
+    if values is None:
+        raise ValueError(f"{path} has no list {key!r} under [{table}]; restore the file")
+    return re.findall(r'"([^"]+)"', values.group(1))
+
+
+def missing_from_this_python(requirements: list[str], *, import_them: bool) -> list[str]:
+    """Return what is wrong with each requirement that this interpreter does not meet (empty: all is well).
+
+    `import_them` also imports each package, which finds a broken installation.
+    """
+    problems = [problem for problem in map(_version_problem, requirements) if problem]
+    if problems or not import_them:
+        return problems
+    for requirement in requirements:
+        name = _name(requirement)
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                importlib.import_module(MODULE_NAMES.get(name, name))
+        except Exception as error:  # whatever a broken binary package raises
+            problems.append(f"{name} cannot be imported ({type(error).__name__}: {error})")
+    return problems
+
+
+def install(root: Path, extras: list[str]) -> None:
+    """Make ROOT/.venv an environment that has every dependency and `extras`; show pip's progress.
+
+    One process at a time: a second one waits, and finds the work done. Raises InstallError.
+    """
+    folder = root / ".venv"
+    with _lock(root / ".venv.lock") as lock:
+        if _is_complete(folder, root, extras):
+            return
+        python = _create(folder, lock)
+        requirements = read_requirements(root)
+        for extra in extras:
+            requirements += read_requirements(root, extra)
+        _say(f"installing into {folder}: {', '.join(requirements)}")
+        _say("torch alone can be several GB; this happens once")
+        _call([str(python), "-m", "pip", "install", *requirements], lock, "installing the dependencies")
+        (folder / UNFINISHED).unlink(missing_ok=True)
+
+
+def _version_problem(requirement: str) -> str | None:
+    name = _name(requirement)
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return f"{name} is not installed"
+    for operator, bound in re.findall(r"(>=|<)\s*([\d.]+)", requirement):
+        # Only the release numbers: 2.1.0a0+build of a vendor's container is a 2.1.
+        if (_release(version) >= _release(bound)) != (operator == ">="):
+            return f"{name} is {version}, not {operator}{bound}"
+    return None
+
+
+def _name(requirement: str) -> str:
+    match = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert match is not None, requirement
+    return match.group()
+
+
+def _release(version: str) -> tuple[int, ...]:
+    numbers = [int(number) for number in re.match(r"[\d.]*", version).group().split(".") if number]  # type: ignore[union-attr]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()  # 2.1 and 2.1.0 are the same version
+    return tuple(numbers)
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[int]:
+    # The kernel gives a flock back when its last holder ends, however it ends; pip inherits it.
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say("another process is installing the dependencies; waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield file.fileno()
+
+
+def _is_complete(folder: Path, root: Path, extras: list[str]) -> bool:
+    python = folder / "bin" / "python"
+    if (folder / UNFINISHED).exists() or not python.exists():
+        return False
+    check = [str(python), __file__, "check", str(root), *extras]
+    return subprocess.run(check, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+
+
+def _create(folder: Path, lock: int) -> Path:
+    """Return the Python of the virtual environment `folder`, made or remade where it is ours. Raises InstallError."""
+    python, marker = folder / "bin" / "python", folder / UNFINISHED
+    if folder.exists() and any(folder.iterdir()) and not marker.exists():
+        # Complete but for a package or two, or somebody's own: add to it, remove nothing.
+        _check_usable(python, folder, lock)
+        return python
+    _check_can_create()
+    _say(f"{'starting over with the unfinished' if marker.exists() else 'creating'} {folder} with {sys.executable}")
+    folder.mkdir(exist_ok=True)
+    marker.touch()
+    for child in folder.iterdir():
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child)
+        elif child != marker:
+            child.unlink()
+    _call([sys.executable, "-m", "venv", str(folder)], lock, "creating a virtual environment")
+    return python
+
+
+def _check_usable(python: Path, folder: Path, lock: int) -> None:
+    version_is_good = [str(python), "-c", "import sys; sys.exit(sys.version_info < (3, 9))"]
+    if not python.exists() or subprocess.run(version_is_good, stderr=subprocess.DEVNULL).returncode != 0:
+        raise InstallError(f"{folder} has no working bin/python >= 3.9; remove or rename that folder, and run again")
+    if subprocess.run([str(python), "-c", "import pip"], stderr=subprocess.DEVNULL).returncode != 0:
+        _call([str(python), "-m", "ensurepip"], lock, f"adding pip to {folder}")
+
+
+def _check_can_create() -> None:
+    try:
+        importlib.import_module("venv")
+        importlib.import_module("ensurepip")
+    except ImportError as error:
+        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        raise InstallError(
+            f"{sys.executable} cannot make a virtual environment ({error}); on Debian and Ubuntu run "
+            f"`apt install python{version}-venv`, or activate a Python that has the dependencies; then run again"
+        ) from None
+
+
+def _call(command: list[str], lock: int, doing: str) -> None:
+    status = subprocess.run(command, stdout=sys.stderr, pass_fds=(lock,)).returncode
+    if status != 0:
+        raise InstallError(f"{doing} failed with status {status}; the messages above say why; command: {command}")
+
+
+def _say(message: str) -> None:
+    print(f"[python_env] {message}", file=sys.stderr, flush=True)
+
+
+def main(arguments: list[str]) -> int:
+    """Run one of the two commands of this file's docstring and return its exit status."""
+    command, root, extras = arguments[0], Path(arguments[1]), arguments[2:]
+    if command == "install":
+        try:
+            install(root, extras)
+        except InstallError as error:
+            _say(f"error: {error}")
+            return 2
+        except OSError as error:
+            _say(f"error: {error}; {root} must be writable for .venv, or activate a Python that has the dependencies")
+            return 2
+        except KeyboardInterrupt:
+            _say("interrupted; the next run finishes the installation")
+            return 130
+        return 0
+    assert command == "check", command
+    if os.path.exists(os.path.join(sys.prefix, UNFINISHED)):
+        print("its installation was interrupted")
+        return 1
+    problems = missing_from_this_python(read_requirements(root), import_them=True)
+    for extra in extras:
+        problems += missing_from_this_python(read_requirements(root, extra), import_them=False)
+    print("; ".join(problems) or sys.executable)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

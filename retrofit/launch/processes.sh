@@ -1,0 +1,147 @@
+# shellcheck shell=bash
+# Plans the processes of a distributed run from the environment. Sourced after python_env.sh; needs bash >= 3.2.
+#
+#   source "${ROOT}/retrofit/launch/processes.sh"
+#   plan_processes                  sets LAUNCHER_ARGUMENTS, exports OMP_NUM_THREADS; reads PYTHON
+#   run_command COMMAND ...         prints the command, then becomes it
+
+readonly DEFAULT_MASTER_PORT=29500
+
+#######################################
+# Turns NPROC_PER_NODE, NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT into arguments of torchrun and of
+# torch.distributed.launch. Ends the script with status 2 when one of them is unusable.
+# Globals:   LAUNCHER_ARGUMENTS (array, written), OMP_NUM_THREADS (exported unless set), PYTHON and the five (read)
+#######################################
+plan_processes() {
+  local nnodes node_rank nproc master_addr master_port
+  nnodes="$(whole_number NNODES "${NNODES:-1}" 1)" || exit
+  if ((nnodes > 1)); then
+    [[ -n "${MASTER_ADDR:-}" ]] \
+      || fail "NNODES=${nnodes} but MASTER_ADDR is not set; set it to the host name or IP address of the node with NODE_RANK=0"
+    [[ -n "${NODE_RANK:-}" ]] \
+      || fail "NNODES=${nnodes} but NODE_RANK is not set; set it to 0 on ${MASTER_ADDR} and to 1..$((nnodes - 1)) on the others"
+  fi
+  node_rank="$(whole_number NODE_RANK "${NODE_RANK:-0}" 0)" || exit
+  ((node_rank < nnodes)) \
+    || fail "NODE_RANK=${node_rank} but NNODES=${nnodes}; NODE_RANK goes from 0 to $((nnodes - 1))"
+
+  nproc="${NPROC_PER_NODE:-$(default_process_count)}"
+  nproc="$(whole_number NPROC_PER_NODE "${nproc}" 1)" || exit
+  master_addr="${MASTER_ADDR:-127.0.0.1}"
+  master_port="$(choose_master_port "${nnodes}" "${node_rank}")" || exit
+
+  # More threads than cores slow every process down; torchrun would set 1, which leaves cores idle.
+  export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$(threads_per_process "${nproc}")}"
+  # shellcheck disable=SC2034  # read by the script that sources this file
+  LAUNCHER_ARGUMENTS=(
+    "--nproc_per_node=${nproc}"
+    "--nnodes=${nnodes}"
+    "--node_rank=${node_rank}"
+    "--master_addr=${master_addr}"
+    "--master_port=${master_port}"
+  )
+}
+
+#######################################
+# Prints a command, quoted so that it can be pasted into a shell, and replaces this shell by it, so that a signal
+# sent to the script reaches the launcher.
+#######################################
+run_command() {
+  local variable
+  for variable in CUDA_VISIBLE_DEVICES OMP_NUM_THREADS; do
+    [[ -z "${!variable+set}" ]] || printf '%s=%q ' "${variable}" "${!variable}"
+  done >&2
+  printf '%q ' "$@" >&2
+  printf '\n' >&2
+  exec "$@"
+}
+
+# Prints $2, the value of the variable named $1, if it is a whole number >= $3 (and < 10^9); else fails.
+whole_number() {
+  local -r name="$1" value="$2" minimum="$3"
+  if [[ ! "${value}" =~ ^(0|[1-9][0-9]{0,8})$ ]] || ((value < minimum)); then
+    fail "${name} must be a whole number >= ${minimum}, got '${value}'; set another, or unset ${name} for the default"
+  fi
+  printf '%s\n' "${value}"
+}
+
+# Prints the number of visible GPUs (CUDA_VISIBLE_DEVICES counts), or 2 on a machine without one.
+default_process_count() {
+  "${PYTHON}" -c 'import torch; print(torch.cuda.device_count() or 2)'
+}
+
+# Prints the threads that each of $1 processes gets of the cores that this shell may use.
+threads_per_process() {
+  "${PYTHON}" - "$1" << 'END'
+import os, sys
+cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+print(max(1, cores // int(sys.argv[1])))
+END
+}
+
+# Prints the port on which the processes meet: MASTER_PORT, else the same default on each of several nodes ($1 > 1),
+# else a free one. Fails if MASTER_PORT is taken and this node ($2) is the one that listens on it.
+choose_master_port() {
+  local -r nnodes="$1" node_rank="$2"
+  local port
+  if [[ -z "${MASTER_PORT:-}" ]] && ((nnodes == 1)); then
+    free_port || fail "found no free port from 20000 to 29999; set MASTER_PORT to one that is free"
+    return
+  fi
+  port="$(whole_number MASTER_PORT "${MASTER_PORT:-${DEFAULT_MASTER_PORT}}" 1)" || exit
+  ((port <= 65535)) || fail "MASTER_PORT=${port} is not a port; use 1024 to 65535"
+  if ((node_rank == 0)) && ! free_port "${port}" > /dev/null; then
+    fail "MASTER_PORT=${port} is already in use on this machine; set another, on every node the same, \
+or on a single node unset it and a free one is found"
+  fi
+  printf '%s\n' "${port}"
+}
+
+# Prints the first port of "$@" that is free, without arguments a random free one. Returns 1 if there is none.
+free_port() {
+  "${PYTHON}" - "$@" << 'END'
+import errno, random, socket, sys
+
+def is_free(port):
+    for family, host in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
+        try:
+            with socket.socket(family) as probe:
+                # As the launcher's own socket: connections of an ended run that linger in TIME_WAIT do no harm.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind((host, port))
+                probe.listen(1)
+        except OSError as error:  # anything else, such as a machine without IPv6, says nothing about the port
+            if error.errno == errno.EADDRINUSE:
+                return False
+    return True
+
+# Below the range from which outgoing connections get theirs: nothing takes it before the launcher listens on it.
+ports = map(int, sys.argv[1:]) if sys.argv[1:] else random.sample(range(20000, 30000), 50)
+port = next(filter(is_free, ports), None)
+if port is None:
+    sys.exit(1)
+print(port)
+END
+}
+
+# Prints the part of the help that the launch scripts share.
+print_shared_help() {
+  cat << 'END'
+Environment:
+  NPROC_PER_NODE        processes on this machine (default: the visible GPUs; 2 on a machine without one)
+  CUDA_VISIBLE_DEVICES  GPUs to use, such as 0,1 (default: all; '' trains on the CPU)
+  OMP_NUM_THREADS       CPU threads of each process (default: cores / processes)
+  MASTER_PORT           port on which the processes meet (default: a free one; 29500 for several nodes)
+  NNODES                machines that train together (default: 1)
+  NODE_RANK             number of this machine, 0 to NNODES - 1 (default: 0; required for several nodes)
+  MASTER_ADDR           address of the machine with NODE_RANK=0 (default: 127.0.0.1; required for several nodes)
+  PYTHON                interpreter to use; it must have the dependencies (default: the active one if it has them,
+                        else .venv next to this script, which is made on the first run)
+
+Every argument goes to train.py as given; `python train.py --help` lists them. Without arguments the run is
+`--config demo`: a small training that is sized to this machine. Paths in arguments are relative to the folder you
+are in; train.py is the one next to this script. The command that runs is printed first.
+END
+}

@@ -1,0 +1,1 @@
+"""The reference project's semantic segmentation: models, losses, datasets, transforms, metrics."""

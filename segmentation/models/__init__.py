@@ -1,0 +1,40 @@
+"""Segmentation models by name."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from segmentation.models.backbone import LAYERS, ResNetBackbone
+from segmentation.models.deeplab import DeepLab, DeepLabV2Head, DeepLabV3PlusHead
+from segmentation.models.pretrained import load_backbone_weights
+
+MODEL_TYPES = ("deeplabv3p", "deeplabv2", "deeplabv3p_lorm", "res50_ASPP_lorm")
+
+__all__ = ["LAYERS", "MODEL_TYPES", "build_model"]
+
+
+def build_model(model_type: str, layers: int, num_classes: int, model_path: str = "none") -> nn.Module:
+    """Build a segmentation model on the CPU, in training mode.
+
+    model_type: `deeplabv3p` (output stride 16), `deeplabv2` (8), or one of them with the localization
+    rectification module: `deeplabv3p_lorm`, `res50_ASPP_lorm` (a deeplabv2; the name is historical, it obeys
+    `layers`).
+    layers: depth of the ResNet.
+    model_path: weights of the backbone, "none", "imagenet" or a file, see `load_backbone_weights`.
+
+    Raises ValueError for an unknown model type or depth or fewer than one class; and what
+    `load_backbone_weights` raises.
+    """
+    if model_type not in MODEL_TYPES:
+        raise ValueError(f"there is no model_type {model_type!r}; use one of {', '.join(MODEL_TYPES)}")
+    if num_classes < 1:
+        raise ValueError(f"num_classes is {num_classes}; a model needs at least 1")
+    is_v3plus = model_type.startswith("deeplabv3p")
+    backbone = ResNetBackbone(layers, output_stride=16 if is_v3plus else 8)
+    load_backbone_weights(backbone, layers, model_path)
+    head: nn.Module
+    if is_v3plus:
+        head = DeepLabV3PlusHead(backbone, num_classes)
+    else:
+        head = DeepLabV2Head(backbone.high_channels, num_classes)
+    return DeepLab(backbone, head, num_classes, has_lorm=model_type.endswith("_lorm"))

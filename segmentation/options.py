@@ -1,0 +1,162 @@
+"""Command line and YAML options of the segmentation project."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from segmentation.datasets import DATASETS
+from segmentation.models import LAYERS, MODEL_TYPES
+
+DEMO_CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+# Options that belong to one call, not to the training that a checkpoint continues.
+NOT_SAVED = ("config", "task", "resume", "logdir", "dry_run", "predict_path", "output")
+
+
+def build_parser(description: str | None = None, epilog: str | None = None) -> argparse.ArgumentParser:
+    """Return the project's parser: what is trained, on what, how, and where results go."""
+    parser = argparse.ArgumentParser(
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # --warm must not silently become --warmup_epoch
+    )
+    add = parser.add_argument
+    add("--task", choices=("train", "test", "predict"), default="train", help="what to do (default: %(default)s)")
+    add("--config", metavar="FILE", help="YAML file of options; the command line wins; demo = sized to this machine")
+
+    group = parser.add_argument_group("model")
+    add = group.add_argument
+    add("--model_type", choices=MODEL_TYPES, default="deeplabv3p", help="architecture (default: %(default)s)")
+    add("--layers", type=int, choices=LAYERS, default=50, help="depth of the ResNet (default: %(default)s)")
+    add("--numclasses", type=int, default=0, help="classes with background; 0 = the dataset's own (default: 0)")
+    add("--model_path", default="none", help="backbone weights: none, imagenet, or a file (default: %(default)s)")
+
+    group = parser.add_argument_group("data")
+    add = group.add_argument
+    add("--dataset", choices=DATASETS, default="synthetic", help="kind of dataset (default: %(default)s)")
+    add("--dataset_path", default="dataset", metavar="DIR", help="its folder; unused by synthetic (default: %(default)s)")
+    add("--crop_size", type=int, default=0, help="training crop, pixels; 0 = the dataset's own (default: 0)")
+    add("--workers", type=int, default=4, help="loader processes per training process; 0 = none (default: %(default)s)")
+    add("--batchsize", type=int, default=16, help="samples per GPU (default: %(default)s)")
+    add("--predict_path", metavar="DIR", help="images for --task predict (default: the validation images)")
+    add("--output", metavar="DIR", help="where --task predict writes (default: predictions/ in the run's folder)")
+
+    group = parser.add_argument_group("training")
+    add = group.add_argument
+    add("--epochs", type=int, default=20, help="passes over the training set (default: %(default)s)")
+    add("--lr", type=float, default=1e-3, help="peak learning rate for --batchsize samples (default: %(default)s)")
+    add("--warmup_epoch", "--warmup", type=float, default=1.0, help="epochs of linear warm-up; 0 = none (default: 1)")
+    add("--sched", choices=("cosine", "poly"), default="cosine", help="decay after warm-up (default: %(default)s)")
+    add("--wdecay", type=float, default=5e-4, help="weight decay; 0 = none (default: %(default)s)")
+    add("--momentum", type=float, default=0.9, help="of SGD (default: %(default)s)")
+    add("--l_segs", "--l_seg", type=float, default=1.0, help="weight of the segmentation loss (default: %(default)s)")
+    add("--l_lorm", type=float, default=0.1, help="weight of the *_lorm models' extra loss; 0 = off (default: %(default)s)")
+    add("--label_smooth", type=float, default=0.0, help="label smoothing, 0..1; 0 = off (default: 0)")
+    add("--clip_grad", type=float, default=0.0, help="largest gradient norm; 0 = no clipping (default: 0)")
+    add("--ema_decay", type=float, default=0.0, help="evaluate a moving average of the weights; 0 = off (default: 0)")
+    add("--amp", choices=("off", "fp16", "bf16"), default="off", help="mixed precision (default: %(default)s)")
+    add("--channels_last", action="store_true", help="NHWC memory format (faster convolutions on GPUs with --amp)")
+    add("--compile", action="store_true", help="torch.compile the model")
+    add("--seed", type=int, default=1000, help="of weights, order and augmentation (default: %(default)s)")
+    add("--deterministic", action="store_true", help="deterministic algorithms only (slower on a GPU)")
+
+    group = parser.add_argument_group("output")
+    add = group.add_argument
+    add("--logdir", default="./log", metavar="DIR", help="every training gets a folder in it (default: %(default)s)")
+    add("--chk_interval", type=int, default=1, help="epochs between checkpoints (default: %(default)s)")
+    add("--val_epoch", type=int, default=0, help="first epoch with a validation after it (default: 0)")
+    add("--resume", default="", metavar="PATH", help="checkpoint to start from")
+    return parser
+
+
+def parse_options(
+    parser: argparse.ArgumentParser, argv: Sequence[str] | None, saved: Mapping[str, Any] | None = None
+) -> argparse.Namespace:
+    """Parse `argv`; defaults come from the `--config` file, then from `saved` (a checkpoint's options).
+
+    Without any argument the demonstration runs: `--config demo`, small where there is no GPU.
+    Exits with status 2 and a message for an unknown flag, an unknown YAML key or a value its flag refuses.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv) or ["--config", "demo"]
+    known = {action.dest for action in parser._actions}
+    parser.set_defaults(**{key: value for key, value in (saved or {}).items() if key in known})
+    config = _config_of(argv)
+    if config == "demo":
+        config = str(DEMO_CONFIGS / f"demo_{'gpu' if torch.cuda.is_available() else 'cpu'}.yaml")
+    if config:
+        try:
+            parser.set_defaults(**read_config(parser, config))
+        except (ValueError, OSError) as error:
+            parser.error(str(error))
+    args = parser.parse_args(argv)
+    _check_ranges(parser, args)
+    return args
+
+
+def options_to_save(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that a checkpoint carries, so that `--resume` needs none of them again."""
+    return {key: value for key, value in vars(args).items() if key not in NOT_SAVED}
+
+
+def read_config(parser: argparse.ArgumentParser, path: str) -> dict[str, Any]:
+    """Return the options of a YAML file, converted and checked as the command line's are.
+
+    Raises FileNotFoundError, or ValueError naming file, key and nearest known key.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(f"no configuration file at {path}; see configs/ for examples")
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold `option: value` lines, got {type(content).__name__}")
+    actions = {option.lstrip("-"): action for action in parser._actions for option in action.option_strings}
+    values: dict[str, Any] = {}
+    for key, value in content.items():
+        if key not in actions or key in ("config", "help", "h"):
+            near = difflib.get_close_matches(str(key), actions, n=1)
+            hint = f"did you mean {near[0]}?" if near else "see --help for the options"
+            raise ValueError(f"{path}: unknown key {key!r}; {hint}")
+        values[actions[key].dest] = _convert(actions[key], value, f"{path}: {key}")
+    return values
+
+
+def _config_of(argv: Sequence[str]) -> str | None:
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--config")
+    return first.parse_known_args(argv)[0].config
+
+
+def _convert(action: argparse.Action, value: Any, where: str) -> Any:
+    if action.nargs == 0:  # a switch
+        if not isinstance(value, bool):
+            raise ValueError(f"{where} is a switch, got {value!r}; use true or false")
+        return value
+    try:
+        converted = action.type(str(value)) if callable(action.type) else str(value)
+    except ValueError:
+        raise ValueError(f"{where} must be of type {getattr(action.type, '__name__', 'str')}, got {value!r}") from None
+    if action.choices is not None and converted not in action.choices:
+        raise ValueError(f"{where} must be one of {', '.join(map(str, action.choices))}, got {value!r}")
+    return converted
+
+
+def _check_ranges(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    at_least = {"batchsize": 1, "epochs": 1, "chk_interval": 1, "workers": 0, "crop_size": 0, "numclasses": 0, "val_epoch": 0}
+    at_least.update({"warmup_epoch": 0, "lr": 0, "wdecay": 0, "l_lorm": 0, "clip_grad": 0})
+    for name, lowest in at_least.items():
+        if getattr(args, name) < lowest:
+            parser.error(f"--{name} must be at least {lowest}, got {getattr(args, name)}")
+    for name in ("label_smooth", "ema_decay", "momentum"):
+        if not 0 <= getattr(args, name) < 1:
+            parser.error(f"--{name} must be in 0..1 (1 excluded), got {getattr(args, name)}")

@@ -1,0 +1,31 @@
+"""What a run prints when it ends: one table of the run, one of the classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from segmentation.metrics import ConfusionMatrix
+
+
+def print_summary(title: str, facts: Mapping[str, object]) -> None:
+    """Print one table of `facts`."""
+    table = Table(title=title, show_header=False, title_justify="left")
+    for name, value in facts.items():
+        table.add_row(name, str(value))
+    Console(soft_wrap=True).print(table)
+
+
+def print_classes(confusion: ConfusionMatrix, class_names: Sequence[str]) -> None:
+    """Print IoU per class, mIoU and pixel accuracy; a class that occurs nowhere is shown as n/a."""
+    table = Table(title=f"validation, {confusion.num_samples} images", title_justify="left")
+    table.add_column("class")
+    table.add_column("IoU", justify="right")
+    for name, iou in zip(class_names, confusion.iou().tolist()):
+        table.add_row(name, "n/a" if iou != iou else f"{iou:.4f}")
+    table.add_section()
+    table.add_row("mIoU", f"{confusion.miou():.4f}")
+    table.add_row("pixel accuracy", f"{confusion.pixel_accuracy():.4f}")
+    Console(soft_wrap=True).print(table)

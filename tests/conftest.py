@@ -1,0 +1,43 @@
+"""Fixtures for all tests: pools of real ranks, and a guard against tests that leave something behind."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+from rank_pool import RankPool
+
+
+@pytest.fixture(scope="session")
+def _pools() -> Iterator[dict[int, RankPool]]:
+    pools: dict[int, RankPool] = {}
+    yield pools
+    for pool in pools.values():
+        pool.stop()
+
+
+@pytest.fixture
+def ranks(_pools: dict[int, RankPool]):
+    """`ranks(2).run(task, *args)` runs a task on two real gloo ranks."""
+
+    def of_size(world_size: int) -> RankPool:
+        return _pools.setdefault(world_size, RankPool(world_size))
+
+    return of_size
+
+
+@pytest.fixture(autouse=True)
+def _leave_nothing_behind() -> Iterator[None]:
+    """Fail a test that leaves an environment variable, a thread or a process group behind."""
+    environment, threads = dict(os.environ), set(threading.enumerate())
+    yield
+    changed = {key for key in {*os.environ, *environment} if os.environ.get(key) != environment.get(key)}
+    changed.discard("PYTEST_CURRENT_TEST")
+    assert not changed, f"the test changed the environment: {sorted(changed)}"
+    import torch.distributed as dist
+
+    assert not dist.is_initialized(), "the test left a process group behind"
+    left = {thread.name for thread in threading.enumerate() if thread not in threads and not thread.daemon}
+    assert not left, f"the test left threads running: {sorted(left)}"

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+#
+# Runs every check of this project: ShellCheck, ruff, mypy, then the tests. Stops at the first that fails.
+#
+#   bash tests/run.sh                              everything
+#   bash tests/run.sh tests/test_vscode.py -k ddp  the same linters, and only these tests (arguments of pytest;
+#                                                  paths are relative to the project's folder)
+#
+# Uses the active Python if it has the dependencies and the extra [test], else .venv (made now if need be).
+
+set -euo pipefail
+
+ROOT="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)"
+readonly ROOT
+cd -- "${ROOT}"
+# shellcheck source=retrofit/launch/python_env.sh
+source retrofit/launch/python_env.sh
+
+main() {
+  local scripts
+  local -a shell_files=(.ci/run)
+  find_python "${ROOT}" test
+  "${PYTHON}" --version
+  # The tests run several processes at once; one thread each is what there are cores for.
+  export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+
+  echo '== shellcheck'
+  while IFS= read -r -d '' file; do
+    shell_files+=("${file}")
+  done < <(find . -name '.?*' -prune -o -name '*.sh' -print0)
+  scripts="$("${PYTHON}" -c 'import sysconfig; print(sysconfig.get_path("scripts"))')"
+  PATH="${scripts}:${PATH}" shellcheck -x "${shell_files[@]}"
+
+  echo '== ruff'
+  "${PYTHON}" -m ruff check .
+
+  echo '== mypy'
+  "${PYTHON}" -m mypy
+
+  echo '== pytest'
+  exec "${PYTHON}" -m pytest "$@"
+}
+
+main "$@"

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+#
+# Trains with torch.distributed.launch, the launcher from before torchrun: the same variables and checks as
+# train_torchrun.sh. PyTorch warns that it is deprecated; use it where a cluster's own scripts expect it.
+#
+#   bash train_ddp.sh                                             a small demonstration
+#   bash train_ddp.sh --dataset voc --dataset_path VOC2012        your training: any flag of train.py
+#   CUDA_VISIBLE_DEVICES=0,1 bash train_ddp.sh --batchsize 8      on two of the GPUs
+#   NNODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 bash train_ddp.sh   the first of two machines
+#   NNODES=2 NODE_RANK=1 MASTER_ADDR=10.0.0.1 bash train_ddp.sh   the second one
+#   bash train_ddp.sh -h                                          every variable
+
+set -euo pipefail
+
+ROOT="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
+readonly ROOT
+# shellcheck source=retrofit/launch/python_env.sh
+source "${ROOT}/retrofit/launch/python_env.sh"
+# shellcheck source=retrofit/launch/processes.sh
+source "${ROOT}/retrofit/launch/processes.sh"
+
+usage() {
+  cat << 'END'
+Usage: [VARIABLE=VALUE ...] bash train_ddp.sh [ARGUMENT OF train.py ...]
+
+Trains with torch.distributed.launch, one process per GPU. train_torchrun.sh is the newer route.
+
+END
+  print_shared_help
+  cat << 'END'
+
+Examples:
+  bash train_ddp.sh
+  bash train_ddp.sh --layers 50 --model_type res50_ASPP_lorm --dataset voc --dataset_path VOC2012
+  CUDA_VISIBLE_DEVICES=0,1 bash train_ddp.sh --batchsize 8 --resume auto
+  NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES='' bash train_ddp.sh --layers 18 --crop_size 64
+  NNODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 bash train_ddp.sh --dataset voc --dataset_path VOC2012
+END
+}
+
+main() {
+  if [[ "${1:-}" == -h || "${1:-}" == --help ]]; then
+    usage
+    exit
+  fi
+  if (($# == 0)); then
+    set -- --config demo
+  fi
+  find_python "${ROOT}"
+  plan_processes
+  # --use_env: the rank comes by LOCAL_RANK, as with torchrun, and not as an argument --local-rank.
+  run_command "${PYTHON}" -m torch.distributed.launch --use_env "${LAUNCHER_ARGUMENTS[@]}" \
+    "${ROOT}/train.py" --distributed "$@"
+}
+
+main "$@"

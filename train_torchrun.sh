@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+#
+# Trains with torchrun on every GPU of this machine (without a GPU: in two CPU processes).
+#
+#   bash train_torchrun.sh                                             a small demonstration
+#   bash train_torchrun.sh --dataset voc --dataset_path VOC2012        your training: any flag of train.py
+#   CUDA_VISIBLE_DEVICES=0,1 bash train_torchrun.sh --batchsize 8      on two of the GPUs
+#   NNODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 bash train_torchrun.sh   the first of two machines
+#   NNODES=2 NODE_RANK=1 MASTER_ADDR=10.0.0.1 bash train_torchrun.sh   the second one
+#   bash train_torchrun.sh -h                                          every variable
+
+set -euo pipefail
+
+ROOT="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
+readonly ROOT
+# shellcheck source=retrofit/launch/python_env.sh
+source "${ROOT}/retrofit/launch/python_env.sh"
+# shellcheck source=retrofit/launch/processes.sh
+source "${ROOT}/retrofit/launch/processes.sh"
+
+usage() {
+  cat << 'END'
+Usage: [VARIABLE=VALUE ...] bash train_torchrun.sh [ARGUMENT OF train.py ...]
+
+Trains with torchrun, one process per GPU.
+
+END
+  print_shared_help
+  cat << 'END'
+
+Examples:
+  bash train_torchrun.sh
+  bash train_torchrun.sh --layers 50 --model_type res50_ASPP_lorm --dataset voc --dataset_path VOC2012
+  CUDA_VISIBLE_DEVICES=0,1 bash train_torchrun.sh --batchsize 8 --resume auto
+  NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES='' bash train_torchrun.sh --layers 18 --crop_size 64
+  NNODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 bash train_torchrun.sh --dataset voc --dataset_path VOC2012
+END
+}
+
+main() {
+  if [[ "${1:-}" == -h || "${1:-}" == --help ]]; then
+    usage
+    exit
+  fi
+  if (($# == 0)); then
+    set -- --config demo
+  fi
+  find_python "${ROOT}"
+  plan_processes
+  # torchrun itself, but of the Python found above, whatever PATH says.
+  run_command "${PYTHON}" -m torch.distributed.run "${LAUNCHER_ARGUMENTS[@]}" "${ROOT}/train.py" --distributed "$@"
+}
+
+main "$@"
