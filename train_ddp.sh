@@ -46,6 +46,7 @@ main() {
   if (($# == 0)); then
     set -- --config demo
   fi
+  check_launch_variables
   find_python "${ROOT}"
   plan_processes
   # --use_env: the rank comes by LOCAL_RANK, as with torchrun, and not as an argument --local-rank.

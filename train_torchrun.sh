@@ -45,6 +45,7 @@ main() {
   if (($# == 0)); then
     set -- --config demo
   fi
+  check_launch_variables
   find_python "${ROOT}"
   plan_processes
   # torchrun itself, but of the Python found above, whatever PATH says.

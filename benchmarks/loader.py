@@ -29,7 +29,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--dataset", choices=DATASETS, help="measure this one too (default: synthetic only)")
+    parser.add_argument(
+        "--dataset", choices=DATASETS, help="measure this one too (default: only synthetic, at its own size)"
+    )
     parser.add_argument("--dataset_path", help="folder of --dataset; not for the synthetic ones")
     parser.add_argument("--numclasses", type=int, help="classes of --dataset (default: its own number)")
     parser.add_argument("--crop_size", type=int, default=0, help="pixels, 0 = the dataset's own (default 0)")
@@ -45,7 +47,8 @@ def build_parser() -> argparse.ArgumentParser:
 def print_environment() -> None:
     """Print what the figures depend on."""
     print(
-        f"python {platform.python_version()} | torch {torch.__version__} | torchvision {torchvision.__version__}"
+        f"python {platform.python_version()} | torch {torch.__version__} | "
+        f"torchvision {torchvision.__version__}"
     )
     print(f"{platform.machine()} | {os.cpu_count()} CPUs | threads per process: {torch.get_num_threads()}")
 
@@ -53,7 +56,7 @@ def print_environment() -> None:
 def measure_loader(
     dataset: SegmentationDataset, workers: int, batchsize: int, images: int, repeats: int
 ) -> list[float]:
-    """Return images/s of `repeats` runs of about `images` images each; workers are started before the clock."""
+    """Return images/s of `repeats` runs of about `images` images each; worker start-up excluded."""
     batches = max(1, images // batchsize)
     sampler = torch.randint(len(dataset), (batches * batchsize * (repeats + 1),)).tolist()
     loader = DataLoader(dataset, batch_size=batchsize, sampler=sampler, num_workers=workers)
@@ -116,19 +119,20 @@ def main(argv: list[str] | None = None) -> int:
     if min(args.batchsize, args.images, args.repeats) < 1 or min(args.workers) < 0:
         parser.error("--batchsize, --images and --repeats must be at least 1, --workers at least 0")
     names = ["synthetic"] if args.dataset in (None, "synthetic") else ["synthetic", args.dataset]
-    torch.manual_seed(0)
-    torch.set_num_threads(1)  # as in a loader process
-    print_environment()
+    datasets = {}
     for name in names:
         asked = name == args.dataset
         try:
             num_classes = (args.numclasses if asked else None) or default_num_classes(name)
-            dataset = build_dataset(
-                name, args.dataset_path, "train", num_classes, args.crop_size if asked else 0
-            )
+            crop_size = args.crop_size if asked else 0
+            datasets[name] = build_dataset(name, args.dataset_path, "train", num_classes, crop_size)
         except (ValueError, FileNotFoundError) as error:
             print(f"{parser.prog}: error: {error}", file=sys.stderr)
             return 2
+    torch.manual_seed(0)
+    torch.set_num_threads(1)  # as in a loader process
+    print_environment()
+    for name, dataset in datasets.items():
         report(name, dataset, args)
     return 0
 

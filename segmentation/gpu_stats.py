@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def gpu_scalars() -> dict[str, float]:
-    """Return `gpu<i>/utilisation_percent` and `gpu<i>/memory_mib` for every GPU; empty where there is none."""
+    """Return `gpu<i>/utilisation_percent` and `gpu<i>/memory_mib` for every GPU that tells; empty where there is none."""
     import gpustat
 
     try:
@@ -13,6 +13,7 @@ def gpu_scalars() -> dict[str, float]:
         return {}
     scalars: dict[str, float] = {}
     for gpu in query.gpus:
-        scalars[f"gpu{gpu.index}/utilisation_percent"] = float(gpu.utilization or 0)
-        scalars[f"gpu{gpu.index}/memory_mib"] = float(gpu.memory_used or 0)
+        for name, value in (("utilisation_percent", gpu.utilization), ("memory_mib", gpu.memory_used)):
+            if value is not None:  # some GPUs do not tell; that is not a zero
+                scalars[f"gpu{gpu.index}/{name}"] = float(value)
     return scalars

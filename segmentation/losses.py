@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from segmentation.precision import full_precision
+
 IGNORE_INDEX = 255
 
 
@@ -18,7 +20,7 @@ def cross_entropy_sum(logits: Tensor, label: Tensor, label_smoothing: float = 0.
     """Sum the cross entropy over the valid pixels, in float32 whatever the dtype of the logits.
 
     logits: (N, C, H, W) float; label: (N, H, W) int64, IGNORE_INDEX = not counted.
-    Returns a float32 scalar; exactly 0, with a zero gradient, if every pixel is ignored. Divide it by
+    Returns a float32 scalar (float64 for float64 logits); exactly 0, with a zero gradient, if every pixel is ignored. Divide it by
     `num_valid_pixels` for the mean.
 
     Raises ValueError if the shapes do not match or, on the CPU, if a label is not a class of the logits
@@ -33,7 +35,7 @@ def cross_entropy_sum(logits: Tensor, label: Tensor, label_smoothing: float = 0.
         # reduction="none" and our own sum: CUDA's fused 2-d sum adds atomically, in an arbitrary order, and
         # is refused under torch.use_deterministic_algorithms(True).
         per_pixel = F.cross_entropy(
-            logits.float(),
+            full_precision(logits),
             label,
             ignore_index=IGNORE_INDEX,
             reduction="none",

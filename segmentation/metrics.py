@@ -39,9 +39,8 @@ class ConfusionMatrix:
             return
         self._check_range("prediction", prediction, self.num_classes - 1)
         self._check_range("label", label, IGNORE_INDEX)
-        # The ignored label gets rows of its own, which are cut off after counting: cheaper than masking the
-        # pixels.
-        pairs = label.long() * self.num_classes + prediction.long()
+        # The ignored label gets rows of its own, cut off after counting: cheaper than masking the pixels.
+        pairs = (label.long() * self.num_classes).add_(prediction)
         rows = IGNORE_INDEX + 1
         counts = (
             torch.bincount(pairs.flatten(), minlength=rows * self.num_classes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ def build_parser(description: str | None = None, epilog: str | None = None) -> a
     )
     add = parser.add_argument
     add("--task", choices=("train", "test", "predict"), default="train", help="what to do (default: %(default)s)")
-    add("--config", metavar="FILE", help="YAML file of options; the command line wins; demo = sized to this machine")
+    add("--config", metavar="FILE", help="YAML file of options, demo = sized to this machine (default: none)")
 
     group = parser.add_argument_group("model")
     add = group.add_argument
@@ -63,17 +64,17 @@ def build_parser(description: str | None = None, epilog: str | None = None) -> a
     add("--clip_grad", type=float, default=0.0, help="largest gradient norm; 0 = no clipping (default: 0)")
     add("--ema_decay", type=float, default=0.0, help="evaluate a moving average of the weights; 0 = off (default: 0)")
     add("--amp", choices=("off", "fp16", "bf16"), default="off", help="mixed precision (default: %(default)s)")
-    add("--channels_last", action="store_true", help="NHWC memory format (faster convolutions on GPUs with --amp)")
-    add("--compile", action="store_true", help="torch.compile the model")
+    add("--channels_last", action="store_true", help="NHWC memory format, faster on GPUs with --amp (default: off)")
+    add("--compile", action="store_true", help="torch.compile the model (default: off)")
     add("--seed", type=int, default=1000, help="of weights, order and augmentation (default: %(default)s)")
-    add("--deterministic", action="store_true", help="deterministic algorithms only (slower on a GPU)")
+    add("--deterministic", action="store_true", help="deterministic algorithms only, slower on a GPU (default: off)")
 
     group = parser.add_argument_group("output")
     add = group.add_argument
     add("--logdir", default="./log", metavar="DIR", help="every training gets a folder in it (default: %(default)s)")
     add("--chk_interval", type=int, default=1, help="epochs between checkpoints (default: %(default)s)")
     add("--val_epoch", type=int, default=0, help="first epoch with a validation after it (default: 0)")
-    add("--resume", default="", metavar="PATH", help="checkpoint to start from")
+    add("--resume", default="", metavar="PATH", help="checkpoint or auto (default: from the beginning)")
     return parser
 
 
@@ -116,10 +117,10 @@ def read_config(parser: argparse.ArgumentParser, path: str) -> dict[str, Any]:
         raise FileNotFoundError(f"no configuration file at {path}; see configs/ for examples")
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not valid YAML: {error}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid YAML in UTF-8: {error}; see configs/ for examples") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold `option: value` lines, got {type(content).__name__}")
+        raise ValueError(f"{path} must hold `option: value` lines, got {content!r:.60}; see configs/ for examples")
     actions = {option.lstrip("-"): action for action in parser._actions for option in action.option_strings}
     values: dict[str, Any] = {}
     for key, value in content.items():
@@ -142,21 +143,26 @@ def _convert(action: argparse.Action, value: Any, where: str) -> Any:
         if not isinstance(value, bool):
             raise ValueError(f"{where} is a switch, got {value!r}; use true or false")
         return value
+    if value is None or isinstance(value, (list, dict)):
+        raise ValueError(f"{where} needs one value, got {value!r}; write one, or remove the line")
+    if value is False and "off" in (action.choices or ()):
+        value = "off"  # YAML 1.1 reads an unquoted off as false
     try:
         converted = action.type(str(value)) if callable(action.type) else str(value)
     except ValueError:
-        raise ValueError(f"{where} must be of type {getattr(action.type, '__name__', 'str')}, got {value!r}") from None
+        kind = "a whole number" if action.type is int else "a number"
+        raise ValueError(f"{where} must be {kind}, got {value!r}; correct the line") from None
     if action.choices is not None and converted not in action.choices:
         raise ValueError(f"{where} must be one of {', '.join(map(str, action.choices))}, got {value!r}")
     return converted
 
 
 def _check_ranges(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    at_least = {"batchsize": 1, "epochs": 1, "chk_interval": 1, "workers": 0, "crop_size": 0, "numclasses": 0, "val_epoch": 0}
-    at_least.update({"warmup_epoch": 0, "lr": 0, "wdecay": 0, "l_lorm": 0, "clip_grad": 0})
+    at_least = {"batchsize": 1, "epochs": 1, "chk_interval": 1, "workers": 0, "crop_size": 0, "numclasses": 0}
+    at_least.update({"val_epoch": 0, "warmup_epoch": 0, "lr": 0, "wdecay": 0, "l_segs": 0, "l_lorm": 0, "clip_grad": 0})
     for name, lowest in at_least.items():
-        if getattr(args, name) < lowest:
-            parser.error(f"--{name} must be at least {lowest}, got {getattr(args, name)}")
+        if not lowest <= getattr(args, name) < math.inf:  # nan is not
+            parser.error(f"--{name} must be a number of at least {lowest}, got {getattr(args, name)}")
     for name in ("label_smooth", "ema_decay", "momentum"):
         if not 0 <= getattr(args, name) < 1:
             parser.error(f"--{name} must be in 0..1 (1 excluded), got {getattr(args, name)}")

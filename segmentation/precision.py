@@ -6,18 +6,28 @@ from typing import Any
 
 import torch
 
-AMP_DTYPE = {"off": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+AMP_DTYPE = {"off": None, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def full_precision(tensor: torch.Tensor) -> torch.Tensor:
+    """Return `tensor` in float32, or as it is in float64."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def autocast(device: torch.device, amp: str) -> torch.autocast:
     """Return the autocast context of `--amp`. Raises ValueError for fp16 without a GPU."""
-    if amp == "fp16" and device.type != "cuda":
-        raise ValueError("--amp fp16 needs a CUDA GPU and none is visible; use --amp bf16 or --amp off")
+    _check(device.type, amp)
     return torch.autocast(device.type, AMP_DTYPE[amp], enabled=amp != "off")
 
 
 def gradient_scaler(amp: str) -> Any:
-    """Return the loss scaler, which does something for fp16 only."""
+    """Return the loss scaler, which does something for fp16 only. Raises ValueError for fp16 without a GPU."""
+    _check("cuda" if torch.cuda.is_available() else "cpu", amp)
     if hasattr(torch.amp, "GradScaler"):
         return torch.amp.GradScaler(enabled=amp == "fp16")
     return torch.cuda.amp.GradScaler(enabled=amp == "fp16")  # torch < 2.3
+
+
+def _check(device_type: str, amp: str) -> None:
+    if amp == "fp16" and device_type != "cuda":
+        raise ValueError("--amp fp16 needs a CUDA GPU and none is visible; use --amp bf16 or --amp off")

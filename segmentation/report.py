@@ -13,19 +13,26 @@ from segmentation.metrics import ConfusionMatrix
 def print_summary(title: str, facts: Mapping[str, object]) -> None:
     """Print one table of `facts`."""
     table = Table(title=title, show_header=False, title_justify="left")
+    table.add_column()
+    table.add_column(overflow="fold")  # a path must stay readable to the end
     for name, value in facts.items():
         table.add_row(name, str(value))
-    Console(soft_wrap=True).print(table)
+    _print(table)
 
 
 def print_classes(confusion: ConfusionMatrix, class_names: Sequence[str]) -> None:
     """Print IoU per class, mIoU and pixel accuracy; a class that occurs nowhere is shown as n/a."""
     table = Table(title=f"validation, {confusion.num_samples} images", title_justify="left")
-    table.add_column("class")
+    table.add_column("class", overflow="fold")
     table.add_column("IoU", justify="right")
     for name, iou in zip(class_names, confusion.iou().tolist()):
         table.add_row(name, "n/a" if iou != iou else f"{iou:.4f}")
     table.add_section()
     table.add_row("mIoU", f"{confusion.miou():.4f}")
     table.add_row("pixel accuracy", f"{confusion.pixel_accuracy():.4f}")
-    Console(soft_wrap=True).print(table)
+    _print(table)
+
+
+def _print(table: Table) -> None:
+    # A path or a class name is text: "[new]" is not a style, ":car:" no picture.
+    Console(markup=False, emoji=False, highlight=False).print(table)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import re
 import shutil
 import zipfile
 from collections.abc import Mapping
@@ -34,7 +36,8 @@ def save_checkpoint(
     `state_dict()` (scheduler, scaler, EMA) is saved by it, anything else as it is (plain types and tensors, so that
     `weights_only=True` can read it). `rng_state` is this rank's, by default `get_rng_state()`.
 
-    Raises OSError on every rank when rank 0 cannot write; the file that was at `path` is then unchanged.
+    Raises on every rank when rank 0 cannot write (OSError there) or when the content could not be loaded again
+    (ValueError there), RuntimeError on the others; the file that was at `path` is then unchanged.
     """
     rng_states = gather_objects(get_rng_state() if rng_state is None else rng_state)
     error: Exception | None = None
@@ -81,17 +84,17 @@ def restore_checkpoint(
     **stateful: Any,
 ) -> None:
     """Put a checkpoint's `content`, read from `path`, into model, optimizer and others: see `load_checkpoint`."""
-    load_weights(model, content["model"], path)
-    if optimizer is not None:
-        if content.get("optimizer") is None:
-            raise ValueError(f"checkpoint {path} holds no optimizer state; load it with optimizer=None")
-        optimizer.load_state_dict(content["optimizer"])
-    for name, target in stateful.items():
-        if target is None:
-            continue
+    targets = {name: target for name, target in {"optimizer": optimizer, **stateful}.items() if target is not None}
+    for name in targets:
         if content.get(name) is None:
             raise ValueError(f"checkpoint {path} holds no {name!r}; it was saved without one, switch it off here too")
-        target.load_state_dict(content[name])
+    weights = _weights_for(model, content["model"], path)
+    for name, target in targets.items():  # the optimizer first: it refuses another one's state before it changes
+        try:
+            target.load_state_dict(content[name])
+        except ValueError as error:
+            raise ValueError(f"checkpoint {path} does not fit, {name}: {error}; build it as it was saved") from error
+    unwrap_model(model).load_state_dict(weights)
 
 
 def load_weights(model: nn.Module, state_dict: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
@@ -99,8 +102,12 @@ def load_weights(model: nn.Module, state_dict: Mapping[str, Any], path: str | os
 
     Raises ValueError that names the file and the first differences.
     """
-    module = unwrap_model(model)
-    state, own = strip_wrapper_prefixes(state_dict), module.state_dict()
+    unwrap_model(model).load_state_dict(_weights_for(model, state_dict, path))
+
+
+def _weights_for(model: nn.Module, state_dict: Mapping[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return `state_dict` with the names of the module behind `model`'s wrapper. Raises as `load_weights`."""
+    state, own = strip_wrapper_prefixes(state_dict), unwrap_model(model).state_dict()
     differences = [f"missing {key}" for key in own if key not in state]
     differences += [f"unexpected {key}" for key in state if key not in own]
     differences += [
@@ -114,7 +121,7 @@ def load_weights(model: nn.Module, state_dict: Mapping[str, Any], path: str | os
             f"checkpoint {path} is of another model, {len(differences)} difference(s): {shown}; build the model "
             "with the options it was trained with"
         )
-    module.load_state_dict(state)
+    return state
 
 
 def read_checkpoint(path: str | os.PathLike[str], *, map_location: str | torch.device = "cpu") -> dict[str, Any]:
@@ -127,15 +134,18 @@ def read_checkpoint(path: str | os.PathLike[str], *, map_location: str | torch.d
             with zipfile.ZipFile(path) as archive:
                 damaged = archive.testzip()  # checksums: torch itself loads flipped bits without a word
             if damaged is not None:
-                raise ValueError(f"checkpoint {path} is damaged (bad checksum in {damaged}); use an older one")
+                raise zipfile.BadZipFile(f"bad checksum in {damaged}")
         content = torch.load(path, map_location=map_location, weights_only=True)
-    except pickle.UnpicklingError as error:
+    except Exception as error:  # what a damaged pickle raises is anybody's guess
+        refused = _refused_class(error)
+        if refused is None:
+            raise ValueError(
+                f"checkpoint {path} is damaged, or no checkpoint ({_first_line(error)}); use an older one"
+            ) from error
         raise ValueError(
-            f"checkpoint {path} is not loaded: it holds more than weights and plain values, and unpickling that can "
-            f"run code ({str(error).splitlines()[0]}); save state_dicts instead of whole objects"
+            f"checkpoint {path} is not loaded: it holds a {refused}, and unpickling more than weights and plain values "
+            "can run code; save state_dicts instead of whole objects"
         ) from error
-    except (RuntimeError, EOFError, OSError, zipfile.BadZipFile) as error:
-        raise ValueError(f"checkpoint {path} is damaged ({str(error).splitlines()[0]}); use an older one") from error
     if not isinstance(content, dict) or "model" not in content:
         raise ValueError(f"checkpoint {path} has no 'model' entry; it was not written by save_checkpoint")
     return content
@@ -144,7 +154,8 @@ def read_checkpoint(path: str | os.PathLike[str], *, map_location: str | torch.d
 def write_atomically(content: Any, path: Path) -> None:
     """Write `content` with torch.save to `path` through a temporary file and a rename, durable when it returns.
 
-    Raises OSError that names the file, the free space and the remedy; the old file at `path` is then as it was.
+    Raises OSError that names the file, the free space and the remedy, and ValueError for content that
+    `weights_only=True` would refuse to load; the old file at `path` is then as it was.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -153,11 +164,19 @@ def write_atomically(content: Any, path: Path) -> None:
             torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())
+        torch.load(str(temporary), mmap=True, map_location="cpu", weights_only=True)  # mmap: reads the structure alone
         os.replace(temporary, path)
+    except pickle.UnpicklingError as error:
+        temporary.unlink()
+        raise ValueError(
+            f"checkpoint {path} is not written: it would hold a {_refused_class(error)}, which weights_only=True "
+            "refuses to load; save float(x) of a numpy scalar, str(x) of a path, vars(x) of a namespace"
+        ) from error
     except (OSError, RuntimeError) as error:  # torch wraps an OSError of the file in a RuntimeError
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise OSError(
-            f"could not write checkpoint {path}: {str(error).splitlines()[0]} ({_free_mib(path.parent)} MiB free); make "
+            f"could not write checkpoint {path}: {_first_line(error)} ({_free_mib(path.parent)} MiB free); make "
             "room or choose another folder; the checkpoints already written are unchanged"
         ) from error
 
@@ -175,6 +194,16 @@ def copy_atomically(source: Path, target: Path) -> None:
 
 def _plain(value: Any) -> Any:
     return value.state_dict() if hasattr(value, "state_dict") else value
+
+
+def _refused_class(error: BaseException) -> str | None:
+    """Return the name of the class that `weights_only=True` refused, None if `error` says something else."""
+    found = re.search(r"Unsupported (?:global: GLOBAL|class) (\S+)", str(error))
+    return found.group(1) if isinstance(error, pickle.UnpicklingError) and found else None
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _free_mib(folder: Path) -> int | str:

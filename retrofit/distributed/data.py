@@ -24,7 +24,7 @@ class ShardedSampler(Sampler):
 
     def __init__(
         self,
-        sampler: Sampler,
+        sampler: Any,
         batch_size: int,
         *,
         drop_last: bool = False,
@@ -32,9 +32,7 @@ class ShardedSampler(Sampler):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        self.sampler = copy.copy(sampler)
-        if getattr(self.sampler, "generator", None) is not None:
-            self.sampler.generator = None  # type: ignore[attr-defined]  # draw from the stream seeded in _order
+        self.sampler = _without_generator(sampler)
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.seed = seed
@@ -53,43 +51,49 @@ class ShardedSampler(Sampler):
     def __iter__(self) -> Iterator[int]:
         self.epoch, start = self._next_epoch, self._start
         self._next_epoch, self._start = self.epoch + 1, 0
-        return iter(self._order(self.epoch)[start:][self.rank :: self.world_size])
+        order = self._order(self.epoch)[start:]
+        num_used = self._num_used(len(order))
+        num_repeated = max(0, num_used - len(order))
+        order = order[:num_used] + (order * num_repeated)[:num_repeated]
+        return iter(order[self.rank :: self.world_size])
 
     def __len__(self) -> int:
         """The number of this rank's samples in a whole epoch."""
-        return len(range(self.rank, self._num_used(), self.world_size))
+        return len(range(self.rank, self._num_used(len(self.sampler)), self.world_size))
 
-    def _num_used(self) -> int:
-        total = len(self.sampler)  # type: ignore[arg-type]
+    def _num_used(self, total: int) -> int:
+        """Return how many of `total` samples, repeated ones included, give all ranks the same number of batches."""
         tail = total % (self.batch_size * self.world_size)
         if self.drop_last:
             return total - tail
         return total + self.world_size - tail if 0 < tail < self.world_size else total
 
     def _order(self, epoch: int) -> list[int]:
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)
         with seeded(mix_seed(self.seed, epoch)):
-            order = list(self.sampler)
-        num_used = self._num_used()
-        num_repeated = max(0, num_used - len(order))
-        return order[:num_used] + (order * num_repeated)[:num_repeated]
+            return list(self.sampler)
 
 
 class EvaluationSampler(Sampler):
     """This rank's part of an evaluation order, without padding: every sample exactly once over all ranks.
 
-    Ranks can differ by one sample (a rank can have none), so nothing collective may happen per batch.
+    Ranks can differ by one sample (a rank can have none), so nothing collective may happen per batch. A shuffled
+    order is the same on all ranks and in every iteration.
     """
 
-    def __init__(self, sampler: Sampler, *, rank: int | None = None, world_size: int | None = None) -> None:
-        self.sampler = sampler
+    def __init__(self, sampler: Any, *, rank: int | None = None, world_size: int | None = None) -> None:
+        self.sampler = _without_generator(sampler)
         self.rank = get_rank() if rank is None else rank
         self.world_size = get_world_size() if world_size is None else world_size
 
     def __iter__(self) -> Iterator[int]:
-        return iter(list(self.sampler)[self.rank :: self.world_size])
+        with seeded(0):  # the ranks' own streams would give each rank a share of another order
+            order = list(self.sampler)
+        return iter(order[self.rank :: self.world_size])
 
     def __len__(self) -> int:
-        return len(range(self.rank, len(self.sampler), self.world_size))  # type: ignore[arg-type]
+        return len(range(self.rank, len(self.sampler), self.world_size))
 
 
 def shard_loader(loader: DataLoader, *, seed: int = 0) -> DataLoader:
@@ -183,6 +187,14 @@ class ResumableEpochs:
             self.loader.sampler.set_epoch(epoch)
 
 
+def _without_generator(sampler: Any) -> Any:
+    """Return a copy of `sampler` that draws from the global stream, which the callers seed alike on all ranks."""
+    sampler = copy.copy(sampler)
+    if getattr(sampler, "generator", None) is not None:
+        sampler.generator = None
+    return sampler
+
+
 def _require_map_style(loader: DataLoader) -> None:
     if isinstance(loader.dataset, IterableDataset):
         raise TypeError(
@@ -222,5 +234,9 @@ def _with_sampler(loader: DataLoader, sampler: Sampler) -> DataLoader:
     if loader.num_workers > 0:
         settings["prefetch_factor"] = loader.prefetch_factor
         settings["persistent_workers"] = loader.persistent_workers
+    if loader.pin_memory_device:  # passed only when used: newer versions warn about it
+        settings["pin_memory_device"] = loader.pin_memory_device
+    if not getattr(loader, "in_order", True):  # since torch 2.6
+        settings["in_order"] = False
     # No generator: a common one would give the workers of all ranks the same seeds, hence the same augmentation.
     return DataLoader(loader.dataset, **settings)

@@ -32,7 +32,7 @@ def read_environment(environ: Mapping[str, str]) -> DistributedEnvironment:
     present = [name for name in LAUNCHER_VARIABLES if environ.get(name, "") != ""]
     if present:
         return _from_launcher(environ, present)
-    if environ.get("SLURM_STEP_ID", "") and int(environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
+    if environ.get("SLURM_STEP_ID", "") and _whole_number(environ, "SLURM_STEP_NUM_TASKS", default=1) > 1:
         return _from_slurm(environ)
     return DistributedEnvironment()
 
@@ -96,7 +96,9 @@ def _whole_number(environ: Mapping[str, str], name: str, default: int | None = N
     try:
         return int(value)
     except ValueError:
-        raise ValueError(f"{name} must be a whole number, got {value!r}; let the launcher set it, or unset it") from None
+        raise ValueError(
+            f"{name} must be a whole number, got {value!r}; let the launcher set it, or unset it"
+        ) from None
 
 
 def _expand_brackets(entry: str) -> list[str]:

@@ -37,6 +37,7 @@ class DDPWrapper(DistributedDataParallel):
         if torch.cuda.is_available() and next(module.parameters()).is_cuda:
             ddp_options.setdefault("device_ids", [torch.cuda.current_device()])
         super().__init__(module, **ddp_options)
+        del self.__dict__["dim"]  # of no use with one device per process, and it would hide the model's own `dim`
         _guard_layers(unwrap_model(module), entered_by_compile=hasattr(module, "_orig_mod"))
         self.__dict__["_is_built"] = True
 
@@ -152,13 +153,13 @@ def _running_forward() -> Iterator[None]:
 
 
 def _guard_layers(module: nn.Module, entered_by_compile: bool) -> None:
-    """Watch the module's outermost layers: one that runs outside DDP's forward is about to bypass it."""
+    """Watch the module's outermost layers, in containers too: one that runs outside DDP's forward bypasses it."""
     if entered_by_compile:
         return  # a hook that reads global state would break the compiled graph at every layer
     for child in module.children():
-        if isinstance(child, (nn.ModuleList, nn.ModuleDict)):
+        if isinstance(child, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
             _guard_layers(child, entered_by_compile)
-        elif child not in _guarded:
+        if child not in _guarded:
             _guarded.add(child)
             child.register_forward_pre_hook(_refuse_bypass)
 

@@ -38,8 +38,8 @@ def _convert(module: nn.Module) -> nn.Module:
 class CPUSyncBatchNorm(nn.modules.batchnorm._BatchNorm):
     """Batch normalisation whose training statistics are those of the batches of all ranks together.
 
-    Input (N, C, ...) float. Collective: every rank, in training mode. Statistics in float32; running variance
-    unbiased over the global count, as in nn.BatchNorm2d.
+    Input (N, C, ...) float. Collective: every rank, in training mode. Statistics in float32 (float64 for
+    float64 input); running variance unbiased over the global count, as in nn.BatchNorm2d.
     """
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
@@ -50,10 +50,10 @@ class CPUSyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         self._check_input_dim(input)
         if not self.training or not is_distributed():
             return super().forward(input)
-        x = input.float()
+        x = input if input.dtype == torch.float64 else input.float()
         dims = [0, *range(2, x.dim())]
         shape = [1, -1] + [1] * (x.dim() - 2)
-        local_count = torch.full((1,), x.numel() / x.shape[1])
+        local_count = torch.full((1,), x.numel() / x.shape[1], dtype=x.dtype)
         sums = _SumOverRanks.apply(torch.cat([x.sum(dims), local_count]))
         count = sums[-1]
         mean = sums[:-1] / count
@@ -63,7 +63,7 @@ class CPUSyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         output = centered * torch.rsqrt(variance + self.eps).view(shape)
         if self.affine:
             output = output * self.weight.view(shape) + self.bias.view(shape)
-        self._update_running_statistics(mean.detach(), variance.detach(), float(count))
+        self._update_running_statistics(mean.detach(), variance.detach(), float(count.detach()))
         return output.to(input.dtype)
 
     def _update_running_statistics(self, mean: torch.Tensor, variance: torch.Tensor, count: float) -> None:

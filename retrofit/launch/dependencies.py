@@ -1,10 +1,10 @@
-"""Check or install the dependencies that pyproject.toml lists; called by python_env.sh. Standard library only.
+"""Check or install the dependencies that pyproject.toml lists, for python_env.sh. Standard library only.
 
-  python dependencies.py check ROOT [EXTRA ...]     prints this interpreter's path (exit 0) or what it lacks (exit 1)
-  python dependencies.py install ROOT [EXTRA ...]   makes ROOT/.venv have them all (exit 0, or 2 with a message)
+  python dependencies.py check ROOT [EXTRA ...]     print what this interpreter lacks (exit 1; nothing: exit 0)
+  python dependencies.py install ROOT [EXTRA ...]   make ROOT/.venv have them all (exit 2 if that fails)
 
-`pyproject.toml` is the only list of dependencies. They are installed by name, the project itself is not: it runs from
-its folder, and so nothing has to be built.
+`pyproject.toml` is the only list of dependencies. They are installed by name, the project itself is not: it
+runs from its folder, and so nothing has to be built.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import fcntl
 import importlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -130,14 +131,15 @@ def _is_complete(folder: Path, root: Path, extras: list[str]) -> bool:
 
 
 def _create(folder: Path, lock: int) -> Path:
-    """Return the Python of the virtual environment `folder`, made or remade where it is ours. Raises InstallError."""
+    """Return the Python of the virtual environment `folder`, made or remade if it is ours."""
     python, marker = folder / "bin" / "python", folder / UNFINISHED
     if folder.exists() and any(folder.iterdir()) and not marker.exists():
         # Complete but for a package or two, or somebody's own: add to it, remove nothing.
         _check_usable(python, folder, lock)
         return python
     _check_can_create()
-    _say(f"{'starting over with the unfinished' if marker.exists() else 'creating'} {folder} with {sys.executable}")
+    doing = "starting over with the unfinished" if marker.exists() else "creating"
+    _say(f"{doing} {folder} with {sys.executable}")
     folder.mkdir(exist_ok=True)
     marker.touch()
     for child in folder.iterdir():
@@ -152,7 +154,7 @@ def _create(folder: Path, lock: int) -> Path:
 def _check_usable(python: Path, folder: Path, lock: int) -> None:
     version_is_good = [str(python), "-c", "import sys; sys.exit(sys.version_info < (3, 9))"]
     if not python.exists() or subprocess.run(version_is_good, stderr=subprocess.DEVNULL).returncode != 0:
-        raise InstallError(f"{folder} has no working bin/python >= 3.9; remove or rename that folder, and run again")
+        raise InstallError(f"{folder} has no working bin/python >= 3.9; remove that folder, and run again")
     if subprocess.run([str(python), "-c", "import pip"], stderr=subprocess.DEVNULL).returncode != 0:
         _call([str(python), "-m", "ensurepip"], lock, f"adding pip to {folder}")
 
@@ -165,14 +167,14 @@ def _check_can_create() -> None:
         version = f"{sys.version_info[0]}.{sys.version_info[1]}"
         raise InstallError(
             f"{sys.executable} cannot make a virtual environment ({error}); on Debian and Ubuntu run "
-            f"`apt install python{version}-venv`, or activate a Python that has the dependencies; then run again"
+            f"`apt install python{version}-venv`, or activate a Python that has the dependencies; run again"
         ) from None
 
 
 def _call(command: list[str], lock: int, doing: str) -> None:
     status = subprocess.run(command, stdout=sys.stderr, pass_fds=(lock,)).returncode
     if status != 0:
-        raise InstallError(f"{doing} failed with status {status}; the messages above say why; command: {command}")
+        raise InstallError(f"{doing} failed with status {status}, see above; command: {shlex.join(command)}")
 
 
 def _say(message: str) -> None:
@@ -189,7 +191,7 @@ def main(arguments: list[str]) -> int:
             _say(f"error: {error}")
             return 2
         except OSError as error:
-            _say(f"error: {error}; {root} must be writable for .venv, or activate a Python that has the dependencies")
+            _say(f"error: {error}; make {root} writable, or activate a Python that has the dependencies")
             return 2
         except KeyboardInterrupt:
             _say("interrupted; the next run finishes the installation")
@@ -202,7 +204,7 @@ def main(arguments: list[str]) -> int:
     problems = missing_from_this_python(read_requirements(root), import_them=True)
     for extra in extras:
         problems += missing_from_this_python(read_requirements(root, extra), import_them=False)
-    print("; ".join(problems) or sys.executable)
+    print(", ".join(problems))
     return 1 if problems else 0
 
 

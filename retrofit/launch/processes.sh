@@ -2,34 +2,41 @@
 # Plans the processes of a distributed run from the environment. Sourced after python_env.sh; needs bash >= 3.2.
 #
 #   source "${ROOT}/retrofit/launch/processes.sh"
+#   check_launch_variables          ends the script if one of them is unusable; needs no Python
 #   plan_processes                  sets LAUNCHER_ARGUMENTS, exports OMP_NUM_THREADS; reads PYTHON
 #   run_command COMMAND ...         prints the command, then becomes it
 
 readonly DEFAULT_MASTER_PORT=29500
 
 #######################################
-# Turns NPROC_PER_NODE, NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT into arguments of torchrun and of
-# torch.distributed.launch. Ends the script with status 2 when one of them is unusable.
-# Globals:   LAUNCHER_ARGUMENTS (array, written), OMP_NUM_THREADS (exported unless set), PYTHON and the five (read)
+# Ends the script with status 2 when NPROC_PER_NODE, NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT make no sense.
 #######################################
-plan_processes() {
-  local nnodes node_rank nproc master_addr master_port
-  nnodes="$(whole_number NNODES "${NNODES:-1}" 1)" || exit
+check_launch_variables() {
+  local -r nnodes="${NNODES:-1}" node_rank="${NODE_RANK:-0}" port="${MASTER_PORT:-${DEFAULT_MASTER_PORT}}"
+  check_whole_number NPROC_PER_NODE "${NPROC_PER_NODE:-1}" 1
+  check_whole_number NNODES "${nnodes}" 1
+  check_whole_number NODE_RANK "${node_rank}" 0
+  check_whole_number MASTER_PORT "${port}" 1
+  ((port <= 65535)) || fail "MASTER_PORT=${port} is not a port; use 1024 to 65535"
   if ((nnodes > 1)); then
     [[ -n "${MASTER_ADDR:-}" ]] \
-      || fail "NNODES=${nnodes} but MASTER_ADDR is not set; set it to the host name or IP address of the node with NODE_RANK=0"
+      || fail "NNODES=${nnodes} but MASTER_ADDR is not set; set it to the name or IP address of the machine with NODE_RANK=0"
     [[ -n "${NODE_RANK:-}" ]] \
-      || fail "NNODES=${nnodes} but NODE_RANK is not set; set it to 0 on ${MASTER_ADDR} and to 1..$((nnodes - 1)) on the others"
+      || fail "NNODES=${nnodes} but NODE_RANK is not set; set it to this machine's number: 0 on ${MASTER_ADDR}, then 1 and up"
   fi
-  node_rank="$(whole_number NODE_RANK "${NODE_RANK:-0}" 0)" || exit
   ((node_rank < nnodes)) \
     || fail "NODE_RANK=${node_rank} but NNODES=${nnodes}; NODE_RANK goes from 0 to $((nnodes - 1))"
+}
 
+#######################################
+# Turns the environment into arguments of torchrun and of torch.distributed.launch.
+# Globals:   LAUNCHER_ARGUMENTS (array, written), OMP_NUM_THREADS (exported unless set), PYTHON (read)
+#######################################
+plan_processes() {
+  local -r nnodes="${NNODES:-1}" node_rank="${NODE_RANK:-0}"
+  local nproc port
   nproc="${NPROC_PER_NODE:-$(default_process_count)}"
-  nproc="$(whole_number NPROC_PER_NODE "${nproc}" 1)" || exit
-  master_addr="${MASTER_ADDR:-127.0.0.1}"
-  master_port="$(choose_master_port "${nnodes}" "${node_rank}")" || exit
-
+  port="$(choose_master_port "${nnodes}" "${node_rank}")" || exit
   # More threads than cores slow every process down; torchrun would set 1, which leaves cores idle.
   export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$(threads_per_process "${nproc}")}"
   # shellcheck disable=SC2034  # read by the script that sources this file
@@ -37,8 +44,8 @@ plan_processes() {
     "--nproc_per_node=${nproc}"
     "--nnodes=${nnodes}"
     "--node_rank=${node_rank}"
-    "--master_addr=${master_addr}"
-    "--master_port=${master_port}"
+    "--master_addr=${MASTER_ADDR:-127.0.0.1}"
+    "--master_port=${port}"
   )
 }
 
@@ -51,18 +58,17 @@ run_command() {
   for variable in CUDA_VISIBLE_DEVICES OMP_NUM_THREADS; do
     [[ -z "${!variable+set}" ]] || printf '%s=%q ' "${variable}" "${!variable}"
   done >&2
-  printf '%q ' "$@" >&2
+  printf '%q' "$1" >&2
+  printf ' %q' "${@:2}" >&2
   printf '\n' >&2
   exec "$@"
 }
 
-# Prints $2, the value of the variable named $1, if it is a whole number >= $3 (and < 10^9); else fails.
-whole_number() {
-  local -r name="$1" value="$2" minimum="$3"
-  if [[ ! "${value}" =~ ^(0|[1-9][0-9]{0,8})$ ]] || ((value < minimum)); then
-    fail "${name} must be a whole number >= ${minimum}, got '${value}'; set another, or unset ${name} for the default"
+# Fails unless $2, the value of the variable named $1, is a whole number >= $3 (and < 10^9).
+check_whole_number() {
+  if [[ ! "$2" =~ ^(0|[1-9][0-9]{0,8})$ ]] || (($2 < $3)); then
+    fail "$1 must be a whole number >= $3, got '$2'; set another, or unset $1 for the default"
   fi
-  printf '%s\n' "${value}"
 }
 
 # Prints the number of visible GPUs (CUDA_VISIBLE_DEVICES counts), or 2 on a machine without one.
@@ -82,16 +88,13 @@ END
 # Prints the port on which the processes meet: MASTER_PORT, else the same default on each of several nodes ($1 > 1),
 # else a free one. Fails if MASTER_PORT is taken and this node ($2) is the one that listens on it.
 choose_master_port() {
-  local -r nnodes="$1" node_rank="$2"
-  local port
+  local -r nnodes="$1" node_rank="$2" port="${MASTER_PORT:-${DEFAULT_MASTER_PORT}}"
   if [[ -z "${MASTER_PORT:-}" ]] && ((nnodes == 1)); then
     free_port || fail "found no free port from 20000 to 29999; set MASTER_PORT to one that is free"
     return
   fi
-  port="$(whole_number MASTER_PORT "${MASTER_PORT:-${DEFAULT_MASTER_PORT}}" 1)" || exit
-  ((port <= 65535)) || fail "MASTER_PORT=${port} is not a port; use 1024 to 65535"
   if ((node_rank == 0)) && ! free_port "${port}" > /dev/null; then
-    fail "MASTER_PORT=${port} is already in use on this machine; set another, on every node the same, \
+    fail "MASTER_PORT=${port} is already in use on this machine; set another, the same on every node, \
 or on a single node unset it and a free one is found"
   fi
   printf '%s\n' "${port}"

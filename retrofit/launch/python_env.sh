@@ -15,50 +15,55 @@ fail() {
 }
 
 #######################################
-# Sets PYTHON to the absolute path of a Python >= 3.9 that has every dependency: ${PYTHON} if it is set (an error if
-# something is missing there), else the active `python` or `python3`, else the project's .venv, which is made now if
-# need be. Says on stderr why it passes an interpreter over.
-# Globals:   PYTHON
+# Sets PYTHON to the path of a Python >= 3.9 that has every dependency: ${PYTHON} if it is set (an error if something
+# is missing there), else the active `python` or `python3`, else the project's .venv, which is made now if need be.
+# Globals:   PYTHON (read and written)
 # Arguments: the project's folder, then the extras of pyproject.toml that are needed too.
 #######################################
 find_python() {
   local -r root="$1"
   shift
-  local candidate answer
+  local command candidate answer base='' notes=''
   if [[ -n "${PYTHON:-}" ]]; then
-    is_recent_python "${PYTHON}" || fail "PYTHON=${PYTHON} is not a Python >= 3.9; set another, or unset PYTHON"
-    answer="$(check_python "${PYTHON}" "${root}" "$@")" \
-      || fail "PYTHON=${PYTHON} lacks: ${answer}; install that, or unset PYTHON to use ${root}/.venv"
-    PYTHON="${answer}"
+    candidate="$(recent_python "${PYTHON}")" \
+      || fail "PYTHON=${PYTHON} is not a Python >= 3.9; set another, or unset PYTHON"
+    answer="$(check_python "${candidate}" "${root}" "$@")" \
+      || fail "PYTHON=${PYTHON} lacks dependencies: ${answer}; install them, or unset PYTHON to use ${root}/.venv"
+    PYTHON="${candidate}"
     return
   fi
-  for candidate in python python3 "${root}/.venv/bin/python"; do
-    is_recent_python "${candidate}" || continue
+  for command in python python3 "${root}/.venv/bin/python"; do
+    candidate="$(recent_python "${command}")" || continue
     if answer="$(check_python "${candidate}" "${root}" "$@")"; then
-      PYTHON="${answer}"
+      PYTHON="${candidate}"
+      [[ -z "${notes}" ]] || printf '[python_env] using %s (the active Python lacks dependencies)\n' "${PYTHON}" >&2
       return
     fi
-    printf '[python_env] %s lacks: %s\n' "$(command -v "${candidate}")" "${answer}" >&2
+    if [[ "${candidate}" != "${base}" ]]; then # python and python3 are mostly the same
+      notes+="[python_env] ${candidate} lacks dependencies: ${answer}"$'\n'
+    fi
+    base="${base:-${candidate}}"
   done
-  for candidate in python python3 python3.{14,13,12,11,10,9}; do
-    is_recent_python "${candidate}" || continue
-    # `tensorboard --logdir=./log` is not needed to train, but the next thing one asks for.
-    "${candidate}" "${root}/retrofit/launch/dependencies.py" install "${root}" tensorboard "$@" || exit
-    PYTHON="${root}/.venv/bin/python"
-    return
+  for command in python3.{14,13,12,11,10,9}; do
+    base="${base:-$(recent_python "${command}" || true)}"
   done
-  fail "no Python >= 3.9 found (python is: $(python --version 2>&1 || true)); install one, or set PYTHON to its path"
+  [[ -n "${base}" ]] \
+    || fail "no Python >= 3.9 found (python is: $(python --version 2>&1 || true)); install one, or set PYTHON to its path"
+  printf '%s' "${notes}" >&2
+  # `tensorboard --logdir=./log` is not needed to train, but the next thing one asks for.
+  "${base}" "${root}/retrofit/launch/dependencies.py" install "${root}" tensorboard "$@" || exit
+  PYTHON="${root}/.venv/bin/python"
 }
 
-# Is $1 a command that runs Python >= 3.9?
-is_recent_python() {
-  command -v "$1" > /dev/null && "$1" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2> /dev/null
+# Prints the path of the interpreter behind the command $1 (a shim is not the interpreter) if it is a Python >= 3.9.
+recent_python() {
+  command -v -- "$1" > /dev/null \
+    && "$1" -c 'import sys; sys.version_info < (3, 9) and sys.exit(1); print(sys.executable)' 2> /dev/null
 }
 
-# Prints the path of the interpreter $1 if it has the dependencies of project $2 and its extras ${@:3}, else prints
-# what it lacks and returns 1.
+# Prints what the interpreter $1 lacks of the dependencies of project $2 and its extras ${@:3}; returns 1 if anything.
 check_python() {
-  local -r candidate="$1"
+  local -r python="$1"
   shift
-  "${candidate}" "${BASH_SOURCE[0]%/*}/dependencies.py" check "$@" 2> /dev/null
+  "${python}" "${BASH_SOURCE[0]%/*}/dependencies.py" check "$@" 2> /dev/null
 }

@@ -23,7 +23,7 @@ CLASS_COLORS = np.array(
     dtype=np.float32,
 )
 COLOR_SPREAD = 0.09
-NOISE = 0.06  # standard deviation of the noise on every pixel
+NOISE = 0.05  # standard deviation of the noise on every pixel
 BORDER = (-0.5, 1.0)  # pixels inside and outside the contour that are ignored
 DISC, SQUARE, TRIANGLE, RING = 1, 2, 3, 4
 Window = tuple[slice, slice]
@@ -136,8 +136,8 @@ def _paint(
     size = label.shape[0]
     color = CLASS_COLORS[shape.kind] + rng.normal(0.0, COLOR_SPREAD, 3).astype(np.float32)
     contrast, period, phase = (
-        rng.uniform(0.10, 0.20),
-        rng.uniform(0.07, 0.11) * size,
+        rng.uniform(0.14, 0.24),
+        rng.uniform(0.08, 0.12) * size,
         rng.uniform(0.0, 2 * np.pi),
     )
     window = shape_window(shape, size, 2.0)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from segmentation.models.backbone import ResNetBackbone
 from segmentation.models.lorm import LocalizationRectification
+from segmentation.precision import full_precision
 
 
 class DeepLab(nn.Module):
@@ -32,7 +33,7 @@ class DeepLab(nn.Module):
         low, high = self.backbone(image)
         # float32 before the upsampling: it is a mean of neighbours, and the loss wants float32 anyway.
         logits = F.interpolate(
-            self.head(low, high).float(), size=image.shape[-2:], mode="bilinear", align_corners=False
+            full_precision(self.head(low, high)), size=image.shape[-2:], mode="bilinear", align_corners=False
         )
         if self.lorm is None or pseudo is None:
             return logits

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from segmentation.losses import IGNORE_INDEX
+from segmentation.precision import full_precision
 
 BACKGROUND = 0
 
@@ -45,8 +46,8 @@ class LocalizationRectification(nn.Module):
         query, key = self.query(features).flatten(2), self.key(features).flatten(2)  # (N, channels/8, h*w)
         # Softmax and squared error in full precision: the 8 bits of bf16 drown in a sum over all positions.
         with torch.autocast(features.device.type, enabled=False):
-            original = features.float().flatten(2)  # (N, channels, h*w)
-            attention = foreground_attention(query.float(), key.float(), foreground)
+            original = full_precision(features).flatten(2)  # (N, channels, h*w)
+            attention = foreground_attention(full_precision(query), full_precision(key), foreground)
             rebuilt = original @ attention.transpose(1, 2)
             per_position = (rebuilt - original).square().mean(dim=1)
             count = foreground.sum(dim=1).clamp(min=1)  # without foreground: 0 / 1, not 0 / 0

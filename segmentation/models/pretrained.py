@@ -97,8 +97,8 @@ def _check_fit(expected: dict[str, Tensor], state: dict[str, Tensor], source: st
     ]
     if problems:
         raise ValueError(
-            f"{source} does not fit ResNet-{layers}: {'; '.join(problems)}. Its first keys are "
-            f"{_first(state)}; pass a torchvision ResNet state_dict of the same depth, or change the layers"
+            f"{source} does not fit ResNet-{layers}: {'; '.join(problems)} (its first keys: "
+            f"{_first(state)}); pass a torchvision ResNet state_dict of the same depth, or change the layers"
         )
 
 

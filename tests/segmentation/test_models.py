@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from segmentation.losses import IGNORE_INDEX, cross_entropy_sum
 from segmentation.models import LAYERS, MODEL_TYPES, build_model
 from segmentation.models.backbone import ResNetBackbone
-from segmentation.models.deeplab import ASPP, DeepLab, DeepLabV3PlusHead
+from segmentation.models.deeplab import DeepLab, DeepLabV3PlusHead
 from segmentation.models.lorm import LocalizationRectification, foreground_attention, foreground_mask
 from segmentation.models.pretrained import load_backbone_weights
 
@@ -39,9 +39,6 @@ def build(model_type: str, layers: int = 18, num_classes: int = 3, model_path: s
     model = build_model(model_type, layers, num_classes, model_path)
     assert isinstance(model, DeepLab)
     return model
-
-
-# Shapes, strides, gradients
 
 
 @pytest.mark.parametrize("size", [(33, 33), (65, 47), (64, 64)])
@@ -101,11 +98,6 @@ def test_a_batch_of_one_trains(model_type: str) -> None:
     assert losses[-1] < 0.9 * losses[0]
 
 
-def test_image_pooling_branch_has_no_batchnorm() -> None:
-    aspp = ASPP(CHANNELS, width=8, rates=(6, 12, 18))
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in aspp.pooling.modules())
-
-
 @pytest.mark.parametrize(("output_stride", "rates"), [(16, [6, 12, 18]), (8, [12, 24, 36])])
 def test_aspp_rates_scale_with_the_output_stride(output_stride: int, rates: list[int]) -> None:
     head = DeepLabV3PlusHead(ResNetBackbone(18, output_stride), num_classes=2)
@@ -138,9 +130,6 @@ def test_bf16_autocast_is_finite(model_type: str) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-# Backbone
-
-
 @pytest.mark.parametrize("layers", LAYERS)
 @pytest.mark.parametrize("output_stride", [8, 16])
 def test_all_depths_have_the_output_stride(layers: int, output_stride: int) -> None:
@@ -153,7 +142,7 @@ def test_all_depths_have_the_output_stride(layers: int, output_stride: int) -> N
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
-@pytest.mark.parametrize("layers", LAYERS)
+@pytest.mark.parametrize("layers", [34, 101, 152])  # 18 and 50 run for real elsewhere
 def test_every_model_type_has_every_depth(model_type: str, layers: int) -> None:
     with torch.device("meta"):
         model = build(model_type, layers, num_classes=5)
@@ -176,9 +165,6 @@ def test_dilation_keeps_what_the_strided_resnet_computes(layers: int, output_str
     step = 32 // output_stride
     assert dilated.shape[2] > strided.shape[2]
     torch.testing.assert_close(dilated[:, :, ::step, ::step], strided, rtol=1e-4, atol=1e-4)
-
-
-# Localization rectification
 
 
 def make_lorm() -> tuple[LocalizationRectification, Tensor, Tensor]:
@@ -263,16 +249,6 @@ def test_images_of_a_batch_do_not_influence_each_other() -> None:
     torch.testing.assert_close(lorm(features, pseudo), alone)
 
 
-def test_lorm_minimisation_pulls_the_foreground_together() -> None:
-    lorm, features, pseudo = make_lorm()
-    features.requires_grad_()
-    spread = features.detach()[..., 3:].var(dim=(2, 3)).mean()
-    for _ in range(20):
-        (gradient,) = torch.autograd.grad(lorm(features, pseudo).sum(), features)
-        features = (features - 20 * gradient).detach().requires_grad_()
-    assert features.detach()[..., 3:].var(dim=(2, 3)).mean() < 0.5 * spread
-
-
 def test_foreground_mask_takes_the_nearest_pixel() -> None:
     pseudo = torch.zeros(1, 6, 6, dtype=torch.int64)
     pseudo[0, 1, 4] = 254  # the centre of the upper right 3x3 block
@@ -285,9 +261,6 @@ def test_pseudo_label_of_another_size() -> None:
     model = build("deeplabv3p_lorm").eval()
     with pytest.raises(ValueError, match=r"pseudo-label of shape \(1, 32, 33\) does not belong to images"):
         model(torch.randn(1, 3, 33, 33), torch.zeros(1, 32, 33, dtype=torch.int64))
-
-
-# Where weights come from
 
 
 @pytest.fixture(scope="module")
@@ -396,11 +369,11 @@ def test_weights_of_another_depth_or_model(tmp_path: Path, resnet_state: dict[st
     with pytest.raises(
         ValueError,
         match=r"weights\.pth does not fit ResNet-50: \d+ missing: .*another shape: layer1\.0\.conv1\.weight "
-        r"\(64, 64, 3, 3\) instead of \(64, 64, 1, 1\).* first keys are conv1\.weight, ",
+        r"\(64, 64, 3, 3\) instead of \(64, 64, 1, 1\).* first keys: conv1\.weight, ",
     ):
         build_model("deeplabv3p", 50, 3, model_path=str(path))
     torch.save({"model": build("deeplabv3p").state_dict()}, path)
-    with pytest.raises(ValueError, match=r"unexpected: backbone\.conv1\.weight.*keys are backbone\.conv1"):
+    with pytest.raises(ValueError, match=r"unexpected: backbone\.conv1\.weight.*first keys: backbone\.conv1"):
         build("deeplabv3p", model_path=str(path))
 
 

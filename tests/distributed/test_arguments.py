@@ -1,0 +1,123 @@
+"""The runtime flags and their environment twins."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+import pytest
+
+from retrofit.distributed import add_distributed_arguments, distributed_options
+from retrofit.distributed.arguments import RUNTIME_FLAGS
+
+# Frozen: scripts and launchers in the wild use these names and defaults.
+DEFAULTS = {
+    "distributed": False,
+    "local_rank": -1,
+    "world_size": 1,
+    "dist_url": "env://",
+    "dist_backend": "auto",
+    "dist_timeout": 1800.0,
+    "batch": "per_gpu",
+    "lr_scale": "linear",
+}
+OTHER_VALUES = {
+    "distributed": ("1", True),
+    "local_rank": ("2", 2),
+    "world_size": ("4", 4),
+    "dist_url": ("tcp://host:1234", "tcp://host:1234"),
+    "dist_backend": ("gloo", "gloo"),
+    "dist_timeout": ("12.5", 12.5),
+    "batch": ("global", "global"),
+    "lr_scale": ("sqrt", "sqrt"),
+}
+
+
+def parse(*arguments, environ=None):
+    parser = add_distributed_arguments(argparse.ArgumentParser(allow_abbrev=False), environ or {})
+    return vars(parser.parse_args(arguments))
+
+
+def test_the_set_of_flags_is_frozen():
+    assert parse() == DEFAULTS
+    assert distributed_options({}) == DEFAULTS
+    spellings = {
+        option
+        for action in add_distributed_arguments(argparse.ArgumentParser(add_help=False), {})._actions
+        for option in action.option_strings
+    }
+    assert spellings == {f"--{name}" for name in DEFAULTS} | {"--local-rank"}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_every_flag_has_a_twin(name):
+    text, value = OTHER_VALUES[name]
+    environ = {f"RETROFIT_{name.upper()}": text}
+    assert parse(environ=environ) == {**DEFAULTS, name: value}
+    assert distributed_options(environ) == {**DEFAULTS, name: value}
+
+
+def test_twins_are_read_from_the_process_environment(monkeypatch):
+    monkeypatch.setenv("RETROFIT_BATCH", "global")
+    assert distributed_options()["batch"] == "global"
+    assert add_distributed_arguments(argparse.ArgumentParser()).parse_args([]).batch == "global"
+
+
+def test_the_flag_beats_its_twin():
+    environ = {"RETROFIT_BATCH": "global", "RETROFIT_DIST_TIMEOUT": "5", "RETROFIT_LOCAL_RANK": "1"}
+    options = parse("--batch", "per_gpu", "--dist_timeout", "7", "--local_rank", "0", environ=environ)
+    assert (options["batch"], options["dist_timeout"], options["local_rank"]) == ("per_gpu", 7.0, 0)
+
+
+@pytest.mark.parametrize("text", ["1", "true", "True", "TRUE"])
+def test_switch_on(text):
+    assert distributed_options({"RETROFIT_DISTRIBUTED": text})["distributed"] is True
+
+
+@pytest.mark.parametrize("text", ["0", "false", "False", ""])
+def test_switch_off(text):
+    assert distributed_options({"RETROFIT_DISTRIBUTED": text})["distributed"] is False
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "remedy"),
+    [
+        ("BATCH", "total", "per_gpu, global"),
+        ("LR_SCALE", "cubic", "linear, sqrt, none"),
+        ("DIST_BACKEND", "mpi", "auto, nccl, gloo"),
+        ("DIST_TIMEOUT", "soon", "float"),
+        ("LOCAL_RANK", "1.5", "int"),
+        ("DISTRIBUTED", "yes", "0, 1, false, true"),
+    ],
+)
+def test_a_bad_twin_is_named_with_its_value_and_what_is_allowed(name, text, remedy):
+    for read in (distributed_options, lambda environ: parse(environ=environ)):
+        with pytest.raises(ValueError, match=f"RETROFIT_{name}='{text}' is not valid; use one of: {remedy}, or unset"):
+            read({f"RETROFIT_{name}": text})
+
+
+@pytest.mark.parametrize("spelling", ["--local_rank", "--local-rank"])
+def test_both_spellings_of_local_rank(spelling):
+    assert parse(f"{spelling}=3")["local_rank"] == 3
+    assert parse(spelling, "3")["local_rank"] == 3
+
+
+@pytest.mark.parametrize("arguments", [("--batch", "total"), ("--dist_backend", "mpi"), ("--lr_scale", "cubic")])
+def test_a_bad_flag_is_a_usage_error(arguments, capsys):
+    with pytest.raises(SystemExit) as caught:
+        parse(*arguments)
+    assert caught.value.code == 2
+    assert arguments[0] in capsys.readouterr().err
+
+
+def test_help_can_be_printed_and_says_every_flag(capsys):
+    with pytest.raises(SystemExit):
+        parse("--help")
+    text = capsys.readouterr().out
+    assert all(f"--{flag.name}" in text for flag in RUNTIME_FLAGS)
+
+
+def test_reading_options_changes_no_environment():
+    before = dict(os.environ)
+    parse("--distributed")
+    assert dict(os.environ) == before

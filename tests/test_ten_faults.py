@@ -1,0 +1,253 @@
+"""The ten faults that multi-GPU retrofits of this kind of project have had, each on two real gloo ranks.
+
+The fault is described above its test; the test trains, validates or saves with the project's own code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tempfile
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+from training import SMALL, run_training
+
+from retrofit.distributed import broadcast_object, get_rank, load_checkpoint, save_checkpoint, split_random_streams
+
+
+def make_trainer(*arguments: str, checkpoint: Any = None) -> Any:
+    """Return train.py's Trainer on this rank; everything it writes goes to a new folder common to the ranks."""
+    import train
+
+    logdir = broadcast_object(tempfile.mkdtemp())
+    args = train.get_arguments([*SMALL, "--batchsize", "4", "--logdir", logdir, *arguments])
+    train.seed_everything(args.seed)
+    return train.Trainer(args, checkpoint)
+
+
+def is_same_on_all_ranks(tensor: torch.Tensor) -> bool:
+    gathered = [torch.empty_like(tensor) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(gathered, tensor)
+    return all(torch.equal(gathered[0], other) for other in gathered)
+
+
+# 1. Weights were restored with `model = restore(model.module, ...)`: the wrapper was gone and every rank went its own
+#    way, silently.
+def train_after_restoring() -> tuple[bool, bool]:
+    trainer = make_trainer()
+    path = Path(trainer.args.logdir) / "weights.pt"
+    save_checkpoint(trainer.model, trainer.optimizer, 0, path)
+    load_checkpoint(trainer.model, trainer.optimizer, path)
+    trainer.model.train()
+    for window in ([batch] for batch, _ in zip(trainer.train_loader, range(2))):
+        trainer.forward_backward(window)
+        trainer.optimizer_step()
+    weight = trainer.model.backbone.conv1.weight.detach()
+    return isinstance(trainer.model, DistributedDataParallel), is_same_on_all_ranks(weight)
+
+
+def test_1_restoring_weights_keeps_the_ranks_together(ranks: Any) -> None:
+    assert ranks(2).run(train_after_restoring) == [(True, True), (True, True)]
+
+
+# 2. Then `model.module.state_dict()` failed at the first save. Saving must work whatever is wrapped, prefix-free.
+def save_wrapped_and_plain() -> list[str]:
+    trainer = make_trainer()
+    folder = Path(trainer.args.logdir)
+    save_checkpoint(trainer.model, None, 0, folder / "wrapped.pt")
+    save_checkpoint(trainer.model.module, None, 0, folder / "plain.pt")
+    wrapped, plain = (torch.load(folder / f"{name}.pt", weights_only=True)["model"] for name in ("wrapped", "plain"))
+    assert wrapped.keys() == plain.keys() == trainer.model.module.state_dict().keys()
+    return list(wrapped)[:1]
+
+
+def test_2_saving_works_with_and_without_a_wrapper(ranks: Any) -> None:
+    assert ranks(2).run(save_wrapped_and_plain) == [["backbone.conv1.weight"]] * 2
+
+
+# 3. Ranks other than 0 iterated a plain loader and crashed on `bar.set_postfix` at step 0.
+def train_and_capture() -> tuple[int, int, str]:
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors):
+        result = run_training(["--batchsize", "4"], 24)
+    return result["status"], len(result["losses"]), errors.getvalue()
+
+
+def test_3_progress_is_shown_by_rank_0_and_harmless_elsewhere(ranks: Any) -> None:
+    (status_0, steps_0, shown_0), (status_1, steps_1, shown_1) = ranks(2).run(train_and_capture)
+    assert (status_0, steps_0) == (status_1, steps_1) == (0, 3)
+    assert "img/s" in shown_0
+    assert shown_1 == ""
+
+
+# 4. Validation ran on a shuffled, padded shard and the confusion matrix was never reduced.
+def validate_odd_set() -> tuple[int, list[list[int]]]:
+    import train
+
+    trainer = make_trainer()
+    trainer.val_loader.dataset.length = 63  # two ranks get 32 and 31
+    confusion, _ = train.evaluate(trainer.model, trainer.val_loader, trainer.device, trainer.args)
+    return confusion.num_samples, confusion.matrix.tolist()
+
+
+def test_4_validation_is_exact_on_an_odd_set(ranks: Any) -> None:
+    ((num_samples, matrix),) = ranks(1).run(validate_odd_set)
+    assert num_samples == 63
+    assert ranks(2).run(validate_odd_set) == [(63, matrix), (63, matrix)]
+    assert ranks(3).run(validate_odd_set) == [(63, matrix)] * 3
+
+
+# 5. `--l_lorm 0` left the lorm parameters without gradient: DDP stopped at step 2.
+def test_5_a_lorm_model_trains_with_its_loss_switched_off(ranks: Any) -> None:
+    arguments = ["--model_type", "deeplabv3p_lorm", "--l_lorm", "0", "--batchsize", "4"]
+    for result in ranks(2).run(run_training, arguments, 32):
+        assert len(result["losses"]) == 4
+
+
+# 6. A second entry point (`forward_eval`) was called on the wrapped model: DDP never saw it.
+class TwoEntries(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+    def forward_eval(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * 2
+
+
+def call_second_entry() -> tuple[str, bool]:
+    from retrofit.distributed import DDPWrapper
+
+    model, x = DDPWrapper(TwoEntries()), torch.rand(3, 2)
+    with pytest.raises(RuntimeError) as refused:
+        model.forward_eval(x)
+    with torch.no_grad():
+        return str(refused.value), torch.equal(model.forward_eval(x), 2 * model(x))
+
+
+def test_6_a_method_that_bypasses_ddp_is_refused_in_training(ranks: Any) -> None:
+    for message, works_in_evaluation in ranks(2).run(call_second_entry):
+        assert "would not be synchronised" in message
+        assert "inside forward()" in message
+        assert works_in_evaluation
+
+
+# 7. The loss edited the batch in place (`cam[cam == 255] = 0`), so a second look saw other data.
+def train_twice_on_one_batch() -> bool:
+    trainer = make_trainer("--model_type", "deeplabv3p_lorm", "--dataset", "synthetic_scribble")
+    batch = next(iter(trainer.train_loader))
+    before = {key: value.clone() for key, value in batch.items() if isinstance(value, torch.Tensor)}
+    trainer.forward_backward([batch])
+    return len(before) == 3 and all(torch.equal(batch[key], value) for key, value in before.items())
+
+
+def test_7_a_step_leaves_its_batch_alone(ranks: Any) -> None:
+    assert ranks(2).run(train_twice_on_one_batch) == [True, True]
+
+
+# 8. GradScaler was made anew in every epoch, and the optimizer was saved but nothing could be resumed from it.
+def scale_over_epochs_and_resume() -> dict[str, Any]:
+    import train
+
+    from retrofit.distributed import read_checkpoint
+    from retrofit.distributed.resume import checkpoints_in
+
+    def real_scaler(amp: str) -> Any:
+        # fp16 needs a GPU; the scaler itself is the same on the CPU, and here it doubles its scale every step.
+        return torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=1)
+
+    with mock.patch.object(train, "gradient_scaler", real_scaler):
+        trainer = make_trainer("--epochs", "2", "--val_epoch", "99", "--batchsize", "80")
+        trainer.train()
+        path = checkpoints_in(trainer.folder)[0]
+        resumed = make_trainer("--epochs", "3", "--val_epoch", "99", "--batchsize", "80", "--resume", str(path))
+        resumed.args.resume = path
+        resumed.load(read_checkpoint(path))
+    momenta = [state["momentum_buffer"] for state in trainer.optimizer.state_dict()["state"].values()]
+    restored = [state["momentum_buffer"] for state in resumed.optimizer.state_dict()["state"].values()]
+    return {
+        "steps": trainer.steps_per_epoch * 2,
+        "scale": trainer.scaler.get_scale(),
+        "resumed_scale": resumed.scaler.get_scale(),
+        "same_momentum": all(map(torch.equal, momenta, restored)) and len(momenta) > 50,
+    }
+
+
+@pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="a GradScaler for the CPU needs torch >= 2.3")
+def test_8_the_scaler_lives_through_epochs_and_resume(ranks: Any) -> None:
+    for result in ranks(2).run(scale_over_epochs_and_resume):
+        assert result["steps"] == 4
+        assert result["scale"] == result["resumed_scale"] == 2.0 * 2**4
+        assert result["same_momentum"]
+
+
+# 9. The learning rate was multiplied by the world size although the total batch had stayed the same.
+def peak_rate(*arguments: str) -> tuple[int, float]:
+    trainer = make_trainer("--lr", "0.001", "--batchsize", "16", *arguments)
+    return trainer.plan.global_batch, trainer.optimizer.param_groups[0]["initial_lr"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "global_batch", "lr"),
+    [
+        (("--batch", "global"), 16, 0.001),
+        (("--batch", "global", "--accum_steps", "2"), 16, 0.001),
+        ((), 32, 0.002),
+        (("--lr_scale", "sqrt"), 32, 0.001 * 2**0.5),
+        (("--lr_scale", "none"), 32, 0.001),
+    ],
+)
+def test_9_the_rate_follows_the_global_batch(
+    ranks: Any, arguments: tuple[str, ...], global_batch: int, lr: float
+) -> None:
+    for seen_batch, seen_lr in ranks(2).run(peak_rate, *arguments):
+        assert seen_batch == global_batch
+        assert seen_lr == pytest.approx(lr, rel=1e-12)
+
+
+# 10. The same seed on every rank gave the loaders of all ranks the same augmentation.
+class RandomNumbers(Dataset):
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.rand(2, dtype=torch.float64)
+
+
+def draw_augmentation(num_workers: int) -> list[list[float]]:
+    import train
+
+    from retrofit.distributed import shard_loader
+
+    train.seed_everything(1000)
+    loader = shard_loader(DataLoader(RandomNumbers(), batch_size=2, shuffle=True, num_workers=num_workers), seed=1000)
+    split_random_streams(1000)
+    return [row for batch in loader for row in batch.tolist()]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_10_ranks_augment_differently_and_reproducibly(ranks: Any, num_workers: int) -> None:
+    first, second = ranks(2).run(draw_augmentation, num_workers)
+    drawn = [value for rows in (first, second) for row in rows for value in row]
+    assert len(set(drawn)) == len(drawn) == 32
+    assert ranks(2).run(draw_augmentation, num_workers) == [first, second]
+
+
+def test_the_project_splits_its_random_streams(ranks: Any) -> None:
+    first, second = ranks(2).run(first_augmented_image)
+    assert not torch.equal(first, second)
+
+
+def first_augmented_image() -> torch.Tensor:
+    trainer = make_trainer()
+    assert get_rank() in (0, 1)
+    return trainer.train_loader.dataset[0]["image"]
