@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def gpu_scalars() -> dict[str, float]:
-    """Return `gpu<i>/utilisation_percent` and `gpu<i>/memory_mib` for every GPU that tells; empty where there is none."""
+    """Return `gpu<i>/utilisation_percent` and `gpu<i>/memory_mib` of every GPU that tells; empty where none does."""
     import gpustat
 
     try:

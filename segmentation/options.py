@@ -43,7 +43,12 @@ def build_parser(description: str | None = None, epilog: str | None = None) -> a
     group = parser.add_argument_group("data")
     add = group.add_argument
     add("--dataset", choices=DATASETS, default="synthetic", help="kind of dataset (default: %(default)s)")
-    add("--dataset_path", default="dataset", metavar="DIR", help="its folder; unused by synthetic (default: %(default)s)")
+    add(
+        "--dataset_path",
+        default="dataset",
+        metavar="DIR",
+        help="its folder; unused by synthetic (default: %(default)s)",
+    )
     add("--crop_size", type=int, default=0, help="training crop, pixels; 0 = the dataset's own (default: 0)")
     add("--workers", type=int, default=4, help="loader processes per training process; 0 = none (default: %(default)s)")
     add("--batchsize", type=int, default=16, help="samples per GPU (default: %(default)s)")
@@ -59,7 +64,12 @@ def build_parser(description: str | None = None, epilog: str | None = None) -> a
     add("--wdecay", type=float, default=5e-4, help="weight decay; 0 = none (default: %(default)s)")
     add("--momentum", type=float, default=0.9, help="of SGD (default: %(default)s)")
     add("--l_segs", "--l_seg", type=float, default=1.0, help="weight of the segmentation loss (default: %(default)s)")
-    add("--l_lorm", type=float, default=0.1, help="weight of the *_lorm models' extra loss; 0 = off (default: %(default)s)")
+    add(
+        "--l_lorm",
+        type=float,
+        default=0.1,
+        help="weight of the *_lorm models' extra loss; 0 = off (default: %(default)s)",
+    )
     add("--label_smooth", type=float, default=0.0, help="label smoothing, 0..1; 0 = off (default: 0)")
     add("--clip_grad", type=float, default=0.0, help="largest gradient norm; 0 = no clipping (default: 0)")
     add("--ema_decay", type=float, default=0.0, help="evaluate a moving average of the weights; 0 = off (default: 0)")

@@ -54,14 +54,17 @@ class Stop:
 class Session:
     """One debug session: one connection to the adapter, one debugged process."""
 
-    def __init__(self, editor: Editor, reader: BinaryIO, writer: BinaryIO) -> None:
-        self.editor, self._reader, self._writer = editor, reader, writer
+    def __init__(
+        self, editor: Editor, reader: BinaryIO, writer: BinaryIO, on_close: Callable[[], Any]
+    ) -> None:
+        self.editor, self._reader, self._writer, self._on_close = editor, reader, writer, on_close
         self._next_number, self._write_lock = 1, threading.Lock()
         self._answers: dict[int, Message] = {}
         self.initialized = self.ended = False
         self.exit_code: int | None = None
         self.process_id: int | None = None
-        threading.Thread(target=self._read, daemon=True).start()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
 
     def request(self, command: str, **arguments: Any) -> Any:
         """Send a request and return the body of the answer. Raises RuntimeError when the adapter refuses."""
@@ -79,7 +82,7 @@ class Session:
         return answer.get("body", {})
 
     def start(self, command: str, configuration: Message) -> None:
-        """Launch or attach with the configuration, and set the editor's breakpoints before the program runs."""
+        """Launch or attach with the configuration, and set breakpoints before the program runs."""
         self.request(
             "initialize",
             clientID="vscode",
@@ -101,6 +104,14 @@ class Session:
         self.request("setExceptionBreakpoints", filters=["uncaught"])
         self.request("configurationDone")
         self.answer_to(started)
+
+    def close(self) -> None:
+        """Close the connection and wait for the thread that reads from it."""
+        self._on_close()
+        self._thread.join()
+        for stream in (self._reader, self._writer):
+            with contextlib.suppress(OSError):
+                stream.close()
 
     def _write(self, message: Message) -> int:
         with self._write_lock:
@@ -167,7 +178,6 @@ class Editor:
         self._timeout_s = timeout_s
         self._changed = threading.Condition()
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._sockets: list[socket.socket] = []
 
     def __enter__(self) -> Editor:
         return self
@@ -190,7 +200,7 @@ class Editor:
         )
         self._processes.append(adapter)
         assert adapter.stdin is not None and adapter.stdout is not None
-        session = Session(self, adapter.stdout, adapter.stdin)  # type: ignore[arg-type]
+        session = Session(self, adapter.stdout, adapter.stdin, adapter.wait)  # type: ignore[arg-type]
         self.sessions.append(session)
         session.start(configuration["request"], configuration)
         return session
@@ -211,16 +221,13 @@ class Editor:
             while not (value := condition()):
                 exceptions = [stop.exception for stop in self.stops if stop.exception]
                 if exceptions or not self._changed.wait(max(0.0, self._deadline - time.monotonic())):
-                    why = (
-                        f"the program raised {exceptions}"
-                        if exceptions
-                        else f"{self._timeout_s:.0f} s passed"
-                    )
-                    happened = "\n".join(self.transcript[-60:])
-                    raise TimeoutError(
-                        f"no {what}: {why}\nterminal:\n{self.terminal()}\nadapter:\n{happened}"
-                    )
+                    raise TimeoutError(self._report(what, exceptions))
             return value
+
+    def _report(self, what: str, exceptions: list[str]) -> str:
+        why = f"the program raised {exceptions}" if exceptions else f"{self._timeout_s:.0f} s passed"
+        happened = "\n".join(self.transcript[-60:])
+        return f"no {what}: {why}\nterminal:\n{self.terminal()}\nadapter:\n{happened}"
 
     def wait_for_stops(self, count: int) -> list[Stop]:
         """Return the stops at breakpoints once there are `count`."""
@@ -270,8 +277,13 @@ class Editor:
         address = configuration["connect"]
         connection = socket.create_connection((address["host"], address["port"]), timeout=10)
         connection.settimeout(None)
-        self._sockets.append(connection)
-        session = Session(self, connection.makefile("rb"), connection.makefile("wb"))
+
+        def hang_up() -> None:
+            with contextlib.suppress(OSError):  # the adapter may have done so before
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+
+        session = Session(self, connection.makefile("rb"), connection.makefile("wb"), hang_up)
         self.sessions.append(session)
         try:
             session.start(command, configuration)
@@ -292,9 +304,5 @@ class Editor:
                 process.kill()
         for started in self._processes:
             started.wait()
-            for stream in (started.stdin, started.stdout):
-                if stream is not None:
-                    with contextlib.suppress(BrokenPipeError):
-                        stream.close()
-        for connection in self._sockets:
-            connection.close()
+        for session in list(self.sessions):
+            session.close()

@@ -114,6 +114,7 @@ def _serve(rank: int, world_size: int, folder: str, pipe: Connection) -> None:
         import torch
         import torch.distributed as dist
 
+        tempfile.tempdir = folder  # what tasks write goes with the pool
         torch.set_num_threads(1)
         store = dist.FileStore(os.path.join(folder, "store"), world_size)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)

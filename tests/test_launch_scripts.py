@@ -28,13 +28,14 @@ from retrofit.launch import dependencies
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = {"train_torchrun.sh": "torch.distributed.run", "train_ddp.sh": "torch.distributed.launch"}
 DOCUMENTED_VARIABLES = (
-    "NPROC_PER_NODE NNODES NODE_RANK MASTER_ADDR MASTER_PORT OMP_NUM_THREADS PYTHON CUDA_VISIBLE_DEVICES"
-).split()
+    *("NPROC_PER_NODE", "NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
+    *("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "PYTHON"),
+)
 OTHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "PYTHONPATH", "VIRTUAL_ENV")
 RECORD = """
 import json, os, sys
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
-record = {"argv": sys.argv, "cwd": os.getcwd(), "pid": os.getpid(), **{name: os.environ.get(name) for name in names}}
+record = {"argv": sys.argv, "cwd": os.getcwd(), **{name: os.environ.get(name) for name in names}}
 with open(os.path.join(os.environ["RECORDS"], f"{record['RANK'] or 'launcher'}.json"), "w") as file:
     json.dump(record, file)
 """
@@ -99,7 +100,7 @@ class Project:
         )
 
     def launched(self, script: str, *arguments: str, **variables: str) -> dict[str, Any]:
-        """Run a script with the stand-in launcher and return what that recorded; `command` is the line printed."""
+        """Run a script with the stand-in launcher; return what that recorded, and the line printed."""
         ended = self.run(script, *arguments, **variables)
         assert ended.returncode == 0, ended.stderr
         record = self.recorded("launcher")
@@ -316,7 +317,7 @@ def test_the_python_that_is_asked_for_is_used_or_refused(project: Project, tmp_p
 
 @pytest.fixture
 def installable(project: Project, tmp_path: Path) -> Project:
-    """The project with one small dependency that is installed from a folder, and an active Python without it."""
+    """A project with one small dependency, installed from a folder, and an active Python without it."""
     lists = '[project]\ndependencies = [\n    "standin>=1.2",\n]\n'
     lists += "[project.optional-dependencies]\ntensorboard = [\n]\n"
     (project.root / "pyproject.toml").write_text(lists)

@@ -169,8 +169,7 @@ def scale_over_epochs_and_resume() -> dict[str, Any]:
         trainer = make_trainer("--epochs", "2", "--val_epoch", "99", "--batchsize", "80")
         trainer.train()
         path = checkpoints_in(trainer.folder)[0]
-        resumed = make_trainer("--epochs", "3", "--val_epoch", "99", "--batchsize", "80", "--resume", str(path))
-        resumed.args.resume = path
+        resumed = make_trainer("--epochs", "3", "--val_epoch", "99", "--batchsize", "80")
         resumed.load(read_checkpoint(path))
     momenta = [state["momentum_buffer"] for state in trainer.optimizer.state_dict()["state"].values()]
     restored = [state["momentum_buffer"] for state in resumed.optimizer.state_dict()["state"].values()]

@@ -198,7 +198,7 @@ def _plain(value: Any) -> Any:
 
 def _refused_class(error: BaseException) -> str | None:
     """Return the name of the class that `weights_only=True` refused, None if `error` says something else."""
-    found = re.search(r"Unsupported (?:global: GLOBAL|class) (\S+)", str(error))
+    found = re.search(r"[Uu]nsupported (?:global: GLOBAL|GLOBAL|class) (\S+)", str(error))
     return found.group(1) if isinstance(error, pickle.UnpicklingError) and found else None
 
 

@@ -1,6 +1,6 @@
 """Check or install the dependencies that pyproject.toml lists, for python_env.sh. Standard library only.
 
-  python dependencies.py check ROOT [EXTRA ...]     print what this interpreter lacks (exit 1; nothing: exit 0)
+  python dependencies.py check ROOT [EXTRA ...]     print what this interpreter lacks (exit 1) or nothing
   python dependencies.py install ROOT [EXTRA ...]   make ROOT/.venv have them all (exit 2 if that fails)
 
 `pyproject.toml` is the only list of dependencies. They are installed by name, the project itself is not: it

@@ -14,7 +14,9 @@ NO_GPU = not torch.cuda.is_available()
 
 @pytest.mark.skipif(not NO_GPU, reason="there is a GPU here")
 def test_without_a_gpu_there_is_nothing_to_log_and_no_wait() -> None:
-    with pytest.raises(Exception, match=r"NVML|libnvidia|[Dd]river"):  # the real error, so that the test means something
+    with pytest.raises(
+        Exception, match=r"NVML|libnvidia|[Dd]river"
+    ):  # the real error, so that the test means something
         gpustat.new_query()
     started = time.perf_counter()
     assert gpu_scalars() == {}

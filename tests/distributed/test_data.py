@@ -1,0 +1,432 @@
+"""Loaders that are shared out over the ranks: nothing lost, nothing seen twice, nothing of the user's replaced."""
+
+from __future__ import annotations
+
+import random
+from itertools import chain, islice
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
+
+from retrofit.distributed import (
+    EvaluationSampler,
+    ResumableEpochs,
+    ShardedSampler,
+    get_rank,
+    get_rng_state,
+    seed_everything,
+    set_rng_state,
+    shard_eval_loader,
+    shard_loader,
+    split_random_streams,
+)
+
+shapes = st.tuples(st.integers(1, 60), st.integers(1, 5), st.integers(1, 7), st.booleans())
+
+
+def shards(sampler, world_size, batch_size, *, epoch=0, start=0, **options):
+    """Return each rank's batches of one epoch, as index lists."""
+    result = []
+    for rank in range(world_size):
+        shard = ShardedSampler(sampler, batch_size, rank=rank, world_size=world_size, **options)
+        shard.set_epoch(epoch, start)
+        result.append(list(BatchSampler(shard, batch_size, options.get("drop_last", False))))
+    return result
+
+
+def flat(batches):
+    return list(chain.from_iterable(batches))
+
+
+# ---- the training shard
+
+
+@given(shape=shapes, epoch=st.integers(0, 3))
+def test_shards_are_disjoint_and_complete_and_equally_long(shape, epoch):
+    total, world_size, batch_size, drop_last = shape
+    sampler = RandomSampler(range(total))
+    parts = shards(sampler, world_size, batch_size, epoch=epoch, drop_last=drop_last)
+    seen = flat(flat(parts))
+    assert len({len(part) for part in parts}) == 1, "a rank with one batch more would wait for the others forever"
+    if drop_last:
+        assert len(seen) == len(set(seen)) == total - total % (batch_size * world_size)
+        assert all(len(batch) == batch_size for batch in flat(parts))
+    else:
+        assert set(seen) == set(range(total))
+        tail = total % (batch_size * world_size)
+        num_repeated = world_size - tail if 0 < tail < world_size else 0
+        assert len(seen) == total + num_repeated
+    for rank, part in enumerate(parts):
+        shard = ShardedSampler(sampler, batch_size, rank=rank, world_size=world_size, drop_last=drop_last)
+        assert len(shard) == len(flat(part)), "len(loader) would be wrong"
+
+
+@given(shape=shapes)
+def test_the_global_batches_are_those_of_one_process(shape):
+    total, world_size, batch_size, drop_last = shape
+    sampler = RandomSampler(range(total))
+    parts = shards(sampler, world_size, batch_size, drop_last=drop_last)
+    (single,) = shards(sampler, 1, batch_size * world_size, drop_last=drop_last)
+    assert len(single) == len(parts[0])
+    for number, batch in enumerate(single):
+        together = flat(part[number] for part in parts)
+        if len(batch) >= world_size:
+            assert sorted(together) == sorted(batch)
+        else:  # fewer samples than ranks: some are repeated, so that each rank has one
+            assert set(batch) <= set(together) and len(together) == world_size
+
+
+@given(shape=shapes, start=st.integers(0, 70))
+def test_the_rest_of_an_epoch_is_shared_out_too(shape, start):
+    total, world_size, batch_size, drop_last = shape
+    sampler = RandomSampler(range(total))
+    order = flat(shards(sampler, 1, 1)[0])
+    parts = shards(sampler, world_size, batch_size, start=start, drop_last=drop_last)
+    seen, rest = flat(flat(parts)), order[start:]
+    assert len({len(part) for part in parts}) == 1
+    if drop_last:
+        whole = len(rest) - len(rest) % (batch_size * world_size)
+        assert sorted(seen) == sorted(rest[:whole])
+    else:
+        assert set(seen) == set(rest)
+
+
+def test_every_epoch_has_a_new_order_without_set_epoch():
+    shard = ShardedSampler(RandomSampler(range(100)), 5, rank=1, world_size=2)
+    first, second, third = list(shard), list(shard), list(shard)
+    assert first != second and second != third and first != third
+
+
+def test_set_epoch_brings_an_order_back_and_goes_on_from_there():
+    shard = ShardedSampler(RandomSampler(range(100)), 5, rank=1, world_size=2)
+    orders = [list(shard) for _ in range(3)]
+    shard.set_epoch(1)
+    assert [list(shard), list(shard)] == orders[1:]
+    other_seed = ShardedSampler(RandomSampler(range(100)), 5, rank=1, world_size=2, seed=9)
+    assert list(other_seed) != orders[0]
+
+
+def test_a_start_is_used_once():
+    shard = ShardedSampler(SequentialSampler(range(10)), 1, rank=0, world_size=2)
+    shard.set_epoch(0, start=6)
+    assert list(shard) == [6, 8]
+    assert list(shard) == [0, 2, 4, 6, 8]
+
+
+def test_drawing_an_order_leaves_the_random_streams_alone():
+    shard = ShardedSampler(RandomSampler(range(100)), 5, rank=0, world_size=2)
+    before = torch.get_rng_state(), random.getstate()
+    list(shard)
+    assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
+
+
+def test_a_weighted_sampler_keeps_its_weights():
+    weights = [0.0, 1.0, 0.0, 3.0]
+    parts = shards(WeightedRandomSampler(weights, 4000), 2, 10)
+    drawn = flat(flat(parts))
+    assert len(drawn) == 4000
+    assert set(drawn) == {1, 3}
+    assert drawn.count(3) / 4000 == pytest.approx(0.75, abs=0.05)
+
+
+class EveryThird(Sampler):
+    def __init__(self, total):
+        self.total, self.epoch = total, 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        return iter([(3 * position + self.epoch) % self.total for position in range(self.total // 3)])
+
+    def __len__(self):
+        return self.total // 3
+
+
+def test_a_custom_sampler_is_kept_and_hears_of_the_epoch():
+    assert flat(zip(*map(flat, shards(EveryThird(30), 2, 5)))) == list(range(0, 30, 3))
+    assert flat(zip(*map(flat, shards(EveryThird(30), 2, 5, epoch=1)))) == list(range(1, 30, 3))
+
+
+# ---- the evaluation shard
+
+
+@given(total=st.integers(0, 40), world_size=st.integers(1, 5))
+def test_evaluation_shards_are_exact(total, world_size):
+    samplers = [
+        EvaluationSampler(SequentialSampler(range(total)), rank=rank, world_size=world_size)
+        for rank in range(world_size)
+    ]
+    parts = [list(sampler) for sampler in samplers]
+    assert sorted(flat(parts)) == list(range(total))
+    assert [len(sampler) for sampler in samplers] == [len(part) for part in parts]
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def shuffled_evaluation_order(with_generator):
+    seed_everything(0)
+    generator = torch.Generator().manual_seed(get_rank()) if with_generator else None
+    loader = DataLoader(range(23), batch_size=3, shuffle=True, generator=generator)
+    split_random_streams(0)
+    return torch.cat(list(shard_eval_loader(loader))).tolist()
+
+
+@pytest.mark.parametrize("with_generator", [False, True])
+def test_a_shuffled_evaluation_loader_is_exact_although_the_ranks_streams_differ(ranks, with_generator):
+    parts = ranks(2).run(shuffled_evaluation_order, with_generator)
+    assert sorted(flat(parts)) == list(range(23))
+
+
+# ---- loaders
+
+
+class RandomNumbers(Dataset):
+    """Sample i is i and a number from the random stream of whoever loads it."""
+
+    def __init__(self, total):
+        self.total = total
+
+    def __len__(self):
+        return self.total
+
+    def __getitem__(self, index):
+        return torch.tensor([float(index), torch.rand(()).item()], dtype=torch.float64)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(10))
+
+
+def collate(samples):
+    return torch.tensor(samples)
+
+
+def init_worker(worker):
+    pass
+
+
+def test_outside_a_group_the_loader_itself_comes_back():
+    loader = DataLoader(range(10), batch_size=2, shuffle=True)
+    assert shard_loader(loader) is loader
+    assert shard_eval_loader(loader) is loader
+    stream = DataLoader(Stream(), batch_size=2)
+    assert shard_loader(stream) is stream and shard_eval_loader(stream) is stream
+
+
+def rebuilt_settings():
+    extra = {"in_order": False} if hasattr(DataLoader(range(2)), "in_order") else {}
+    expected = {
+        "batch_size": 3,
+        "num_workers": 2,
+        "collate_fn": collate,
+        "pin_memory": True,
+        "drop_last": True,
+        "timeout": 17,
+        "worker_init_fn": init_worker,
+        "prefetch_factor": 5,
+        "persistent_workers": True,
+        "pin_memory_device": "cuda:0",
+        **extra,
+    }
+    data = range(20)
+    train = shard_loader(DataLoader(data, shuffle=True, multiprocessing_context="spawn", **expected))
+    kept = [
+        name
+        for name, value in expected.items()
+        if getattr(train, name) != value or train.dataset is not data or not isinstance(train.sampler, ShardedSampler)
+    ]
+    context = train.multiprocessing_context
+    evaluation = shard_eval_loader(DataLoader(data, batch_size=4, collate_fn=collate))
+    kept += [] if (evaluation.batch_size, evaluation.collate_fn) == (4, collate) else ["evaluation"]
+    # Whatever else a loader of a newer torch can be told must be known here before it can be carried over.
+    known = {*expected, "dataset", "sampler", "batch_sampler", "generator", "in_order"}
+    known |= {name for name in vars(train) if name.startswith("_")}
+    known |= {"multiprocessing_context"}
+    return kept, context.get_start_method(), sorted(set(vars(train)) - known)
+
+
+def test_all_settings_of_a_loader_survive(ranks):
+    for result in ranks(2).run(rebuilt_settings):
+        assert result == ([], "spawn", [])
+
+
+def refusal(kind):
+    loader = {
+        "stream": lambda: DataLoader(Stream(), batch_size=2),
+        "batch sampler": lambda: DataLoader(range(9), batch_sampler=OddBatches(SequentialSampler(range(9)), 2, False)),
+        "no batches": lambda: DataLoader(range(9), batch_size=None),
+        "small": lambda: DataLoader(range(7), batch_size=4, drop_last=True),
+        "empty": lambda: DataLoader([], batch_size=4),
+        "dropping evaluation": lambda: DataLoader(range(9), batch_size=4, drop_last=True),
+    }[kind]()
+    messages = []
+    for shard in (shard_eval_loader,) if "evaluation" in kind else (shard_loader, shard_eval_loader):
+        try:
+            shard(loader)
+            messages.append("")
+        except (TypeError, ValueError) as error:
+            messages.append(f"{type(error).__name__}: {error}")
+    return messages
+
+
+class OddBatches(BatchSampler):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("stream", ["TypeError: cannot shard the IterableDataset Stream", "TypeError: cannot shard the Iterable"]),
+        ("batch sampler", ["TypeError: cannot shard a loader with the batch sampler OddBatches"] * 2),
+        ("no batches", ["TypeError: cannot shard a loader with the batch sampler NoneType"] * 2),
+        ("small", ["ValueError: the training set has 7 samples, fewer than one global batch of 8 (4 per rank x 2"]),
+        ("empty", ["ValueError: the training set has 0 samples", ""]),
+        ("dropping evaluation", ["ValueError: an evaluation loader with drop_last=True leaves samples out"]),
+    ],
+)
+def test_what_cannot_be_shared_out_is_refused_on_every_rank(ranks, kind, expected):
+    for messages in ranks(2).run(refusal, kind):
+        assert all(message.startswith(start) for message, start in zip(messages, expected)), messages
+
+
+def test_a_dataset_smaller_than_one_batch_is_refused_in_one_process_too():
+    with pytest.raises(ValueError, match=r"has 3 samples, fewer than one global batch of 4 .* use a smaller batch"):
+        shard_loader(DataLoader(range(3), batch_size=4, drop_last=True))
+    assert len(list(shard_loader(DataLoader(range(3), batch_size=4)))) == 1
+
+
+def augmentation_stream(seed, num_workers, with_generator):
+    seed_everything(seed)
+    generator = torch.Generator().manual_seed(seed) if with_generator else None
+    loader = DataLoader(
+        RandomNumbers(12), batch_size=2, shuffle=True, num_workers=num_workers, generator=generator, drop_last=True
+    )
+    loader = shard_loader(loader, seed=seed)
+    split_random_streams(seed)
+    samples = torch.cat(list(loader))
+    return samples[:, 0].tolist(), samples[:, 1].tolist()
+
+
+@pytest.mark.parametrize("with_generator", [False, True])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_ranks_do_not_repeat_each_others_augmentation(ranks, num_workers, with_generator):
+    (first, noise), (second, other_noise) = ranks(2).run(augmentation_stream, 3, num_workers, with_generator)
+    assert sorted(first + second) == list(range(12)), "the seed is common, so the order must be"
+    assert len({*noise, *other_noise}) == 12
+
+
+def test_augmentation_is_repeatable(ranks):
+    assert ranks(2).run(augmentation_stream, 3, 2, False) == ranks(2).run(augmentation_stream, 3, 2, False)
+
+
+# ---- epochs that can be resumed
+
+
+def training_loader(num_workers):
+    return DataLoader(RandomNumbers(24), batch_size=2, shuffle=True, num_workers=num_workers, drop_last=True)
+
+
+def train(batches, limit=None):
+    """Return the batches, each with a number that the training step itself drew (dropout)."""
+    return [(batch.tolist(), torch.rand(()).item(), random.random()) for batch in islice(batches, limit)]
+
+
+def interrupt_and_resume(num_workers, num_done, shard):
+    """Return the rest of epoch 1 and epoch 2, uninterrupted and resumed behind `num_done` batches of epoch 1."""
+    seed_everything(5)
+    loader = training_loader(num_workers)
+    split_random_streams(5)
+    epochs = ResumableEpochs(shard_loader(loader) if shard else loader)
+    train(epochs.epoch(0))
+    batches = epochs.epoch(1)
+    train(batches, num_done)
+    saved = epochs.rng_state()
+    expected = train(batches) + train(epochs.epoch(2))
+
+    seed_everything(77)  # a new process has other streams, and a loader of its own
+    loader = training_loader(num_workers)
+    resumed = ResumableEpochs(shard_loader(loader) if shard else loader)
+    actual = train(resumed.continue_epoch(1, saved, num_done)) + train(resumed.epoch(2))
+    return expected, actual
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_done", [0, 5, 12])
+def test_a_resumed_epoch_is_bit_identical(num_workers, num_done):
+    expected, actual = interrupt_and_resume(num_workers, num_done, shard=False)
+    assert len(expected) == 12 - num_done + 12
+    assert actual == expected
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_resumed_epoch_is_bit_identical_on_two_ranks(ranks, num_workers):
+    for expected, actual in ranks(2).run(interrupt_and_resume, num_workers, 2, True):
+        assert len(expected) == 6 - 2 + 6
+        assert actual == expected
+
+
+def test_a_position_taken_in_a_resumed_epoch_is_good_too():
+    epochs = ResumableEpochs(training_loader(0))
+    batches = epochs.epoch(0)
+    train(batches, 3)
+    first = epochs.rng_state()
+    train(batches, 4)
+    expected_rest = train(batches)
+    again = ResumableEpochs(training_loader(0))
+    batches = again.continue_epoch(0, first, 3)
+    train(batches, 4)
+    second = again.rng_state()
+    assert train(batches) == expected_rest
+    third = ResumableEpochs(training_loader(0))
+    assert train(third.continue_epoch(0, second, 7)) == expected_rest
+
+
+def samples_until(num_batches, batch_size):
+    loader = shard_loader(DataLoader(range(50), batch_size=batch_size, shuffle=True), seed=4)
+    return torch.cat(list(islice(ResumableEpochs(loader).epoch(2), num_batches))).tolist()
+
+
+def samples_from(start, batch_size):
+    loader = shard_loader(DataLoader(range(50), batch_size=batch_size, shuffle=True), seed=4)
+    return torch.cat(list(ResumableEpochs(loader).continue_epoch_elsewhere(2, start))).tolist()
+
+
+def test_another_world_size_sees_exactly_the_rest(ranks):
+    seen = flat(ranks(3).run(samples_until, 3, 4))
+    rest = flat(ranks(2).run(samples_from, len(seen), 5))
+    assert len(seen) == 36
+    assert sorted(seen + rest) == list(range(50))
+
+
+def test_one_process_continues_behind_as_many_samples():
+    epochs = ResumableEpochs(DataLoader(range(50), batch_size=5, shuffle=True))
+    assert len(list(epochs.continue_epoch_elsewhere(0, 30))) == 4
+
+
+@settings(max_examples=25, deadline=None)
+@given(num_done=st.integers(0, 12), seed=st.integers(0, 2**40))
+def test_resuming_anywhere_continues_the_streams(num_done, seed):
+    before = get_rng_state()
+    try:
+        seed_everything(seed)
+        epochs = ResumableEpochs(training_loader(0))
+        batches = epochs.epoch(0)
+        train(batches, num_done)
+        saved = epochs.rng_state()
+        expected = train(batches)
+        assert train(ResumableEpochs(training_loader(0)).continue_epoch(0, saved, num_done)) == expected
+    finally:
+        set_rng_state(before)

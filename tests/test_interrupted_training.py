@@ -1,0 +1,157 @@
+"""Training that is killed or asked to stop, and continued: it ends with the weights of an uninterrupted run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+REPO = Path(__file__).resolve().parent.parent
+TRAINING = ["--layers", "18", "--crop_size", "32", "--batchsize", "16", "--epochs", "2", "--val_epoch", "1"]
+DEADLINE_S = 120
+LAUNCHERS = {
+    1: [sys.executable],
+    2: [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"],
+}
+
+
+@contextmanager
+def training(world_size: int, logdir: Path, *arguments: str) -> Iterator[subprocess.Popen]:
+    """Start train.py as a user does, in a process group of its own that is gone afterwards."""
+    command = [*LAUNCHERS[world_size], str(REPO / "train.py"), *TRAINING, "--logdir", str(logdir), *arguments]
+    with open(logdir.with_suffix(".txt"), "a") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def run_to_the_end(world_size: int, logdir: Path, *arguments: str) -> None:
+    with training(world_size, logdir, *arguments) as process:
+        assert process.wait(DEADLINE_S) == 0, logdir.with_suffix(".txt").read_text()
+
+
+def wait_for(logdir: Path, text: str) -> None:
+    """Wait until the training has printed `text` (its progress bar says which epoch and step it is in)."""
+    deadline = time.monotonic() + DEADLINE_S
+    while text not in logdir.with_suffix(".txt").read_text():
+        assert time.monotonic() < deadline, logdir.with_suffix(".txt").read_text()
+        time.sleep(0.02)
+
+
+def final_checkpoint(logdir: Path) -> dict:
+    (run,) = logdir.iterdir()  # a resumed run goes on in its folder
+    return torch.load(run / "checkpoint_0002_00000000.pt", weights_only=True)
+
+
+def assert_same_state(one: dict, other: dict) -> None:
+    for key, value in one["model"].items():
+        assert torch.equal(value, other["model"][key]), key
+    for index, state in one["optimizer"]["state"].items():
+        assert torch.equal(state["momentum_buffer"], other["optimizer"]["state"][index]["momentum_buffer"])
+    if one["ema"] is not None:
+        assert all(torch.equal(value, other["ema"][key]) for key, value in one["ema"].items())
+    assert one["scheduler"]["last_epoch"] == other["scheduler"]["last_epoch"]
+    assert one["best_miou"] == other["best_miou"]
+    assert torch.equal(one["rng_states"][0]["now"]["torch"], other["rng_states"][0]["now"]["torch"])
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict]:
+    """The final checkpoints of undisturbed runs with loader workers, by world size."""
+    checkpoints = {}
+    for world_size in (1, 2):
+        logdir = tmp_path_factory.mktemp(f"uninterrupted_{world_size}") / "log"
+        run_to_the_end(world_size, logdir, "--workers", "2", "--ema_decay", "0.9")
+        checkpoints[world_size] = final_checkpoint(logdir)
+    return checkpoints
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_asked_to_stop_in_mid_epoch(tmp_path: Path, uninterrupted: dict[int, dict], world_size: int) -> None:
+    logdir = tmp_path / "log"
+    options = ("--workers", "2", "--ema_decay", "0.9")
+    with training(world_size, logdir, *options) as process:
+        wait_for(logdir, "epoch 2/2:  ")  # the second epoch has begun
+        os.kill(process.pid, signal.SIGTERM)  # as a scheduler does: torchrun passes it on
+        status = process.wait(DEADLINE_S)
+    text = logdir.with_suffix(".txt").read_text()
+    assert "interrupted in epoch 2, saved" in text
+    if world_size == 1:  # torchrun reports a signal in its own words
+        assert status == 143
+        assert "Traceback" not in text
+    position = torch.load(sorted(logdir.glob("*/checkpoint_*.pt"))[-1], weights_only=True)
+    assert position["epoch"] == 1
+    assert 0 < position["step_in_epoch"] < 320 // (16 * world_size)
+    run_to_the_end(world_size, logdir, "--resume", "auto", *options)
+    assert_same_state(final_checkpoint(logdir), uninterrupted[world_size])
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_killed_at_once(tmp_path: Path, uninterrupted: dict[int, dict], world_size: int) -> None:
+    logdir = tmp_path / "log"
+    options = ("--workers", "2", "--ema_decay", "0.9")
+    with training(world_size, logdir, *options) as process:
+        wait_for(logdir, "epoch 2/2:  ")
+        os.killpg(process.pid, signal.SIGKILL)  # launcher, ranks and loader workers
+    run_to_the_end(world_size, logdir, "--resume", "auto", *options)
+    assert_same_state(final_checkpoint(logdir), uninterrupted[world_size])
+
+
+def test_killed_twice_and_the_newest_checkpoint_damaged(tmp_path: Path, uninterrupted: dict[int, dict]) -> None:
+    logdir = tmp_path / "log"
+    options = ("--workers", "2", "--ema_decay", "0.9")
+    with training(1, logdir, *options) as process:
+        wait_for(logdir, "epoch 2/2:  ")
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 143
+    newest = sorted(logdir.glob("*/checkpoint_*.pt"))[-1]
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    newest.write_bytes(content)
+    run_to_the_end(1, logdir, "--resume", "auto", *options)
+    text = logdir.with_suffix(".txt").read_text()
+    assert f"checkpoint {newest} is damaged" in text
+    assert newest.with_name(newest.name + ".damaged").exists()
+    assert_same_state(final_checkpoint(logdir), uninterrupted[1])
+
+
+def test_ctrl_c_saves_and_exits_with_0(tmp_path: Path) -> None:
+    logdir = tmp_path / "log"
+    with training(1, logdir, "--workers", "1") as process:
+        wait_for(logdir, "epoch 1/2:  ")
+        os.killpg(process.pid, signal.SIGINT)  # the terminal sends it to loader workers too
+        assert process.wait(DEADLINE_S) == 0
+    assert "interrupted in epoch 1, saved" in logdir.with_suffix(".txt").read_text()
+    assert len(list(logdir.glob("*/checkpoint_0000_*.pt"))) == 1
+
+
+def test_two_ranks_continue_as_one_and_again_as_two(tmp_path: Path) -> None:
+    logdir = tmp_path / "log"
+    with training(2, logdir, "--workers", "0") as process:
+        wait_for(logdir, "epoch 1/2:  ")
+        os.kill(process.pid, signal.SIGTERM)
+        process.wait(DEADLINE_S)
+    run_to_the_end(1, logdir, "--workers", "0", "--resume", "auto")
+    text = logdir.with_suffix(".txt").read_text()
+    assert "notice: resumed with world_size 2 -> 1, global_batch 32 -> 16" in text
+    assert "Effective lr: 0.002" in text
+    assert "Effective lr: 0.001" in text
+    run_to_the_end(2, logdir, "--workers", "0", "--resume", "auto", "--epochs", "3")
+    text = logdir.with_suffix(".txt").read_text()
+    assert "world_size 1 -> 2, global_batch 16 -> 32" in text
+    (run,) = logdir.iterdir()
+    assert torch.load(run / "checkpoint_0003_00000000.pt", weights_only=True)["world_size"] == 2
