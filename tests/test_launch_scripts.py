@@ -1,4 +1,4 @@
-"""The launch scripts, run by bash in a copy of them with a stand-in train.py that records how it was started.
+"""The launch scripts, run by bash in a copy of them with a stand-in train.py.
 
 Most tests also put a stand-in for torch first on PYTHONPATH: its launchers only record their arguments, and
 it has as many GPUs as FAKE_GPUS says. What is under test is the scripts; a real launcher costs three seconds.
@@ -6,122 +6,22 @@ it has as many GPUs as FAKE_GPUS says. What is under test is the scripts; a real
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
-import zipfile
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-
-from retrofit.launch import dependencies
-
-ROOT = Path(__file__).resolve().parent.parent
-SCRIPTS = {"train_torchrun.sh": "torch.distributed.run", "train_ddp.sh": "torch.distributed.launch"}
-DOCUMENTED_VARIABLES = (
-    *("NPROC_PER_NODE", "NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
-    *("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "PYTHON"),
-)
-OTHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "PYTHONPATH", "VIRTUAL_ENV")
-RECORD = """
-import json, os, sys
-names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
-record = {"argv": sys.argv, "cwd": os.getcwd(), **{name: os.environ.get(name) for name in names}}
-with open(os.path.join(os.environ["RECORDS"], f"{record['RANK'] or 'launcher'}.json"), "w") as file:
-    json.dump(record, file)
-"""
-STAND_IN_TRAIN = (
-    RECORD
-    + """
-import signal, time
-if "--wait" in sys.argv:
-    def note_signal(*_):
-        open(os.path.join(os.environ["RECORDS"], f"{record['RANK']}.terminated"), "w").close()
-        sys.exit(143)
-    signal.signal(signal.SIGTERM, note_signal)
-    open(os.path.join(os.environ["RECORDS"], f"{record['RANK']}.waiting"), "w").close()
-    time.sleep(60)
-"""
-)
-
-
-class Project:
-    """A copy of the launch scripts in a folder of its own, and how to run them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.root = folder / "a project"  # a path with a space
-        self.records = folder / "records"
-        self.elsewhere = folder / "elsewhere"
-        unwanted = {*DOCUMENTED_VARIABLES, *OTHER_VARIABLES}
-        self.environ = {key: value for key, value in os.environ.items() if key not in unwanted}
-        self.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        self.environ.update(RECORDS=str(self.records), CUDA_VISIBLE_DEVICES="")
-        for made in (self.root / "retrofit", self.records, self.elsewhere):
-            made.mkdir(parents=True)
-        for name in (*SCRIPTS, "pyproject.toml"):
-            shutil.copy(ROOT / name, self.root / name)
-        launch = self.root / "retrofit" / "launch"
-        shutil.copytree(ROOT / "retrofit" / "launch", launch, ignore=shutil.ignore_patterns("__pycache__"))
-        (self.root / "train.py").write_text(STAND_IN_TRAIN)
-
-    def stand_in_torch(self) -> Project:
-        """Put modules first on PYTHONPATH that are quick to import and launch nothing."""
-        folder = self.root.parent / "stand_in"
-        (folder / "torch" / "distributed").mkdir(parents=True)
-        for name in ("torchvision", "tensorboardX", "gpustat", "tqdm", "yaml", "numpy", "PIL", "rich"):
-            (folder / f"{name}.py").touch()
-        gpus = "class cuda:\n    device_count = staticmethod(lambda: int(os.environ.get('FAKE_GPUS', '0')))\n"
-        (folder / "torch" / "__init__.py").write_text(f"import os\n{gpus}")
-        (folder / "torch" / "distributed" / "__init__.py").touch()
-        for launcher in ("run", "launch"):
-            (folder / "torch" / "distributed" / f"{launcher}.py").write_text(RECORD)
-        self.environ["PYTHONPATH"] = str(folder)
-        return self
-
-    def run(self, script: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run a script of the project from another folder."""
-        return subprocess.run(
-            ["bash", str(self.root / script), *arguments],
-            env={**self.environ, **variables},
-            cwd=self.elsewhere,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-
-    def launched(self, script: str, *arguments: str, **variables: str) -> dict[str, Any]:
-        """Run a script with the stand-in launcher; return what that recorded, and the line printed."""
-        ended = self.run(script, *arguments, **variables)
-        assert ended.returncode == 0, ended.stderr
-        record = self.recorded("launcher")
-        return {**record, "options": _options(record["argv"][1:]), "command": ended.stderr.splitlines()[-1]}
-
-    def recorded(self, who: str) -> dict[str, Any]:
-        """Return what a process recorded: "launcher", or the rank of a train.py."""
-        return json.loads((self.records / f"{who}.json").read_text())
+from launch_project import DOCUMENTED_VARIABLES, SCRIPTS, Project
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
-
-
-def _options(arguments: list[str]) -> dict[str, str]:
-    return dict(
-        argument[2:].split("=", 1)
-        for argument in arguments
-        if argument.startswith("--n") or "master" in argument
-    )
 
 
 # ---- with a real launcher ----------------------------------------------------------------------------------
@@ -282,150 +182,3 @@ def test_an_unusable_variable_is_an_error_before_anything_is_installed(
     assert ended.returncode == 2
     assert f"{script}: error: {message}; " in ended.stderr
     assert not (project.root / ".venv").exists()
-
-
-# ---- which Python ------------------------------------------------------------------------------------------
-
-
-def _bare_python(folder: Path) -> Path:
-    """Return the bin folder of an environment that has nothing installed."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    return folder / "bin"
-
-
-def test_a_complete_venv_is_used_when_the_active_python_lacks_the_dependencies(
-    project: Project, tmp_path: Path
-) -> None:
-    project.stand_in_torch()
-    bare = _bare_python(tmp_path / "bare")
-    (project.root / ".venv").symlink_to(sys.prefix)
-    record = project.launched("train_torchrun.sh", PATH=f"{bare}{os.pathsep}{os.environ['PATH']}")
-    assert shlex.split(record["command"])[2] == str(project.root / ".venv" / "bin" / "python")
-
-
-def test_the_python_that_is_asked_for_is_used_or_refused(project: Project, tmp_path: Path) -> None:
-    project.stand_in_torch()
-    bare = _bare_python(tmp_path / "bare")
-    record = project.launched("train_torchrun.sh", PYTHON=sys.executable, PATH=f"{bare}:/usr/bin:/bin")
-    assert shlex.split(record["command"])[2] == sys.executable
-    ended = project.run("train_torchrun.sh", PYTHON=str(bare / "python"))
-    assert ended.returncode == 2
-    assert f"PYTHON={bare / 'python'} lacks dependencies: torch is not installed" in ended.stderr
-    ended = project.run("train_torchrun.sh", PYTHON="no-such-python")
-    assert ended.returncode == 2 and "PYTHON=no-such-python is not a Python >= 3.9" in ended.stderr
-
-
-@pytest.fixture
-def installable(project: Project, tmp_path: Path) -> Project:
-    """A project with one small dependency, installed from a folder, and an active Python without it."""
-    lists = '[project]\ndependencies = [\n    "standin>=1.2",\n]\n'
-    lists += "[project.optional-dependencies]\ntensorboard = [\n]\n"
-    (project.root / "pyproject.toml").write_text(lists)
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    info = "standin-1.2.dist-info"
-    with zipfile.ZipFile(wheels / "standin-1.2-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("standin.py", "")
-        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: standin\nVersion: 1.2\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{info}/RECORD", "")
-    bare = _bare_python(tmp_path / "bare")
-    project.environ.update(PIP_NO_INDEX="1", PIP_FIND_LINKS=str(wheels), PATH=f"{bare}:{os.environ['PATH']}")
-    (project.root / "show.sh").write_text(
-        'set -euo pipefail\nroot="$(dirname "$0")"\nsource "${root}/retrofit/launch/python_env.sh"\n'
-        'find_python "${root}"\necho "${PYTHON}"\n'
-    )
-    return project
-
-
-def test_two_first_runs_at_once_finish_one_interrupted_installation(installable: Project) -> None:
-    venv = installable.root / ".venv"
-    venv.mkdir()
-    (venv / dependencies.UNFINISHED).touch()
-    (venv / "half a package").touch()
-    command = ["bash", str(installable.root / "show.sh")]
-    pipes: dict[str, Any] = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    runs = [subprocess.Popen(command, env=installable.environ, **pipes) for _ in range(2)]
-    outputs = [run.communicate(timeout=60) for run in runs]
-    assert [run.returncode for run in runs] == [0, 0], outputs
-    assert [out.strip() for out, _ in outputs] == [str(venv / "bin" / "python")] * 2
-    messages = outputs[0][1] + outputs[1][1]
-    assert messages.count("Successfully installed standin-1.2") == 1
-    assert "lacks dependencies: standin is not installed" in messages
-    assert "starting over with the unfinished" in messages
-    assert not (venv / "half a package").exists() and not (venv / dependencies.UNFINISHED).exists()
-    # A third run finds everything in place, and says which Python it takes.
-    third = installable.run("show.sh")
-    assert third.returncode == 0 and third.stderr.count("\n") == 1 and "using" in third.stderr
-
-
-def test_an_environment_that_is_not_ours_is_left_alone(installable: Project) -> None:
-    (installable.root / ".venv").mkdir()
-    (installable.root / ".venv" / "precious").touch()
-    ended = installable.run("show.sh")
-    assert (
-        ended.returncode == 2 and ".venv has no working bin/python >= 3.9; remove that folder" in ended.stderr
-    )
-    assert (installable.root / ".venv" / "precious").exists()
-
-
-def test_a_failed_installation_says_so_and_is_known_to_be_unfinished(
-    installable: Project, tmp_path: Path
-) -> None:
-    (tmp_path / "wheels" / "standin-1.2-py3-none-any.whl").unlink()
-    ended = installable.run("show.sh")
-    assert ended.returncode == 2 and "error: installing the dependencies failed" in ended.stderr
-    assert "No matching distribution found for standin>=1.2" in ended.stderr
-    assert (installable.root / ".venv" / dependencies.UNFINISHED).exists()
-
-
-def test_a_python_that_cannot_make_environments_is_an_error_with_the_remedy(
-    installable: Project, tmp_path: Path
-) -> None:
-    (tmp_path / "ensurepip.py").write_text(
-        "raise ImportError('No module named ensurepip')\n"
-    )  # as Debian's python3
-    ended = installable.run("show.sh", PYTHONPATH=str(tmp_path))
-    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    assert ended.returncode == 2
-    assert f"apt install python{version}-venv" in ended.stderr
-    assert not (installable.root / ".venv").exists()
-
-
-# ---- the list of dependencies ------------------------------------------------------------------------------
-
-
-def test_the_lists_of_pyproject_are_read_as_a_toml_parser_reads_them() -> None:
-    if sys.version_info >= (3, 11):
-        import tomllib as toml
-    else:
-        import tomli as toml  # comes with pytest
-    project = toml.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert dependencies.read_requirements(ROOT) == project["dependencies"]
-    for extra, requirements in project["optional-dependencies"].items():
-        assert dependencies.read_requirements(ROOT, extra) == requirements
-    for requirement in project["dependencies"]:
-        assert re.fullmatch(r"[\w.-]+(>=[\d.]+)?(,<[\d.]+)?", requirement), (
-            f"only >= and < are checked: {requirement}"
-        )
-    with pytest.raises(ValueError, match="no list 'dev' under"):
-        dependencies.read_requirements(ROOT, "dev")
-
-
-def test_what_is_missing_is_named_with_the_version_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    versions = {"old": "1.9.1", "vendor": "2.1.0a0+32f93b1", "new": "3.0", "broken": "2.1"}
-
-    def version(name: str) -> str:
-        if name not in versions:
-            raise dependencies.metadata.PackageNotFoundError(name)
-        return versions[name]
-
-    monkeypatch.setattr(dependencies.metadata, "version", version)
-    requirements = ["absent>=1", "old>=1.10", "vendor>=2.1", "new>=1,<3"]
-    assert dependencies.missing_from_this_python(requirements, import_them=True) == [
-        "absent is not installed",
-        "old is 1.9.1, not >=1.10",
-        "new is 3.0, not <3",
-    ]
-    (problem,) = dependencies.missing_from_this_python(["broken>=2"], import_them=True)
-    assert problem.startswith("broken cannot be imported (ModuleNotFoundError")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from debug_adapter import Editor
 from train import get_arguments
 
 ROOT = Path(__file__).resolve().parent.parent
-BREAKPOINT = "seed_everything(args.seed)"  # a line of main() in train.py, after the ranks have met
+# Evaluated in train.py while it stands at a breakpoint.
+RANK = 'str(__import__("os").environ.get("RANK"))'
+WORLD_SIZE = '__import__("retrofit.distributed").distributed.get_world_size()'
 DEBUG_TIMEOUT_S = 120.0
 
 
@@ -116,6 +119,16 @@ def test_settings_and_extensions_name_the_projects_python() -> None:
     assert {"ms-python.python", "ms-python.debugpy"} <= set(_read("extensions.json")["recommendations"])
 
 
+def _line_after_the_ranks_have_met(train: Path) -> int:
+    """Return the line of the statement in main() of train.py that follows setup_distributed(...)."""
+    text = train.read_text()
+    (main,) = (node for node in ast.parse(text).body if getattr(node, "name", "") == "main")
+    assert isinstance(main, ast.FunctionDef)
+    calls = [number for number, node in enumerate(main.body) if "setup_distributed(" in ast.unparse(node)]
+    assert calls, "main() of train.py has no statement with setup_distributed(...); choose another one here"
+    return main.body[calls[0] + 1].lineno
+
+
 @pytest.mark.parametrize(
     ("name", "ranks"),
     [
@@ -130,18 +143,14 @@ def test_a_breakpoint_is_hit_on_every_rank(name: str, ranks: set[str], tmp_path:
     configuration = _configurations()[name]
     configuration["args"].append("--dry_run")
     train = ROOT / "train.py"
-    texts = [text.strip() for text in train.read_text().splitlines()]
-    assert texts.count(BREAKPOINT) == 1, (
-        f"choose another line: train.py has {texts.count(BREAKPOINT)} of these"
-    )
-    lines = [texts.index(BREAKPOINT) + 1]
+    line = _line_after_the_ranks_have_met(train)
     with Editor(ROOT, tmp_path / "terminal.txt", DEBUG_TIMEOUT_S) as editor:
-        editor.breakpoints[train] = lines
+        editor.breakpoints[train] = [line]
         editor.debug(configuration)
         stops = editor.wait_for_stops(len(ranks))
-        assert [stop.location() for stop in stops] == [(str(train), lines[0])] * len(ranks)
-        assert {stop.evaluate('str(os.environ.get("RANK"))') for stop in stops} == ranks
-        assert {stop.evaluate("get_world_size()") for stop in stops} == {str(len(ranks))}
+        assert [stop.location() for stop in stops] == [(str(train), line)] * len(ranks)
+        assert {stop.evaluate(RANK) for stop in stops} == ranks
+        assert {stop.evaluate(WORLD_SIZE) for stop in stops} == {str(len(ranks))}
         for stop in stops:
             stop.resume()
         assert editor.wait_for_end()[0] == 0, editor.terminal()

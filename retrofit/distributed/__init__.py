@@ -3,10 +3,11 @@
 Without a launcher every function is the identity, so one script serves one process and many.
 """
 
-from .arguments import add_distributed_arguments, distributed_options
+from .arguments import add_distributed_arguments, distributed_options, without_place
 from .checkpoint import load_checkpoint, load_weights, read_checkpoint, restore_checkpoint, save_checkpoint
-from .data import EvaluationSampler, ResumableEpochs, ShardedSampler, shard_eval_loader, shard_loader
+from .data import EvaluationSampler, ShardedSampler, shard_eval_loader, shard_loader
 from .environment import DistributedEnvironment, read_environment
+from .epochs import ResumableEpochs
 from .failure import report_failure
 from .interruption import Interruption
 from .output import SilentObject, on_main_process, print_main
@@ -92,5 +93,6 @@ __all__ = [
     "shard_loader",
     "split_random_streams",
     "unwrap_model",
+    "without_place",
     "wrap_model",
 ]

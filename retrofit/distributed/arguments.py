@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+# Options that say where a process runs, not what is trained.
+PLACE_FLAGS = ("distributed", "local_rank", "world_size", "dist_url", "dist_backend", "dist_timeout")
+
 
 @dataclass(frozen=True)
 class RuntimeFlag:
@@ -91,6 +94,11 @@ def distributed_options(environ: Mapping[str, str] | None = None) -> dict[str, A
     """Return every runtime option by name, for a script without argparse: the twin's value, else the default."""
     environ = os.environ if environ is None else environ
     return {flag.name: _read_twin(flag, environ) for flag in RUNTIME_FLAGS}
+
+
+def without_place(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `options` without those that say where a process runs: what a checkpoint may carry to another machine."""
+    return {name: value for name, value in options.items() if name not in PLACE_FLAGS}
 
 
 def _read_twin(flag: RuntimeFlag, environ: Mapping[str, str]) -> Any:

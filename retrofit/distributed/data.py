@@ -1,4 +1,4 @@
-"""Share a DataLoader out over the ranks: training shards, exact evaluation shards, and epochs that can be resumed."""
+"""Share a DataLoader out over the ranks: training shards and exact evaluation shards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 
 from .process_group import get_rank, get_world_size, is_distributed
-from .random_state import get_rng_state, mix_seed, seeded, set_rng_state
+from .random_state import mix_seed, seeded
 
 
 class ShardedSampler(Sampler):
@@ -124,67 +124,6 @@ def shard_eval_loader(loader: DataLoader) -> DataLoader:
     if loader.drop_last:
         raise ValueError("an evaluation loader with drop_last=True leaves samples out; build it with drop_last=False")
     return _with_sampler(loader, EvaluationSampler(loader.sampler))
-
-
-class ResumableEpochs:
-    """Iterate a loader epoch by epoch so that a checkpoint taken at any step continues with the very same batches.
-
-    Works with any dataset and any random augmentation, in workers too: a resumed epoch starts from the random state
-    that it began with, loads the batches that were already used once more, and only then goes on. (With
-    `persistent_workers` the workers' streams outlive an epoch and cannot be put back.)
-    """
-
-    def __init__(self, loader: DataLoader) -> None:
-        self.loader = loader
-        self._epoch_start: dict[str, Any] = get_rng_state()
-
-    def rng_state(self) -> dict[str, Any]:
-        """Return this rank's random streams, now and at the start of the epoch, for a checkpoint."""
-        return {"now": get_rng_state(), "epoch_start": self._epoch_start}
-
-    def epoch(self, epoch: int) -> Iterator[Any]:
-        """Yield the batches of `epoch` from its beginning."""
-        self._set_epoch(epoch)
-        self._epoch_start = get_rng_state()
-        yield from self.loader
-
-    def continue_epoch(self, epoch: int, rng_state: dict[str, Any], num_batches: int) -> Iterator[Any]:
-        """Yield the batches of `epoch` behind the first `num_batches`, bit-identical to the interrupted run.
-
-        Needs the world size, batch size and number of workers of the run that was interrupted.
-        """
-        if num_batches > 0:
-            set_rng_state(rng_state["epoch_start"])
-        else:
-            set_rng_state(rng_state["now"])
-        batches = self.epoch(epoch)
-        for _ in range(num_batches):
-            next(batches)
-        if num_batches > 0:
-            set_rng_state(rng_state["now"])
-        yield from batches
-
-    def continue_epoch_elsewhere(self, epoch: int, num_samples: int) -> Iterator[Any]:
-        """Yield the rest of `epoch` behind its first `num_samples` (over all ranks), under another world size.
-
-        A sharded order is the same at every world size, so what was seen is not seen again; augmentation streams are
-        new. A plain shuffled loader draws a new order and leaves out as many samples.
-        """
-        self._set_epoch(epoch, start=num_samples)
-        self._epoch_start = get_rng_state()
-        if isinstance(self.loader.sampler, ShardedSampler):
-            yield from self.loader
-        else:
-            batches = iter(self.loader)
-            for _ in range(num_samples // (self.loader.batch_size or 1)):
-                next(batches, None)
-            yield from batches
-
-    def _set_epoch(self, epoch: int, start: int = 0) -> None:
-        if isinstance(self.loader.sampler, ShardedSampler):
-            self.loader.sampler.set_epoch(epoch, start)
-        elif hasattr(self.loader.sampler, "set_epoch"):
-            self.loader.sampler.set_epoch(epoch)
 
 
 def _without_generator(sampler: Any) -> Any:

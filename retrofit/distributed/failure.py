@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch.distributed as dist
-from torch.distributed.elastic.multiprocessing.errors import record
+from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from .process_group import get_rank, get_world_size, is_distributed
 
@@ -28,25 +28,30 @@ def report_failure(main: F) -> F:
     @functools.wraps(main)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
-            return record(main)(*args, **kwargs)
+            return main(*args, **kwargs)
         except Exception as error:
-            if not is_distributed() or get_world_size() == 1:
+            alone = not is_distributed() or get_world_size() == 1
+            if alone or _report(error):
+                get_error_handler().record_exception(error)  # for torchrun's report; does nothing without torchrun
+            if alone:
                 raise
-            _report(error)
             raise SystemExit(1) from None
 
     return wrapper  # type: ignore[return-value]
 
 
-def _report(error: Exception) -> None:
+def _report(error: Exception) -> bool:
+    """Print this rank's part of the story and return whether it is the cause: torchrun's report is for that one."""
     rank, mark = get_rank(), f"[rank {get_rank()}/{get_world_size()}]"
     first = _first_failed_rank()
-    if first in (None, rank):
+    is_cause = first in (None, rank)
+    if is_cause:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         lines = [f"{mark} {line}" for line in text.rstrip().splitlines()]
     else:
         lines = [f"{mark} stopped: rank {first} failed first, see its message ({type(error).__name__} here)"]
     print("\n".join(lines), file=sys.stderr, flush=True)
+    return is_cause
 
 
 def _first_failed_rank() -> int | None:

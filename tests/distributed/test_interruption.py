@@ -1,0 +1,73 @@
+"""SIGTERM and SIGINT as requests, with real signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from retrofit.distributed import Interruption, get_rank, reduce_sum
+
+
+def test_no_signal_no_votes():
+    with Interruption() as interruption:
+        assert interruption.received is None
+        assert interruption.votes() == [0.0, 0.0]
+    assert Interruption.exit_status([0.0, 0.0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "votes", "status"),
+    [(signal.SIGTERM, [1.0, 0.0], 143), (signal.SIGINT, [0.0, 1.0], 0)],
+    ids=["SIGTERM", "SIGINT"],
+)
+def test_a_signal_is_remembered_and_not_raised(number, votes, status):
+    with Interruption() as interruption:
+        os.kill(os.getpid(), number)
+        assert interruption.received is number
+        assert interruption.votes() == votes
+    assert interruption.votes() == votes, "the decision outlives the block"
+    assert interruption.exit_status(interruption.votes()) == status
+
+
+def test_the_first_signal_counts():
+    with Interruption() as interruption:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+    assert interruption.received is signal.SIGINT
+
+
+def test_a_preempted_rank_decides_for_all():
+    assert Interruption.exit_status([1.0, 2.0]) == 143
+
+
+def test_handlers_are_restored_also_after_an_error():
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with pytest.raises(KeyError), Interruption():
+        assert signal.getsignal(signal.SIGTERM) != before[0]
+        raise KeyError
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_ctrl_c_works_again_behind_the_block():
+    with Interruption():
+        pass
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def steps_until_all_agree(signalled_rank, at_step):
+    with Interruption() as interruption:
+        for step in range(10):
+            if get_rank() == signalled_rank and step == at_step:
+                os.kill(os.getpid(), signal.SIGTERM)
+            votes = reduce_sum(interruption.votes())
+            if any(votes):
+                return step, interruption.exit_status(votes)
+    return None
+
+
+def test_all_ranks_stop_at_the_same_step(ranks):
+    assert ranks(2).run(steps_until_all_agree, 1, 4) == [(4, 143)] * 2

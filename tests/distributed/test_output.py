@@ -1,0 +1,50 @@
+"""Output from one rank only."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+
+import pytest
+
+from retrofit.distributed import SilentObject, get_rank, on_main_process, print_main
+
+
+def test_one_process_prints_and_writes(capsys):
+    print_main("a", 1, sep="-", end="!")
+    assert capsys.readouterr().out == "a-1!"
+    assert on_main_process(dict, [("a", 1)], b=2) == {"a": 1, "b": 2}
+
+
+def speak():
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        print_main("hello from", get_rank())
+    made = on_main_process(list, "ab")
+    return text.getvalue(), made if isinstance(made, list) else type(made).__name__
+
+
+def test_only_rank_0_prints_and_makes_the_object(ranks):
+    silent = ("", "SilentObject")
+    assert ranks(3).run(speak) == [("hello from 0\n", ["a", "b"]), silent, silent]
+
+
+def test_a_silent_object_takes_every_call():
+    writer = SilentObject()
+    assert writer.add_scalar("loss", 1.0, step=3) is None
+    assert writer.close() is None
+    assert not writer
+    with writer as same:
+        assert same is writer
+
+
+def test_a_silent_object_hides_no_error_of_the_block():
+    with pytest.raises(KeyError), SilentObject():
+        raise KeyError
+
+
+def test_a_silent_object_is_no_other_protocol():
+    assert isinstance(copy.deepcopy(SilentObject()), SilentObject)
+    with pytest.raises(TypeError):
+        iter(SilentObject())

@@ -1,0 +1,312 @@
+"""The transparent DDP wrapper, on real ranks."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from retrofit.distributed import (
+    DDPWrapper,
+    broadcast_buffers,
+    gather_objects,
+    get_rank,
+    gradient_sync,
+    is_distributed,
+    unwrap_model,
+    wrap_model,
+)
+from retrofit.distributed.parallel import strip_wrapper_prefixes
+
+
+class Model(nn.Module):
+    """Small, with what real models have: containers, buffers, own attributes and methods beside forward."""
+
+    def __init__(self, recompute=None):
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU())
+        self.heads = nn.ModuleList([nn.Linear(4, 2), nn.Linear(4, 2)])
+        self.num_classes = 2
+        self.dim = 192
+        self.temperature = 1.0
+        self.recompute = recompute
+
+    def forward(self, x):
+        if self.recompute is None:
+            features = self.backbone(x)
+        else:
+            features = checkpoint(self.backbone, x, use_reentrant=self.recompute == "reentrant")
+        return (self.heads[0](features) + self.heads[1](features)) * self.temperature
+
+    def forward_eval(self, x):
+        return self.heads[0](self.backbone(x))
+
+
+def new_model(**options):
+    torch.manual_seed(0)
+    return Model(**options)
+
+
+def data(num_per_rank=4):
+    """This rank's part of a common batch, the whole batch outside a group."""
+    x = torch.randn(2 * num_per_rank, 3, generator=torch.Generator().manual_seed(1))
+    return x[get_rank() * num_per_rank : (get_rank() + 1) * num_per_rank] if is_distributed() else x
+
+
+def gradients(model):
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+def same_on_all_ranks(tensors):
+    return all(
+        all(torch.equal(mine, theirs) for mine, theirs in zip(tensors.values(), other.values()))
+        for other in gather_objects(tensors)
+    )
+
+
+# ---- outside a group
+
+
+def test_outside_a_group_the_wrapper_is_the_module_itself():
+    model = Model()
+    assert DDPWrapper(model) is model
+    assert wrap_model(model) is model
+    assert unwrap_model(model) is model
+    broadcast_buffers(model)
+    with gradient_sync(model, False):
+        model(data()).sum().backward()
+
+
+def test_an_unknown_strategy_is_refused():
+    with pytest.raises(ValueError, match="unknown strategy 'zero'; use one of: ddp"):
+        wrap_model(Model(), "zero")
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda model: DataParallel(model),
+        lambda model: torch.compile(model, backend="eager"),
+        lambda model: torch.compile(DataParallel(model), backend="eager"),
+        lambda model: DataParallel(torch.compile(model, backend="eager")),
+    ],
+    ids=["DataParallel", "compile", "compile(DataParallel)", "DataParallel(compile)"],
+)
+def test_unwrap_sees_through_every_wrapper(wrap):
+    if not hasattr(torch, "compile"):
+        pytest.fail("torch.compile is missing")
+    model = Model()
+    assert unwrap_model(wrap(model)) is model
+
+
+def test_prefixes_are_stripped_however_many_there_are():
+    bare = {"a.weight": 1, "module_list.0": 2}
+    assert strip_wrapper_prefixes(bare) == bare
+    assert strip_wrapper_prefixes({f"module._orig_mod.{key}": value for key, value in bare.items()}) == bare
+    assert strip_wrapper_prefixes({"module.a": 1, "b": 2}) == {"module.a": 1, "b": 2}, "a model's own child `module`"
+    assert strip_wrapper_prefixes({}) == {}
+
+
+# ---- transparent
+
+
+def transparency():
+    module = new_model()
+    names, state_names = [name for name, _ in module.named_parameters()], list(module.state_dict())
+    buffers = [name for name, _ in module.named_buffers()]
+    keys_before = set(vars(module))
+    model = DDPWrapper(module)
+    assert isinstance(model, DistributedDataParallel) and isinstance(model, DDPWrapper)
+    assert unwrap_model(model) is module and model.module is module
+    assert model.num_classes == 2 and model.dim == 192 and model.heads is module.heads
+    assert not hasattr(model, "no_such_attribute")
+    assert [name for name, _ in model.named_parameters()] == names
+    assert [name for name, _ in model.named_buffers()] == buffers
+    assert list(model.state_dict()) == state_names
+    assert len(list(model.parameters())) == len(names)
+    model.temperature = 3.0
+    model.dim = 7
+    assert module.temperature == 3.0 and module.dim == 7
+    model(data()).sum().backward()
+    assert set(vars(module)) == keys_before, "DDP wrote its own state into the model"
+    model.eval()
+    assert not module.training and not module.backbone.training
+    model.train()
+    assert module.training and module.backbone.training
+
+
+def test_the_wrapper_is_transparent(ranks):
+    ranks(2).run(transparency)
+
+
+def load_both_ways():
+    weights = {key: value + 1 for key, value in new_model().state_dict().items()}
+    for state in (weights, {f"module.{key}": value for key, value in weights.items()}):
+        model = DDPWrapper(new_model())
+        model.load_state_dict(state)
+        assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
+        assert isinstance(model, DDPWrapper)
+
+
+def test_state_loads_with_and_without_prefix(ranks):
+    ranks(2).run(load_both_ways)
+
+
+def replace_layer(name):
+    model = DDPWrapper(new_model())
+    with pytest.raises(RuntimeError, match=f"model.{name} was replaced after wrapping.*change the model before"):
+        setattr(model, name, nn.Linear(4, 2) if name == "backbone" else nn.Parameter(torch.ones(1)))
+
+
+@pytest.mark.parametrize("name", ["backbone", "scale"])
+def test_a_layer_replaced_after_wrapping_is_refused(ranks, name):
+    ranks(2).run(replace_layer, name)
+
+
+def wrap_frozen():
+    model = new_model().requires_grad_(False)
+    assert wrap_model(model) is model
+    wrapped = wrap_model(new_model(), find_unused_parameters=True)
+    assert isinstance(wrapped, DDPWrapper) and wrapped.find_unused_parameters
+
+
+def test_a_model_without_trainable_parameters_needs_no_wrapper(ranks):
+    ranks(2).run(wrap_frozen)
+
+
+# ---- gradients
+
+
+def gradient_of_mean(**options):
+    model = wrap_model(new_model(**options).eval().train())
+    for layer in unwrap_model(model).modules():
+        if isinstance(layer, nn.BatchNorm1d):
+            layer.eval()  # its statistics are per rank, and not the subject here
+    model(data()).mean().backward()
+    found = gradients(model)
+    assert same_on_all_ranks(found)
+    return found
+
+
+@pytest.mark.parametrize("recompute", [None, "reentrant", "not reentrant"])
+def test_gradients_are_those_of_one_process_and_equal_on_all_ranks(ranks, recompute):
+    expected = gradient_of_mean()
+    for actual in ranks(2).run(recomputed_gradient, recompute):
+        for name, gradient in expected.items():
+            torch.testing.assert_close(actual[name], gradient, rtol=0, atol=1e-6, msg=name)
+
+
+def recomputed_gradient(recompute):
+    model = wrap_model(new_model(recompute=recompute))
+    unwrap_model(model).backbone[1].eval()
+    model(data().requires_grad_()).mean().backward()
+    assert same_on_all_ranks(gradients(model))
+    return gradients(model)
+
+
+def accumulated():
+    model = wrap_model(new_model())
+    unwrap_model(model).backbone[1].eval()
+    x = data()
+    with gradient_sync(model, False):
+        (model(x[:2]).sum() / 8).backward()
+    local = gradients(model)
+    differ = not same_on_all_ranks(local)
+    with gradient_sync(model, True):
+        (model(x[2:]).sum() / 8).backward()
+    assert same_on_all_ranks(gradients(model))
+    return differ, gradients(model)
+
+
+def test_accumulation_communicates_once_and_equals_the_large_batch(ranks):
+    expected = gradient_of_mean()
+    for differ, actual in ranks(2).run(accumulated):
+        assert differ, "gradients were synchronised although the context asked for accumulation only"
+        for name, gradient in expected.items():
+            torch.testing.assert_close(actual[name], gradient, rtol=0, atol=1e-6, msg=name)
+
+
+# ---- bypassing forward
+
+
+def bypass(how):
+    model = DDPWrapper(new_model())
+    x, features = data(), torch.randn(4, 4)
+    calls = {
+        "method": lambda: model.forward_eval(x),
+        "child": lambda: model.backbone(x),
+        "ModuleList child": lambda: model.heads[1](features),
+        "Sequential child": lambda: model.backbone[0](x),
+        "module": lambda: model.module(x),
+        "unwrapped": lambda: unwrap_model(model)(x),
+    }
+    with pytest.raises(RuntimeError, match=r"ran in training outside model\(\.\.\.\).*call model\(\.\.\.\) and choose"):
+        calls[how]()
+    with torch.no_grad():
+        calls[how]()
+    model.eval()
+    calls[how]()
+    model.train()
+    model(x).sum().backward()
+    copied = copy.deepcopy(unwrap_model(model))  # an EMA or a teacher is a model of its own
+    copied.forward_eval(x).sum().backward()
+    assert copied.heads[0].weight.grad is not None
+
+
+@pytest.mark.parametrize("how", ["method", "child", "ModuleList child", "Sequential child", "module", "unwrapped"])
+def test_training_past_forward_raises_and_says_what_to_do(ranks, how):
+    ranks(2).run(bypass, how)
+
+
+def copy_the_wrapper():
+    model = DDPWrapper(new_model())
+    copied = copy.deepcopy(model)
+    assert type(copied) is Model
+    assert all(torch.equal(a, b) for a, b in zip(copied.state_dict().values(), model.state_dict().values()))
+    assert copied.heads[0].weight is not model.heads[0].weight
+    copied(data()).sum().backward()
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert type(loaded) is Model and list(loaded.state_dict()) == list(model.state_dict())
+
+
+def test_the_wrapper_itself_can_be_copied(ranks):
+    ranks(2).run(copy_the_wrapper)
+
+
+# ---- evaluation
+
+
+def uneven_evaluation():
+    model = DDPWrapper(new_model())
+    model.eval()
+    with torch.no_grad():
+        num_batches = 0 if get_rank() == 1 else 3
+        outputs = [model(data()) for _ in range(num_batches)]
+    total = torch.tensor([len(outputs)])
+    dist.all_reduce(total)
+    return total.item()
+
+
+def test_ranks_may_evaluate_different_numbers_of_batches(ranks):
+    assert ranks(2).run(uneven_evaluation, timeout_s=20.0) == [3, 3]
+
+
+def buffers_after_broadcast():
+    model = DDPWrapper(new_model())
+    with torch.no_grad():
+        unwrap_model(model).backbone[1].running_mean.fill_(float(get_rank() + 1))
+    broadcast_buffers(model)
+    return unwrap_model(model).backbone[1].running_mean.tolist()
+
+
+def test_all_ranks_evaluate_with_the_statistics_of_rank_0(ranks):
+    assert ranks(2).run(buffers_after_broadcast) == [[1.0] * 4] * 2

@@ -1,0 +1,203 @@
+"""Joining and leaving the process group."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+from run_program import run_python
+
+from retrofit.distributed import (
+    DistributedEnvironment,
+    barrier,
+    cleanup_distributed,
+    get_device,
+    get_local_rank,
+    get_rank,
+    get_world_size,
+    is_distributed,
+    is_main_process,
+    main_process_first,
+    setup_distributed,
+)
+from retrofit.distributed.process_group import gpu_index
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher_and_no_gpu(monkeypatch):
+    for name in list(os.environ):
+        if name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") or name.startswith(("RETROFIT_", "SLURM_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    yield
+    cleanup_distributed()
+
+
+def test_without_a_launcher_nothing_happens():
+    before = dict(os.environ)
+    assert setup_distributed() == (0, 0, 1)
+    assert setup_distributed(argparse.Namespace(distributed=False, epochs=3)) == (0, 0, 1)
+    assert not dist.is_initialized()
+    assert dict(os.environ) == before
+
+
+def test_getters_outside_a_group():
+    assert (get_rank(), get_local_rank(), get_world_size()) == (0, 0, 1)
+    assert is_main_process() and not is_distributed()
+    assert get_device() == torch.device("cpu")
+    barrier()
+    with main_process_first():
+        pass
+    cleanup_distributed()
+
+
+@pytest.mark.parametrize("how", ["flag", "twin"])
+def test_distributed_alone_is_a_real_group_of_one(how, monkeypatch):
+    if how == "twin":
+        monkeypatch.setenv("RETROFIT_DISTRIBUTED", "1")
+    args = argparse.Namespace(distributed=True, local_rank=0) if how == "flag" else None
+    assert setup_distributed(args) == (0, 0, 1)
+    assert dist.is_initialized() and is_distributed() and dist.get_backend() == "gloo"
+    total = torch.ones(3)
+    dist.all_reduce(total)
+    assert total.tolist() == [1, 1, 1]
+    assert setup_distributed(args) == (0, 0, 1), "a second call keeps the group"
+    cleanup_distributed()
+    assert not dist.is_initialized()
+    cleanup_distributed()
+
+
+def test_two_groups_of_one_need_no_port(monkeypatch):
+    monkeypatch.setenv("RETROFIT_DISTRIBUTED", "1")
+    with socket.socket() as taken:
+        taken.bind(("localhost", 0))
+        taken.listen()
+        monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
+        assert setup_distributed() == (0, 0, 1)
+        cleanup_distributed()
+
+
+@pytest.mark.parametrize(("local_rank", "num_visible"), [(0, 1), (1, 2), (3, 8)])
+def test_each_local_rank_has_its_gpu(local_rank, num_visible):
+    assert gpu_index(DistributedEnvironment(local_rank=local_rank), num_visible) == local_rank
+
+
+def test_a_local_rank_without_a_gpu_is_an_error_with_a_remedy():
+    with pytest.raises(ValueError) as caught:
+        gpu_index(DistributedEnvironment(rank=2, local_rank=2, world_size=4, launcher="env"), 2)
+    assert str(caught.value) == (
+        "LOCAL_RANK=2 but only 2 visible GPU(s) on this node; start at most 2 processes here (--nproc_per_node=2), "
+        "or widen CUDA_VISIBLE_DEVICES"
+    )
+
+
+def test_slurm_can_show_each_task_one_gpu():
+    task = DistributedEnvironment(rank=3, local_rank=3, world_size=4, launcher="slurm")
+    assert gpu_index(task, 1) == 0
+    assert gpu_index(task, 4) == 3
+    with pytest.raises(ValueError, match="LOCAL_RANK=3 but only 1 visible"):
+        gpu_index(replace(task, launcher="env"), 1)
+
+
+def test_nccl_on_a_machine_without_gpu_is_refused():
+    with pytest.raises(ValueError, match=r"--dist_backend nccl needs a CUDA GPU .* use --dist_backend gloo"):
+        setup_distributed(argparse.Namespace(distributed=True, dist_backend="nccl"))
+    assert not dist.is_initialized()
+
+
+def test_a_world_size_without_a_launcher_is_refused():
+    with pytest.raises(ValueError, match=r"--world_size 4 but no launcher .* torchrun --nproc_per_node=4"):
+        setup_distributed(argparse.Namespace(distributed=True, world_size=4))
+
+
+def test_half_a_launcher_is_refused(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ValueError, match="half of a launcher's environment: RANK=0"):
+        setup_distributed()
+
+
+JOIN = """
+import sys
+from retrofit.distributed import *
+try:
+    print(setup_distributed(timeout_s=float(sys.argv[1])), get_world_size())
+    cleanup_distributed()
+except RuntimeError as error:
+    sys.exit(f"RuntimeError: {error}")
+"""
+
+
+def test_a_port_in_use_is_named_with_a_remedy():
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        place = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_PORT": port, "MASTER_ADDR": "localhost"}
+        result = run_python("-c", JOIN, "5", **place)
+    assert result.returncode == 1, result.stdout
+    text = result.stderr.strip().splitlines()[-1]
+    assert text.startswith(f"RuntimeError: port in use: rank 0 cannot listen on localhost:{port}")
+    assert "set MASTER_PORT to a free port" in text and "torchrun --standalone" in text
+    assert "Traceback" not in result.stderr
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return str(probe.getsockname()[1])
+
+
+def test_processes_that_do_not_come_are_an_error_that_says_where():
+    port = free_port()
+    place = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_PORT": port, "MASTER_ADDR": "localhost"}
+    result = run_python("-c", JOIN, "2", **place)
+    assert result.returncode == 1
+    text = result.stderr.strip().splitlines()[-1]
+    assert text.startswith(f"RuntimeError: rank 0 of 2 could not join the group at localhost:{port} within 2 s")
+
+
+TWO_RANKS = r"""
+import multiprocessing, os, sys
+def rank(number, port):
+    os.environ.update(RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE="2", MASTER_PORT=port)
+    os.environ.pop("MASTER_ADDR", None)
+    from retrofit.distributed import setup_distributed, cleanup_distributed
+    os.write(1, f"{setup_distributed()}\n".encode())  # one write per line: the ranks share the pipe
+    cleanup_distributed()
+if __name__ == "__main__":
+    context = multiprocessing.get_context("fork")
+    ranks = [context.Process(target=rank, args=(number, sys.argv[1])) for number in range(2)]
+    [process.start() for process in ranks]
+    [process.join() for process in ranks]
+    sys.exit(max(process.exitcode for process in ranks))
+"""
+
+
+def test_more_than_one_process_is_distributed_without_the_flag_and_says_so():
+    result = run_python("-c", TWO_RANKS, free_port())
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert [line for line in lines if line.startswith("notice")] == [
+        "notice: started with WORLD_SIZE=2: training is distributed (--distributed says so)"
+    ], "rank 0 alone says it"
+    assert {"(0, 0, 2)", "(1, 1, 2)"} <= set(lines)
+
+
+def who_goes_first():
+    with main_process_first():
+        if is_main_process():
+            time.sleep(0.3)  # long enough for the others to overtake, if they could
+        entered = time.monotonic()
+    return entered
+
+
+def test_the_main_process_goes_first(ranks):
+    for _ in range(3):
+        first, second = ranks(2).run(who_goes_first)
+        assert first < second, "rank 1 entered the block before rank 0 had left it"

@@ -1,0 +1,164 @@
+"""The layers of the repository: who may import whom, and that importing does no work."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+RUNTIME = sorted((ROOT / "retrofit" / "distributed").glob("*.py"))
+SEGMENTATION = sorted((ROOT / "segmentation").rglob("*.py"))
+# Stdlib of a newer Python than 3.9 has no list there.
+STANDARD_LIBRARY = getattr(sys, "stdlib_module_names", None) or {
+    *sys.builtin_module_names,
+    *(path.stem for path in Path(ast.__file__).parent.iterdir() if path.suffix in ("", ".py")),
+} - {"site-packages"}
+WORDS_OF_DISTRIBUTION = re.compile(
+    r"\b(ranks?|(local|node|global)_rank|world_?size|world size|distributed|distribution|ddp|fsdp|nccl|gloo|torchrun|"
+    r"(all_?)?reduce[ds]?|all_?gather|process_?group|process group|num_gpus|gpu count|gpus per|nproc_per_node|"
+    r"shard(s|ed)?)\b",
+    re.IGNORECASE,
+)
+
+
+def imports(path):
+    """Return the absolute names of everything that `path` imports, relative imports resolved."""
+    package = list(path.relative_to(ROOT).with_suffix("").parts[:-1])
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            found += [f"{module}.{alias.name}" for alias in node.names]
+    return found
+
+
+def is_within(name, package):
+    return name == package or name.startswith(package + ".")
+
+
+def outside(path, *packages, standard_library=True):
+    return [
+        name
+        for name in imports(path)
+        if not any(is_within(name, package) for package in packages)
+        and not (standard_library and name.split(".")[0] in STANDARD_LIBRARY)
+    ]
+
+
+def test_the_files_are_found():
+    assert len(RUNTIME) > 10 and len(SEGMENTATION) > 5
+
+
+def test_environment_needs_the_standard_library_only():
+    assert outside(ROOT / "retrofit" / "distributed" / "environment.py") == []
+
+
+@pytest.mark.parametrize("path", RUNTIME, ids=lambda path: path.stem)
+def test_the_runtime_imports_torch_the_standard_library_and_itself(path):
+    assert outside(path, "torch", "retrofit.distributed") == []
+
+
+@pytest.mark.parametrize("path", SEGMENTATION, ids=lambda path: str(path.relative_to(ROOT)))
+def test_segmentation_knows_nothing_of_the_kit_and_of_distribution(path):
+    names = imports(path)
+    assert [name for name in names if is_within(name, "retrofit") or is_within(name, "torch.distributed")] == []
+    assert [name for name in names if is_within(name, "torch.nn.parallel") or "DistributedSampler" in name] == []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    words = [
+        (number, found.group())
+        for number, line in enumerate(lines, 1)
+        for found in WORDS_OF_DISTRIBUTION.finditer(line)
+    ]
+    assert words == []
+
+
+def tools(*names):
+    """Return the files of the kit's command-line side; those that are not written yet are none."""
+    folder = ROOT / "retrofit"
+    return [path for name in names for path in [*folder.glob(f"{name}.py"), *folder.glob(f"{name}/**/*.py")]]
+
+
+@pytest.mark.parametrize("layer", ["project", "rules", "convert"])
+def test_what_reads_and_rewrites_source_never_imports_torch(layer):
+    for path in tools(layer):
+        assert [name for name in imports(path) if is_within(name, "torch")] == [], path
+
+
+@pytest.mark.parametrize(
+    ("layer", "above"),
+    [
+        ("project", ["rules", "convert", "verify", "cli"]),
+        ("rules", ["convert", "verify", "cli"]),
+        ("convert", ["verify", "cli"]),
+        ("verify", ["rules", "convert", "cli"]),
+        ("launch", ["project", "rules", "convert", "verify", "cli", "distributed"]),
+    ],
+)
+def test_no_layer_imports_one_above_it(layer, above):
+    for path in tools(layer):
+        assert [name for name in imports(path) for up in above if is_within(name, f"retrofit.{up}")] == [], path
+
+
+def test_an_import_that_breaks_a_layer_would_be_seen(tmp_path, monkeypatch):
+    module = tmp_path / "retrofit" / "distributed" / "bad.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(
+        "import numpy.linalg\nfrom .. import cli\nfrom . import data\nfrom os import path\ndef f():\n    import yaml\n"
+    )
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    assert outside(module, "torch", "retrofit.distributed") == ["numpy.linalg", "retrofit.cli", "yaml"]
+
+
+IMPORT = """
+import json, os, signal, sys, threading
+handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+before = dict(os.environ)
+if len(sys.argv) > 2:
+    import torch  # its own work at import time is not ours
+    before = dict(os.environ)
+    seed = torch.initial_seed()
+for name in sys.argv[1].split(","):
+    __import__(name)
+report = {
+    "environment": dict(os.environ) != before,
+    "threads": threading.active_count(),
+    "handlers": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] != handlers,
+    "modules": sorted({name.split(".")[0] for name in sys.modules}),
+}
+if len(sys.argv) > 2:
+    report["cuda"] = torch.cuda.is_initialized()
+    report["group"] = torch.distributed.is_initialized()
+    report["seed"] = torch.initial_seed() != seed
+print(json.dumps(report))
+"""
+
+
+def report_of_import(*modules, with_torch=False):
+    arguments = [sys.executable, "-c", IMPORT, ",".join(modules), *(["torch"] if with_torch else [])]
+    result = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == "", "importing must not print"
+    assert len(result.stdout.splitlines()) == 1, "importing must not print"
+    return json.loads(result.stdout)
+
+
+def test_import_retrofit_imports_nothing_heavy():
+    report = report_of_import("retrofit")
+    assert set(report["modules"]) & {"torch", "numpy", "torchvision", "libcst", "PIL", "yaml"} == set()
+
+
+def test_importing_the_runtime_does_no_work():
+    report = report_of_import(*(f"retrofit.distributed.{path.stem}" for path in RUNTIME), with_torch=True)
+    assert not report["environment"], "an environment variable was changed"
+    assert not report["cuda"], "CUDA was initialised"
+    assert not report["group"] and not report["seed"] and not report["handlers"]
+    assert report["threads"] == 1

@@ -1,0 +1,177 @@
+"""Which Python the scripts run with: the active one, .venv, or a .venv that is made and installed into."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launch_project import ROOT, Project
+
+from retrofit.launch import dependencies
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+def _bare_python(folder: Path) -> Path:
+    """Return the bin folder of an environment that has nothing installed."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    return folder / "bin"
+
+
+def test_a_complete_venv_is_used_when_the_active_python_lacks_the_dependencies(
+    project: Project, tmp_path: Path
+) -> None:
+    project.stand_in_torch()
+    bare = _bare_python(tmp_path / "bare")
+    (project.root / ".venv").symlink_to(sys.prefix)
+    record = project.launched("train_torchrun.sh", PATH=f"{bare}{os.pathsep}{os.environ['PATH']}")
+    assert shlex.split(record["command"])[2] == str(project.root / ".venv" / "bin" / "python")
+    assert not (project.root / ".venv.lock").exists()  # nobody thought of installing
+
+
+def test_the_python_that_is_asked_for_is_used_or_refused(project: Project, tmp_path: Path) -> None:
+    project.stand_in_torch()
+    bare = _bare_python(tmp_path / "bare")
+    record = project.launched("train_torchrun.sh", PYTHON=sys.executable, PATH=f"{bare}:/usr/bin:/bin")
+    assert shlex.split(record["command"])[2] == sys.executable
+    ended = project.run("train_torchrun.sh", PYTHON=str(bare / "python"))
+    assert ended.returncode == 2
+    assert f"PYTHON={bare / 'python'} lacks dependencies: torch is not installed" in ended.stderr
+    ended = project.run("train_torchrun.sh", PYTHON="no-such-python")
+    assert ended.returncode == 2 and "PYTHON=no-such-python is not a Python >= 3.9" in ended.stderr
+
+
+@pytest.fixture
+def installable(project: Project, tmp_path: Path) -> Project:
+    """A project with one small dependency, installed from a folder, and an active Python without it."""
+    lists = '[project]\ndependencies = [\n    "standin>=1.2",\n]\n'
+    lists += "[project.optional-dependencies]\ntensorboard = [\n]\n"
+    (project.root / "pyproject.toml").write_text(lists)
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    info = "standin-1.2.dist-info"
+    with zipfile.ZipFile(wheels / "standin-1.2-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("standin.py", "")
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: standin\nVersion: 1.2\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    bare = _bare_python(tmp_path / "bare")
+    project.environ.update(PIP_FIND_LINKS=str(wheels), PATH=f"{bare}:{os.environ['PATH']}")
+    (project.root / "show.sh").write_text(
+        'set -euo pipefail\nroot="$(dirname "$0")"\nsource "${root}/retrofit/launch/python_env.sh"\n'
+        'find_python "${root}"\necho "${PYTHON}"\n'
+    )
+    return project
+
+
+def test_two_first_runs_at_once_finish_one_interrupted_installation(installable: Project) -> None:
+    venv, environ = installable.root / ".venv", installable.environ
+    venv.mkdir()
+    (venv / dependencies.UNFINISHED).touch()
+    (venv / "half a package").touch()
+    command = ["bash", str(installable.root / "show.sh")]
+    errors = [installable.records / name for name in ("first", "second")]
+    runs = []
+    with (installable.root / ".venv.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as if a third run were installing
+        for path in errors:
+            with path.open("w") as stderr:
+                pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": stderr, "text": True}
+                runs.append(subprocess.Popen(command, env=environ, **pipes))
+        deadline = time.monotonic() + 30
+        while not all("waiting for it" in path.read_text() for path in errors):
+            assert time.monotonic() < deadline, [path.read_text() for path in errors]
+            time.sleep(0.05)
+        assert (venv / "half a package").exists()
+    outputs = [run.communicate(timeout=60)[0].strip() for run in runs]
+    messages = "".join(path.read_text() for path in errors)
+    assert outputs == [str(venv / "bin" / "python")] * 2, messages
+    assert messages.count("[python_env] installing into") == 1
+    assert messages.count("Successfully installed standin-1.2") == 1
+    assert "lacks dependencies: standin is not installed" in messages
+    assert "starting over with the unfinished" in messages
+    assert not (venv / "half a package").exists() and not (venv / dependencies.UNFINISHED).exists()
+    # A third run finds everything in place, and says which Python it takes.
+    third = installable.run("show.sh")
+    assert third.returncode == 0 and third.stderr.count("\n") == 1 and "using" in third.stderr
+
+
+def test_an_environment_that_is_not_ours_is_left_alone(installable: Project) -> None:
+    (installable.root / ".venv").mkdir()
+    (installable.root / ".venv" / "precious").touch()
+    ended = installable.run("show.sh")
+    assert (
+        ended.returncode == 2 and ".venv has no working bin/python >= 3.9; remove that folder" in ended.stderr
+    )
+    assert (installable.root / ".venv" / "precious").exists()
+
+
+def test_a_failed_installation_says_so_and_is_known_to_be_unfinished(
+    installable: Project, tmp_path: Path
+) -> None:
+    (tmp_path / "wheels" / "standin-1.2-py3-none-any.whl").unlink()
+    ended = installable.run("show.sh")
+    assert ended.returncode == 2 and "error: installing the dependencies failed" in ended.stderr
+    assert "No matching distribution found for standin>=1.2" in ended.stderr
+    assert (installable.root / ".venv" / dependencies.UNFINISHED).exists()
+
+
+def test_a_python_that_cannot_make_environments_is_an_error_with_the_remedy(
+    installable: Project, tmp_path: Path
+) -> None:
+    (tmp_path / "ensurepip.py").write_text(
+        "raise ImportError('No module named ensurepip')\n"
+    )  # as Debian's python3
+    ended = installable.run("show.sh", PYTHONPATH=str(tmp_path))
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert ended.returncode == 2
+    assert f"apt install python{version}-venv" in ended.stderr
+    assert not (installable.root / ".venv").exists()
+
+
+def test_the_lists_of_pyproject_are_read_as_a_toml_parser_reads_them() -> None:
+    if sys.version_info >= (3, 11):
+        import tomllib as toml
+    else:
+        import tomli as toml  # comes with pytest
+    project = toml.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert dependencies.read_requirements(ROOT) == project["dependencies"]
+    for extra, requirements in project["optional-dependencies"].items():
+        assert dependencies.read_requirements(ROOT, extra) == requirements
+    for requirement in project["dependencies"]:
+        assert re.fullmatch(r"[\w.-]+(>=[\d.]+)?(,<[\d.]+)?", requirement), (
+            f"only >= and < are checked: {requirement}"
+        )
+    with pytest.raises(ValueError, match="no list 'dev' under"):
+        dependencies.read_requirements(ROOT, "dev")
+
+
+def test_what_is_missing_is_named_with_the_version_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"old": "1.9.1", "vendor": "2.1.0a0+32f93b1", "new": "3.0", "broken": "2.1"}
+
+    def version(name: str) -> str:
+        if name not in versions:
+            raise dependencies.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(dependencies.metadata, "version", version)
+    requirements = ["absent>=1", "old>=1.10", "vendor>=2.1", "new>=1,<3"]
+    assert dependencies.missing_from_this_python(requirements, import_them=True) == [
+        "absent is not installed",
+        "old is 1.9.1, not >=1.10",
+        "new is 3.0, not <3",
+    ]
+    (problem,) = dependencies.missing_from_this_python(["broken>=2"], import_them=True)
+    assert problem.startswith("broken cannot be imported (ModuleNotFoundError")
