@@ -61,9 +61,9 @@ def get_arguments(argv=None, checkpoint=None):
     """Return the options: those of the command line, else of --config, else of the checkpoint that is resumed."""
     parser = rd.add_distributed_arguments(build_parser(__doc__))
     parser.add_argument("--accum_steps", type=int, default=1, help="micro batches per optimizer step (default: 1)")
-    parser.add_argument("--sync_bn", action="store_true", help="BatchNorm statistics over the batches of all GPUs")
-    parser.add_argument("--dry_run", action="store_true", help="one step and one validation batch; writes nothing")
-    return parse_options(parser, argv, checkpoint and checkpoint.get("options"))
+    parser.add_argument("--sync_bn", action="store_true", help="BatchNorm statistics over all GPUs (default: off)")
+    parser.add_argument("--dry_run", action="store_true", help="one step of each kind, writes nothing (default: off)")
+    return parse_options(parser, argv, checkpoint and rd.without_twins(checkpoint.get("options", {})))
 
 
 def find_checkpoint(args):
@@ -319,7 +319,7 @@ def predict(args, checkpoint):
     images = ImagesToPredict(args.predict_path) if args.predict_path else get_dataloader(args, plan, "val").dataset
     output = Path(args.output or checkpoint["path"].parent / "predictions")
     output.mkdir(parents=True, exist_ok=True)
-    loader = rd.shard_eval_loader(DataLoader(images, num_workers=args.workers))
+    loader = rd.shard_eval_loader(DataLoader(images, **rd.loader_workers(args.workers)))
     for batch in tqdm(loader, desc="predict", disable=not rd.is_main_process()):
         mask = model(batch["image"].to(device)).argmax(1)[0].cpu()
         save_index_png(mask, output / f"{batch['name'][0]}_index.png")

@@ -36,9 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--numclasses", type=int, help="classes of --dataset (default: its own number)")
     parser.add_argument("--crop_size", type=int, default=0, help="pixels, 0 = the dataset's own (default 0)")
     parser.add_argument("--batchsize", type=int, default=16, help="images per batch (default 16)")
-    parser.add_argument(
-        "--workers", type=int, nargs="+", default=[0, 1, 2], help="worker counts (default 0 1 2)"
-    )
+    parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2], help="worker counts (default 0 1 2)")
     parser.add_argument("--images", type=int, default=640, help="images per measurement (default 640)")
     parser.add_argument("--repeats", type=int, default=5, help="measurements, the median counts (default 5)")
     return parser
@@ -46,10 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def print_environment() -> None:
     """Print what the figures depend on."""
-    print(
-        f"python {platform.python_version()} | torch {torch.__version__} | "
-        f"torchvision {torchvision.__version__}"
-    )
+    print(f"python {platform.python_version()} | torch {torch.__version__} | torchvision {torchvision.__version__}")
     print(f"{platform.machine()} | {os.cpu_count()} CPUs | threads per process: {torch.get_num_threads()}")
 
 
@@ -74,9 +69,7 @@ def measure_loader(
 
 def measure_steps(dataset: SegmentationDataset, images: int, repeats: int) -> dict[str, float]:
     """Return the median time in ms per image of loading and of each transform, in order, without workers."""
-    steps: list[tuple[str, Callable[..., Any]]] = [
-        (type(step).__name__, step) for step in dataset.transform.transforms
-    ]
+    steps: list[tuple[str, Callable[..., Any]]] = [(type(step).__name__, step) for step in dataset.transform.transforms]
     runs: dict[str, list[float]] = {name: [] for name in ["load", *(name for name, _ in steps)]}
     for _ in range(repeats):
         totals = dict.fromkeys(runs, 0.0)

@@ -55,8 +55,9 @@ def measure(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as logdir:
         alone = make_trainer(args, logdir, world_size=1) if os.environ["RANK"] == "0" else None
         dist.init_process_group("gloo")
-        ours, by_hand = make_trainer(args, logdir, world_size=2), HandwrittenLoop(
-            args.layers, args.crop_size, args.batchsize, args.steps
+        ours, by_hand = (
+            make_trainer(args, logdir, world_size=2),
+            HandwrittenLoop(args.layers, args.crop_size, args.batchsize, args.steps),
         )
         rounds = []
         for _ in range(args.rounds + 1):
@@ -92,7 +93,6 @@ def run_epoch(trainer: Any) -> float:
 
     started = time.perf_counter()
     trainer.train_one_epoch(Interruption())
-    trainer.epoch, trainer.step = trainer.epoch + 1, 0
     return time.perf_counter() - started
 
 

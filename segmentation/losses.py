@@ -20,8 +20,8 @@ def cross_entropy_sum(logits: Tensor, label: Tensor, label_smoothing: float = 0.
     """Sum the cross entropy over the valid pixels, in float32 whatever the dtype of the logits.
 
     logits: (N, C, H, W) float; label: (N, H, W) int64, IGNORE_INDEX = not counted.
-    Returns a float32 scalar (float64 for float64 logits); exactly 0, with a zero gradient, if every pixel is ignored. Divide it by
-    `num_valid_pixels` for the mean.
+    Returns a float32 scalar (float64 for float64 logits); exactly 0, with a zero gradient, if every pixel is ignored.
+    Divide it by `num_valid_pixels` for the mean.
 
     Raises ValueError if the shapes do not match or, on the CPU, if a label is not a class of the logits
     (an accelerator reports that asynchronously, in its own words).

@@ -42,11 +42,7 @@ class ConfusionMatrix:
         # The ignored label gets rows of its own, cut off after counting: cheaper than masking the pixels.
         pairs = (label.long() * self.num_classes).add_(prediction)
         rows = IGNORE_INDEX + 1
-        counts = (
-            torch.bincount(pairs.flatten(), minlength=rows * self.num_classes)
-            .view(rows, self.num_classes)
-            .cpu()
-        )
+        counts = torch.bincount(pairs.flatten(), minlength=rows * self.num_classes).view(rows, self.num_classes).cpu()
         stray = counts[self.num_classes : IGNORE_INDEX].sum(dim=1)
         if stray.any():
             value = self.num_classes + int(stray.nonzero()[0])
@@ -61,9 +57,7 @@ class ConfusionMatrix:
     def _check_range(what: str, values: torch.Tensor, highest: int) -> None:
         low, high = (int(value) for value in torch.aminmax(values))
         if low < 0 or high > highest:
-            raise ValueError(
-                f"{what} contains the value {low if low < 0 else high}; allowed are 0..{highest}"
-            )
+            raise ValueError(f"{what} contains the value {low if low < 0 else high}; allowed are 0..{highest}")
 
     def iou(self) -> torch.Tensor:
         """Return intersection over union per class, (C,) float64; nan for a class that never occurs."""

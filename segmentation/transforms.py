@@ -63,13 +63,9 @@ class RandomScaleCrop(nn.Module):
     def __init__(self, crop_size: int, scale: tuple[float, float] = (0.5, 2.0)) -> None:
         super().__init__()
         if crop_size < 1:
-            raise ValueError(
-                f"crop_size must be a positive number of pixels, got {crop_size}; use for example 64"
-            )
+            raise ValueError(f"crop_size must be a positive number of pixels, got {crop_size}; use for example 64")
         if not 0 < scale[0] <= scale[1]:
-            raise ValueError(
-                f"scale must be (low, high) with 0 < low <= high, got {scale}; use for example (0.5, 2.0)"
-            )
+            raise ValueError(f"scale must be (low, high) with 0 < low <= high, got {scale}; use for example (0.5, 2.0)")
         self.crop_size = crop_size
         self.scale = scale
 
@@ -154,9 +150,7 @@ class ToPlainTensors(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         label_int = label.as_subclass(torch.Tensor).to(torch.int64, copy=True)
         pseudo_int = (
-            label_int.clone()
-            if pseudo is None
-            else pseudo.as_subclass(torch.Tensor).to(torch.int64, copy=True)
+            label_int.clone() if pseudo is None else pseudo.as_subclass(torch.Tensor).to(torch.int64, copy=True)
         )
         return image.as_subclass(torch.Tensor).contiguous(), label_int, pseudo_int
 

@@ -21,9 +21,7 @@ def palette(num_classes: int) -> np.ndarray:
     kit).
     """
     if not 0 <= num_classes <= 256:
-        raise ValueError(
-            f"num_classes must be between 0 and 256, got {num_classes}; a palette has 256 entries"
-        )
+        raise ValueError(f"num_classes must be between 0 and 256, got {num_classes}; a palette has 256 entries")
     index = np.arange(num_classes)
     colors = np.zeros((num_classes, 3), dtype=np.uint8)
     for bit in range(8):
@@ -34,9 +32,7 @@ def palette(num_classes: int) -> np.ndarray:
 def _to_index_array(mask: ArrayLike) -> np.ndarray:
     array = mask.detach().cpu().numpy() if isinstance(mask, torch.Tensor) else np.asarray(mask)
     if array.ndim != 2:
-        raise ValueError(
-            f"a mask must be (H, W), got shape {array.shape}; pass one image of the batch at a time"
-        )
+        raise ValueError(f"a mask must be (H, W), got shape {array.shape}; pass one image of the batch at a time")
     if array.size and not (array.min() >= 0 and array.max() <= 255):
         raise ValueError(f"mask values must be 0..255, got {array.min()}..{array.max()}; pass class indices")
     return np.ascontiguousarray(array.astype(np.uint8))
@@ -63,8 +59,5 @@ def panel(image: torch.Tensor, label: torch.Tensor, prediction: torch.Tensor) ->
         )
     photo = denormalize(image.detach().cpu().float()).mul(255.0).round().to(torch.uint8)
     colors = torch.from_numpy(palette(256))
-    masks = [
-        colors[torch.from_numpy(_to_index_array(mask)).long()].permute(2, 0, 1)
-        for mask in (label, prediction)
-    ]
+    masks = [colors[torch.from_numpy(_to_index_array(mask)).long()].permute(2, 0, 1) for mask in (label, prediction)]
     return torch.cat([photo, *masks], dim=2)

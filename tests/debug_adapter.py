@@ -36,9 +36,7 @@ class Stop:
     def evaluate(self, expression: str) -> str:
         """Return what the expression is in the innermost frame, as the debug console shows it."""
         frames = self.session.request("stackTrace", threadId=self.thread_id, levels=1)["stackFrames"]
-        answer = self.session.request(
-            "evaluate", expression=expression, frameId=frames[0]["id"], context="repl"
-        )
+        answer = self.session.request("evaluate", expression=expression, frameId=frames[0]["id"], context="repl")
         return answer["result"]
 
     def location(self) -> tuple[str, int]:
@@ -54,9 +52,7 @@ class Stop:
 class Session:
     """One debug session: one connection to the adapter, one debugged process."""
 
-    def __init__(
-        self, editor: Editor, reader: BinaryIO, writer: BinaryIO, on_close: Callable[[], Any]
-    ) -> None:
+    def __init__(self, editor: Editor, reader: BinaryIO, writer: BinaryIO, on_close: Callable[[], Any]) -> None:
         self.editor, self._reader, self._writer, self._on_close = editor, reader, writer, on_close
         self._next_number, self._write_lock = 1, threading.Lock()
         self._answers: dict[int, Message] = {}
@@ -95,9 +91,7 @@ class Session:
             supportsStartDebuggingRequest=True,
         )
         started = self.send(command, **configuration)
-        self.editor.wait_for(
-            lambda: self.initialized or self._answers.get(started), "the event `initialized`"
-        )
+        self.editor.wait_for(lambda: self.initialized or self._answers.get(started), "the event `initialized`")
         for path, lines in self.editor.breakpoints.items():
             breakpoints = [{"line": line} for line in lines]
             self.request("setBreakpoints", source={"path": str(path)}, breakpoints=breakpoints)
@@ -268,9 +262,7 @@ class Editor:
         if command == "startDebugging":
             # In a thread: this one has to read on, or the reporting session would stand still.
             configuration = arguments["configuration"]
-            threading.Thread(
-                target=self._attach, args=(arguments["request"], configuration), daemon=True
-            ).start()
+            threading.Thread(target=self._attach, args=(arguments["request"], configuration), daemon=True).start()
         return {}
 
     def _attach(self, command: str, configuration: Message) -> None:

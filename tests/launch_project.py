@@ -99,7 +99,5 @@ class Project:
 
 def _options(arguments: list[str]) -> dict[str, str]:
     return dict(
-        argument[2:].split("=", 1)
-        for argument in arguments
-        if argument.startswith("--n") or "master" in argument
+        argument[2:].split("=", 1) for argument in arguments if argument.startswith("--n") or "master" in argument
     )

@@ -153,9 +153,7 @@ def test_a_taken_port_is_an_error_where_the_processes_meet(project: Project) -> 
         assert f"MASTER_PORT={port} is already in use on this machine" in ended.stderr
         # Another machine listens on it: here it may well be taken.
         other = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1"}
-        assert (
-            project.launched("train_torchrun.sh", MASTER_PORT=port, **other)["options"]["master_port"] == port
-        )
+        assert project.launched("train_torchrun.sh", MASTER_PORT=port, **other)["options"]["master_port"] == port
     assert project.launched("train_torchrun.sh", MASTER_PORT=port)["options"]["master_port"] == port
 
 

@@ -112,15 +112,11 @@ def test_an_environment_that_is_not_ours_is_left_alone(installable: Project) -> 
     (installable.root / ".venv").mkdir()
     (installable.root / ".venv" / "precious").touch()
     ended = installable.run("show.sh")
-    assert (
-        ended.returncode == 2 and ".venv has no working bin/python >= 3.9; remove that folder" in ended.stderr
-    )
+    assert ended.returncode == 2 and ".venv has no working bin/python >= 3.9; remove that folder" in ended.stderr
     assert (installable.root / ".venv" / "precious").exists()
 
 
-def test_a_failed_installation_says_so_and_is_known_to_be_unfinished(
-    installable: Project, tmp_path: Path
-) -> None:
+def test_a_failed_installation_says_so_and_is_known_to_be_unfinished(installable: Project, tmp_path: Path) -> None:
     (tmp_path / "wheels" / "standin-1.2-py3-none-any.whl").unlink()
     ended = installable.run("show.sh")
     assert ended.returncode == 2 and "error: installing the dependencies failed" in ended.stderr
@@ -131,9 +127,7 @@ def test_a_failed_installation_says_so_and_is_known_to_be_unfinished(
 def test_a_python_that_cannot_make_environments_is_an_error_with_the_remedy(
     installable: Project, tmp_path: Path
 ) -> None:
-    (tmp_path / "ensurepip.py").write_text(
-        "raise ImportError('No module named ensurepip')\n"
-    )  # as Debian's python3
+    (tmp_path / "ensurepip.py").write_text("raise ImportError('No module named ensurepip')\n")  # as Debian's python3
     ended = installable.run("show.sh", PYTHONPATH=str(tmp_path))
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     assert ended.returncode == 2
@@ -151,9 +145,7 @@ def test_the_lists_of_pyproject_are_read_as_a_toml_parser_reads_them() -> None:
     for extra, requirements in project["optional-dependencies"].items():
         assert dependencies.read_requirements(ROOT, extra) == requirements
     for requirement in project["dependencies"]:
-        assert re.fullmatch(r"[\w.-]+(>=[\d.]+)?(,<[\d.]+)?", requirement), (
-            f"only >= and < are checked: {requirement}"
-        )
+        assert re.fullmatch(r"[\w.-]+(>=[\d.]+)?(,<[\d.]+)?", requirement), f"only >= and < are checked: {requirement}"
     with pytest.raises(ValueError, match="no list 'dev' under"):
         dependencies.read_requirements(ROOT, "dev")
 

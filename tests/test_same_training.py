@@ -131,7 +131,16 @@ def test_accumulation_communicates_once_per_step(ranks: Any) -> None:
 @pytest.mark.parametrize(
     "extra",
     [
-        ["--model_type", "deeplabv3p_lorm", "--dataset", "synthetic_scribble", "--ema_decay", "0.9", "--clip_grad", "1"],
+        [
+            "--model_type",
+            "deeplabv3p_lorm",
+            "--dataset",
+            "synthetic_scribble",
+            "--ema_decay",
+            "0.9",
+            "--clip_grad",
+            "1",
+        ],
         ["--model_type", "deeplabv2", "--label_smooth", "0.1", "--amp", "bf16", "--sched", "poly", "--channels_last"],
     ],
     ids=["lorm", "bf16"],

@@ -19,7 +19,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 from training import SMALL, run_training
 
-from retrofit.distributed import broadcast_object, get_rank, load_checkpoint, save_checkpoint, split_random_streams
+from retrofit.distributed import (
+    broadcast_object,
+    get_rank,
+    load_checkpoint,
+    save_checkpoint,
+    seed_everything,
+    split_random_streams,
+)
 
 
 def make_trainer(*arguments: str, checkpoint: Any = None) -> Any:
@@ -28,7 +35,7 @@ def make_trainer(*arguments: str, checkpoint: Any = None) -> Any:
 
     logdir = broadcast_object(tempfile.mkdtemp())
     args = train.get_arguments([*SMALL, "--batchsize", "4", "--logdir", logdir, *arguments])
-    train.seed_everything(args.seed)
+    seed_everything(args.seed)
     return train.Trainer(args, checkpoint)
 
 
@@ -157,7 +164,6 @@ def test_7_a_step_leaves_its_batch_alone(ranks: Any) -> None:
 # 8. GradScaler was made anew in every epoch, and the optimizer was saved but nothing could be resumed from it.
 def scale_over_epochs_and_resume() -> dict[str, Any]:
     import train
-
     from retrofit.distributed import read_checkpoint
     from retrofit.distributed.resume import checkpoints_in
 
@@ -170,11 +176,11 @@ def scale_over_epochs_and_resume() -> dict[str, Any]:
         trainer.train()
         path = checkpoints_in(trainer.folder)[0]
         resumed = make_trainer("--epochs", "3", "--val_epoch", "99", "--batchsize", "80")
-        resumed.load(read_checkpoint(path))
+        resumed.load({**read_checkpoint(path), "path": path})
     momenta = [state["momentum_buffer"] for state in trainer.optimizer.state_dict()["state"].values()]
     restored = [state["momentum_buffer"] for state in resumed.optimizer.state_dict()["state"].values()]
     return {
-        "steps": trainer.steps_per_epoch * 2,
+        "steps": trainer.epochs.steps_per_epoch * 2,
         "scale": trainer.scaler.get_scale(),
         "resumed_scale": resumed.scaler.get_scale(),
         "same_momentum": all(map(torch.equal, momenta, restored)) and len(momenta) > 50,
@@ -223,12 +229,11 @@ class RandomNumbers(Dataset):
 
 
 def draw_augmentation(num_workers: int) -> list[list[float]]:
-    import train
+    from retrofit.distributed import loader_workers, shard_loader
 
-    from retrofit.distributed import shard_loader
-
-    train.seed_everything(1000)
-    loader = shard_loader(DataLoader(RandomNumbers(), batch_size=2, shuffle=True, num_workers=num_workers), seed=1000)
+    seed_everything(1000)
+    loader = DataLoader(RandomNumbers(), batch_size=2, shuffle=True, **loader_workers(num_workers))
+    loader = shard_loader(loader, seed=1000)
     split_random_streams(1000)
     return [row for batch in loader for row in batch.tolist()]
 

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+from retrofit.distributed import seed_everything
+
 SMALL = ["--layers", "18", "--crop_size", "32", "--epochs", "1", "--workers", "0"]
 
 
@@ -67,9 +69,10 @@ def run_training(arguments: list[str], length: int | None = None, float64: bool 
 
     with tempfile.TemporaryDirectory() as logdir:
         args = train.get_arguments([*SMALL, "--val_epoch", "1000", "--logdir", logdir, *arguments])
-        train.seed_everything(args.seed)
-        with mock.patch.object(utils, "build_dataset", small_dataset), mock.patch.object(
-            utils, "build_model", double_build_model if float64 else build_model
+        seed_everything(args.seed)
+        with (
+            mock.patch.object(utils, "build_dataset", small_dataset),
+            mock.patch.object(utils, "build_model", double_build_model if float64 else build_model),
         ):
             trainer = Recorder(args)
             status = trainer.train()

@@ -3,9 +3,9 @@
 Without a launcher every function is the identity, so one script serves one process and many.
 """
 
-from .arguments import add_distributed_arguments, distributed_options, without_place
+from .arguments import add_distributed_arguments, distributed_options, without_place, without_twins
 from .checkpoint import load_checkpoint, load_weights, read_checkpoint, restore_checkpoint, save_checkpoint
-from .data import EvaluationSampler, ShardedSampler, shard_eval_loader, shard_loader
+from .data import EvaluationSampler, ShardedSampler, loader_workers, shard_eval_loader, shard_loader
 from .environment import DistributedEnvironment, read_environment
 from .epochs import ResumableEpochs
 from .failure import report_failure
@@ -70,6 +70,7 @@ __all__ = [
     "is_newest_checkpoint",
     "load_checkpoint",
     "load_weights",
+    "loader_workers",
     "main_process_first",
     "on_main_process",
     "plan_batch",
@@ -94,5 +95,6 @@ __all__ = [
     "split_random_streams",
     "unwrap_model",
     "without_place",
+    "without_twins",
     "wrap_model",
 ]

@@ -101,6 +101,13 @@ def without_place(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in PLACE_FLAGS}
 
 
+def without_twins(options: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return a checkpoint's `options` without those that the environment sets now: a twin wins over the past."""
+    environ = os.environ if environ is None else environ
+    now = {flag.name for flag in RUNTIME_FLAGS if environ.get(flag.environment_twin)}
+    return {name: value for name, value in options.items() if name not in now}
+
+
 def _read_twin(flag: RuntimeFlag, environ: Mapping[str, str]) -> Any:
     text = environ.get(flag.environment_twin)
     if text is None or text == "":

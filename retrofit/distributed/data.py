@@ -1,8 +1,9 @@
-"""Share a DataLoader out over the ranks: training shards and exact evaluation shards."""
+"""Share a DataLoader out over the ranks: training shards, exact evaluation shards, workers."""
 
 from __future__ import annotations
 
 import copy
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -132,6 +133,27 @@ def _without_generator(sampler: Any) -> Any:
     if getattr(sampler, "generator", None) is not None:
         sampler.generator = None
     return sampler
+
+
+def loader_workers(num_workers: int) -> dict[str, Any]:
+    """Return the DataLoader settings that start `num_workers` workers safely on a rank; `DataLoader(..., **these)`.
+
+    In a process group workers come from a fork server, and leave SIGINT and SIGTERM to their rank. A plain fork copies
+    a process in which gloo or nccl threads run, and on CPython up to 3.11 the child waits forever when one of them
+    was just entering the interpreter. The dataset must be picklable. Outside a group nothing but the number is set.
+    """
+    if num_workers == 0 or not is_distributed():
+        return {"num_workers": num_workers}
+    return {
+        "num_workers": num_workers,
+        "multiprocessing_context": "forkserver",
+        "worker_init_fn": _leave_signals_to_the_rank,
+    }
+
+
+def _leave_signals_to_the_rank(worker_id: int) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _require_map_style(loader: DataLoader) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from .process_group import get_rank, get_world_size, is_distributed
 
 F = TypeVar("F", bound=Callable[..., Any])
 FIRST_FAILURE_KEY = "retrofit/first_failure"
+# What a rank's own collective says when its peer has gone (gloo, nccl): the cause is in the peer's message.
+LOST_CONNECTION = re.compile(r"onnection (closed|reset)|Broken pipe|remote process exited|communicator was aborted")
 
 
 def report_failure(main: F) -> F:
@@ -44,13 +47,14 @@ def _report(error: Exception) -> bool:
     """Print this rank's part of the story and return whether it is the cause: torchrun's report is for that one."""
     rank, mark = get_rank(), f"[rank {get_rank()}/{get_world_size()}]"
     first = _first_failed_rank()
-    is_cause = first in (None, rank)
+    is_cause = first == rank or (first is None and not LOST_CONNECTION.search(str(error)))
     if is_cause:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         lines = [f"{mark} {line}" for line in text.rstrip().splitlines()]
     else:
-        lines = [f"{mark} stopped: rank {first} failed first, see its message ({type(error).__name__} here)"]
-    print("\n".join(lines), file=sys.stderr, flush=True)
+        who = "another rank" if first is None else f"rank {first}"
+        lines = [f"{mark} stopped: {who} failed first, see its message ({type(error).__name__} here)"]
+    print("\n" + "\n".join(lines), file=sys.stderr, flush=True)  # a progress bar leaves its line open
     return is_cause
 
 

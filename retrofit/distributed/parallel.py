@@ -137,9 +137,15 @@ def broadcast_buffers(model: nn.Module) -> None:
 
     DDP does this at the start of each training forward; before an evaluation the last step's update is still local.
     """
-    if is_distributed():
-        for buffer in unwrap_model(model).buffers():
-            dist.broadcast(buffer, src=0)
+    if not is_distributed():
+        return
+    buffers = list(unwrap_model(model).buffers())
+    for dtype in sorted({buffer.dtype for buffer in buffers}, key=str):
+        same = [buffer for buffer in buffers if buffer.dtype == dtype]
+        packed = torch.cat([buffer.flatten() for buffer in same])
+        dist.broadcast(packed, src=0)
+        for buffer, part in zip(same, packed.split([buffer.numel() for buffer in same])):
+            buffer.copy_(part.view_as(buffer))
 
 
 _forward_depth = 0

@@ -9,7 +9,7 @@ from typing import Any
 
 from .checkpoint import copy_atomically, read_checkpoint, save_checkpoint
 from .output import print_main
-from .process_group import barrier, is_main_process
+from .process_group import is_main_process
 from .reduce import broadcast_object, raise_together
 
 # Named by position, not by step: steps are counted differently at another world size.
@@ -27,12 +27,16 @@ def save_position(folder: Path, epoch: int, samples: int, *, is_best: bool, **co
     """
     path = folder / CHECKPOINT_NAME.format(epoch=epoch, samples=samples)
     save_checkpoint(path=path, epoch=epoch, **content)
+    error: OSError | None = None
     if is_main_process():
-        if is_best:
-            copy_atomically(path, folder / BEST_NAME)
-        for old in checkpoints_in(folder)[KEEP_LAST:]:
-            old.unlink()
-    barrier()
+        try:
+            if is_best:
+                copy_atomically(path, folder / BEST_NAME)
+            for old in checkpoints_in(folder)[KEEP_LAST:]:
+                old.unlink()
+        except OSError as failure:
+            error = failure
+    raise_together(error)
     return path
 
 

@@ -62,21 +62,15 @@ def build_dataset(
     """
     _check_name(name)
     if crop_size < 0:
-        raise ValueError(
-            f"crop_size must be a number of pixels, got {crop_size}; use 0 for the dataset's own"
-        )
+        raise ValueError(f"crop_size must be a number of pixels, got {crop_size}; use 0 for the dataset's own")
     if name.startswith("synthetic"):
-        return SyntheticShapes(
-            split, num_classes, crop_size, seed, length, scribble=name.endswith("scribble")
-        )
+        return SyntheticShapes(split, num_classes, crop_size, seed, length, scribble=name.endswith("scribble"))
     if length is not None:
         raise ValueError(
             f"length is {length}, but dataset {name!r} is read from files; it is for synthetic datasets only"
         )
     if not root or not str(root).strip():
-        raise ValueError(
-            f"dataset {name!r} is read from files, but its folder is {root!r}; pass --dataset_path"
-        )
+        raise ValueError(f"dataset {name!r} is read from files, but its folder is {root!r}; pass --dataset_path")
     path = Path(root)
     if name == "folder":
         return build_folder(path, split, num_classes, crop_size)

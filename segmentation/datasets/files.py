@@ -43,14 +43,11 @@ def require_folder(path: Path, what: str) -> Path:
 def list_images(folder: Path) -> list[Path]:
     """Return the image files of a folder, sorted by name. Raises if there is none, or one stem twice."""
     files = sorted(
-        path
-        for path in folder.iterdir()
-        if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
+        path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
     )
     if not files:
         raise FileNotFoundError(
-            f"folder {folder} holds no image; put files with one of the endings "
-            f"{' '.join(IMAGE_SUFFIXES)} there"
+            f"folder {folder} holds no image; put files with one of the endings {' '.join(IMAGE_SUFFIXES)} there"
         )
     seen: dict[str, Path] = {}
     for path in files:
@@ -83,9 +80,7 @@ def read_image(path: str | Path) -> tv_tensors.Image:
     Raises RuntimeError with the path if the file is truncated, damaged or no image; ValueError if it is a
     16-bit one.
     """
-    array, mode = _decode(
-        Path(path), "image", "the file is truncated, damaged or not an image: replace or remove it"
-    )
+    array, mode = _decode(Path(path), "image", "the file is truncated, damaged or not an image: replace or remove it")
     if mode in DEEP_MODES:
         raise ValueError(f"image {path} has more than 8 bits per pixel (mode {mode}); convert it to 8 bits")
     return tv_tensors.Image(torch.from_numpy(array).permute(2, 0, 1))
@@ -182,8 +177,7 @@ class FileDataset(SegmentationDataset):
         record = self.records[index]
         image = read_image(record.image)
         masks = [
-            read_mask(path, self.num_classes, self.void) if path else None
-            for path in (record.mask, record.pseudo)
+            read_mask(path, self.num_classes, self.void) if path else None for path in (record.mask, record.pseudo)
         ]
         for path, mask in zip((record.mask, record.pseudo), masks):
             if mask is not None and mask.shape != image.shape[1:]:

@@ -36,9 +36,7 @@ def _background_stroke(size: int, rng: np.random.Generator) -> np.ndarray:
     return points if rng.random() < 0.5 else points[:, ::-1]
 
 
-def scribble_label(
-    label: np.ndarray, owner: np.ndarray, shapes: list[Shape], rng: np.random.Generator
-) -> np.ndarray:
+def scribble_label(label: np.ndarray, owner: np.ndarray, shapes: list[Shape], rng: np.random.Generator) -> np.ndarray:
     """Keep a thin stroke per visible region of a dense label (S, S) uint8, background too; 255 elsewhere.
 
     A stroke that misses its region (most of it covered by another shape) is replaced by a short dash inside.

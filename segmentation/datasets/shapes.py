@@ -160,9 +160,7 @@ def image_generator(seed: int, split: str, index: int, *stream: int) -> np.rando
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed % 2**64, spawn_key=key)))
 
 
-def generate(
-    seed: int, split: str, index: int, size: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[Shape]]:
+def generate(seed: int, split: str, index: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[Shape]]:
     """Generate one image from the arguments alone: (image (3, S, S), label, owner (S, S), shapes), uint8.
 
     owner: 0 = background, i = the i-th shape of the list, as far as visible.

@@ -57,11 +57,7 @@ def read_list(voc: Path, names: tuple[str, ...]) -> tuple[Path, list[str]]:
     for name in names:
         path = folder / f"{name}.txt"
         if path.is_file():
-            ids = [
-                Path(line.split()[0]).stem
-                for line in path.read_text(encoding="utf-8").splitlines()
-                if line.strip()
-            ]
+            ids = [Path(line.split()[0]).stem for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
             if not ids:
                 raise ValueError(f"list {path} is empty; write one image id per line")
             return path, ids
@@ -97,9 +93,7 @@ def voc_records(root: Path, split: str, scribble: bool = False) -> list[Record]:
     pseudo = None
     if scribble and split == "train":
         found = _optional_folder(SCRIBBLES, voc, root)
-        masks = require_folder(
-            found or voc / SCRIBBLES, "the scribbles belong there, one <image id>.png per image"
-        )
+        masks = require_folder(found or voc / SCRIBBLES, "the scribbles belong there, one <image id>.png per image")
         pseudo = _optional_folder(PSEUDO_LABELS, voc, root)
     require_folder(masks, "the masks belong there, one <image id>.png per image")
     has_aug = split == "train" and (scribble or masks == aug)
@@ -118,11 +112,7 @@ def voc_records(root: Path, split: str, scribble: bool = False) -> list[Record]:
     ]
 
 
-def build_voc(
-    root: Path, split: str, num_classes: int, crop_size: int, scribble: bool = False
-) -> FileDataset:
+def build_voc(root: Path, split: str, num_classes: int, crop_size: int, scribble: bool = False) -> FileDataset:
     """Build VOC 2012; with `scribble`, training labels are strokes (rest 255), validation stays dense."""
     check_split(split)
-    return FileDataset(
-        voc_records(root, split, scribble), split, num_classes, VOC_NAMES, crop_size or CROP_SIZE
-    )
+    return FileDataset(voc_records(root, split, scribble), split, num_classes, VOC_NAMES, crop_size or CROP_SIZE)

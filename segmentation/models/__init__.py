@@ -32,9 +32,5 @@ def build_model(model_type: str, layers: int, num_classes: int, model_path: str 
     is_v3plus = model_type.startswith("deeplabv3p")
     backbone = ResNetBackbone(layers, output_stride=16 if is_v3plus else 8)
     load_backbone_weights(backbone, layers, model_path)
-    head: nn.Module
-    if is_v3plus:
-        head = DeepLabV3PlusHead(backbone, num_classes)
-    else:
-        head = DeepLabV2Head(backbone.high_channels, num_classes)
+    head = DeepLabV3PlusHead(backbone, num_classes) if is_v3plus else DeepLabV2Head(backbone.high_channels, num_classes)
     return DeepLab(backbone, head, num_classes, has_lorm=model_type.endswith("_lorm"))

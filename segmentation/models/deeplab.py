@@ -53,8 +53,7 @@ class DeepLabV2Head(nn.Module):
     def __init__(self, in_channels: int, num_classes: int) -> None:
         super().__init__()
         self.branches = nn.ModuleList(
-            nn.Conv2d(in_channels, num_classes, kernel_size=3, padding=rate, dilation=rate)
-            for rate in self.RATES
+            nn.Conv2d(in_channels, num_classes, kernel_size=3, padding=rate, dilation=rate) for rate in self.RATES
         )
         for branch in self.branches:
             assert isinstance(branch, nn.Conv2d) and branch.bias is not None

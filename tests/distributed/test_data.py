@@ -24,6 +24,7 @@ from retrofit.distributed import (
     EvaluationSampler,
     ShardedSampler,
     get_rank,
+    loader_workers,
     seed_everything,
     shard_eval_loader,
     shard_loader,
@@ -309,7 +310,12 @@ def augmentation_stream(seed, num_workers, with_generator):
     seed_everything(seed)
     generator = torch.Generator().manual_seed(seed) if with_generator else None
     loader = DataLoader(
-        RandomNumbers(12), batch_size=2, shuffle=True, num_workers=num_workers, generator=generator, drop_last=True
+        RandomNumbers(12),
+        batch_size=2,
+        shuffle=True,
+        generator=generator,
+        drop_last=True,
+        **loader_workers(num_workers),
     )
     loader = shard_loader(loader, seed=seed)
     split_random_streams(seed)

@@ -15,6 +15,7 @@ from retrofit.distributed import (
     ResumableEpochs,
     gather_objects,
     get_rng_state,
+    loader_workers,
     seed_everything,
     set_rng_state,
     shard_loader,
@@ -33,7 +34,7 @@ class RandomNumbers(Dataset):
 
 
 def make_epochs(num_workers=0, accum_steps=1):
-    loader = DataLoader(RandomNumbers(), batch_size=2, shuffle=True, num_workers=num_workers, drop_last=True)
+    loader = DataLoader(RandomNumbers(), batch_size=2, shuffle=True, drop_last=True, **loader_workers(num_workers))
     return ResumableEpochs(shard_loader(loader), accum_steps)
 
 

@@ -35,7 +35,6 @@ def test_the_first_signal_counts():
     with Interruption() as interruption:
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGINT)
     assert interruption.received is signal.SIGINT
 
 

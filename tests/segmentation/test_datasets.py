@@ -29,9 +29,7 @@ SIZE = (40, 30)  # width, height
 
 
 def photo(seed: int, size: tuple[int, int] = SIZE) -> Image.Image:
-    return Image.fromarray(
-        np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
-    )
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
 
 
 def index_mask(seed: int, size: tuple[int, int] = SIZE, classes: int = 3) -> np.ndarray:
@@ -228,10 +226,7 @@ def test_content_is_the_same_in_any_order_and_process(name: str) -> None:
 
 def test_content_depends_on_seed_split_and_index_only() -> None:
     hashes = [
-        content_hash("synthetic", split, [i], seed)
-        for split in ("train", "val")
-        for i in (0, 1)
-        for seed in (0, 1)
+        content_hash("synthetic", split, [i], seed) for split in ("train", "val") for i in (0, 1) for seed in (0, 1)
     ]
     assert len(set(hashes)) == len(hashes)
     torch.manual_seed(77)
@@ -321,9 +316,7 @@ def test_folder_errors_at_construction(tmp_path: Path) -> None:
         build_dataset("folder", tmp_path, "train", 3)
     (tmp_path / "images").mkdir()
     (tmp_path / "masks").mkdir()
-    with pytest.raises(
-        FileNotFoundError, match=r"images holds no image; put files with one of the endings \.jpg"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"images holds no image; put files with one of the endings \.jpg"):
         build_dataset("folder", tmp_path, "train", 3)
     make_folder(tmp_path, 3)
     with pytest.raises(ValueError, match=r"images holds 3 image\(s\), too few to split: every 5th"):
@@ -341,24 +334,16 @@ def test_folder_errors_at_loading(tmp_path: Path) -> None:
     make_folder(tmp_path)
     dataset = build_dataset("folder", tmp_path, "train", 3)
     write(tmp_path / "masks" / "im00.png", index_mask(0, (20, 30)))
-    with pytest.raises(
-        ValueError, match=r"im00\.jpg has 40x30 pixels, but its mask .*im00\.png has 20x30 .*same size"
-    ):
+    with pytest.raises(ValueError, match=r"im00\.jpg has 40x30 pixels, but its mask .*im00\.png has 20x30 .*same size"):
         dataset[0]
     write(tmp_path / "masks" / "im01.png", index_mask(0, classes=8))
-    with pytest.raises(
-        ValueError, match=r"im01\.png contains the value \d, but num_classes is 3; raise --numclasses"
-    ):
+    with pytest.raises(ValueError, match=r"im01\.png contains the value \d, but num_classes is 3; raise --numclasses"):
         dataset[1]
     write(tmp_path / "masks" / "im02.png", photo(0))
-    with pytest.raises(
-        ValueError, match=r"im02\.png is a colour picture \(mode RGB\), not class indices; save it"
-    ):
+    with pytest.raises(ValueError, match=r"im02\.png is a colour picture \(mode RGB\), not class indices; save it"):
         dataset[2]
     (tmp_path / "images" / "im03.jpg").write_bytes(b"no picture")
-    with pytest.raises(
-        RuntimeError, match=r"cannot read image .*im03\.jpg: UnidentifiedImageError.*replace or remove"
-    ):
+    with pytest.raises(RuntimeError, match=r"cannot read image .*im03\.jpg: UnidentifiedImageError.*replace or remove"):
         dataset[3]
     (tmp_path / "images" / "im05.jpg").unlink()
     with pytest.raises(FileNotFoundError, match=r"im05\.jpg does not exist any more"):
@@ -369,12 +354,8 @@ def test_folder_errors_at_loading(tmp_path: Path) -> None:
 # --- files ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("suffix", "options"), [("png", {}), ("jpg", {}), ("jpg", {"progressive": True}), ("bmp", {})]
-)
-def test_a_file_cut_anywhere_raises_or_is_complete(
-    suffix: str, options: dict[str, Any], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("suffix", "options"), [("png", {}), ("jpg", {}), ("jpg", {"progressive": True}), ("bmp", {})])
+def test_a_file_cut_anywhere_raises_or_is_complete(suffix: str, options: dict[str, Any], tmp_path: Path) -> None:
     buffer = io.BytesIO()
     photo(0).save(buffer, {"jpg": "JPEG"}.get(suffix, suffix), **options)
     data = buffer.getvalue()
@@ -471,9 +452,7 @@ def test_voc_is_found_in_the_folder_or_below(below: str, tmp_path: Path) -> None
 
 
 def test_voc_without_images_or_lists(tmp_path: Path) -> None:
-    with pytest.raises(
-        FileNotFoundError, match=r"holds no JPEGImages, nor does VOC2012 in it; give the VOC2012"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"holds no JPEGImages, nor does VOC2012 in it; give the VOC2012"):
         build_dataset("voc", tmp_path, "train", 21)
     make_voc(tmp_path)
     lists = tmp_path / "ImageSets" / "Segmentation"
@@ -484,9 +463,7 @@ def test_voc_without_images_or_lists(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"train\.txt does not exist; it names the images"):
         build_dataset("voc", tmp_path, "train", 21)
     (lists / "val.txt").write_text("c\nzz\nd\n", encoding="utf-8")
-    with pytest.raises(
-        FileNotFoundError, match=r"zz\.jpg does not exist, but .*val\.txt lists zz \(1 of 3 entries"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"zz\.jpg does not exist, but .*val\.txt lists zz \(1 of 3 entries"):
         build_dataset("voc", tmp_path, "val", 21)
     write(tmp_path / "JPEGImages" / "zz.jpg", photo(0))
     with pytest.raises(FileNotFoundError, match=r"SegmentationClass.zz\.png does not exist, but .*lists zz"):
@@ -507,9 +484,7 @@ def test_voc_augmented_masks_and_list(tmp_path: Path) -> None:
 
 def test_voc_scribbles_and_pseudo_labels(tmp_path: Path) -> None:
     make_voc(tmp_path)
-    with pytest.raises(
-        FileNotFoundError, match=r"pascal_2012_scribble does not exist; the scribbles belong there"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"pascal_2012_scribble does not exist; the scribbles belong there"):
         build_dataset("voc_scribble", tmp_path, "train", 21)
     make_voc(tmp_path, scribble=True)
     _, label, pseudo = build_dataset("voc_scribble", tmp_path, "train", 21).load(0)
@@ -517,16 +492,12 @@ def test_voc_scribbles_and_pseudo_labels(tmp_path: Path) -> None:
     assert int((label == IGNORE_INDEX).sum()) == 30 * 40 - 20
     assert pseudo is None
     write(tmp_path / "pseudo_labels" / "a.png", np.full((30, 40), 20, dtype=np.uint8))
-    with pytest.raises(
-        FileNotFoundError, match=r"pseudo_labels.b\.png does not exist, but .*train\.txt lists b"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"pseudo_labels.b\.png does not exist, but .*train\.txt lists b"):
         build_dataset("voc_scribble", tmp_path, "train", 21)
     write(tmp_path / "pseudo_labels" / "b.png", np.full((30, 41), 20, dtype=np.uint8))
     dataset = build_dataset("voc_scribble", tmp_path, "train", 21, crop_size=32)
     assert 20 in check_sample(dataset, 0)["pseudo"].unique().tolist()
-    with pytest.raises(
-        ValueError, match=r"b\.jpg has 40x30 pixels, but its mask .*pseudo_labels.b\.png has 41x30"
-    ):
+    with pytest.raises(ValueError, match=r"b\.jpg has 40x30 pixels, but its mask .*pseudo_labels.b\.png has 41x30"):
         dataset[1]
     val = build_dataset("voc_scribble", tmp_path, "val", 21)
     assert np.array_equal(val[0]["label"].numpy(), index_mask(2, classes=21))
@@ -538,9 +509,7 @@ def test_voc_scribbles_and_pseudo_labels(tmp_path: Path) -> None:
 def test_images_to_predict(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"holds no image"):
         ImagesToPredict(tmp_path)
-    with pytest.raises(
-        FileNotFoundError, match=r"nowhere does not exist; give a folder of images to predict"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"nowhere does not exist; give a folder of images to predict"):
         ImagesToPredict(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="the folder of images to predict is empty"):
         ImagesToPredict("")

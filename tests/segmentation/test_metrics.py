@@ -98,9 +98,7 @@ def test_update_leaves_its_arguments_alone() -> None:
         (0, 300, "label contains the value 300"),
     ],
 )
-def test_a_value_that_is_no_class_is_refused_and_counts_nothing(
-    prediction: int, label: int, message: str
-) -> None:
+def test_a_value_that_is_no_class_is_refused_and_counts_nothing(prediction: int, label: int, message: str) -> None:
     confusion = ConfusionMatrix(4)
     with pytest.raises(ValueError, match=message):
         confusion.update(torch.full((1, 2, 2), prediction), torch.full((1, 2, 2), label))
@@ -109,9 +107,7 @@ def test_a_value_that_is_no_class_is_refused_and_counts_nothing(
 
 
 def test_shapes_must_agree() -> None:
-    with pytest.raises(
-        ValueError, match=r"prediction \(1, 2, 2\) and label \(1, 2, 3\) must both be \(N, H, W\)"
-    ):
+    with pytest.raises(ValueError, match=r"prediction \(1, 2, 2\) and label \(1, 2, 3\) must both be \(N, H, W\)"):
         ConfusionMatrix(4).update(torch.zeros(1, 2, 2).long(), torch.zeros(1, 2, 3).long())
 
 

@@ -75,9 +75,7 @@ def test_every_parameter_receives_a_gradient(model_type: str, layers: int) -> No
     else:
         loss = cross_entropy_sum(output, label)
     loss.backward()
-    assert [
-        name for name, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()
-    ] == []
+    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()] == []
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
@@ -333,18 +331,14 @@ class Opaque:
 
 def test_refused_pickle(tmp_path: Path) -> None:
     torch.save({"model": Opaque()}, tmp_path / "object.pth")
-    with pytest.raises(
-        RuntimeError, match=r"object\.pth was refused by torch\.load\(weights_only=True\) \(Unp"
-    ):
+    with pytest.raises(RuntimeError, match=r"object\.pth was refused by torch\.load\(weights_only=True\) \(Unp"):
         build("deeplabv3p", model_path=str(tmp_path / "object.pth"))
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 a damaged archive", b"\x80\x02"])
 def test_damaged_file(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "damaged.pth").write_bytes(content)
-    with pytest.raises(
-        RuntimeError, match=r"damaged\.pth was refused by torch\.load.*; save the weights alone"
-    ):
+    with pytest.raises(RuntimeError, match=r"damaged\.pth was refused by torch\.load.*; save the weights alone"):
         build("deeplabv3p", model_path=str(tmp_path / "damaged.pth"))
 
 

@@ -57,16 +57,12 @@ def test_image_and_mask_move_together(seed: int, height: int, width: int, crop: 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6), sides, sides, st.integers(16, 130))
-def test_label_and_pseudo_label_move_together_and_gain_no_class(
-    seed: int, height: int, width: int, crop: int
-) -> None:
+def test_label_and_pseudo_label_move_together_and_gain_no_class(seed: int, height: int, width: int, crop: int) -> None:
     torch.manual_seed(seed)
     mask = torch.randint(5, (height, width), dtype=torch.uint8)
     pseudo = torch.where(mask == 3, 4, mask)
     image = torch.randint(256, (3, height, width), dtype=torch.uint8)
-    _, label, out = train_transform(crop)(
-        tv_tensors.Image(image), tv_tensors.Mask(mask), tv_tensors.Mask(pseudo)
-    )
+    _, label, out = train_transform(crop)(tv_tensors.Image(image), tv_tensors.Mask(mask), tv_tensors.Mask(pseudo))
     assert set(label.unique().tolist()) <= {0, 1, 2, 3, 4, IGNORE_INDEX}
     assert torch.equal(torch.where(label == 3, 4, label), out)
 
