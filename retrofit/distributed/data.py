@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import multiprocessing
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -144,11 +146,24 @@ def loader_workers(num_workers: int) -> dict[str, Any]:
     """
     if num_workers == 0 or not is_distributed():
         return {"num_workers": num_workers}
+    # Imported once by the server, not by every worker of every epoch; before its first start, or without effect.
+    multiprocessing.set_forkserver_preload(_imported_packages())
     return {
         "num_workers": num_workers,
         "multiprocessing_context": "forkserver",
         "worker_init_fn": _leave_signals_to_the_rank,
     }
+
+
+def _imported_packages() -> list[str]:
+    """Return the installed modules that this process has imported, down to `package.module.submodule`."""
+    return [
+        name
+        for name, module in list(sys.modules.items())
+        if name.count(".") < 3
+        and "-packages" in (getattr(module, "__file__", None) or "")
+        and not name.startswith(("debugpy", "pydev", "_pydev", "pytest", "_pytest"))  # they would hook into the server
+    ]
 
 
 def _leave_signals_to_the_rank(worker_id: int) -> None:

@@ -1,0 +1,190 @@
+"""The three tasks as a user runs them: train, test and predict, on one process and on two, and what they leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+REPO = Path(__file__).resolve().parent.parent
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+SMALL = ["--layers", "18", "--crop_size", "32", "--batchsize", "32", "--epochs", "2", "--workers", "1", "--lr", "0.02"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def run(*arguments: str, launcher: list[str] | None = None) -> str:
+    command = [*(launcher or [sys.executable]), str(REPO / "train.py"), *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The log folder of a training on two ranks, and what it printed."""
+    logdir = tmp_path_factory.mktemp("trained") / "log"
+    output = run("--distributed", *SMALL, "--logdir", str(logdir), launcher=TORCHRUN)
+    return logdir, output
+
+
+def test_training_ends_with_the_class_table_and_the_summary(trained: tuple[Path, str]) -> None:
+    _, output = trained
+    assert re.search(r"background\s*│\s*0\.\d{4}", output)
+    assert re.search(r"pixel accuracy\s*│\s*0\.\d{4}", output)
+    summary = output[output.rindex("training") :]
+    assert re.search(r"processes\s*│ 2 ", summary)
+    assert re.search(r"global batch\s*│ 64 ", summary)
+    assert re.search(r"images/s\s*│ \d+\.\d", summary)
+    assert "validation, 64 images" in output
+
+
+def test_one_rank_writes_and_only_what_belongs_into_the_folder(trained: tuple[Path, str]) -> None:
+    (folder,) = trained[0].iterdir()
+    assert folder.name == "001_deeplabv3p_r18_synthetic"
+    names = sorted(path.name for path in folder.iterdir())
+    events = [name for name in names if name.startswith("events.")]
+    assert len(events) == 1
+    expected = ["best.pt", "checkpoint_0001_00000000.pt", "checkpoint_0002_00000000.pt"]
+    assert sorted(set(names) - set(events)) == expected
+
+
+def test_tensorboard_reads_the_curves_and_panels(trained: tuple[Path, str]) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (folder,) = trained[0].iterdir()
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    assert {"train/loss", "train/lr", "train/images_per_s", "val/mIoU"} <= set(events.Tags()["scalars"])
+    # 320 images are 5 steps of 64; the x axis counts images.
+    assert [event.step for event in events.Scalars("train/loss")] == [64 * step for step in range(1, 11)]
+    assert [event.step for event in events.Scalars("val/mIoU")] == [320, 640]
+    assert all(event.value > 0 for event in events.Scalars("train/images_per_s"))
+    best = torch.load(folder / "best.pt", weights_only=True)["best_miou"]
+    assert max(event.value for event in events.Scalars("val/mIoU")) == pytest.approx(best)
+    (tag,) = {name.split("/image")[0] for name in events.Tags()["images"]}
+    assert tag.startswith("val/input_label_prediction")
+
+
+def test_tensorboard_serves_the_log_folder(trained: tuple[Path, str], unused_port: int) -> None:
+    command = [sys.executable, "-m", "tensorboard.main", f"--logdir={trained[0]}", f"--port={unused_port}"]
+    server = subprocess.Popen([*command, "--host=127.0.0.1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        tags = _get_json(f"http://127.0.0.1:{unused_port}/data/plugin/scalars/tags", deadline_s=60)
+    finally:
+        server.kill()
+        server.wait()
+    assert "val/mIoU" in tags["001_deeplabv3p_r18_synthetic"]
+
+
+@pytest.fixture
+def unused_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _get_json(url: str, deadline_s: float) -> dict:
+    deadline = time.monotonic() + deadline_s
+    content: dict = {}
+    while not content:  # the server answers before it has read the folder
+        assert time.monotonic() < deadline, f"{url} has no content"
+        time.sleep(0.3)
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                content = json.load(answer)
+        except OSError:
+            continue
+    return content
+
+
+def class_table(output: str) -> list[str]:
+    return re.findall(r"│ ([\w ]+?)\s*│\s*(n/a|\d\.\d{4}) │", output)
+
+
+def test_testing_gives_the_same_table_on_one_process_and_on_two(trained: tuple[Path, str]) -> None:
+    # Without any model option: they come with the checkpoint.
+    arguments = ("--task", "test", "--resume", "auto", "--logdir", str(trained[0]))
+    one, two = run(*arguments), run(*arguments, launcher=TORCHRUN)
+    assert "best.pt" in one
+    assert len(class_table(one)) == 7  # five classes, mIoU, pixel accuracy
+    assert class_table(one) == class_table(two)
+    (folder,) = trained[0].iterdir()
+    best = torch.load(folder / "best.pt", weights_only=True)["best_miou"]
+    assert dict(class_table(one))["mIoU"] == f"{best:.4f}"
+
+
+def test_prediction_is_shared_out_and_complete(trained: tuple[Path, str], tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    rng = np.random.default_rng(0)
+    for number, (height, width) in enumerate([(40, 56), (33, 47), (64, 64), (50, 40), (45, 45)]):
+        Image.fromarray(rng.integers(0, 255, (height, width, 3), dtype=np.uint8)).save(photos / f"photo{number}.jpg")
+    arguments = ("--task", "predict", "--resume", "auto", "--logdir", str(trained[0]), "--predict_path", str(photos))
+    for folder, launcher in (("one", None), ("two", TORCHRUN)):
+        output = run(*arguments, "--output", str(tmp_path / folder), launcher=launcher)
+        assert re.search(r"images\s*│ 5 ", output)
+    names = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert names == sorted(f"photo{n}_{kind}.png" for n in range(5) for kind in ("color", "index"))
+    assert names == sorted(path.name for path in (tmp_path / "two").iterdir())
+    for name in names:
+        one, two = (Image.open(tmp_path / folder / name) for folder in ("one", "two"))
+        assert np.array_equal(np.asarray(one), np.asarray(two))
+    index = Image.open(tmp_path / "one" / "photo1_index.png")
+    assert (index.mode, index.size) == ("P", (47, 33))
+    assert np.asarray(index).max() < 5
+
+
+def test_prediction_without_a_folder_takes_the_validation_images(trained: tuple[Path, str], tmp_path: Path) -> None:
+    run("--task", "predict", "--logdir", str(trained[0]), "--output", str(tmp_path / "out"))
+    assert len(list((tmp_path / "out").glob("*_index.png"))) == 64
+
+
+def test_a_finished_run_is_not_trained_again(trained: tuple[Path, str]) -> None:
+    before = {path: path.stat().st_mtime_ns for path in trained[0].rglob("*.pt")}
+    output = run("--resume", "auto", "--logdir", str(trained[0]), launcher=TORCHRUN)
+    assert re.search(r"epochs\s*│ 2 ", output)
+    assert {path: path.stat().st_mtime_ns for path in trained[0].rglob("*.pt")} == before
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    run(*SMALL, "--dry_run", "--logdir", str(tmp_path / "log"))
+    run("--distributed", "--local_rank=0", *SMALL, "--dry_run", "--logdir", str(tmp_path / "log"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_slurm_tasks_find_each_other(tmp_path: Path, unused_port: int) -> None:
+    """Two processes with the variables that srun sets; SLURM itself is not here, so its part is imitated."""
+    step = {
+        "SLURM_JOB_ID": "4711",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_NODELIST": "localhost",
+    }
+    step.update({"SLURM_STEP_TASKS_PER_NODE": "2", "MASTER_PORT": str(unused_port)})
+    tasks = []
+    for rank in range(2):
+        place = {**ENVIRONMENT, **step, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}
+        command = [sys.executable, str(REPO / "train.py"), "--distributed", *SMALL, "--workers", "0", "--epochs", "1"]
+        tasks.append(
+            subprocess.Popen(
+                [*command, "--logdir", str(tmp_path / "log")],
+                env=place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            )
+        )  # fmt: skip
+    outputs = [task.communicate(timeout=120)[0] for task in tasks]
+    assert [task.returncode for task in tasks] == [0, 0], outputs
+    assert "2 process(es), global batch 64" in outputs[0]
+    assert "global batch" not in outputs[1]
+    assert len(list((tmp_path / "log").iterdir())) == 1
