@@ -168,7 +168,7 @@ class Trainer:
         The mean is over all valid pixels of all ranks; gradients are synchronised once, in the last micro batch.
         """
         valid = sum(num_valid_pixels(batch["label"]) for batch in micro_batches)
-        valid, images = rd.reduce_sum([valid, sum(len(batch["image"]) for batch in micro_batches)])
+        count = rd.reduce_sum_later([valid, sum(len(batch["image"]) for batch in micro_batches)])
         share = 0.0
         for number, batch in enumerate(micro_batches, start=1):
             image, label, pseudo = (batch[k].to(self.device, non_blocking=True) for k in ("image", "label", "pseudo"))
@@ -178,6 +178,7 @@ class Trainer:
                 with autocast(self.device, self.args.amp):
                     output = self.model(image, pseudo)
                 logits, lorm = output if self.model.has_lorm else (output, None)
+                valid, images = count()
                 pixel_loss = cross_entropy_sum(logits, label, self.args.label_smooth)
                 loss = self.args.l_segs * rd.global_mean(pixel_loss, valid)
                 if lorm is not None:
@@ -210,7 +211,7 @@ class Trainer:
     def validate_and_save(self):
         """Validate and save after an epoch, where it is due; return the confusion matrix of the validation, if any."""
         epoch, confusion, is_best = self.epochs.epoch, None, False
-        if epoch > self.args.val_epoch:
+        if epoch > self.args.val_epoch or self.args.dry_run:
             confusion, panels = evaluate(self.ema or self.model, self.val_loader, self.device, self.args)
             is_best = confusion.miou() > self.best_miou
             self.best_miou = max(self.best_miou, confusion.miou())
@@ -303,8 +304,7 @@ def get_trained_model(args, checkpoint, device):
 def test(args, checkpoint):
     """Print IoU per class on the validation set."""
     device = rd.get_device()
-    plan = rd.plan_batch(args.batchsize, rd.get_world_size(), batch=args.batch)
-    loader = get_dataloader(args, plan, "val")
+    loader = get_dataloader(args, rd.plan_batch(args.batchsize), "val")
     confusion, _ = evaluate(get_trained_model(args, checkpoint, device), loader, device, args)
     if rd.is_main_process():
         print_classes(confusion, loader.dataset.class_names)
@@ -315,13 +315,17 @@ def predict(args, checkpoint):
     """Write a colour and an index PNG for every image of a folder, the images shared out over the ranks."""
     device = rd.get_device()
     model = get_trained_model(args, checkpoint, device).eval()
-    plan = rd.plan_batch(args.batchsize, rd.get_world_size(), batch=args.batch)
-    images = ImagesToPredict(args.predict_path) if args.predict_path else get_dataloader(args, plan, "val").dataset
+    if args.predict_path:
+        images = ImagesToPredict(args.predict_path)
+    else:
+        images = get_dataloader(args, rd.plan_batch(1), "val").dataset
     output = Path(args.output or checkpoint["path"].parent / "predictions")
-    output.mkdir(parents=True, exist_ok=True)
     loader = rd.shard_eval_loader(DataLoader(images, **rd.loader_workers(args.workers)))
     for batch in tqdm(loader, desc="predict", disable=not rd.is_main_process()):
         mask = model(batch["image"].to(device)).argmax(1)[0].cpu()
+        if args.dry_run:
+            return
+        output.mkdir(parents=True, exist_ok=True)
         save_index_png(mask, output / f"{batch['name'][0]}_index.png")
         colorize(mask).save(output / f"{batch['name'][0]}_color.png")
     written = int(rd.reduce_sum([len(loader)])[0])

@@ -38,9 +38,9 @@ def main() -> int:
 def get_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=18, help="depth of the ResNet (default: %(default)s)")
-    parser.add_argument("--crop_size", type=int, default=64, help="image side, pixels (default: %(default)s)")
+    parser.add_argument("--crop_size", type=int, default=128, help="image side, pixels (default: %(default)s)")
     parser.add_argument("--batchsize", type=int, default=64, help="images per process and step (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=4, help="steps per epoch measured (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=2, help="steps per epoch measured (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=7, help="rounds, after one warm-up (default: %(default)s)")
     return parser.parse_args()
 

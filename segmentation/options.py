@@ -83,7 +83,7 @@ def build_parser(description: str | None = None, epilog: str | None = None) -> a
     add = group.add_argument
     add("--logdir", default="./log", metavar="DIR", help="every training gets a folder in it (default: %(default)s)")
     add("--chk_interval", type=int, default=1, help="epochs between checkpoints (default: %(default)s)")
-    add("--val_epoch", type=int, default=0, help="first epoch with a validation after it (default: 0)")
+    add("--val_epoch", type=int, default=0, help="epochs at the start without validation (default: 0)")
     add("--resume", default="", metavar="PATH", help="checkpoint or auto (default: from the beginning)")
     return parser
 

@@ -33,6 +33,7 @@ from .reduce import (
     reduce_dict,
     reduce_mean,
     reduce_sum,
+    reduce_sum_later,
     reduce_tensor_sum,
 )
 from .resume import checkpoints_in, find_checkpoint, is_newest_checkpoint, save_position
@@ -81,6 +82,7 @@ __all__ = [
     "reduce_dict",
     "reduce_mean",
     "reduce_sum",
+    "reduce_sum_later",
     "reduce_tensor_sum",
     "report_failure",
     "restore_checkpoint",

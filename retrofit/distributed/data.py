@@ -6,7 +6,9 @@ import copy
 import multiprocessing
 import signal
 import sys
+import threading
 from collections.abc import Iterator
+from multiprocessing import forkserver
 from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
@@ -146,13 +148,22 @@ def loader_workers(num_workers: int) -> dict[str, Any]:
     """
     if num_workers == 0 or not is_distributed():
         return {"num_workers": num_workers}
-    # Imported once by the server, not by every worker of every epoch; before its first start, or without effect.
+    _start_fork_server()
+    return {"num_workers": num_workers, "multiprocessing_context": "forkserver"}
+
+
+def _start_fork_server() -> None:
+    # What it has imported, no worker of any epoch has to import again.
     multiprocessing.set_forkserver_preload(_imported_packages())
-    return {
-        "num_workers": num_workers,
-        "multiprocessing_context": "forkserver",
-        "worker_init_fn": _leave_signals_to_the_rank,
-    }
+    # Ignored signals are inherited from the first moment on; a handler set in the worker would leave a gap.
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if in_main_thread else ()
+    handlers = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    try:
+        forkserver.ensure_running()
+    finally:
+        for number, handler in zip(numbers, handlers):
+            signal.signal(number, handler)
 
 
 def _imported_packages() -> list[str]:
@@ -164,11 +175,6 @@ def _imported_packages() -> list[str]:
         and "-packages" in (getattr(module, "__file__", None) or "")
         and not name.startswith(("debugpy", "pydev", "_pydev", "pytest", "_pytest"))  # they would hook into the server
     ]
-
-
-def _leave_signals_to_the_rank(worker_id: int) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
 
 
 def _require_map_style(loader: DataLoader) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -18,10 +18,25 @@ def reduce_sum(values: Sequence[float]) -> list[float]:
 
     Sums are float64 on the CPU: exact for counts up to 2**53, and no GPU synchronisation.
     """
-    if not is_distributed():
-        return [float(value) for value in values]
+    return reduce_sum_later(values)()
+
+
+def reduce_sum_later(values: Sequence[float]) -> Callable[[], list[float]]:
+    """Start `reduce_sum` and return a function that waits for it: work in between hides the communication.
+
+    Collective: every rank, the same length.
+    """
     packed = torch.tensor([float(value) for value in values], dtype=torch.float64)
-    return _all_reduce(packed).tolist()
+    if not is_distributed():
+        return packed.tolist
+    packed = packed.cuda() if dist.get_backend() == "nccl" else packed  # nccl alone has no CPU side
+    work = dist.all_reduce(packed, async_op=True)
+
+    def wait() -> list[float]:
+        work.wait()
+        return packed.tolist()
+
+    return wait
 
 
 def reduce_mean(tensor: torch.Tensor) -> torch.Tensor:

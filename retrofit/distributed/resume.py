@@ -109,4 +109,6 @@ def _newest_good(folder: Path) -> Path:
         for newer in damaged:  # or it would be kept as "newest" while good ones are dropped
             newer.rename(newer.with_name(newer.name + ".damaged"))
         return path
+    if not damaged:
+        raise FileNotFoundError(f"no checkpoint in {folder}; give a run's folder (as log/001_...), a checkpoint, or auto")
     raise ValueError(f"no readable checkpoint in {folder} ({len(damaged)} damaged); start without --resume")
