@@ -110,5 +110,5 @@ def _newest_good(folder: Path) -> Path:
             newer.rename(newer.with_name(newer.name + ".damaged"))
         return path
     if not damaged:
-        raise FileNotFoundError(f"no checkpoint in {folder}; give a run's folder (as log/001_...), a checkpoint, or auto")
+        raise FileNotFoundError(f"no checkpoint in {folder}; give a run's folder (log/001_...), a checkpoint, or auto")
     raise ValueError(f"no readable checkpoint in {folder} ({len(damaged)} damaged); start without --resume")
