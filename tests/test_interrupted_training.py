@@ -93,9 +93,9 @@ def test_asked_to_stop_in_mid_epoch(tmp_path: Path, uninterrupted: dict[int, dic
     if world_size == 1:  # torchrun reports a signal in its own words
         assert status == 143
         assert "Traceback" not in text
-    position = torch.load(sorted(logdir.glob("*/checkpoint_*.pt"))[-1], weights_only=True)
+    position = torch.load(sorted(logdir.glob("*/checkpoint_*.pt"))[-1], weights_only=True)["position"]
     assert position["epoch"] == 1
-    assert 0 < position["step_in_epoch"] < 320 // (16 * world_size)
+    assert 0 < position["step"] < 320 // (16 * world_size)
     run_to_the_end(world_size, logdir, "--resume", "auto", *options)
     assert_same_state(final_checkpoint(logdir), uninterrupted[world_size])
 
