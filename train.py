@@ -241,6 +241,8 @@ class Trainer:
 
     def load(self, checkpoint):
         """Continue from a checkpoint: bit for bit, unless the number of processes or the batch has changed."""
+        if checkpoint["position"]["epoch"] or checkpoint["position"]["step"]:
+            rd.settle_buckets(self.model, lambda: self.forward_backward([next(iter(self.train_loader))]))
         rd.restore_checkpoint(
             checkpoint, checkpoint["path"], self.model, self.optimizer, scaler=self.scaler, ema=self.ema
         )

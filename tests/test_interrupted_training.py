@@ -20,6 +20,7 @@ DEADLINE_S = 120
 LAUNCHERS = {
     1: [sys.executable],
     2: [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"],
+    3: [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=3", "--standalone"],
 }
 
 
@@ -73,14 +74,14 @@ def assert_same_state(one: dict, other: dict) -> None:
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict]:
     """The final checkpoints of undisturbed runs with loader workers, by world size."""
     checkpoints = {}
-    for world_size in (1, 2):
+    for world_size in (1, 2, 3):
         logdir = tmp_path_factory.mktemp(f"uninterrupted_{world_size}") / "log"
         run_to_the_end(world_size, logdir, "--workers", "2", "--ema_decay", "0.9")
         checkpoints[world_size] = final_checkpoint(logdir)
     return checkpoints
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_asked_to_stop_in_mid_epoch(tmp_path: Path, uninterrupted: dict[int, dict], world_size: int) -> None:
     logdir = tmp_path / "log"
     options = ("--workers", "2", "--ema_decay", "0.9")

@@ -11,7 +11,7 @@ from .epochs import ResumableEpochs
 from .failure import report_failure
 from .interruption import Interruption
 from .output import SilentObject, on_main_process, print_main
-from .parallel import DDPWrapper, broadcast_buffers, gradient_sync, unwrap_model, wrap_model
+from .parallel import DDPWrapper, broadcast_buffers, gradient_sync, settle_buckets, unwrap_model, wrap_model
 from .process_group import (
     barrier,
     cleanup_distributed,
@@ -91,6 +91,7 @@ __all__ = [
     "scale_lr",
     "seed_everything",
     "set_rng_state",
+    "settle_buckets",
     "setup_distributed",
     "shard_eval_loader",
     "shard_loader",

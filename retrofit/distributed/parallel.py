@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -129,6 +129,19 @@ def gradient_sync(model: nn.Module, enabled: bool) -> AbstractContextManager:
     if enabled or not isinstance(model, DistributedDataParallel):
         return nullcontext()
     return model.no_sync()
+
+
+def settle_buckets(model: nn.Module, forward_backward: Callable[[], Any]) -> None:
+    """Run one training step's forward and backward for nothing, before a checkpoint is restored into `model`.
+
+    DDP lays its gradient buckets out anew after the first step, and with three or more ranks the layout decides in
+    which order a sum is rounded. A resumed run is bit-identical only if its buckets have settled as well. The
+    gradients are dropped; what else the step changes (BatchNorm statistics) the restored checkpoint overwrites.
+    Collective: every rank; nothing happens without a DDP wrapper.
+    """
+    if isinstance(model, DistributedDataParallel):
+        forward_backward()
+        model.zero_grad()
 
 
 @torch.no_grad()
