@@ -1,0 +1,67 @@
+"""What the two READMEs say about the code is still so."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+
+import pytest
+
+import retrofit.distributed as rd
+from train import get_arguments
+
+ROOT = Path(__file__).resolve().parent.parent
+READMES = ("README.md", "README.zh-CN.md")
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_the_diff_shown_is_part_of_the_real_one(name: str) -> None:
+    real: set[str] = set()
+    for file in ("train.py", "utils.py"):
+        before, after = (text(path).splitlines() for path in (f"examples/single_gpu/{file}", file))
+        real.update(difflib.unified_diff(before, after, lineterm=""))
+    (shown,) = re.findall(r"```diff\n(.*?)```", text(name), re.DOTALL)
+    changed = [line for line in shown.splitlines() if line[:1] in ("+", "-")]
+    assert len(changed) > 10
+    assert [line for line in changed if line not in real] == []
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_links_lead_somewhere(name: str) -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", text(name))
+    assert "docs/predictions.png" in links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_every_flag_is_in_the_table_and_nothing_else(name: str) -> None:
+    cells = re.findall(r"^\| (`--[^|]*) \|", text(name), re.MULTILINE)
+    documented = {flag for cell in cells for flag in re.findall(r"`--([\w-]+)`", cell)}
+    options = set(vars(get_arguments([])))
+    assert options <= documented
+    assert documented - options == {"warmup", "l_seg", "local-rank"}  # aliases
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_every_public_name_is_in_the_table(name: str) -> None:
+    assert [public for public in rd.__all__ if f"`{public}" not in text(name)] == []
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_the_files_named_exist(name: str) -> None:
+    named = re.findall(r"`((?:tests|benchmarks|docs|examples|configs)/[\w./]+\.(?:py|sh|yaml|png))`", text(name))
+    assert len(named) > 10
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_both_languages_have_the_same_commands_and_tables() -> None:
+    english, chinese = (text(name) for name in READMES)
+    assert english.count("```") == chinese.count("```")
+    for pattern in (r"^\|", r"^#+ ", r"^```python\n.*?```"):
+        flags = re.MULTILINE | re.DOTALL
+        assert len(re.findall(pattern, english, flags)) == len(re.findall(pattern, chinese, flags)), pattern
