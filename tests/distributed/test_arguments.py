@@ -121,3 +121,13 @@ def test_reading_options_changes_no_environment():
     before = dict(os.environ)
     parse("--distributed")
     assert dict(os.environ) == before
+
+
+def test_one_rank_of_a_node_says_what_the_parser_refuses(capsys):
+    for rank, shown in (("0", "unrecognized arguments: --no_such_flag"), ("1", "")):
+        parser = add_distributed_arguments(argparse.ArgumentParser(), {"LOCAL_RANK": rank})
+        with pytest.raises(SystemExit) as ended:
+            parser.parse_args(["--no_such_flag"])
+        assert ended.value.code == 2
+        error = capsys.readouterr().err
+        assert shown in error and bool(error) == bool(shown)
