@@ -75,8 +75,8 @@ def add_distributed_arguments(
     """Add the runtime flags to `parser` and return it; defaults come from the environment twins.
 
     `RETROFIT_BATCH=global` sets the default of `--batch`; the flag on the command line wins.
-    What the parser refuses is reported by one rank per node; the others exit with status 2 in silence. Raises ValueError
-    for a twin whose value its flag would refuse.
+    What the parser refuses is reported by one rank per node; the others exit with status 2 in silence.
+    Raises ValueError for a twin whose value its flag would refuse.
     """
     environ = os.environ if environ is None else environ
     if environ.get("LOCAL_RANK", "0") not in ("", "0"):
