@@ -99,7 +99,7 @@ class Trainer:
             self.optimizer, self.lr, args, self.epochs.steps_per_epoch, self.epochs.global_step
         )
         self.folder = self.make_folder(checkpoint)
-        self.writer = rd.SilentObject() if args.dry_run else rd.on_main_process(SummaryWriter, str(self.folder))
+        self.writer = rd.SilentObject() if args.dry_run else rd.on_main_process(self.make_writer)
 
     def make_folder(self, checkpoint):
         """Return the run's folder, the same on every rank: that of the run which is continued, or a new one."""
@@ -109,6 +109,10 @@ class Trainer:
             return checkpoint["path"].parent
         name = f"{self.args.model_type}_r{self.args.layers}_{self.args.dataset}"
         return rd.broadcast_object(new_run_folder(self.args.logdir, name) if rd.is_main_process() else None)
+
+    def make_writer(self):
+        """Return the writer; what an interrupted run logged behind its checkpoint is logged again and replaced."""
+        return SummaryWriter(str(self.folder), purge_step=self.images + 1 if self.images else None)
 
     @property
     def images(self):
@@ -124,6 +128,7 @@ class Trainer:
                 votes = self.train_one_epoch(interruption)
                 if any(votes):
                     path = self.save()
+                    self.writer.close()
                     rd.print_main(f"interrupted in epoch {self.epochs.epoch + 1}, saved {path}; --resume auto goes on")
                     return interruption.exit_status(votes)
                 confusion = self.validate_and_save() or confusion
@@ -236,6 +241,7 @@ class Trainer:
             "rng_state": self.epochs.rng_state(),
             "options": rd.without_place(options_to_save(self.args)),
         }
+        self.writer.flush()  # the curves reach as far as the checkpoint
         samples = self.epochs.step * self.plan.global_batch
         return rd.save_position(self.folder, self.epochs.epoch, samples, is_best=is_best, **content)
 

@@ -81,6 +81,19 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict]:
     return checkpoints
 
 
+def assert_curves_are_whole(logdir: Path, world_size: int) -> None:
+    """TensorBoard shows every step of both epochs once, in order, also those that were trained twice."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (run,) = logdir.iterdir()
+    events = EventAccumulator(str(run))
+    events.Reload()
+    global_batch = 16 * world_size
+    steps = 2 * (320 // global_batch)
+    seen = [event.step for event in events.Scalars("train/loss")]
+    assert seen == [global_batch * step for step in range(1, steps + 1)]
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_asked_to_stop_in_mid_epoch(tmp_path: Path, uninterrupted: dict[int, dict], world_size: int) -> None:
     logdir = tmp_path / "log"
@@ -99,6 +112,7 @@ def test_asked_to_stop_in_mid_epoch(tmp_path: Path, uninterrupted: dict[int, dic
     assert 0 < position["step"] < 320 // (16 * world_size)
     run_to_the_end(world_size, logdir, "--resume", "auto", *options)
     assert_same_state(final_checkpoint(logdir), uninterrupted[world_size])
+    assert_curves_are_whole(logdir, world_size)
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
@@ -110,6 +124,7 @@ def test_killed_at_once(tmp_path: Path, uninterrupted: dict[int, dict], world_si
         os.killpg(process.pid, signal.SIGKILL)  # launcher, ranks and loader workers
     run_to_the_end(world_size, logdir, "--resume", "auto", *options)
     assert_same_state(final_checkpoint(logdir), uninterrupted[world_size])
+    assert_curves_are_whole(logdir, world_size)
 
 
 def test_killed_twice_and_the_newest_checkpoint_damaged(tmp_path: Path, uninterrupted: dict[int, dict]) -> None:
