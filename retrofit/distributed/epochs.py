@@ -28,13 +28,14 @@ class ResumableEpochs:
         self.accum_steps = accum_steps
         self.steps_per_epoch = len(loader) // accum_steps
         self.epoch, self.step = 0, 0
+        self._steps_before = 0  # in the epochs that are finished
         self._begin: Callable[[], Iterator[Any]] = self._begin_epoch
         self._epoch_start: dict[str, Any] = get_rng_state()
 
     @property
     def global_step(self) -> int:
         """Optimizer steps since the beginning of the training, the one in hand included."""
-        return self.epoch * self.steps_per_epoch + self.step
+        return self._steps_before + self.step
 
     @property
     def global_batch(self) -> int:
@@ -44,18 +45,27 @@ class ResumableEpochs:
     def steps(self) -> Iterator[list[Any]]:
         """Yield this rank's micro batches of every optimizer step that is left of the epoch; then go to the next one.
 
-        Micro batches that do not fill a last step are left out, as `drop_last` does with samples.
+        Micro batches that do not fill a last step are left out, as `drop_last` does with samples. A loader that ends
+        before its length ends the epoch.
         """
         batches, self._begin = self._begin(), self._begin_epoch
         while self.step < self.steps_per_epoch:
             window = list(islice(batches, self.accum_steps))
+            if len(window) < self.accum_steps:
+                break
             self.step += 1
             yield window
+        self._steps_before += self.step
         self.epoch, self.step = self.epoch + 1, 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position and the layout it was reached in, the same on every rank."""
-        return {"epoch": self.epoch, "step": self.step, "layout": self._layout()}
+        return {
+            "epoch": self.epoch,
+            "step": self.step,
+            "steps_before": self._steps_before,
+            "layout": self._layout(),
+        }
 
     def rng_state(self) -> dict[str, Any]:
         """Return this rank's random streams, now and at the start of the epoch, for `save_checkpoint`."""
@@ -71,7 +81,9 @@ class ResumableEpochs:
         before, now = state["layout"], self._layout()
         self.epoch, self.step = state["epoch"], state["step"]
         changes = {name: (before.get(name), now[name]) for name in now if before.get(name) != now[name]}
+        self._steps_before = self.epoch * self.steps_per_epoch
         if not changes:
+            self._steps_before = state.get("steps_before", self._steps_before)
             self._begin = partial(self._continue_epoch, rng_states[get_rank()])
         else:
             num_samples = self.step * before["global_batch"]

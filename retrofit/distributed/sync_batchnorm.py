@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -38,8 +40,7 @@ def _convert(module: nn.Module) -> nn.Module:
 class CPUSyncBatchNorm(nn.modules.batchnorm._BatchNorm):
     """Batch normalisation whose training statistics are those of the batches of all ranks together.
 
-    Input (N, C, ...) float. Collective: every rank, in training mode. Statistics in float32 (float64 for
-    float64 input); running variance unbiased over the global count, as in nn.BatchNorm2d.
+    Input (N, C, ...) float. Collective: every rank, in training mode. See `sync_batch_norm`.
     """
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
@@ -50,43 +51,66 @@ class CPUSyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         self._check_input_dim(input)
         if not self.training or not is_distributed():
             return super().forward(input)
-        x = input if input.dtype == torch.float64 else input.float()
-        dims = [0, *range(2, x.dim())]
-        shape = [1, -1] + [1] * (x.dim() - 2)
-        local_count = torch.full((1,), x.numel() / x.shape[1], dtype=x.dtype)
-        sums = _SumOverRanks.apply(torch.cat([x.sum(dims), local_count]))
-        count = sums[-1]
-        mean = sums[:-1] / count
-        centered = x - mean.view(shape)
-        # Two passes: E[x^2] - E[x]^2 cancels badly in float32.
-        variance = _SumOverRanks.apply((centered * centered).sum(dims)) / count
-        output = centered * torch.rsqrt(variance + self.eps).view(shape)
-        if self.affine:
-            output = output * self.weight.view(shape) + self.bias.view(shape)
-        self._update_running_statistics(mean.detach(), variance.detach(), float(count.detach()))
-        return output.to(input.dtype)
-
-    def _update_running_statistics(self, mean: torch.Tensor, variance: torch.Tensor, count: float) -> None:
         if not self.track_running_stats or self.running_mean is None or self.running_var is None:
-            return
+            return sync_batch_norm(input, None, None, self.weight, self.bias, 0.0, self.eps)
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
-        factor = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), factor)
-        self.running_var.lerp_((variance * count / max(count - 1, 1)).to(self.running_var.dtype), factor)
+        momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        return sync_batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, momentum, self.eps)
 
 
-class _SumOverRanks(torch.autograd.Function):
-    """Sum over ranks; the gradient of a sum of every rank's loss is the sum of the ranks' gradients."""
+class SumOverRanks(torch.autograd.Function):
+    """Sum over ranks; the gradient of a sum of every rank's loss is the sum of the ranks' gradients.
+
+    Collective: every rank, in forward and in backward; differentiable as often as wanted.
+    """
 
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, tensor: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        total = tensor.detach().clone()
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        total = tensor.detach().clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
         return total
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        total = gradient.contiguous().clone()
-        dist.all_reduce(total)
-        return total
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return SumOverRanks.apply(gradient)
+
+
+def sync_batch_norm(
+    input: torch.Tensor,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    momentum: float,
+    eps: float,
+    sum_over_ranks: type[SumOverRanks] = SumOverRanks,
+) -> torch.Tensor:
+    """Return `input` (N, C, ...) normalised with the statistics of all ranks' batches; update the running ones.
+
+    What torch.nn.functional.batch_norm computes in training, for the batches of all ranks together. Collective: every
+    rank, in forward and in backward. Statistics in float32 (float64 for float64 input); running variance unbiased over
+    the global count.
+    """
+    x = input if input.dtype == torch.float64 else input.float()
+    dims = [0, *range(2, x.dim())]
+    shape = [1, -1] + [1] * (x.dim() - 2)
+    local_count = torch.full((1,), x.numel() / x.shape[1], dtype=x.dtype, device=x.device)
+    sums = sum_over_ranks.apply(torch.cat([x.sum(dims), local_count]))
+    count = sums[-1]
+    mean = sums[:-1] / count
+    centered = x - mean.view(shape)
+    # Two passes: E[x^2] - E[x]^2 cancels badly in float32.
+    variance = sum_over_ranks.apply((centered * centered).sum(dims)) / count
+    output = centered * torch.rsqrt(variance + eps).view(shape)
+    if weight is not None:
+        output = output * weight.view(shape)
+    if bias is not None:
+        output = output + bias.view(shape)
+    total = float(count.detach())
+    if running_mean is not None:
+        running_mean.lerp_(mean.detach().to(running_mean.dtype), momentum)
+    if running_var is not None:
+        unbiased = variance.detach() * total / max(total - 1, 1)
+        running_var.lerp_(unbiased.to(running_var.dtype), momentum)
+    return output.to(input.dtype)

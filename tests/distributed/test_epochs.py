@@ -180,3 +180,24 @@ def test_resuming_anywhere_continues_the_streams(num_done, seed):
         assert train(again.steps()) == expected
     finally:
         set_rng_state(before)
+
+
+class Early(DataLoader):
+    """Ends after five of its twelve batches."""
+
+    def __iter__(self):
+        return islice(super().__iter__(), 5)
+
+
+def test_a_loader_that_ends_early_ends_the_epoch():
+    epochs = ResumableEpochs(Early(RandomNumbers(), batch_size=2), accum_steps=2)
+    assert [len(window) for window in epochs.steps()] == [2, 2]
+    assert (epochs.epoch, epochs.step, epochs.global_step) == (1, 0, 2)
+
+
+def test_steps_of_short_epochs_are_counted_after_a_resume():
+    epochs = ResumableEpochs(Early(RandomNumbers(), batch_size=2))
+    list(epochs.steps())
+    resumed = ResumableEpochs(Early(RandomNumbers(), batch_size=2))
+    resumed.resume(epochs.state_dict(), [epochs.rng_state()])
+    assert resumed.global_step == epochs.global_step == 5
