@@ -17,7 +17,7 @@ def program_environment(**variables: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **variables}
 
 
-def run_python(*arguments: str, timeout_s: float = 60.0, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_python(*arguments: str, timeout_s: float = 300.0, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run `python *arguments` to its end and return it with its output; `variables` join the environment."""
     return subprocess.run(
         [sys.executable, *arguments],

@@ -1,0 +1,28 @@
+"""Marks what the trace itself does to files, so that it is not taken for the script's doing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class _Mark(threading.local):
+    is_set = False
+
+
+_mark = _Mark()
+
+
+@contextmanager
+def own_work() -> Iterator[None]:
+    """Leave what this thread does to files inside the block untraced."""
+    before, _mark.is_set = _mark.is_set, True
+    try:
+        yield
+    finally:
+        _mark.is_set = before
+
+
+def is_own_work() -> bool:
+    return _mark.is_set

@@ -1,0 +1,33 @@
+"""The trace file of one rank: one JSON object per line, in the order in which things happened."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+
+class Recorder:
+    """Appends events to a file, each written out at once, so that a killed process leaves all but its last moment."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - open as long as the process lives
+        self._lock = threading.RLock()  # a CUDA backward runs in a thread of its own
+        self._started = time.perf_counter()
+        self.step = 0  # optimizer steps finished
+
+    def event(self, kind: str, /, **fields: Any) -> None:
+        """Append one event of `kind`; `fields` are plain values. After `close` nothing is recorded."""
+        seconds = round(time.perf_counter() - self._started, 4)
+        line = json.dumps({"e": kind, "t": seconds, "step": self.step, **fields}, default=str) + "\n"
+        with self._lock:
+            if not self._file.closed:
+                self._file.write(line)
+                self._file.flush()
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()

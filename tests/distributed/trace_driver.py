@@ -1,0 +1,25 @@
+"""Run scripts traced, each in forked processes of one fresh interpreter: `python trace_driver.py RUNS.json`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from retrofit.distributed.trace import TraceSettings
+from retrofit.verify.processes import Launch, run_processes
+
+
+def main() -> None:
+    for run in json.loads(Path(sys.argv[1]).read_text()):
+        world_size = run.get("world_size", 1)
+        settings = [
+            TraceSettings(run["folder"], run["project"], rank=rank, world_size=world_size, **run.get("settings", {}))
+            for rank in range(world_size)
+        ]
+        result = run_processes(Launch(settings, run["script"], run.get("argv", [])), time_limit_s=60)
+        Path(run["folder"], "statuses.json").write_text(json.dumps(result.statuses))
+
+
+if __name__ == "__main__":
+    main()

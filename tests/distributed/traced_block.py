@@ -1,0 +1,40 @@
+"""A block of a test under the operator trace, with its events in a list."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import torch
+
+from retrofit.distributed.trace.operators import OperatorTrace
+from retrofit.distributed.trace.precision import use_float64
+
+SEEDS = [101, 202, 303, 404, 505, 606]  # of the rows of a batch
+
+
+class Events(list):
+    """A list of events that can be given as `record`."""
+
+    def __call__(self, kind, **fields):
+        self.append({"e": kind, **fields})
+
+    def of(self, kind):
+        return [{key: value for key, value in event.items() if key != "e"} for event in self if event["e"] == kind]
+
+
+@contextmanager
+def in_float64():
+    undo = use_float64()
+    try:
+        yield
+    finally:
+        undo()
+
+
+@contextmanager
+def controlled_block():
+    """Run the block in a controlled trace, in float64, with six rows in hand; give the events."""
+    events = Events()
+    torch.manual_seed(0)
+    with in_float64(), OperatorTrace(events, True, lambda: SEEDS):
+        yield events

@@ -1,0 +1,142 @@
+"""Run scripts of small projects, each in one or more processes that are forked from one that has imported torch.
+
+    python launch.py < runs        a run per line, as JSON: {"folder", "script", "arguments", "world_size", "timeout_s"}
+
+Writes a line of JSON per run: {"statuses": [exit status of each rank, null = killed], "outputs": [text of each rank],
+"seconds"}. A fork takes 0.1 s where a start takes seconds. With one process no launcher's variable is set.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+GRACE_S = 5.0  # for the peers of a rank that failed, to end by themselves
+
+
+class Launcher:
+    """A process that takes runs, for tests: `with Launcher() as launcher: launcher.run(...)`."""
+
+    def __enter__(self) -> Launcher:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.close()
+        self._process.wait(timeout=300)
+        self._process.stdout.close()
+
+    def run(
+        self,
+        folder: str | os.PathLike[str],
+        script: str,
+        arguments: list[str],
+        world_size: int = 1,
+        timeout_s: float = 600.0,
+    ) -> dict[str, Any]:
+        """Run `script` in `folder`; see the module."""
+        assert self._process.stdin and self._process.stdout
+        request = {"folder": str(folder), "script": script, "arguments": arguments}
+        self._process.stdin.write(json.dumps({**request, "world_size": world_size, "timeout_s": timeout_s}) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+def run(folder: str, script: str, arguments: list[str], world_size: int, timeout_s: float) -> dict[str, Any]:
+    """Fork the ranks of one run, wait for them and return what the module's docstring says."""
+    started, port = time.monotonic(), _free_port()
+    outputs = [tempfile.TemporaryFile() for _ in range(world_size)]  # noqa: SIM115
+    pids = {}
+    for rank in range(world_size):
+        pid = os.fork()
+        if pid == 0:
+            _become_rank(folder, script, arguments, rank, world_size, port, outputs[rank].fileno())
+        pids[pid] = rank
+    statuses = _wait(pids, started + timeout_s)
+    texts = []
+    for file in outputs:
+        file.seek(0)
+        texts.append(file.read().decode(errors="replace"))
+        file.close()
+    ended = [statuses[rank] for rank in range(world_size)]
+    return {"statuses": ended, "outputs": texts, "seconds": round(time.monotonic() - started, 2)}
+
+
+def _become_rank(
+    folder: str, script: str, arguments: list[str], rank: int, world_size: int, port: int, output: int
+) -> None:
+    status = 1
+    try:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.chdir(folder)
+        if world_size > 1:
+            values = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+            os.environ.update({name: str(value) for name, value in values.items()})
+            os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(port))
+        sys.argv = [script, *arguments]
+        sys.path[0] = os.path.abspath(os.path.dirname(script))
+        runpy.run_path(script, run_name="__main__")
+        status = 0
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)  # the interpreter's own exit after DDP can abort under load
+
+
+def _wait(pids: dict[int, int], deadline: float) -> dict[int, int | None]:
+    """Return the exit status by rank; None for a rank that had to be killed."""
+    statuses: dict[int, int | None] = {}
+    while pids:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid:
+            statuses[pids.pop(pid)] = os.waitstatus_to_exitcode(status)
+            if status != 0:
+                deadline = min(deadline, time.monotonic() + GRACE_S)
+        elif time.monotonic() > deadline:
+            for late, rank in pids.items():
+                os.kill(late, signal.SIGKILL)
+                os.waitpid(late, 0)
+                statuses[rank] = None
+            pids = {}
+        else:
+            time.sleep(0.02)
+    return statuses
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        return listener.getsockname()[1]
+
+
+def main() -> None:
+    import tensorboardX  # noqa: F401
+    import torch._dynamo  # noqa: F401  every optimizer imports it, 2 s of work
+
+    for line in sys.stdin:
+        print(json.dumps(run(**json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
