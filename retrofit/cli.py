@@ -1,0 +1,40 @@
+"""The command line: `retrofit verify` and `retrofit doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from retrofit.doctor import command as doctor
+from retrofit.verify import command as verify
+
+COMMANDS = {"verify": verify, "doctor": doctor}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status: 0 clean, 1 findings, 2 wrong usage."""
+    parser = argparse.ArgumentParser(
+        prog="retrofit",
+        description="Take a single-GPU PyTorch training project to many GPUs and prove that it is the same training.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module in COMMANDS.values():
+        module.add_parser(commands)
+    own, of_script = _split(sys.argv[1:] if argv is None else argv)
+    args = parser.parse_args(own)
+    if of_script and not hasattr(args, "script"):
+        parser.error(f"{args.command} runs no script, so there is nothing for -- {' '.join(of_script)}")
+    args.arguments = of_script
+    return COMMANDS[args.command].run(args)
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return what stands before the first `--`, and what stands behind it: the arguments of the user's script."""
+    position = list(argv).index("--") if "--" in argv else len(argv)
+    return list(argv[:position]), list(argv[position + 1 :])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

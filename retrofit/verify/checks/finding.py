@@ -1,0 +1,75 @@
+"""What the checks share: a fault that was found, the words for runs, and the sentences about what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from retrofit.verify.evidence import Run, Runs
+from retrofit.verify.verdict import Verdict, count, failed
+
+LABELS = {
+    "original": "the script before the change",
+    "one": "the script on one process",
+    "many": "the script on several processes",
+    "reference": "the replay on one process",
+    "resumed": "the resumed script",
+    "reload": "the script that loads the checkpoint on one process",
+    "reload_original": "the script before the change that loads the checkpoint",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A fault. `cause` is a code of retrofit.verify.causes, None where the evidence does not tell."""
+
+    summary: str
+    cause: str | None = None
+    step: int | None = None
+    value: str | None = None
+    note: str | None = None
+    undecided: bool = False  # something that could not be controlled may be behind it
+
+
+def fail_with(check: str, title: str, fault: Finding) -> Verdict:
+    return failed(check, title, fault.summary, step=fault.step, value=fault.value, cause=fault.cause, note=fault.note)
+
+
+def not_made(runs: Runs, *names: str) -> str | None:
+    """Return why the runs `names` cannot be judged, or None when there is something of all of them."""
+    for name in names:
+        if name not in runs:
+            return f"{LABELS[name]} was not run"
+        if not any(rank.events for rank in runs[name].ranks):
+            return f"{LABELS[name]} recorded nothing (see completes)"
+    return None
+
+
+def why_not(run: Run, otherwise: str) -> str:
+    """Return `otherwise`, or that the run came to an end before there was anything to judge."""
+    return otherwise if run.finished else f"{LABELS[run.name]} ended before (see completes)"
+
+
+def ranks_named(ranks: Iterable[int]) -> str:
+    """Return "rank 1" or "ranks 0, 1 and 3"."""
+    names = [str(rank) for rank in ranks]
+    if len(names) < 2:
+        return f"rank {''.join(names)}"
+    return f"ranks {', '.join(names[:-1])} and {names[-1]}"
+
+
+def first_few(names: Iterable[object], most: int = 3) -> str:
+    """Return the first names, and how many more there are."""
+    known = [str(name) for name in names]
+    more = f" and {len(known) - most} more" if len(known) > most else ""
+    return ", ".join(known[:most]) + more
+
+
+def joined(notes: Iterable[str | None]) -> str | None:
+    """Return the notes that there are as one, each only once."""
+    known = list(dict.fromkeys(note for note in notes if note))
+    return "; ".join(known) or None
+
+
+def number_of_ranks(run: Run) -> str:
+    return count(run.world_size, "rank")

@@ -1,0 +1,21 @@
+"""What a user can set about the checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+# Rounding of a few steps of training; what is wrong differs by much more.
+TOLERANCES = {"float64": 1e-8, "float32": 1e-4, "float16": 1e-2, "bfloat16": 3e-2}
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """Options of all checks."""
+
+    tolerance: float | None = None  # relative; None: by the dtype of the weights
+    accept: frozenset[str] = frozenset()  # names of checks whose differences are intended
+    reasons: Mapping[str, str] = field(default_factory=dict)  # why a run was not made, by its name
+
+    def tolerance_for(self, dtype: str) -> float:
+        return TOLERANCES.get(dtype, 1e-8) if self.tolerance is None else self.tolerance

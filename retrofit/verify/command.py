@@ -1,0 +1,188 @@
+"""`retrofit verify`: its arguments, the runs, the checks, and what comes out."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+EPILOG = """\
+examples:
+  retrofit verify train.py -- --epochs 2 --batchsize 8
+  retrofit verify train.py --original old/train.py --converted-args="--sync_bn" -n 4 -- --epochs 2
+  retrofit verify train.py --batch-flag batch_size -- --batch_size 64 --epochs 2
+  retrofit verify train.py --accept batchnorm --json -- --epochs 2 > verify.json
+
+exit status: 0 the same training, 1 a check failed, 2 wrong usage or nothing could be judged
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to `commands` (of argparse's add_subparsers)."""
+    parser = commands.add_parser(
+        "verify",
+        usage="%(prog)s [options] SCRIPT [-- ARGUMENTS OF SCRIPT]",
+        help="run a script in one and in several processes and prove that both are the same training",
+        description="Run SCRIPT in one process and in several, compare what both did, sample by sample and step by "
+        "step, and name the cause of the first difference. Runs in copies of the current folder: your files stay as "
+        "they are.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("script", metavar="SCRIPT", help="the retrofitted training script; let it train two epochs")
+    _add_run_options(parser.add_argument_group("runs"))
+    _add_judge_options(parser.add_argument_group("verdict and output"))
+
+
+def _add_run_options(group: Any) -> None:
+    add = group.add_argument
+    add("-n", "--nproc", type=int, default=0, metavar="N", help="processes (default: the GPUs, 2 without)")
+    add("--steps", type=int, default=20, help="optimizer steps per run, half of them per epoch; 0 = all (default: 20)")
+    add("--original", metavar="PATH", help="the script before the retrofit, to compare bit for bit (default: none)")
+    add(
+        "--converted-args",
+        type=shlex.split,
+        default=[],
+        metavar="ARGS",
+        help="further arguments that --original does not know (default: none)",
+    )
+    add(
+        "--batch-flag",
+        metavar="NAME",
+        help="the script's flag for the batch per process (batch_size), divided by N so that the global batch stays "
+        "(default: RETROFIT_BATCH=global does it)",
+    )
+    add(
+        "--resume-args",
+        type=shlex.split,
+        metavar="ARGS",
+        help="arguments that continue from {checkpoint} (default: found in the script's --help)",
+    )
+    add("--device", choices=("auto", "cpu"), default="auto", help="cpu hides the GPUs (default: %(default)s)")
+    add("--time-limit", type=float, default=600.0, metavar="S", help="seconds for each run (default: 600)")
+    add("--hang-after", type=float, default=20.0, metavar="S", help="seconds without any progress (default: 20)")
+
+
+def _add_judge_options(group: Any) -> None:
+    add = group.add_argument
+    add("--tolerance", type=float, help="largest relative difference of 1 and N (default: by precision, 1e-8)")
+    add("--accept", action="append", default=[], metavar="CHECK", help="take this check's finding as intended")
+    add("--json", action="store_true", help="print JSON instead of the table (default: off)")
+    add(
+        "--html",
+        default="verify.html",
+        metavar="FILE",
+        help="the page with the curves; '' = none (default: verify.html)",
+    )
+    add("--keep", metavar="DIR", help="keep the runs' copies, logs and traces there (default: deleted)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out the command and return its exit status."""
+    from .checks import CHECKS
+
+    try:
+        plan = _plan(args, set(CHECKS))
+    except ValueError as error:
+        print(f"retrofit verify: error: {error}", file=sys.stderr)
+        return 2
+    try:
+        return _verify(plan, args)
+    except ValueError as error:
+        print(f"retrofit verify: error: {error}", file=sys.stderr)
+        return 2
+    finally:
+        if not args.keep:
+            shutil.rmtree(plan.folder, ignore_errors=True)
+
+
+def _verify(plan: Any, args: argparse.Namespace) -> int:
+    from .causes import CAUSES
+    from .checks import CheckOptions, run_checks
+    from .html_page import write_html
+    from .json_report import report_as_json
+    from .report import build_report
+    from .runs import run_all
+    from .terminal import print_report
+    from .verdict import NOT_JUDGED, exit_status, overall_status
+
+    started = time.perf_counter()
+
+    def show(text: str) -> None:
+        print(f"[{time.perf_counter() - started:5.1f} s] {text} ...", file=sys.stderr, flush=True)
+
+    runs = run_all(plan, show)
+    options = CheckOptions(args.tolerance, frozenset(args.accept), runs.reasons)
+    verdicts = run_checks(runs.by_name, options)
+    report = build_report(plan, runs, verdicts, options, time.perf_counter() - started)
+    if args.html:
+        write_html(report, Path(args.html), CAUSES)
+    if args.json:
+        print(report_as_json(report, CAUSES))
+    else:
+        print_report(report, CAUSES)
+        if args.html:
+            print(f"curves and evidence: {args.html}")
+    return 2 if overall_status(verdicts) == NOT_JUDGED else exit_status(verdicts)
+
+
+def _plan(args: argparse.Namespace, checks: set[str]) -> Any:
+    """Return the plan of the runs. Raises ValueError for what cannot be run."""
+    from .gpus import count_gpus
+    from .runs import Plan, divide_flag
+
+    project = Path.cwd()
+    gpus = 0 if args.device == "cpu" else count_gpus()
+    nproc = args.nproc or (gpus if gpus > 1 else 2)
+    if nproc < 2:
+        raise ValueError(f"-n must be at least 2, got {nproc}; one process is always run as well")
+    unknown = set(args.accept) - checks
+    if unknown:
+        raise ValueError(f"--accept {', '.join(sorted(unknown))}: no such check; there are {', '.join(sorted(checks))}")
+    for name in ("steps", "time_limit", "hang_after", "tolerance"):
+        value = getattr(args, name)
+        if value is not None and not 0 <= value < math.inf:
+            raise ValueError(f"--{name.replace('_', '-')} must be a number of at least 0, got {value}")
+    if args.batch_flag:
+        divide_flag(args.arguments, args.batch_flag, nproc)
+    return Plan(
+        script=_script(args.script, project),
+        arguments=args.arguments,
+        folder=_folder(args.keep),
+        converted_arguments=args.converted_args,
+        nproc=nproc,
+        steps=args.steps,
+        original=_script(args.original, project) if args.original else None,
+        batch_flag=args.batch_flag,
+        resume_arguments=args.resume_args,
+        use_gpus=nproc <= gpus,
+        time_limit_s=args.time_limit,
+        idle_s=args.hang_after,
+        project=project,
+    )
+
+
+def _script(path: str, project: Path) -> Path:
+    script = (project / path).absolute()
+    if not script.is_file():
+        raise ValueError(f"no script at {path}; give a path from the current folder, {project}")
+    if project not in script.parents:
+        raise ValueError(f"{path} is outside the current folder {project}; change to the folder that holds the project")
+    return script
+
+
+def _folder(keep: str | None) -> Path:
+    if keep is None:
+        return Path(tempfile.mkdtemp(prefix="retrofit-verify-"))
+    folder = Path(keep).absolute()
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"--keep {keep} is not empty; name a new folder, nothing in it is overwritten")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -1,0 +1,293 @@
+"""What the processes of a run recorded, read from their trace files, and the few questions that every check asks."""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+Place = tuple[str, int, int]  # dataset key, training epochs before, how many-th iteration in that epoch
+
+LOG_TAIL = 20_000  # characters of a process's output that are kept
+
+
+@dataclass
+class Iteration:
+    """One pass of one rank over a data loader."""
+
+    begin: Event
+    position: int  # of `begin` among the rank's events
+    batches: list[list[Any]] = field(default_factory=list)  # handed to the script, in order
+    batch_positions: list[int] = field(default_factory=list)
+    order: list[list[Any]] | None = None  # the whole epoch as the sampler gives it
+    end: Event | None = None
+    end_position: int | None = None
+    train: bool = False
+
+    @property
+    def dataset(self) -> str:
+        return str(self.begin["dataset"])
+
+    @property
+    def place(self) -> Place:
+        return self.dataset, int(self.begin.get("number", 0)), int(self.begin.get("again", 0))
+
+    @property
+    def is_map(self) -> bool:
+        return self.begin.get("kind", "map") == "map"
+
+    @property
+    def length(self) -> int | None:
+        """The number of samples in the dataset; None when it does not know."""
+        length = self.begin.get("length")
+        return length if isinstance(length, int) else None
+
+    @property
+    def exhausted(self) -> bool:
+        return bool(self.end and self.end.get("exhausted"))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether `drawn` is the whole epoch, and not only what a shortened or broken off training took of it."""
+        return self.order is not None or self.exhausted
+
+    @cached_property
+    def drawn(self) -> list[Any]:
+        """The samples of the whole epoch where its order is known, else those that were handed out."""
+        return flat(self.batches if self.order is None else self.order)
+
+    @cached_property
+    def delivered(self) -> list[Any]:
+        """The samples that were handed to the script."""
+        return flat(self.batches)
+
+    @cached_property
+    def members(self) -> frozenset[Any] | None:
+        """The samples of its base dataset that a Subset holds; None for other datasets and later iterations."""
+        members = self.begin.get("members")
+        return None if members is None else frozenset(flat([members]))
+
+
+@dataclass
+class RankTrace:
+    """The events of one process, in the order in which they happened."""
+
+    rank: int
+    events: list[Event]
+
+    @cached_property
+    def _by_kind(self) -> dict[str, list[Event]]:
+        kinds: dict[str, list[Event]] = {}
+        for event in self.events:
+            kinds.setdefault(event["e"], []).append(event)
+        return kinds
+
+    def of(self, kind: str) -> list[Event]:
+        """Return the events of one kind."""
+        return self._by_kind.get(kind, [])
+
+    def first(self, kind: str) -> Event | None:
+        return next(iter(self.of(kind)), None)
+
+    @property
+    def steps(self) -> list[Event]:
+        """The optimizer steps, of all optimizers."""
+        return self.of("step")
+
+    @property
+    def exit(self) -> Event | None:
+        """How the script ended; None when the process was killed."""
+        return next(iter(reversed(self.of("exit"))), None)
+
+    @property
+    def ended_well(self) -> bool:
+        return self.exit is not None and self.exit["status"] == 0
+
+    @cached_property
+    def step_positions(self) -> list[int]:
+        return [position for position, event in enumerate(self.events) if event["e"] == "step"]
+
+    @cached_property
+    def iterations(self) -> list[Iteration]:
+        """Every pass over a loader, in the order in which they began."""
+        found: dict[int, Iteration] = {}
+        for position, event in enumerate(self.events):
+            kind = event["e"]
+            if kind == "iter":
+                found[event["iter"]] = Iteration(event, position)
+            elif kind in ("batch", "order", "iter_end") and event["iter"] in found:
+                _add(found[event["iter"]], kind, event, position)
+        work = [position for position, event in enumerate(self.events) if event["e"] in ("step", "backward")]
+        for iteration in found.values():
+            iteration.train = _trains(iteration, work)
+        return list(found.values())
+
+    @cached_property
+    def iterations_by_dataset(self) -> dict[str, list[Iteration]]:
+        found: dict[str, list[Iteration]] = {}
+        for iteration in self.iterations:
+            found.setdefault(iteration.dataset, []).append(iteration)
+        return found
+
+    @cached_property
+    def training(self) -> list[Iteration]:
+        """The iterations that the model was trained on."""
+        return [iteration for iteration in self.iterations if iteration.train]
+
+    @cached_property
+    def epochs(self) -> list[Iteration]:
+        """The training iterations over the dataset that the training began with: one per epoch."""
+        return [one for one in self.training if one.dataset == self.training[0].dataset]
+
+    @cached_property
+    def step_places(self) -> list[tuple[int, int, int]]:
+        """For each optimizer step its epoch, its optimizer and how many-th step of both it is; all from 0."""
+        starts = [epoch.position for epoch in self.epochs][1:]
+        counts: dict[tuple[int, int], int] = {}
+        places = []
+        for position, step in zip(self.step_positions, self.steps):
+            key = (bisect_left(starts, position), int(step.get("opt", 0)))
+            counts[key] = counts.get(key, -1) + 1
+            places.append((*key, counts[key]))
+        return places
+
+    @cached_property
+    def rows_per_step(self) -> list[int]:
+        """The number of training samples that were drawn for each optimizer step."""
+        sizes = sorted(
+            (position, len(batch))
+            for iteration in self.training
+            for position, batch in zip(iteration.batch_positions, iteration.batches)
+        )
+        rows, number = [], 0
+        for position in self.step_positions:
+            start = number
+            while number < len(sizes) and sizes[number][0] < position:
+                number += 1
+            rows.append(sum(size for _, size in sizes[start:number]))
+        return rows
+
+
+@dataclass
+class Run:
+    """One run of the script, by one or several processes."""
+
+    name: str
+    world_size: int
+    ranks: list[RankTrace]
+    statuses: list[int | None] = field(default_factory=list)  # exit status of each process
+    hung: bool = False
+    timed_out: bool = False
+    stacks: dict[int, str | None] = field(default_factory=dict)  # rank -> "train.py:12 in main", of a hang
+    seconds: float = 0.0
+    logs: list[str] = field(default_factory=list)  # the last lines that each process printed
+
+    @property
+    def finished(self) -> bool:
+        """Whether every process came to its end with status 0."""
+        return not self.hung and not self.timed_out and all(status == 0 for status in self.statuses)
+
+    @property
+    def main(self) -> RankTrace:
+        """Rank 0."""
+        return self.ranks[0]
+
+    @property
+    def num_steps(self) -> int:
+        """The optimizer steps that all ranks have made."""
+        return min((len(rank.steps) for rank in self.ranks), default=0)
+
+    @property
+    def num_epochs(self) -> int:
+        """The training epochs that all ranks have begun."""
+        return min((len(rank.epochs) for rank in self.ranks), default=0)
+
+
+Runs = Mapping[str, Run]
+
+
+def load_run(
+    name: str,
+    folder: str | Path,
+    world_size: int,
+    *,
+    statuses: Sequence[int | None] = (),
+    hung: bool = False,
+    timed_out: bool = False,
+    stacks: Mapping[int, str | None] | None = None,
+    seconds: float = 0.0,
+) -> Run:
+    """Read what the ranks of a run have left in `folder`; a rank without a trace file has no events.
+
+    Raises ValueError for a trace that is broken anywhere but in its last line (the process was killed in it).
+    """
+    folder = Path(folder)
+    ranks = [RankTrace(rank, read_events(folder / f"rank{rank}.jsonl")) for rank in range(world_size)]
+    logs = [_tail(folder / f"rank{rank}.log") for rank in range(world_size)]
+    return Run(name, world_size, ranks, list(statuses), hung, timed_out, dict(stacks or {}), seconds, logs)
+
+
+def read_events(path: str | Path) -> list[Event]:
+    """Return the events of a trace file; a torn last line is left out. Raises ValueError for a line that is no JSON."""
+    try:
+        lines = Path(path).read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    events = []
+    for number, line in enumerate(lines, 1):
+        try:
+            events.append(json.loads(line))
+        except ValueError as error:
+            if number < len(lines):
+                raise ValueError(f"{path}, line {number} is not JSON: {line[:80]!r}; run verify again") from error
+    return events
+
+
+def flat(batches: Iterable[Iterable[Any]]) -> list[Any]:
+    """Return the samples of all batches; one that is itself a list of indices becomes a tuple."""
+    return [_hashable(sample) for batch in batches for sample in batch]
+
+
+def relative_difference(a: float, b: float, floor: float = 0.0) -> float:
+    """Return |a - b| relative to the larger of both and `floor`; two values that are not finite differ or are equal."""
+    if a == b or (math.isnan(a) and math.isnan(b)):
+        return 0.0
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return math.inf
+    return abs(a - b) / max(abs(a), abs(b), floor)
+
+
+def _hashable(sample: Any) -> Any:
+    return tuple(_hashable(part) for part in sample) if isinstance(sample, list) else sample
+
+
+def _add(iteration: Iteration, kind: str, event: Event, position: int) -> None:
+    if kind == "batch":
+        iteration.batches.append(event["samples"])
+        iteration.batch_positions.append(position)
+    elif kind == "order":
+        iteration.order = event["batches"] if event.get("complete", True) else None
+    else:
+        iteration.end, iteration.end_position = event, position
+
+
+def _trains(iteration: Iteration, work: Sequence[int]) -> bool:
+    """Return whether an iteration is training; of one without an end, whether a backward or a step followed a batch."""
+    if not iteration.begin.get("grad", True) or not iteration.batch_positions:
+        return False
+    if iteration.end is not None:
+        return bool(iteration.end.get("train"))
+    return bool(work) and work[-1] > iteration.batch_positions[0]
+
+
+def _tail(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")[-LOG_TAIL:]
+    except FileNotFoundError:
+        return ""

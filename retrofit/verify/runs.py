@@ -1,0 +1,186 @@
+"""The runs of the user's script that a verdict needs, in the order in which one makes the next possible."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shlex
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from retrofit.distributed.trace.settings import TraceSettings
+
+from .evidence import Run, load_run
+from .processes import Launch, RunResult, run_together, stack_summary
+from .project_copy import copy_project
+from .resume import Restart, plan_restart
+
+# What every training imports, torch by itself (dynamo with the first optimizer): once here instead of in each process.
+PRELOADED = ("numpy", "torch._dynamo", "torch.distributed", "torch.utils.data")
+OF_EVERY_RUN = {"WANDB_MODE": "disabled"}  # scalars are still recorded; nothing is uploaded seven times
+BATCH_TWIN = {"RETROFIT_BATCH": "global"}  # plan_batch then keeps the global batch of one process at N
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `retrofit verify` was asked to run."""
+
+    script: Path  # absolute
+    arguments: list[str]  # of the script, before and after the conversion
+    folder: Path  # everything that the runs write
+    nproc: int = 2
+    steps: int = 20  # optimizer steps per run, half of them per epoch; 0 = all that the script makes
+    original: Path | None = None  # absolute
+    converted_arguments: list[str] = field(default_factory=list)  # that the original does not know
+    batch_flag: str | None = None  # a flag of the script whose value is divided by nproc at world size N
+    resume_arguments: list[str] | None = None  # None: found out from the script's own parser
+    use_gpus: bool = False
+    time_limit_s: float = 600.0
+    idle_s: float = 20.0
+    project: Path = field(default_factory=Path.cwd)
+
+
+@dataclass
+class Runs:
+    """The finished runs by name, and what a reader wants to know about them."""
+
+    by_name: dict[str, Run] = field(default_factory=dict)
+    commands: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)  # why a run was not made
+
+
+def run_all(plan: Plan, on_progress: Callable[[str], None]) -> Runs:
+    """Run the script in every way that the checks compare. Returns whatever could be run."""
+    for name in PRELOADED:
+        with suppress(ImportError):  # numpy is optional
+            importlib.import_module(name)
+    runs = Runs()
+    alone = ["one"] if plan.original is None else ["original", "one"]
+    on_progress("one process, as it is" if len(alone) == 1 else "the original and the retrofitted script, one process")
+    _run(plan, runs, alone)
+    on_progress(f"{plan.nproc} processes")
+    _run(plan, runs, ["many"])
+    restarts = _plan_restarts(plan, runs)
+    together = ["reference"] if all(rank.training for rank in runs.by_name["many"].ranks) else []
+    if together or restarts:
+        on_progress("one process on the same batches" + (", and restarts from the checkpoint" if restarts else ""))
+        _run(plan, runs, [*together, *restarts], restarts)
+    return runs
+
+
+def _plan_restarts(plan: Plan, runs: Runs) -> dict[str, Restart]:
+    """Return how to make the runs that continue from the checkpoint; note why those that cannot be made cannot."""
+    scripts = {"resumed": "many", "reload": "many", **({"reload_original": "original"} if plan.original else {})}
+    restarts: dict[str, Restart] = {}
+    for name, script in scripts.items():
+        answer = plan_restart(
+            plan.resume_arguments, runs.by_name["many"], runs.by_name[script], plan.folder / "snapshot"
+        )
+        if isinstance(answer, Restart):
+            restarts[name] = answer
+        else:
+            runs.reasons[name] = answer
+    return restarts
+
+
+def _run(plan: Plan, runs: Runs, names: Sequence[str], restarts: Mapping[str, Restart] | None = None) -> None:
+    launches = [_launch(plan, name, (restarts or {}).get(name)) for name in names]
+    results = run_together(
+        launches,
+        time_limit_s=plan.time_limit_s,
+        idle_s=plan.idle_s,
+        max_processes=max(plan.nproc, len(os.sched_getaffinity(0))),
+    )
+    for name, launch, result in zip(names, launches, results):
+        runs.by_name[name] = _load(plan, name, result)
+        runs.commands[name] = _command(launch)
+
+
+def _load(plan: Plan, name: str, result: RunResult) -> Run:
+    project = str(_project(plan, name))
+    return load_run(
+        name,
+        plan.folder / name,
+        len(result.statuses),
+        statuses=result.statuses,
+        hung=result.hung,
+        timed_out=result.timed_out,
+        stacks={rank: stack_summary(text, project) for rank, text in result.stacks.items()},
+        seconds=result.seconds,
+    )
+
+
+def _launch(plan: Plan, name: str, restart: Restart | None) -> Launch:
+    project = _project(plan, name)
+    if restart:
+        shutil.copytree(plan.folder / "snapshot", project, symlinks=True)
+    else:
+        copy_project(plan.project, project, leave_out=[plan.folder])
+    is_original = name in ("original", "reload_original")
+    world_size = plan.nproc if name in ("many", "resumed") else 1
+    script = plan.original if is_original and plan.original else plan.script
+    arguments = plan.arguments + ([] if is_original else plan.converted_arguments)
+    if world_size > 1 and plan.batch_flag:
+        arguments = divide_flag(arguments, plan.batch_flag, world_size)
+    environ = {**OF_EVERY_RUN, **({} if name in ("original", "one") else BATCH_TWIN)}
+    if not plan.use_gpus:
+        environ["CUDA_VISIBLE_DEVICES"] = ""
+    return Launch(
+        settings=[_settings(plan, name, rank, world_size, restart) for rank in range(world_size)],
+        script=os.path.relpath(script, plan.project),
+        argv=arguments + (restart.arguments if restart else []),
+        environ=environ,
+        num_threads=max(1, len(os.sched_getaffinity(0)) // plan.nproc),
+    )
+
+
+def _settings(plan: Plan, name: str, rank: int, world_size: int, restart: Restart | None) -> TraceSettings:
+    return TraceSettings(
+        folder=str(plan.folder / name),
+        project=str(_project(plan, name)),
+        rank=rank,
+        world_size=world_size,
+        steps=plan.steps,
+        controlled=name not in ("original", "one"),
+        replay=[str(plan.folder / "many" / f"rank{r}.jsonl") for r in range(plan.nproc)] if name == "reference" else [],
+        snapshot=str(plan.folder / "snapshot") if name == "many" else "",
+        epochs_done=1 if restart else 0,
+        steps_done=restart.steps_done if restart else 0,
+        stop_before_first_step=name.startswith("reload"),
+    )
+
+
+def _project(plan: Plan, name: str) -> Path:
+    return plan.folder / name / "project"
+
+
+def divide_flag(arguments: Sequence[str], flag: str, divisor: int) -> list[str]:
+    """Return `arguments` with the whole number after `flag` divided. Raises ValueError if it is not there or odd."""
+    result, found = list(arguments), False
+    for position, argument in enumerate(result):
+        name, equals, value = argument.partition("=")
+        if not name.startswith("-") or name.lstrip("-") != flag.lstrip("-"):
+            continue
+        found = True
+        value = value if equals else (result[position + 1] if position + 1 < len(result) else "")
+        if not value.isdigit() or int(value) % divisor:
+            raise ValueError(
+                f"{name} {value or '(nothing)'} cannot be shared by {divisor} processes; use a multiple of {divisor}"
+            )
+        divided = str(int(value) // divisor)
+        result[position if equals else position + 1] = f"{flag}={divided}" if equals else divided
+    if not found:
+        raise ValueError(
+            f"--batch-flag {flag}: no such flag among the script's arguments; add it behind --, with its value"
+        )
+    return result
+
+
+def _command(launch: Launch) -> str:
+    environ = "".join(f"{key}={shlex.quote(value)} " for key, value in launch.environ.items())
+    many = len(launch.settings)
+    program = "python" if many == 1 else f"torchrun --standalone --nproc_per_node={many}"
+    return f"{environ}{program} {shlex.join([launch.script, *launch.argv])}"

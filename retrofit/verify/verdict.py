@@ -1,0 +1,177 @@
+"""What one check of `retrofit verify` found, the report of all of them, and the sentence that they add up to."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from .causes import Cause
+
+PASS = "PASS"
+FAIL = "FAIL"
+NOT_APPLICABLE = "NOT APPLICABLE"
+ACCEPTED = "ACCEPTED"  # a FAIL that the user takes as intended (--accept CHECK)
+STATUSES = (PASS, FAIL, NOT_APPLICABLE, ACCEPTED)
+NOT_JUDGED = "NOT JUDGED"  # of a whole report: no check had anything to judge
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one check found."""
+
+    check: str  # "shards": what --accept takes
+    title: str  # the claim: "shards are disjoint and complete"
+    status: str  # one of STATUSES
+    summary: str  # one sentence with numbers: what was found
+    step: int | None = None  # first optimizer step (0-based) where it broke
+    value: str | None = None  # the values there: "loss 1.2345 with 2 processes, 1.2201 with 1"
+    cause: str | None = None  # key of retrofit.verify.causes.CAUSES: "RF103"
+    note: str | None = None  # what was controlled, or could not be judged
+
+    def __post_init__(self) -> None:
+        assert self.status in STATUSES, self.status
+
+
+def passed(check: str, title: str, summary: str, note: str | None = None) -> Verdict:
+    """Return a PASS."""
+    return Verdict(check, title, PASS, summary, note=note)
+
+
+def not_applicable(check: str, title: str, summary: str, note: str | None = None) -> Verdict:
+    """Return a NOT APPLICABLE; `summary` says why the check has nothing to judge."""
+    return Verdict(check, title, NOT_APPLICABLE, summary, note=note)
+
+
+def failed(
+    check: str,
+    title: str,
+    summary: str,
+    *,
+    step: int | None = None,
+    value: str | None = None,
+    cause: str | None = None,
+    note: str | None = None,
+) -> Verdict:
+    """Return a FAIL."""
+    return Verdict(check, title, FAIL, summary, step, value, cause, note)
+
+
+class EpochCoverage(TypedDict):
+    """Which rank drew which sample in one epoch; a sample drawn twice by one rank stands twice in its list."""
+
+    num_samples: int
+    rank_of_sample: dict[int, list[int]]  # rank -> sorted sample indices
+
+
+class RunRecord(TypedDict):
+    """One run of the user's script, for the reader."""
+
+    name: str  # "many"
+    world_size: int
+    seconds: float
+    status: str  # "finished", "stopped after 40 steps", "failed: exit status 1", ...
+    command: str  # environment variables and command line, as a shell would take them
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that `retrofit verify` found; terminal, JSON and HTML page are three views of it."""
+
+    script: str
+    arguments: Sequence[str]
+    world_size: int
+    verdicts: Sequence[Verdict]
+    # Per optimizer step: loss_1, loss_n, difference (relative, of the loss), parameter_difference (relative), lr_1,
+    # lr_n; one number: tolerance. A curve whose run failed is empty or missing.
+    curves: Mapping[str, Sequence[float] | float] = field(default_factory=dict)
+    coverage: Sequence[EpochCoverage] = ()
+    runs: Sequence[RunRecord] = ()
+    environment: Mapping[str, object] = field(default_factory=dict)  # python, torch, device, cores, ...
+    controls: Sequence[str] = ()  # what was made comparable, one sentence each
+    seconds: float = 0.0
+
+    @property
+    def command(self) -> str:
+        """The user's command line, quoted as a shell would take it."""
+        return shlex.join([self.script, *self.arguments])
+
+
+def exit_status(verdicts: Iterable[Verdict]) -> int:
+    """Return 1 when a check failed, else 0."""
+    return int(any(verdict.status == FAIL for verdict in verdicts))
+
+
+def first_failure(verdicts: Iterable[Verdict]) -> Verdict | None:
+    """Return the FAIL with the earliest step (the first listed of those, and of those without a step), if any."""
+    failures = [verdict for verdict in verdicts if verdict.status == FAIL]
+    return min(failures, key=lambda verdict: (verdict.step is None, verdict.step or 0), default=None)
+
+
+def overall_status(verdicts: Sequence[Verdict]) -> str:
+    """Return PASS, FAIL, or NOT JUDGED when no check had anything to judge."""
+    statuses = {verdict.status for verdict in verdicts}
+    if FAIL in statuses:
+        return FAIL
+    return PASS if statuses & {PASS, ACCEPTED} else NOT_JUDGED
+
+
+def conclusion(report: Report) -> str:
+    """Return the one line that the whole report adds up to."""
+    verdicts, took = report.verdicts, duration(report.seconds)
+    status, total = overall_status(verdicts), len(verdicts)
+    if status == NOT_JUDGED:
+        return f"{NOT_JUDGED}: none of {count(total, 'check')} had anything to compare, {took}"
+    if status == FAIL:
+        first = first_failure(verdicts)
+        assert first is not None
+        number = sum(verdict.status == FAIL for verdict in verdicts)
+        where = "" if first.step is None else f"{', first' if number > 1 else ''} at step {first.step}"
+        return f"{FAIL}: {number} of {count(total, 'check')} failed{where}: {' '.join(first.summary.split())}"
+    accepted = sum(verdict.status == ACCEPTED for verdict in verdicts)
+    apart = f" apart from {count(accepted, 'accepted difference')}" if accepted else ""
+    verb = "trains" if report.world_size == 1 else "train"
+    return (
+        f"{PASS}: {count(report.world_size, 'process', 'processes')} {verb} the same model as 1{apart} "
+        f"({counts(verdicts)}), {took}"
+    )
+
+
+def counts(verdicts: Sequence[Verdict]) -> str:
+    """Return "14 checks passed, 2 not applicable"; what does not occur is left out."""
+    number = {status: sum(verdict.status == status for verdict in verdicts) for status in STATUSES}
+    words = ((FAIL, "failed"), (PASS, "passed"), (ACCEPTED, "accepted"), (NOT_APPLICABLE, "not applicable"))
+    parts = [(number[status], word) for status, word in words if number[status]]
+    if not parts:
+        return "no checks"
+    (first, word), *rest = parts
+    return ", ".join([f"{count(first, 'check')} {word}", *(f"{some} {word}" for some, word in rest)])
+
+
+def cause_heading(code: str, causes: Mapping[str, Cause]) -> str:
+    """Return "RF103 loader-not-sharded", or the code alone when `causes` does not know it."""
+    return f"{code} {causes[code].name}" if code in causes else code
+
+
+def count(number: int, one: str, several: str | None = None) -> str:
+    """Return "1 check" or "3 checks"."""
+    return f"{number} {one if number == 1 else several or one + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Return "4.2 s", "43 s" or "3 min 05 s"."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes >= 2 else f"{round(seconds)} s"
+
+
+def printable(text: object) -> str:
+    """Return `text` with control characters, half surrogates and the like written as escapes; lines are kept.
+
+    What a script printed or was called with may hold terminal commands, or bytes that no file can take.
+    """
+    lines = str(text).expandtabs(4).splitlines()
+    return "\n".join("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines)

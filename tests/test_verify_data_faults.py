@@ -1,0 +1,248 @@
+"""Faults in the data of a training: each must fail its own check with its own cause, and no other check."""
+
+from __future__ import annotations
+
+import pytest
+from verify_evidence import (
+    BATCH,
+    TRAIN,
+    WORLD,
+    change,
+    events_of,
+    failures,
+    order_of_epoch,
+    redraw,
+    remove,
+    sound_runs,
+)
+
+from retrofit.verify.causes import CAUSES
+from retrofit.verify.checks import run_checks
+
+
+def set_epoch_missing(runs):
+    redraw(runs["many"], lambda rank, epoch: order_of_epoch(0)[rank::WORLD])
+    redraw(runs["resumed"], lambda rank, epoch: order_of_epoch(0)[rank::WORLD])
+
+
+def set_epoch_missing_on_rank_1(runs):
+    """Only rank 0 calls it: from the second epoch on the shares overlap as well."""
+    redraw(runs["many"], lambda rank, epoch: order_of_epoch(0 if rank else epoch)[rank::WORLD])
+    redraw(runs["resumed"], lambda rank, epoch: order_of_epoch(0 if rank else 1)[rank::WORLD])
+
+
+def weighted_sampler_dropped(runs):
+    for name in ("one", "original"):
+        redraw(runs[name], lambda rank, epoch: [x // 2 for x in order_of_epoch(epoch)])
+        change(runs[name], "iter", having={"grad": True}, sampler=["BatchSampler", "WeightedRandomSampler"])
+    change(runs["many"], "iter", having={"grad": True}, sampler=["BatchSampler", "DistributedSampler"])
+
+
+def replacement_dropped(runs):
+    """RandomSampler(replacement=True) has no name of its own: the repeated samples tell."""
+    for name in ("one", "original"):
+        redraw(runs[name], lambda rank, epoch: [x // 2 for x in order_of_epoch(epoch)])
+        change(runs[name], "iter", having={"grad": True}, sampler=["BatchSampler", "RandomSampler"])
+
+
+def sequential_shuffled(runs):
+    for name in ("one", "original"):
+        redraw(runs[name], lambda rank, epoch: list(range(16)))
+        change(runs[name], "iter", having={"grad": True}, sampler=["BatchSampler", "SequentialSampler"])
+
+
+def subset_sampler_dropped(runs):
+    """One process trains on the even samples only, in batches of 8; the ranks on all."""
+    for name in ("one", "original"):
+        redraw(runs[name], lambda rank, epoch: [2 * x for x in order_of_epoch(epoch)])
+        change(runs[name], "iter", having={"grad": True}, length=32, dataset="Pictures:32:0")
+    for name in ("reference", "many", "resumed"):
+        change(runs[name], "iter", having={"grad": True}, length=32, dataset="Pictures:32:0")
+
+
+def not_sharded(runs):
+    redraw(runs["many"], lambda rank, epoch: order_of_epoch(epoch))
+    redraw(runs["resumed"], lambda rank, epoch: order_of_epoch(1))
+
+
+def not_sharded_and_scheduled_by_length(runs):
+    """The schedule counts the batches of the whole set: it follows from the sharding."""
+    not_sharded(runs)
+    for name in ("many", "resumed"):
+        change(runs[name], "step", lr=lambda event: [event["lr"][0] * (1 + 0.1 * event["n"] if event["n"] else 1)])
+    del runs["resumed"]
+
+
+def not_sharded_with_own_order(runs):
+    """The ranks shuffle the whole data set differently."""
+    redraw(runs["many"], lambda rank, epoch: order_of_epoch(epoch, f"rank {rank}"))
+    redraw(runs["resumed"], lambda rank, epoch: order_of_epoch(1, f"rank {rank}"))
+
+
+def ranks_shuffle_alone(runs):
+    """Each rank takes its part of an order of its own: some samples are drawn twice, others never."""
+    redraw(runs["many"], lambda rank, epoch: order_of_epoch(epoch, f"rank {rank}")[rank::WORLD])
+    redraw(runs["resumed"], lambda rank, epoch: order_of_epoch(1, f"rank {rank}")[rank::WORLD])
+
+
+def part_never_drawn(runs):
+    """Every rank leaves out its last batch in epoch 1."""
+    for name, first in (("many", 0), ("resumed", 1)):
+        redraw(runs[name], lambda rank, epoch, first=first: shorter(rank, epoch + first))
+        change(runs[name], "iter", having={"grad": True}, drop_last=False)
+
+
+def shorter(rank, epoch):
+    order = order_of_epoch(epoch)[rank::WORLD]
+    return order if epoch == 0 else order[:4] + order[4:7]
+
+
+def as_stream(run, share_of_epoch, size=None):
+    """Turn the training set into a stream: samples are known by content, and there is no order."""
+    first = 1 if run.name == "resumed" else 0
+    redraw(run, lambda rank, epoch: [f"content {i}" for i in share_of_epoch(rank, epoch + first)], size)
+    for event in events_of(run, "iter", grad=True):
+        event.update(kind="iterable", length="-", sampler=[], dataset="Stream:-:0", probe=None)
+    for number in {event["iter"] for event in events_of(run, "iter", grad=True)}:
+        remove(run, "order", iter=number)
+
+
+def stream_not_sharded(runs):
+    for run in runs.values():
+        as_stream(run, lambda rank, epoch: range(16 * epoch, 16 * epoch + 16))
+
+
+def stream_not_sharded_and_augmented(runs):
+    """Random changes hide that the contents are the same; each rank has as many samples as one process."""
+    for run in runs.values():
+        as_stream(run, lambda rank, epoch: range(16 * epoch + 100 * rank, 16 * epoch + 100 * rank + 16), BATCH)
+
+
+def batch_size_per_process(runs):
+    """Each process takes 8 samples: two steps, 16 samples each, as one epoch of 32 samples has."""
+    for name, first in (("many", 0), ("resumed", 1)):
+        run = runs[name]
+        change(run, "iter", having={"grad": True}, length=32, batch_size=BATCH, dataset="Pictures:32:0")
+        redraw(run, lambda rank, epoch, first=first: wide_order(epoch + first)[rank::WORLD], size=BATCH)
+    for name in ("one", "original", "reference"):
+        run = runs[name]
+        change(run, "iter", having={"grad": True}, length=32, dataset="Pictures:32:0")
+        change(run, "order", having={"iter": 0}, batches=[wide_order(0)[i : i + 8] for i in range(0, 32, 8)])
+        change(run, "order", having={"iter": 2}, batches=[wide_order(1)[i : i + 8] for i in range(0, 32, 8)])
+        change(run, "iter_end", having={"train": True}, exhausted=False, capped=True)
+
+
+def wide_order(epoch):
+    return [*order_of_epoch(epoch), *(16 + x for x in order_of_epoch(epoch))]
+
+
+def batch_size_rounded_down(runs):
+    """Global batch 6 instead of 8: no factor of the number of processes."""
+    for name in ("many", "resumed"):
+        change(runs[name], "batch", samples=lambda event: event["samples"][:3])
+
+
+def split_differs_by_content(runs):
+    change(runs["many"], "iter", [1], {"number": 0, "grad": True}, probe={"0": "other", "8": "x", "15": "y"})
+    change(runs["many"], "iter_end", [1], {"train": True}, probe={"0": "other", "8": "x", "15": "y"})
+
+
+def split_differs_by_members(runs):
+    for rank, members in ((0, [0, 1, 2, 3, 4, 5]), (1, [4, 5, 6, 7, 8, 9])):
+        change(runs["many"], "iter", [rank], {"grad": False}, members=members)
+
+
+def split_differs_by_length(runs):
+    change(runs["many"], "iter", [1], {"dataset": TRAIN}, dataset="Pictures:15:0", length=15)
+
+
+def same_streams(runs):
+    change(runs["many"], "iter", streams=lambda event: {"python": "p", "numpy": "n", "torch": "t", "loader": None})
+
+
+def same_stream_for_workers(runs):
+    """Workers are seeded from the torch stream, whatever their items draw from."""
+    for rank in (0, 1):
+        streams = {"python": f"p{rank}", "numpy": f"n{rank}", "torch": "t", "loader": None}
+        change(runs["many"], "iter", [rank], workers=4, streams=streams)
+
+
+def same_generator_for_workers(runs):
+    for rank in (0, 1):
+        streams = {"python": f"p{rank}", "numpy": f"n{rank}", "torch": f"t{rank}", "loader": "g"}
+        change(runs["many"], "iter", [rank], workers=4, streams=streams)
+
+
+def changed_in_place(runs):
+    probe = {"0": "content 0", "8": "changed", "15": "content 15"}
+    change(runs["many"], "iter_end", None, {"train": True}, probe=probe)
+
+
+def padded_evaluation(runs):
+    """Five validation samples on two ranks: DistributedSampler repeats the first."""
+    for name in ("one", "original", "reference", "many"):
+        change(runs[name], "iter", having={"grad": False}, dataset="Pictures:5:0", length=5)
+    for name in ("one", "original", "reference"):
+        set_evaluated(runs[name], 0, [0, 1, 2, 3, 4])
+    set_evaluated(runs["many"], 0, [0, 2, 4])
+    set_evaluated(runs["many"], 1, [1, 3, 0])
+
+
+def evaluation_drops(runs):
+    set_evaluated(runs["many"], 1, [1, 3])
+
+
+def evaluation_overlaps(runs):
+    set_evaluated(runs["many"], 1, [1, 3, 5, 0, 2])
+
+
+def evaluation_lost(runs):
+    numbers = {event["iter"] for event in events_of(runs["many"], "iter", grad=False)}
+    for number in numbers:
+        for kind in ("batch", "order", "iter", "iter_end"):
+            remove(runs["many"], kind, iter=number)
+
+
+def set_evaluated(run, rank, samples):
+    numbers = {event["iter"] for event in events_of(run, "iter", [rank], grad=False)}
+    for number in numbers:
+        change(run, "batch", [rank], {"iter": number}, samples=samples)
+        change(run, "order", [rank], {"iter": number}, batches=[samples])
+
+
+FAULTS = [
+    (set_epoch_missing, {"reshuffle": "RF101"}),
+    (set_epoch_missing_on_rank_1, {"reshuffle": "RF101", "shards": "RF103"}),
+    (weighted_sampler_dropped, {"shards": "RF102"}),
+    (replacement_dropped, {"shards": "RF102"}),
+    (sequential_shuffled, {"reshuffle": "RF102"}),
+    (subset_sampler_dropped, {"shards": "RF102"}),
+    (not_sharded, {"shards": "RF103"}),
+    (not_sharded_and_scheduled_by_length, {"shards": "RF103"}),
+    (not_sharded_with_own_order, {"shards": "RF103"}),
+    (ranks_shuffle_alone, {"shards": "RF103"}),
+    (part_never_drawn, {"shards": None}),
+    (stream_not_sharded, {"shards": "RF104"}),
+    (stream_not_sharded_and_augmented, {"shards": "RF104"}),
+    (batch_size_per_process, {"global_batch": "RF107"}),
+    (batch_size_rounded_down, {"global_batch": None}),
+    (split_differs_by_content, {"split": "RF108"}),
+    (split_differs_by_members, {"split": "RF108"}),
+    (split_differs_by_length, {"split": "RF108"}),
+    (same_streams, {"random_streams": "RF109"}),
+    (same_stream_for_workers, {"random_streams": "RF109"}),
+    (same_generator_for_workers, {"random_streams": "RF109"}),
+    (changed_in_place, {"split": "RF110"}),
+    (padded_evaluation, {"evaluation": "RF105"}),
+    (evaluation_drops, {"evaluation": "RF111"}),
+    (evaluation_overlaps, {"evaluation": "RF111"}),
+    (evaluation_lost, {"evaluation": "RF111"}),
+]
+
+
+@pytest.mark.parametrize(("spoil", "expected"), FAULTS, ids=[spoil.__name__ for spoil, _ in FAULTS])
+def test_a_fault_in_the_data_fails_its_own_check(spoil, expected):
+    runs = sound_runs()
+    spoil(runs)
+    assert failures(run_checks(runs)) == expected
+    assert set(filter(None, expected.values())) <= set(CAUSES)

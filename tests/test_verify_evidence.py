@@ -1,0 +1,212 @@
+"""Reading traces, what is asked of them, the numbers in printed lines, and the list of causes."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+import pytest
+from verify_evidence import TRAIN, events_of, process, run_of
+
+from retrofit.verify.causes import CAUSES
+from retrofit.verify.checks.printed import skeleton, values_after_evaluations
+from retrofit.verify.checks.writers import is_temporary, names_rank
+from retrofit.verify.evidence import RankTrace, load_run, read_events, relative_difference
+
+
+def write(folder, rank, trace):
+    lines = "".join(json.dumps(event) + "\n" for event in trace.events)
+    (folder / f"rank{rank}.jsonl").write_text(lines, encoding="utf-8")
+
+
+def test_a_run_is_read_from_its_folder(tmp_path):
+    for rank in (0, 1):
+        write(tmp_path, rank, process(rank, 2))
+    (tmp_path / "rank0.log").write_text("hello", encoding="utf-8")
+    run = load_run("many", tmp_path, 2, statuses=[0, 0], seconds=3.5)
+    assert (run.name, run.world_size, run.finished, run.num_steps, run.num_epochs) == ("many", 2, True, 4, 2)
+    assert run.logs == ["hello", ""] and run.seconds == 3.5
+    assert run.ranks[1].events == process(1, 2).events
+
+
+def test_a_rank_without_a_trace_has_no_events(tmp_path):
+    run = load_run("many", tmp_path, 2, statuses=[1, None], hung=True, stacks={0: "train.py:3 in main"})
+    assert [rank.events for rank in run.ranks] == [[], []]
+    assert (run.finished, run.num_steps, run.num_epochs, run.main.exit) == (False, 0, 0, None)
+
+
+def test_a_torn_last_line_is_left_out(tmp_path):
+    write(tmp_path, 0, process(0, 1))
+    path = tmp_path / "rank0.jsonl"
+    whole = read_events(path)
+    path.write_bytes(path.read_bytes()[:-10])
+    assert read_events(path) == whole[:-1]
+
+
+def test_a_line_torn_in_the_middle_is_an_error(tmp_path):
+    path = tmp_path / "rank0.jsonl"
+    path.write_text(
+        '{"e": "start", "t": 0, "step": 0}\n{"e": "it\n{"e": "exit", "t": 1, "step": 0}\n', encoding="utf-8"
+    )
+    with pytest.raises(ValueError, match=r"rank0.jsonl, line 2 is not JSON: b'\{\"e\": \"it'; run verify again"):
+        read_events(path)
+
+
+def test_a_hundred_thousand_lines_are_read_in_seconds(tmp_path):
+    trace = RankTrace(0, [])
+    for number in range(25_000):
+        step = {"t": 0.1, "step": number}
+        trace.events.append({"e": "batch", "iter": 0, "k": number, "samples": [number], **step})
+        trace.events.append({"e": "backward", "loss": 0.5, **step})
+        trace.events.append({"e": "collective", "op": "allreduce_", "numel": 10, "dtype": "float64", **step})
+        trace.events.append({"e": "step", "opt": 0, "lr": [0.1], "loss": [0.5], "param": [], "param_hash": "x", **step})
+    trace.events.insert(0, {"e": "iter", "iter": 0, "dataset": TRAIN, "grad": True, "number": 0, "t": 0, "step": 0})
+    write(tmp_path, 0, trace)
+    started = time.process_time()
+    run = load_run("one", tmp_path, 1, statuses=[0])
+    assert run.main.rows_per_step == [1] * 25_000
+    assert run.main.step_places[-1] == (0, 0, 24_999)
+    assert time.process_time() - started < 5
+
+
+def test_iterations_know_what_they_are():
+    trace = process(1, 2)
+    train, val, *_ = trace.iterations
+    assert [one.train for one in trace.iterations] == [True, False, True, False]
+    assert train.place == (TRAIN, 0, 0) and train.is_whole and train.exhausted and train.length == 16
+    assert sorted(train.drawn) == sorted(train.delivered) and len(train.drawn) == 8
+    assert val.drawn == [1, 3, 5]
+    assert trace.rows_per_step == [4, 4, 4, 4]
+    assert trace.step_places == [(0, 0, 0), (0, 0, 1), (1, 0, 0), (1, 0, 1)]
+
+
+def test_an_iteration_without_an_end_is_training_when_steps_followed():
+    trace = process(0, 1)
+    trace.events = [event for event in trace.events if event["e"] != "iter_end"]
+    assert [one.train for one in trace.iterations] == [True, False, True, False]
+
+
+def test_samples_that_are_lists_of_indices_can_be_compared():
+    run = run_of("one")
+    for event in events_of(run, "batch"):
+        event["samples"] = [[1, 2], [3, 4]]
+    assert run.main.iterations[0].delivered == [(1, 2), (3, 4), (1, 2), (3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "floor", "expected"),
+    [
+        (1.0, 1.0, 0.0, 0.0),
+        (2.0, 1.0, 0.0, 0.5),
+        (1e-9, 0.0, 1.0, 1e-9),
+        (float("nan"), float("nan"), 0.0, 0.0),
+        (float("nan"), 1.0, 0.0, float("inf")),
+        (float("inf"), float("inf"), 0.0, 0.0),
+        (float("inf"), 1.0, 0.0, float("inf")),
+    ],
+)
+def test_relative_differences(a, b, floor, expected):
+    assert relative_difference(a, b, floor) == expected
+
+
+# --- printed lines ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "pattern", "numbers"),
+    [
+        ("acc 0.812", "acc #", ["0.812"]),
+        ("epoch 3/10: loss=1.5e-3, mAP50 .25", "epoch #/#: loss=#, mAP50 #", ["3", "10", "1.5e-3", ".25"]),
+        ("IoU 81.2% (nan)", "IoU #% (#)", ["81.2", "nan"]),
+        ("resnet50 v2 in net.0.conv", "resnet50 v2 in net.0.conv", []),
+    ],
+)
+def test_a_line_is_a_pattern_with_numbers(line, pattern, numbers):
+    assert skeleton(line)[0] == pattern
+    assert [text for _, text in skeleton(line)[1]] == numbers
+
+
+def printed_after_evaluation(*lines):
+    trace = process(1, 2)
+    place = next(i for i, event in enumerate(trace.events) if event["e"] == "iter_end" and not event["train"])
+    trace.events[place + 1 : place + 1] = [{"e": "line", "t": 0.1, "step": 2, "text": line} for line in lines]
+    return [value.text for values in values_after_evaluations(trace).values() for value in values]
+
+
+@pytest.mark.parametrize(
+    ("line", "values"),
+    [
+        ("val loss 0.51 acc 0.82", ["0.51", "0.82"]),
+        ("epoch 2 of 10", []),
+        ("train_loss: 0.51 val_loss: 0.61", ["0.61"]),
+        ("lr 0.001 acc 0.5", ["0.5"]),
+        ("epoch took 12.5 sec", []),
+        ("acc 0.5, 12.5 s", ["0.5"]),
+        ("83.2 img/s", []),
+        ("[rank 0] loss 0.51", ["0.51"]),
+        ("max mem: 12.5 MB", []),
+        ("loss nan", ["nan"]),
+    ],
+)
+def test_only_numbers_about_the_model_are_compared(line, values):
+    assert printed_after_evaluation(line) == values
+
+
+def test_lines_during_the_training_are_no_metrics():
+    trace = process(1, 2)
+    for event in [event for event in trace.events if event["e"] == "step"]:
+        place = next(i for i, other in enumerate(trace.events) if other is event)
+        trace.events.insert(place, {"e": "line", "t": 0.1, "step": 0, "text": "loss 0.5"})
+    assert values_after_evaluations(trace) == {}
+
+
+# --- files and causes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("logs/rank1.log", True),
+        ("logs/train_r1.log", True),
+        ("log.1.txt", True),
+        ("gpu1/train.log", True),
+        ("logs/rank10.log", False),
+        ("runs/checkpoint_1.pt", False),
+        ("runs/epoch1/last.pt", False),
+        ("train.log", False),
+    ],
+)
+def test_a_path_can_carry_the_rank(path, expected):
+    assert names_rank(path, 1) is expected
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/tmp/tmpab12cd34/x", True),
+        ("a/__pycache__/b.pyc", True),
+        ("runs/last.pt.tmp", True),
+        ("runs/last.pt", False),
+        ("templates/part.txt", False),
+    ],
+)
+def test_temporary_files_have_no_owner(path, expected):
+    assert is_temporary(path) is expected
+
+
+def test_causes_are_complete_sentences_with_names_of_the_bad_pattern():
+    assert len({cause.name for cause in CAUSES.values()}) == len(CAUSES)
+    for code, cause in CAUSES.items():
+        assert cause.code == code and re.fullmatch(r"RF[0-6]\d\d", code)
+        assert re.fullmatch(r"[a-z]+(-[a-z]+)+", cause.name)
+        for sentence in (cause.explanation, cause.remedy):
+            assert sentence.endswith(".") and "\n" not in sentence and not sentence.startswith(" ")
+
+
+def test_remedies_name_functions_that_exist():
+    import retrofit.distributed as rd
+
+    for cause in CAUSES.values():
+        for name in re.findall(r"\brd\.(\w+)", cause.remedy):
+            assert hasattr(rd, name), (cause.code, name)

@@ -1,0 +1,362 @@
+"""Faults in starting, ending, reporting and saving: each must fail its own check with its own cause."""
+
+from __future__ import annotations
+
+import pytest
+from verify_evidence import (
+    VAL,
+    change,
+    cut,
+    events_of,
+    failures,
+    insert,
+    order_of_epoch,
+    redraw,
+    remove,
+    sound_runs,
+)
+
+from retrofit.verify.causes import CAUSES
+from retrofit.verify.checks import run_checks
+
+
+def keep_resume_out(runs):
+    for name in ("resumed", "reload", "reload_original"):
+        del runs[name]
+
+
+def one_spelling(runs):
+    for run in runs.values():
+        change(run, "parser", accepts_local_rank={"--local_rank": True, "--local-rank": False})
+
+
+def own_port(runs):
+    change(runs["many"], "group", master_port="12355")
+
+
+def no_group(runs):
+    """The script ignores its launcher: two trainings side by side, each with all samples."""
+    keep_resume_out(runs)
+    remove(runs["many"], "group")
+    remove(runs["many"], "collective")
+    redraw(runs["many"], lambda rank, epoch: order_of_epoch(epoch))
+
+
+def metric_per_rank(runs):
+    for kind, field in (("scalar", "value"), ("line", "text")):
+        for event in events_of(runs["many"], kind, [0]):
+            event[field] = 0.75 if kind == "scalar" else event["text"][:-5] + "0.750"
+
+
+def padded_metric(runs):
+    """Six samples with a repeated one: the metric is wrong because the evaluation is."""
+    for event in events_of(runs["many"], "iter", [1], dataset=VAL):
+        change(runs["many"], "batch", [1], {"iter": event["iter"]}, samples=[1, 3, 5, 0])
+    change(runs["many"], "scalar", value=0.8)
+
+
+def collective_on_rank_0(runs):
+    """Rank 0 evaluates through the wrapper, which broadcasts buffers; rank 1 is in the next epoch already."""
+    keep_resume_out(runs)
+    many = runs["many"]
+    insert(many, [0], "iter", "collective", 1, n=0, op="broadcast_", numel=7, dtype="float64", backward=False)
+    cut(many, 0, "batch", 2, None)
+    cut(many, 1, "collective", 3, None)
+    many.hung, many.stacks = True, {0: "train.py:120 in evaluate", 1: "train.py:88 in train"}
+
+
+def barrier_of_rank_0_at_the_end(runs):
+    keep_resume_out(runs)
+    insert(runs["many"], [0], "exit", "collective", n=0, op="barrier", numel=1, dtype="uint8", backward=False)
+    cut(runs["many"], 0, "exit", 0, 1, ("RuntimeError", "[gloo/pair.cc:534] Connection closed by peer [127.0.0.1]"))
+
+
+def uneven_batches(runs):
+    """Rank 1 has no second batch in epoch 0: it ends, and rank 0 loses its connection."""
+    keep_resume_out(runs)
+    many = runs["many"]
+    change(many, "order", [1], {"iter": 0}, batches=lambda event: event["batches"][:1])
+    cut(many, 1, "batch", 1, 0)
+    many.ranks[1].events.append({"e": "exit", "t": 0.2, "step": 1, "status": 0, "error": None})
+    cut(many, 0, "step", 1, 1, ("RuntimeError", "[gloo/pair.cc:534] Connection closed by peer [127.0.0.1]"))
+
+
+def uneven_batches_and_schedules(runs):
+    """Each rank's schedule counts its own batches, so the rates differ as well."""
+    uneven_batches(runs)
+    change(runs["many"], "step", [1], lr=[0.07], param_hash="of rank 1")
+
+
+def uneven_batches_not_reached(runs):
+    """The shortened training stops before the ranks run out of batches."""
+    keep_resume_out(runs)
+    extra = [[90, 91, 92, 93]]
+    change(runs["many"], "order", [0], batches=lambda event: event["batches"] + extra * (event["iter"] in (0, 2)))
+    change(runs["many"], "iter_end", having={"train": True}, capped=True, exhausted=False)
+    for name in ("one", "original"):
+        change(runs[name], "iter", having={"grad": True}, length=20)
+        more = [[90, 91, 92, 93]]
+        change(
+            runs[name], "order", batches=lambda event, more=more: event["batches"] + more * (event["iter"] in (0, 2))
+        )
+        change(runs[name], "iter_end", having={"train": True}, capped=True, exhausted=False)
+    for name in ("many", "reference"):
+        change(runs[name], "iter", having={"grad": True}, length=20)
+
+
+def every_rank_saves(runs):
+    for name in ("many", "resumed"):
+        for event in events_of(runs[name], "save", [0]):
+            index = runs[name].ranks[1].events
+            index.insert(len(index) - 1, {**event, "step": 4})
+
+
+def every_rank_saves_its_own(runs):
+    insert(runs["many"], [1], "exit", "save", path="runs/12-00-01/last.pt", keys={})
+    insert(runs["many"], [1], "exit", "file", op="write", path="runs/12-00-01/last.pt")
+
+
+def prefix_saved(runs):
+    change(
+        runs["many"],
+        "save",
+        keys=lambda event: {key.replace("model/", "model/module."): kind for key, kind in event["keys"].items()},
+    )
+
+
+def whole_wrapper_saved(runs):
+    for name in ("one", "original"):
+        change(runs[name], "save", keys={"": "module:Net", "fc.weight": "float32[3, 3]"})
+    change(runs["many"], "save", keys={"": "module:DistributedDataParallel"})
+
+
+def prefix_refused(runs):
+    message = 'Error(s) in loading state_dict for Net: Missing key(s) in state_dict: "fc.weight". Unexpected key(s): '
+    cut(runs["reload"], 0, "initial", 0, 1, ("RuntimeError", message + '"module.fc.weight"'))
+
+
+def no_map_location(runs):
+    change(runs["resumed"], "load", [1], map_location=False)
+
+
+def one_gpu_for_all(runs):
+    change(runs["many"], "start", device="cuda:0")
+
+
+def setup_race(runs):
+    keep_resume_out(runs)
+    cut(runs["many"], 1, "iter", 0, 1, ("EOFError", "Ran out of input"))
+    cut(runs["many"], 0, "collective", 0, 1, ("RuntimeError", "Connection closed by peer [127.0.0.1]:2021"))
+
+
+def prepared_by_all(runs):
+    insert(runs["many"], (0, 1), "iter", "file", op="write", path="data/cache.npy")
+
+
+def checkpoint_beside_race(runs):
+    """The same file before and after the first step: the save is the graver one."""
+    prepared_by_all(runs)
+    insert(runs["many"], (0, 1), "exit", "file", op="write", path="runs/final.bin")
+
+
+def tensorboard_on_every_rank(runs):
+    insert(runs["many"], [1], "iter", "file", op="write", path="runs/events.out.tfevents.2.host")
+
+
+def scalars_on_every_rank(runs):
+    insert(runs["many"], [1], "exit", "scalar", name="val/accuracy", value=0.9375, axis=4)
+
+
+def log_file_on_every_rank(runs):
+    for run in runs.values():
+        insert(run, [0], "iter", "file", op="write", path="runs/train.log")
+    insert(runs["many"], [1], "iter", "file", op="write", path="runs/train.log")
+
+
+def table_of_every_rank(runs):
+    """Every rank appends its results to one table."""
+    for place in ("iter", "exit"):
+        insert(runs["many"], (0, 1), place, "file", op="write", path="runs/results.csv")
+
+
+def table_for_every_rank(runs):
+    """Ranks have tables of their own, in folders named by the time."""
+    for place in ("iter", "exit"):
+        insert(runs["many"], [0], place, "file", op="write", path="runs/12-00-00/results.csv")
+        insert(runs["many"], [1], place, "file", op="write", path="runs/12-00-01/results.csv")
+
+
+def axis_per_rank(runs):
+    change(runs["many"], "scalar", axis=lambda event: event["axis"] * 2)
+
+
+def scheduler_forgotten(runs):
+    change(runs["resumed"], "step", lr=[0.1])
+
+
+def position_forgotten(runs):
+    redraw(runs["resumed"], lambda rank, epoch: order_of_epoch(0)[rank::2])
+
+
+def momentum_forgotten(runs):
+    change(
+        runs["resumed"],
+        "step",
+        param_hash=lambda event: event["param_hash"] + " slower",
+        param=lambda event: [[norm - 0.01, projection] for norm, projection in event["param"]],
+    )
+
+
+def buffers_forgotten(runs):
+    change(runs["resumed"], "step", loss=lambda event: [event["loss"][0] + 0.01])
+
+
+def nothing_loaded(runs):
+    initial = events_of(runs["many"], "initial", [0])[0]
+    for name in ("resumed", "reload", "reload_original"):
+        change(runs[name], "initial", param=initial["param"], param_hash=initial["param_hash"])
+
+
+def already_done(runs):
+    """The resumed script believes that it has ended."""
+    for kind in ("step", "backward", "batch", "iter", "iter_end", "order", "initial"):
+        remove(runs["resumed"], kind)
+
+
+def writer_on_rank_0_used_by_all(runs):
+    keep_resume_out(runs)
+    cut(runs["many"], 1, "exit", 0, 1, ("AttributeError", "'NoneType' object has no attribute 'add_scalar'"))
+
+
+def flag_refused(runs):
+    keep_resume_out(runs)
+    for rank in (0, 1):
+        cut(runs["many"], rank, "parser", 0, 2, ("SystemExit", "2"))
+        runs["many"].logs[rank] = "usage: train.py\ntrain.py: error: unrecognized arguments: --local-rank=0"
+
+
+def port_taken(runs):
+    keep_resume_out(runs)
+    message = "The server socket has failed to listen: EADDRINUSE: address already in use"
+    cut(runs["many"], 0, "group", 0, 1, ("DistNetworkError", message))
+    cut(runs["many"], 1, "group", 0, 1, ("DistStoreError", "Timed out waiting for clients; socket timeout"))
+
+
+def fails_on_one_process_too(runs):
+    fails_on_one_process_since_the_change(runs)
+    del runs["original"]
+
+
+def fails_on_one_process_since_the_change(runs):
+    """The same error on both, but the original is fine: the change is at fault."""
+    keep_resume_out(runs)
+    del runs["reference"]
+    for rank in (0, 1):
+        cut(runs["many"], rank, "iter", 0, 1, ("FileNotFoundError", "No such file or directory: 'data'"))
+    cut(runs["one"], 0, "iter", 0, 1, ("FileNotFoundError", "No such file or directory: 'data'"))
+
+
+def original_fails(runs):
+    cut(runs["original"], 0, "backward", 1, 1, ("ValueError", "bad target"))
+
+
+def killed(runs):
+    keep_resume_out(runs)
+    cut(runs["many"], 1, "batch", 1, -9)
+    cut(runs["many"], 0, "step", 1, None)
+
+
+def another_loss_after_the_change(runs):
+    change(runs["one"], "step", having={"n": 2}, loss=[0.4])
+
+
+def another_loss_of_a_loose_operator(runs):
+    another_loss_after_the_change(runs)
+    for name in ("one", "original"):
+        insert(runs[name], [0], "backward", "nondeterministic", op="scatter_add")
+
+
+def other_samples_after_the_change(runs):
+    redraw(runs["one"], lambda rank, epoch: order_of_epoch(epoch, "new"))
+
+
+OF_UNEVEN = {"completes": "RF106", "collectives": "RF106", "shards": None}
+
+FAULTS = [
+    (one_spelling, {"launch": "RF601"}),
+    (own_port, {"launch": "RF602"}),
+    (no_group, {"launch": None, "shards": "RF103"}),
+    (metric_per_rank, {"metrics": "RF401"}),
+    (padded_metric, {"evaluation": "RF111", "metrics": "RF111"}),
+    (collective_on_rank_0, dict.fromkeys(("completes", "collectives"), "RF402")),
+    (barrier_of_rank_0_at_the_end, dict.fromkeys(("completes", "collectives"), "RF402")),
+    (uneven_batches, OF_UNEVEN),
+    (uneven_batches_and_schedules, {**OF_UNEVEN, "lr": "RF106", "ranks_agree": "RF106"}),
+    (uneven_batches_not_reached, {"collectives": "RF106"}),
+    (every_rank_saves, {"single_writer": "RF501"}),
+    (every_rank_saves_its_own, {"single_writer": "RF501"}),
+    (prefix_saved, {"checkpoint": "RF502"}),
+    (whole_wrapper_saved, {"checkpoint": "RF502"}),
+    (prefix_refused, dict.fromkeys(("checkpoint", "completes"), "RF502")),
+    (no_map_location, {"devices": "RF503"}),
+    (one_gpu_for_all, {"devices": "RF604"}),
+    (setup_race, {"completes": "RF504"}),
+    (prepared_by_all, {"single_writer": "RF504"}),
+    (checkpoint_beside_race, {"single_writer": "RF501"}),
+    (tensorboard_on_every_rank, {"single_writer": "RF505"}),
+    (scalars_on_every_rank, {"single_writer": "RF505"}),
+    (log_file_on_every_rank, {"single_writer": "RF505"}),
+    (table_of_every_rank, {"single_writer": "RF501"}),
+    (table_for_every_rank, {"single_writer": "RF505"}),
+    (axis_per_rank, {"logs": "RF506"}),
+    (scheduler_forgotten, {"resume": "RF507"}),
+    (position_forgotten, {"resume": "RF507"}),
+    (momentum_forgotten, {"resume": "RF507"}),
+    (buffers_forgotten, {"resume": "RF507"}),
+    (nothing_loaded, {"resume": "RF507", "checkpoint": "RF507"}),
+    (already_done, {"resume": "RF507"}),
+    (writer_on_rank_0_used_by_all, {"completes": "RF603"}),
+    (flag_refused, {"completes": "RF601"}),
+    (port_taken, {"completes": "RF602"}),
+    (fails_on_one_process_too, {"completes": "RF001"}),
+    (fails_on_one_process_since_the_change, {"completes": None}),
+    (original_fails, {"completes": "RF001"}),
+    (killed, {"completes": None}),
+    (another_loss_after_the_change, {"original": None}),
+    (another_loss_of_a_loose_operator, {"original": "RF002"}),
+    (other_samples_after_the_change, {"original": None}),
+]
+
+
+@pytest.mark.parametrize(("spoil", "expected"), FAULTS, ids=[spoil.__name__ for spoil, _ in FAULTS])
+def test_a_fault_around_the_training_fails_its_own_check(spoil, expected):
+    runs = sound_runs()
+    spoil(runs)
+    assert failures(run_checks(runs)) == expected
+    assert set(filter(None, expected.values())) <= set(CAUSES)
+
+
+TEXTS = [
+    (
+        collective_on_rank_0,
+        "collectives",
+        "rank 0 waits in broadcast_ #2 (7 float64) at train.py:120 in evaluate; rank 1 waits in allreduce_ #2",
+    ),
+    (uneven_batches, "collectives", "rank 0 calls allreduce_ #1 (12 float64, in backward); rank 1 has ended"),
+    (setup_race, "completes", "EOFError: Ran out of input at train.py:12 in main"),
+    (killed, "completes", "rank 1 was killed by SIGKILL"),
+    (metric_per_rank, "metrics", "0.750 with 2 processes, 0.812 with 1"),
+    (axis_per_rank, "logs", "point 0 of val/accuracy at 4 with 2 processes, at 2 with 1"),
+    (prefix_saved, "checkpoint", "key 'model/module.fc.weight' in 4 keys"),
+    (scheduler_forgotten, "resume", "0.05 and 0.1"),
+    (own_port, "launch", "port 12355, the launcher gave 29501"),
+    (another_loss_after_the_change, "original", "loss 0.3333333333333333 before the change, 0.4 after it"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "check", "value"), TEXTS, ids=[row[0].__name__ for row in TEXTS])
+def test_a_finding_shows_values(spoil, check, value):
+    runs = sound_runs()
+    spoil(runs)
+    verdict = next(verdict for verdict in run_checks(runs) if verdict.check == check)
+    assert value in verdict.value

@@ -1,0 +1,384 @@
+"""Faults in how ranks compute: each must fail its own check with its own cause, and others only with the same one."""
+
+from __future__ import annotations
+
+import pytest
+from verify_evidence import (
+    NUM_ELEMENTS,
+    STEPS_PER_EPOCH,
+    change,
+    cut,
+    events_of,
+    failures,
+    insert,
+    remove,
+    sound_runs,
+)
+
+from retrofit.verify.causes import CAUSES
+from retrofit.verify.checks import run_checks
+
+CONTROLLED = ("many", "resumed")
+
+
+def drift(run, ranks, first_step=0, hashes=True):
+    """Let ranks have weights and gradients of their own from a step on."""
+    for event in events_of(run, "step", ranks):
+        if event["n"] >= first_step:
+            event["param"] = [[norm + 0.01, projection] for norm, projection in event["param"]]
+            event["grad"] = [[norm + 0.01, projection] for norm, projection in event["grad"]]
+            if hashes:
+                event["param_hash"] += " of rank 1"
+                event["param_hashes"] = [f"{one} of rank 1" for one in event["param_hashes"]]
+
+
+def wrapper_bypassed(runs):
+    for name in CONTROLLED:
+        remove(runs[name], "collective", backward=True)
+    for rank in (0, 1):
+        drift(runs["many"], [rank], hashes=rank == 1)
+        change(runs["many"], "step", [rank], {"n": 1}, loss=lambda event: [event["loss"][0] * 1.1])
+    del runs["resumed"], runs["reload"], runs["reload_original"]
+
+
+def head_bypassed(runs):
+    """Only the weight is averaged, the bias is not part of the wrapped model."""
+    for name in CONTROLLED:
+        change(runs[name], "collective", having={"backward": True}, numel=9)
+    for event in events_of(runs["many"], "step", [1]):
+        event["param_hashes"][1] += " of rank 1"
+        event["param_hash"] += " of rank 1"
+
+
+def sync_in_some_steps(runs):
+    """Accumulation that is one step off: the second step of each epoch is not averaged."""
+    remove(runs["many"], "collective", backward=True, step=1)
+    remove(runs["many"], "collective", backward=True, step=3)
+    drift(runs["many"], [1], first_step=1)
+
+
+def accumulate(run, sync_first=False, sync_always=False):
+    """Split each step's batch in two micro batches with a backward each."""
+    for trace in run.ranks:
+        events = []
+        for event in trace.events:
+            collective = event["e"] == "collective" and event["backward"]
+            if event["e"] == "batch" and _trains(trace, event["iter"]):
+                half = len(event["samples"]) // 2
+                events.append({**event, "k": 2 * event["k"], "samples": event["samples"][:half]})
+                rest = {**event, "k": 2 * event["k"] + 1, "samples": event["samples"][half:]}
+            elif event["e"] == "backward":
+                half_loss = {**event, "loss": event["loss"] / 2}
+                events.append(half_loss)
+                if (sync_first or sync_always) and run.world_size > 1:
+                    events.append(_reduction(event))
+                events += [rest, dict(half_loss)]
+            elif not (collective and sync_first):
+                events.append(event)
+        trace.events = events
+
+
+def _trains(trace, number):
+    return any(event["e"] == "iter" and event["iter"] == number and event["grad"] for event in trace.events)
+
+
+def _reduction(event, numel=NUM_ELEMENTS):
+    fields = {"op": "allreduce_", "numel": numel, "dtype": "float64", "backward": True, "n": 0}
+    return {"e": "collective", "t": event["t"], "step": event["step"], **fields}
+
+
+def sync_in_first_backward(runs):
+    for run in runs.values():
+        accumulate(run, sync_first=True)
+    drift(runs["many"], [1])
+
+
+def sync_in_every_backward(runs):
+    for run in runs.values():
+        accumulate(run, sync_always=True)
+
+
+def unused_parameters(runs):
+    message = "Expected to have finished reduction in the prior iteration before starting a new one."
+    for rank in (0, 1):
+        cut(runs["many"], rank, "backward", 1, 1, ("RuntimeError", message))
+
+
+def unused_parameters_in_small_model(runs):
+    """All gradients wait in one bucket for the missing one, so the first step is not averaged at all."""
+    unused_parameters(runs)
+    remove(runs["many"], "collective", backward=True)
+    drift(runs["many"], [0, 1], hashes=False)
+    drift(runs["many"], [1])
+
+
+def buffers_in_place(runs):
+    message = "one of the variables needed for gradient computation has been modified by an inplace operation"
+    for rank in (0, 1):
+        cut(runs["many"], rank, "step", 0, 1, ("RuntimeError", message))
+
+
+def batchnorm_local(runs):
+    for name in CONTROLLED:
+        insert(runs[name], (0, 1), "backward", "local_batchnorm", 0, rows=4, channels=3)
+
+
+def wrapper_attribute(runs):
+    message = "'DistributedDataParallel' object has no attribute 'num_classes'"
+    for rank in (0, 1):
+        cut(runs["many"], rank, "backward", 0, 1, ("AttributeError", message))
+
+
+def module_of_bare_model(runs):
+    for rank in (0, 1):
+        cut(runs["many"], rank, "exit", 0, 1, ("AttributeError", "'Net' object has no attribute 'module'"))
+
+
+def scale(run, kind, factor):
+    for event in events_of(run, "step"):
+        if kind == "grad":
+            event["grad"] = [[factor * x for x in pair] for pair in event["grad"]]
+        else:
+            event["loss"] = [factor * loss for loss in event["loss"]]
+
+
+def move_weights(run, first_step=0, by=0.01):
+    for event in events_of(run, "step"):
+        if event["n"] >= first_step:
+            event["param"] = [[norm + by, projection] for norm, projection in event["param"]]
+            event["param_hash"] += " moved"
+            event["param_hashes"] = [f"{one} moved" for one in event["param_hashes"]]
+
+
+def loss_scaled(runs):
+    for name in CONTROLLED:
+        scale(runs[name], "loss", 2.0)
+        scale(runs[name], "grad", 2.0)
+        move_weights(runs[name])
+    change(runs["resumed"], "initial", param_hash=weights_after_epoch(runs))
+    for name in ("reload", "reload_original"):
+        change(runs[name], "initial", param_hash=weights_after_epoch(runs))
+
+
+def weights_after_epoch(runs):
+    return events_of(runs["many"], "step", [0], n=STEPS_PER_EPOCH - 1)[0]["param_hash"]
+
+
+def keep_resume_out(runs):
+    for name in ("resumed", "reload", "reload_original"):
+        del runs[name]
+
+
+def gradients_halved(runs):
+    """Gradients are divided by the world size once more: the loss tells nothing."""
+    keep_resume_out(runs)
+    scale(runs["many"], "grad", 0.5)
+    move_weights(runs["many"])
+
+
+def gradients_of_that_norm(runs):
+    """Twice as long and in another direction: no factor explains that."""
+    keep_resume_out(runs)
+    change(runs["many"], "step", grad=lambda event: [[2 * norm, -projection] for norm, projection in event["grad"]])
+    move_weights(runs["many"])
+
+
+def averaged_per_rank(runs):
+    """Ranks have 7 and 4 valid elements; the mean of their means is not the mean of all."""
+    keep_resume_out(runs)
+    change(runs["many"], "valid", [0], count=7)
+    for event in events_of(runs["reference"], "step"):
+        event["loss"] = [event["loss"][0] + 0.01]
+        event["grad"] = [[norm * 1.01, projection] for norm, projection in event["grad"]]
+    move_weights(runs["many"])
+
+
+def averaged_per_rank_uncounted(runs):
+    """A loss of the user's own is masked: no operator counted its elements."""
+    averaged_per_rank(runs)
+    remove(runs["many"], "valid")
+
+
+def pairs_in_batch(runs):
+    keep_resume_out(runs)
+    insert(runs["many"], (0, 1), "backward", "similarity", 0, shape=[4, 4], rows=4)
+    for event in events_of(runs["reference"], "step"):
+        event["loss"] = [event["loss"][0] + 0.7]
+        event["grad"] = [[norm * 1.3, projection] for norm, projection in event["grad"]]
+    move_weights(runs["many"])
+
+
+def pairs_in_batch_unseen(runs):
+    """The comparison is no matrix product; the loss of one process is larger than that of any rank."""
+    pairs_in_batch(runs)
+    remove(runs["many"], "similarity")
+
+
+def gathered_without_gradient(runs):
+    """Each rank has the loss of all pairs, and the gradient of its own rows: half of the whole."""
+    gradients_halved(runs)
+    insert(runs["many"], (0, 1), "backward", "similarity", 0, shape=[4, 8], rows=4)
+
+
+def weights_changed_on_one_rank(runs):
+    """Gradients are averaged as they must be; rank 1 clips its weights afterwards."""
+    for run in runs.values():
+        accumulate(run)
+    drift_weights_only(runs["many"], [1], 0)
+
+
+def set_lr(run, rate):
+    for event in events_of(run, "step"):
+        event["lr"] = [rate(event["n"] + (STEPS_PER_EPOCH if run.name == "resumed" else 0))]
+
+
+def lr_scaled(runs):
+    for name in CONTROLLED:
+        set_lr(runs[name], lambda n: 0.2 if n < STEPS_PER_EPOCH else 0.1)
+
+
+def lr_scaled_and_effective(runs):
+    lr_scaled(runs)
+    keep_resume_out(runs)
+    move_weights(runs["many"])
+    for event in events_of(runs["many"], "step"):
+        event["loss"] = [loss + 0.01 * event["n"] for loss in event["loss"]]
+
+
+def lr_scaled_and_schedule_too_short(runs):
+    for name in CONTROLLED:
+        set_lr(runs[name], lambda n: 0.2 if n < 1 else 0.05)
+
+
+def schedule_too_short(runs):
+    for name in CONTROLLED:
+        set_lr(runs[name], lambda n: 0.1 if n < 1 else 0.05)
+
+
+def lr_decided_by_each_rank(runs):
+    """A plateau scheduler that watches a rank's own loss."""
+    keep_resume_out(runs)
+    change(runs["many"], "step", [1], {"n": 2}, lr=[0.005])
+    drift_weights_only(runs["many"], [1], 2)
+
+
+def drift_weights_only(run, ranks, first_step):
+    for event in events_of(run, "step", ranks):
+        if event["n"] >= first_step:
+            event["param_hash"] += " of rank 1"
+            event["param_hashes"] = [f"{one} of rank 1" for one in event["param_hashes"]]
+
+
+def initial_weights_differ(runs):
+    """No wrapper, so nobody sends rank 0's weights around either."""
+    remove(runs["many"], "collective", backward=True)
+    change(runs["many"], "initial", [1], param_hash="other", param_hashes=["other", "too"])
+    drift_weights_only(runs["many"], [1], 0)
+
+
+def initial_weights_of_another_seed(runs):
+    keep_resume_out(runs)
+    change(runs["many"], "initial", param_hash="other", param=[[1.5, 0.5], [0.3, 0.0]])
+    move_weights(runs["many"])
+
+
+def batches_spoilt(runs):
+    """The loop changes what the dataset holds: losses drift apart, and the data is why."""
+    batches_spoilt_only(runs)
+    keep_resume_out(runs)
+    for event in events_of(runs["many"], "step"):
+        event["loss"] = [loss + 0.01 * event["n"] for loss in event["loss"]]
+
+
+OF_STEP_0 = ("gradients", "parameters")
+
+
+def batches_spoilt_and_resumed(runs):
+    """A resumed process reads the data anew, without the changes."""
+    batches_spoilt_only(runs)
+    change(runs["resumed"], "step", loss=lambda event: [event["loss"][0] + 0.01])
+
+
+def batches_spoilt_only(runs):
+    probe = {"0": "content 0", "8": "changed", "15": "content 15"}
+    change(runs["many"], "iter_end", None, {"train": True}, probe=probe)
+
+
+FAULTS = [
+    (wrapper_bypassed, dict.fromkeys(("loss", "gradients", "parameters", "ranks_agree"), "RF201")),
+    (head_bypassed, {"ranks_agree": "RF201"}),
+    (sync_in_some_steps, {"ranks_agree": "RF202"}),
+    (sync_in_first_backward, {"ranks_agree": "RF202"}),
+    (sync_in_every_backward, {"communication": "RF203"}),
+    (unused_parameters, {"completes": "RF204"}),
+    (unused_parameters_in_small_model, dict.fromkeys((*OF_STEP_0, "completes", "ranks_agree"), "RF204")),
+    (buffers_in_place, {"completes": "RF205"}),
+    (batchnorm_local, {"batchnorm": "RF206"}),
+    (wrapper_attribute, {"completes": "RF207"}),
+    (module_of_bare_model, {"completes": "RF207"}),
+    (loss_scaled, dict.fromkeys(("loss", "gradients", "parameters"), "RF301")),
+    (gradients_halved, dict.fromkeys(("gradients", "parameters"), "RF301")),
+    (gradients_of_that_norm, dict.fromkeys(("gradients", "parameters"))),
+    (averaged_per_rank, dict.fromkeys(("loss", "gradients", "parameters"), "RF302")),
+    (averaged_per_rank_uncounted, dict.fromkeys(("loss", "gradients", "parameters"), "RF302")),
+    (pairs_in_batch, dict.fromkeys(("loss", "gradients", "parameters"), "RF303")),
+    (pairs_in_batch_unseen, dict.fromkeys(("loss", "gradients", "parameters"), "RF303")),
+    (gathered_without_gradient, dict.fromkeys(("gradients", "parameters"), "RF303")),
+    (weights_changed_on_one_rank, {"ranks_agree": None}),
+    (lr_scaled, {"lr": "RF304"}),
+    (lr_scaled_and_schedule_too_short, {"lr": "RF305"}),
+    (lr_scaled_and_effective, dict.fromkeys(("lr", "loss", "parameters"), "RF304")),
+    (schedule_too_short, {"lr": "RF305"}),
+    (lr_decided_by_each_rank, dict.fromkeys(("lr", "ranks_agree"), "RF401")),
+    (initial_weights_differ, dict.fromkeys(("initial_state", "ranks_agree"), "RF201")),
+    (initial_weights_of_another_seed, {"initial_state": None}),
+    (batches_spoilt_and_resumed, dict.fromkeys(("split", "resume"), "RF110")),
+    (batches_spoilt, dict.fromkeys(("split", "loss"), "RF110")),
+]
+
+
+@pytest.mark.parametrize(("spoil", "expected"), FAULTS, ids=[spoil.__name__ for spoil, _ in FAULTS])
+def test_a_fault_in_the_training_fails_its_own_checks(spoil, expected):
+    runs = sound_runs()
+    spoil(runs)
+    assert failures(run_checks(runs)) == expected
+    assert set(filter(None, expected.values())) <= set(CAUSES)
+
+
+TEXTS = [
+    (
+        head_bypassed,
+        "ranks_agree",
+        0,
+        "only 75% of the gradient elements are averaged",
+        "1 of 2 parameters differ: fc.bias",
+    ),
+    (sync_in_some_steps, "ranks_agree", 1, "gradients are averaged in 2 of 4 steps, not in this one", "2 of 2"),
+    (sync_in_first_backward, "ranks_agree", 0, "averaged before the last of 2 backward calls", "fc.weight, fc.bias"),
+    (sync_in_every_backward, "communication", 0, "all-reduced 2 times per optimizer step", "24 elements"),
+    (batchnorm_local, "batchnorm", None, "statistics of 4 of 8 samples (3 channels)", None),
+    (loss_scaled, "loss", 0, "loss or gradients are 2 times", "loss 2 with 2 processes, 1 with 1"),
+    (
+        averaged_per_rank,
+        "loss",
+        0,
+        "each rank averages over its own elements (7, 4)",
+        "loss 1 with 2 processes, 1.01 with 1",
+    ),
+    (lr_scaled_and_effective, "parameters", 0, "follows from the learning rate of step 0 (see lr)", "norm"),
+    (lr_scaled, "lr", 0, "every learning rate is 2 times", "learning rate 0.2 with 2 processes, 0.1 with 1"),
+    (schedule_too_short, "lr", 1, "changes at other steps", "learning rate 0.05 with 2 processes, 0.1 with 1"),
+    (lr_decided_by_each_rank, "lr", 2, "not the same on all ranks", "by rank: 0.05, 0.005"),
+    (wrapper_bypassed, "loss", 1, "follows from the ranks' different weights after step 0", "loss 0.55"),
+    (initial_weights_differ, "initial_state", None, "differ between ranks", "2 of 2 parameters differ"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "check", "step", "summary", "value"), TEXTS, ids=[row[0].__name__ for row in TEXTS])
+def test_a_finding_says_where_and_what(spoil, check, step, summary, value):
+    runs = sound_runs()
+    spoil(runs)
+    verdict = next(verdict for verdict in run_checks(runs) if verdict.check == check)
+    assert verdict.step == step
+    assert summary in verdict.summary
+    assert verdict.value is None if value is None else value in verdict.value

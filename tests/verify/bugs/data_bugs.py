@@ -1,0 +1,214 @@
+"""Bugs in who sees which samples: shards, orders, splits, random streams, batch sizes."""
+
+from __future__ import annotations
+
+from .bug import Bug
+from .snippets import CLASSIFIER_DATA, CLASSIFIER_SAMPLER, CLASSIFIER_SET_EPOCH, CLASSIFIER_SHARD
+
+METRIC_DATA = "from torch.utils.data import DataLoader\n"
+
+DATA_BUGS = [
+    Bug(
+        id="01",
+        title="set_epoch is never called: every epoch has the same order",
+        project="metric_learning",
+        edits=[
+            ("train.py", METRIC_DATA, METRIC_DATA.replace("DataLoader", "DataLoader, DistributedSampler")),
+            (
+                "train.py",
+                "    train_loader = rd.shard_loader(train_loader, seed=args.seed)\n",
+                """\
+    if rd.is_distributed():
+        sampler = DistributedSampler(train_loader.dataset)
+        train_loader = DataLoader(train_loader.dataset, plan.micro_batch, sampler=sampler, drop_last=True)
+""",
+            ),
+            ("train.py", CLASSIFIER_SET_EPOCH, ""),
+        ],
+        cause=("RF101",),
+        check="reshuffle",
+        note="runs through; the loss of epochs 2 and 3 is not that of a reshuffled run, nothing else shows",
+    ),
+    Bug(
+        id="01b",
+        title="set_epoch is never called on a sampler that counts epochs itself: a resumed run repeats the first order",
+        project="classifier",
+        edits=[("train.py", CLASSIFIER_SET_EPOCH, "")],
+        cause=("RF101", "RF507"),
+        check="resume",
+        note="runs through; resumed after epoch 1, epoch 2 has the order of epoch 1 again: loss 0.409, not 0.354",
+    ),
+    Bug(
+        id="02",
+        title="the training loader is not sharded: every rank trains on the whole set",
+        project="language_model",
+        edits=[("train.py", "        train_loader = rd.shard_loader(train_loader, seed=args.seed)\n", "")],
+        cause=("RF103",),
+        check="shards",
+        note="runs through with twice the steps per epoch: perplexity falls faster, 4.8 in place of 5.9",
+    ),
+    Bug(
+        id="03",
+        title="DistributedSampler pads the validation set: a sample counts twice",
+        project="classifier",
+        edits=[
+            CLASSIFIER_SAMPLER,
+            (
+                "train.py",
+                "    val_loader = rd.shard_eval_loader(val_loader)\n",
+                """\
+    if rd.is_distributed():
+        val_sampler = DistributedSampler(val_set, shuffle=False)
+        val_loader = DataLoader(val_set, plan.micro_batch, sampler=val_sampler, **workers)
+""",
+            ),
+        ],
+        cause=("RF105",),
+        check="evaluation",
+        note="runs through; accuracies are multiples of 1/34 with 33 validation samples",
+    ),
+    Bug(
+        id="05",
+        title="shards cut by hand, one sample longer on rank 0: one batch more there",
+        project="classifier",
+        arguments=["--num_samples", "97"],
+        edits=[
+            ("train.py", CLASSIFIER_DATA, CLASSIFIER_DATA.replace("DataLoader, ", "DataLoader, Subset, ")),
+            (
+                "train.py",
+                CLASSIFIER_SHARD,
+                """\
+    if rd.is_distributed():
+        shard = Subset(train_set, range(rd.get_rank(), len(train_set), rd.get_world_size()))
+        train_loader = DataLoader(Augmented(shard), plan.micro_batch, shuffle=True, **workers)
+""",
+            ),
+            ("train.py", CLASSIFIER_SET_EPOCH, ""),
+        ],
+        cause=("RF106",),
+        check="completes",
+        note="hangs in the first epoch's last step, without a word",
+    ),
+    Bug(
+        id="16",
+        title="every rank takes the whole global batch: the batch grows with the number of ranks, the rate does not",
+        project="classifier",
+        arguments=["--batch", "global"],
+        edits=[
+            (
+                "train.py",
+                "Augmented(train_set), plan.micro_batch, shuffle",
+                "Augmented(train_set), args.batchsize, shuffle",
+            )
+        ],
+        cause=("RF107",),
+        check="global_batch",
+        note="runs through with half the steps per epoch and the rate of the smaller batch",
+    ),
+    Bug(
+        id="21",
+        title="all ranks draw the same augmentation and dropout",
+        project="classifier",
+        edits=[("train.py", "    rd.split_random_streams(args.seed)\n", "")],
+        cause=("RF109",),
+        check="random_streams",
+        note="runs through; augmentation and dropout repeat on both ranks",
+    ),
+    Bug(
+        id="21b",
+        title="seed + rank before random_split: every rank has another training and validation set",
+        project="classifier",
+        edits=[
+            ("train.py", "rd.seed_everything(args.seed)", "rd.seed_everything(args.seed + rd.get_rank())"),
+            ("train.py", "    rd.split_random_streams(args.seed)\n", ""),
+        ],
+        cause=("RF108",),
+        check="split",
+        note="runs through; rank 0 validates on what rank 1 trains on",
+    ),
+    Bug(
+        id="22",
+        title="DistributedSampler takes the place of the weighted sampler: classes are no longer balanced",
+        project="classifier",
+        arguments=["--sampler", "weighted"],
+        edits=[
+            CLASSIFIER_SAMPLER,
+            (
+                "train.py",
+                CLASSIFIER_SHARD,
+                """\
+    if rd.is_distributed():
+        sampler = DistributedSampler(train_set, seed=args.seed)
+        train_loader = DataLoader(Augmented(train_set), plan.micro_batch, sampler=sampler, drop_last=True, **workers)
+""",
+            ),
+        ],
+        cause=("RF102",),
+        check="shards",
+        note="runs through; classes come as often as they are in the set",
+    ),
+    Bug(
+        id="22b",
+        title="an IterableDataset is not shared out: every rank reads the whole stream",
+        project="language_model",
+        arguments=["--iterable"],
+        edits=[("train.py", ", part=rd.get_rank(), num_parts=rd.get_world_size()", "")],
+        cause=("RF104",),
+        check="shards",
+        note="runs through with twice the steps per epoch; every sentence is seen once by each rank",
+    ),
+    Bug(
+        id="23",
+        title="every rank prepares the data at the same time",
+        project="classifier",
+        edits=[
+            (
+                "train.py",
+                "    with rd.main_process_first():\n        path = prepare_data(args.data, args.num_samples)\n",
+                "    path = prepare_data(args.data, args.num_samples)\n",
+            )
+        ],
+        cause=("RF504",),
+        check="single_writer",
+        note="runs through; now and then a rank reads the half-written file of the other and crashes",
+    ),
+    Bug(
+        id="23b",
+        title="every rank makes the output folder, which may not exist yet",
+        project="gan",
+        edits=[
+            (
+                "train.py",
+                "    if rd.is_main_process():\n        os.makedirs(args.out, exist_ok=True)\n",
+                "    if not args.resume:\n        os.mkdir(args.out)\n",
+            )
+        ],
+        cause=("RF504",),
+        check="completes",
+        note="the slower rank: FileExistsError: [Errno 17] File exists: 'out'",
+    ),
+    Bug(
+        id="23c",
+        title="the rank is asked before the process group exists: every rank is rank 0 and prepares the data",
+        project="classifier",
+        edits=[
+            (
+                "train.py",
+                "    with rd.main_process_first():\n        path = prepare_data(args.data, args.num_samples)\n",
+                "    path = prepare_data(args.data, args.num_samples)\n",
+            ),
+            (
+                "train.py",
+                "    rd.setup_distributed(args)\n",
+                """\
+    if rd.is_main_process():
+        prepare_data(args.data, args.num_samples)
+    rd.setup_distributed(args)
+""",
+            ),
+        ],
+        cause=("RF504",),
+        check="single_writer",
+        note="runs through; both ranks write the file, as if nobody had asked for the rank",
+    ),
+]
