@@ -63,7 +63,18 @@ class Project:
         """Put modules first on PYTHONPATH that are quick to import and launch nothing."""
         folder = self.root.parent / "stand_in"
         (folder / "torch" / "distributed").mkdir(parents=True)
-        for name in ("torchvision", "tensorboardX", "gpustat", "tqdm", "yaml", "numpy", "PIL", "rich"):
+        for name in (
+            "torchvision",
+            "tensorboardX",
+            "gpustat",
+            "tqdm",
+            "yaml",
+            "numpy",
+            "PIL",
+            "rich",
+            "matplotlib",
+            "psutil",
+        ):
             (folder / f"{name}.py").touch()
         gpus = "class cuda:\n    device_count = staticmethod(lambda: int(os.environ.get('FAKE_GPUS', '0')))\n"
         (folder / "torch" / "__init__.py").write_text(f"import os\n{gpus}")
@@ -82,7 +93,7 @@ class Project:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
 
     def launched(self, script: str, *arguments: str, **variables: str) -> dict[str, Any]:

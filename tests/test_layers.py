@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-RUNTIME = sorted((ROOT / "retrofit" / "distributed").glob("*.py"))
+RUNTIME = sorted((ROOT / "retrofit" / "distributed").rglob("*.py"))
 SEGMENTATION = sorted((ROOT / "segmentation").rglob("*.py"))
 # Stdlib of a newer Python than 3.9 has no list there.
 STANDARD_LIBRARY = getattr(sys, "stdlib_module_names", None) or {
@@ -99,13 +99,20 @@ def test_what_reads_and_rewrites_source_never_imports_torch(layer):
         ("project", ["rules", "convert", "verify", "cli"]),
         ("rules", ["convert", "verify", "cli"]),
         ("convert", ["verify", "cli"]),
-        ("verify", ["rules", "convert", "cli"]),
+        ("verify", ["rules", "convert", "cli", "doctor"]),
+        ("doctor", ["project", "rules", "convert", "verify", "cli"]),
         ("launch", ["project", "rules", "convert", "verify", "cli", "distributed"]),
     ],
 )
 def test_no_layer_imports_one_above_it(layer, above):
     for path in tools(layer):
         assert [name for name in imports(path) for up in above if is_within(name, f"retrofit.{up}")] == [], path
+
+
+@pytest.mark.parametrize("path", RUNTIME, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_runtime_does_not_load_its_trace(path):
+    if "trace" not in path.relative_to(ROOT).parts:
+        assert [name for name in imports(path) if is_within(name, "retrofit.distributed.trace")] == []
 
 
 def test_an_import_that_breaks_a_layer_would_be_seen(tmp_path, monkeypatch):
@@ -144,7 +151,7 @@ print(json.dumps(report))
 
 def report_of_import(*modules, with_torch=False):
     arguments = [sys.executable, "-c", IMPORT, ",".join(modules), *(["torch"] if with_torch else [])]
-    result = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
     assert result.stderr == "", "importing must not print"
     assert len(result.stdout.splitlines()) == 1, "importing must not print"
@@ -156,8 +163,14 @@ def test_import_retrofit_imports_nothing_heavy():
     assert set(report["modules"]) & {"torch", "numpy", "torchvision", "libcst", "PIL", "yaml"} == set()
 
 
+def test_the_command_line_loads_what_a_command_needs_only_when_it_runs():
+    report = report_of_import("retrofit.cli")
+    assert set(report["modules"]) & {"torch", "numpy", "matplotlib", "rich", "psutil", "libcst"} == set()
+
+
 def test_importing_the_runtime_does_no_work():
-    report = report_of_import(*(f"retrofit.distributed.{path.stem}" for path in RUNTIME), with_torch=True)
+    modules = (".".join(path.relative_to(ROOT).with_suffix("").parts) for path in RUNTIME)
+    report = report_of_import(*modules, with_torch=True)
     assert not report["environment"], "an environment variable was changed"
     assert not report["cuda"], "CUDA was initialised"
     assert not report["group"] and not report["seed"] and not report["handlers"]

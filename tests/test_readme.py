@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import retrofit.distributed as rd
+from retrofit.verify.command import add_parser
 from train import get_arguments
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,10 +40,25 @@ def test_links_lead_somewhere(name: str) -> None:
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
+def flags_in(name: str, *headings: str) -> set[str]:
+    """Return the flags in the first column of the tables of the section that has one of `headings`."""
+    sections = re.split(r"^## ", text(name), flags=re.MULTILINE)
+    (section,) = [section for section in sections if section.startswith(headings)]
+    cells = re.findall(r"^\| (`-[^|]*) \|", section, re.MULTILINE)
+    return {flag for cell in cells for flag in re.findall(r"`--?([\w-]+)", cell)}
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_every_flag_of_verify_is_in_its_table_and_nothing_else(name: str) -> None:
+    commands = argparse.ArgumentParser().add_subparsers()
+    add_parser(commands)
+    names = [action.option_strings[0] for action in commands.choices["verify"]._actions if action.option_strings]
+    assert flags_in(name, "Proof", "证明") == {name.lstrip("-") for name in names} - {"h"}
+
+
 @pytest.mark.parametrize("name", READMES)
 def test_every_flag_is_in_the_table_and_nothing_else(name: str) -> None:
-    cells = re.findall(r"^\| (`--[^|]*) \|", text(name), re.MULTILINE)
-    documented = {flag for cell in cells for flag in re.findall(r"`--([\w-]+)`", cell)}
+    documented = flags_in(name, "Flags", "参数\n")
     options = set(vars(get_arguments([])))
     assert options <= documented
     assert documented - options == {"warmup", "l_seg", "local-rank"}  # aliases

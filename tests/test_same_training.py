@@ -32,7 +32,7 @@ def one_process(_pools: Any) -> dict[str, Any]:
 
     pool = _pools.setdefault(1, RankPool(1))
     arguments = [*SCRIBBLES, "--model_type", "deeplabv3p_lorm", "--sync_bn"]
-    return pool.run(run_training, arguments, 12 * NUM_STEPS, True, timeout_s=120)[0]
+    return pool.run(run_training, arguments, 12 * NUM_STEPS, True, timeout_s=600)[0]
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
@@ -40,7 +40,7 @@ def test_ranks_train_the_model_of_one_process(ranks: Any, one_process: dict[str,
     # In float64: from random weights this network multiplies a rounding error by about ten at every step, so that
     # in float32 even a reordered sum of one process ends elsewhere; in float64 only a real difference can show.
     arguments = [*SCRIBBLES, "--model_type", "deeplabv3p_lorm", "--sync_bn"]
-    results = ranks(world_size).run(run_training, arguments, 12 * NUM_STEPS, True, timeout_s=120)
+    results = ranks(world_size).run(run_training, arguments, 12 * NUM_STEPS, True, timeout_s=600)
     assert len(one_process["losses"]) == NUM_STEPS
     for result in results:
         assert result["losses"] == pytest.approx(one_process["losses"], abs=1e-9)
@@ -156,7 +156,7 @@ def test_one_process_is_the_original_program_bit_for_bit(tmp_path: Path, extra: 
         for script, folder in (("examples/single_gpu/train.py", "original"), ("train.py", "retrofitted"))
     ]  # fmt: skip
     for run in runs:
-        output, _ = run.communicate(timeout=120)
+        output, _ = run.communicate(timeout=600)
         assert run.returncode == 0, output
     (original,) = (tmp_path / "original").glob("*/epoch_1.pt")
     (retrofitted,) = (tmp_path / "retrofitted").glob("*/checkpoint_*.pt")

@@ -24,7 +24,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 def run(*arguments: str, launcher: list[str] | None = None) -> str:
     command = [*(launcher or [sys.executable]), str(REPO / "train.py"), *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600, env=ENVIRONMENT)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
@@ -183,7 +183,7 @@ def test_slurm_tasks_find_each_other(tmp_path: Path, unused_port: int) -> None:
                 env=place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             )
         )  # fmt: skip
-    outputs = [task.communicate(timeout=120)[0] for task in tasks]
+    outputs = [task.communicate(timeout=600)[0] for task in tasks]
     assert [task.returncode for task in tasks] == [0, 0], outputs
     assert "2 process(es), global batch 64" in outputs[0]
     assert "global batch" not in outputs[1]
