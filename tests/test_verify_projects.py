@@ -17,7 +17,11 @@ from verify.projects.launch import Launcher
 
 from retrofit.distributed import wrap_model
 
-SMALL_RUNS = [pytest.param(*run, id=" ".join([run[0], *run[1]])) for run in SOUND if run[0] in SMALL_PROJECTS]
+SMALL_RUNS = [
+    pytest.param(project, arguments, id=" ".join([project, *arguments]))
+    for project in SMALL_PROJECTS
+    for arguments in SOUND[project]
+]
 NUMBERS_OF_RULES = {1: 11, 2: 7, 3: 5, 4: 2, 5: 7, 6: 3}  # RF101..RF111, RF201..RF207, ...
 RULES = {f"RF{group}{number:02}" for group, count in NUMBERS_OF_RULES.items() for number in range(1, count + 1)}
 CHECKS = [

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
-DEADLINE_S = 90
+DEADLINE_S = 300
 
 
 class Driver:

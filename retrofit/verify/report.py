@@ -11,7 +11,7 @@ from typing import Any
 from .checks.options import CheckOptions
 from .checks.reference import tolerance_of
 from .evidence import Run, relative_difference
-from .runs import Plan, Runs
+from .runs import FinishedRuns, Plan
 from .verdict import EpochCoverage, Report, RunRecord, Verdict
 
 CONTROLS = (
@@ -30,7 +30,9 @@ CONTROLS_OF_ORIGINAL = (
 )
 
 
-def build_report(plan: Plan, runs: Runs, verdicts: Sequence[Verdict], options: CheckOptions, seconds: float) -> Report:
+def build_report(
+    plan: Plan, runs: FinishedRuns, verdicts: Sequence[Verdict], options: CheckOptions, seconds: float
+) -> Report:
     """Return everything that terminal, JSON and HTML page show."""
     return Report(
         script=os.path.relpath(plan.script, plan.project),
@@ -46,7 +48,7 @@ def build_report(plan: Plan, runs: Runs, verdicts: Sequence[Verdict], options: C
     )
 
 
-def curves(runs: Runs, tolerance: float) -> dict[str, Any]:
+def curves(runs: FinishedRuns, tolerance: float) -> dict[str, Any]:
     """Return the curves of one process and of N, per optimizer step."""
     many, one = runs.by_name.get("many"), runs.by_name.get("reference")
     steps_n = [rank.steps for rank in many.ranks] if many else []
@@ -84,7 +86,7 @@ def coverage(many: Run) -> list[EpochCoverage]:
     return [epochs[ordinal] for ordinal in sorted(epochs) if epochs[ordinal]["num_samples"]]
 
 
-def _record(runs: Runs, name: str) -> RunRecord:
+def _record(runs: FinishedRuns, name: str) -> RunRecord:
     run = runs.by_name[name]
     steps = len(run.main.steps)
     bad = [f"rank {rank}: {status}" for rank, status in enumerate(run.statuses) if status != 0]

@@ -44,7 +44,7 @@ class Plan:
 
 
 @dataclass
-class Runs:
+class FinishedRuns:
     """The finished runs by name, and what a reader wants to know about them."""
 
     by_name: dict[str, Run] = field(default_factory=dict)
@@ -52,12 +52,12 @@ class Runs:
     reasons: dict[str, str] = field(default_factory=dict)  # why a run was not made
 
 
-def run_all(plan: Plan, on_progress: Callable[[str], None]) -> Runs:
+def run_all(plan: Plan, on_progress: Callable[[str], None]) -> FinishedRuns:
     """Run the script in every way that the checks compare. Returns whatever could be run."""
     for name in PRELOADED:
         with suppress(ImportError):  # numpy is optional
             importlib.import_module(name)
-    runs = Runs()
+    runs = FinishedRuns()
     alone = ["one"] if plan.original is None else ["original", "one"]
     on_progress("one process, as it is" if len(alone) == 1 else "the original and the retrofitted script, one process")
     _run(plan, runs, alone)
@@ -71,7 +71,7 @@ def run_all(plan: Plan, on_progress: Callable[[str], None]) -> Runs:
     return runs
 
 
-def _plan_restarts(plan: Plan, runs: Runs) -> dict[str, Restart]:
+def _plan_restarts(plan: Plan, runs: FinishedRuns) -> dict[str, Restart]:
     """Return how to make the runs that continue from the checkpoint; note why those that cannot be made cannot."""
     scripts = {"resumed": "many", "reload": "many", **({"reload_original": "original"} if plan.original else {})}
     restarts: dict[str, Restart] = {}
@@ -86,17 +86,22 @@ def _plan_restarts(plan: Plan, runs: Runs) -> dict[str, Restart]:
     return restarts
 
 
-def _run(plan: Plan, runs: Runs, names: Sequence[str], restarts: Mapping[str, Restart] | None = None) -> None:
+def _run(plan: Plan, runs: FinishedRuns, names: Sequence[str], restarts: Mapping[str, Restart] | None = None) -> None:
     launches = [_launch(plan, name, (restarts or {}).get(name)) for name in names]
     results = run_together(
         launches,
         time_limit_s=plan.time_limit_s,
         idle_s=plan.idle_s,
-        max_processes=max(plan.nproc, len(os.sched_getaffinity(0))),
+        max_processes=_most_processes(plan),
     )
     for name, launch, result in zip(names, launches, results):
         runs.by_name[name] = _load(plan, name, result)
         runs.commands[name] = _command(launch)
+
+
+def _most_processes(plan: Plan) -> int:
+    """Return how many processes run at once: one more than there are cores, because ranks wait for each other."""
+    return plan.nproc if plan.use_gpus else max(plan.nproc, len(os.sched_getaffinity(0))) + 1
 
 
 def _load(plan: Plan, name: str, result: RunResult) -> Run:

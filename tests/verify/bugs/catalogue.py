@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .bug import SHORT, Bug, copy_project, seed_bug
+from .bug import Bug, copy_project, seed_bug
 from .data_bugs import DATA_BUGS
 from .output_bugs import OUTPUT_BUGS
 from .reference_bugs import REFERENCE_BUGS
@@ -12,12 +12,16 @@ __all__ = ["BUGS", "SOUND", "Bug", "copy_project", "seed_bug"]
 
 BUGS = sorted([*DATA_BUGS, *TRAINING_BUGS, *OUTPUT_BUGS], key=lambda bug: bug.id) + REFERENCE_BUGS
 
-# (project, arguments): runs in which nothing is wrong.
-SOUND = [
-    *SHORT.items(),
-    ("classifier", ["--sampler", "weighted", "--num_samples", "97"]),
-    ("classifier", ["--accum_steps", "2"]),
-    ("classifier", ["--amp", "bf16"]),
-    ("language_model", ["--iterable"]),
-    ("reference", [*SHORT["reference"], "--model_type", "deeplabv3p_lorm", "--dataset", "synthetic_scribble"]),
-]
+# Projects in which nothing is wrong, with the arguments to run each with.
+SOUND = {
+    "classifier": [
+        [],
+        ["--sampler", "weighted", "--num_samples", "97"],
+        ["--accum_steps", "2"],
+        ["--amp", "bf16"],
+    ],
+    "language_model": [[], ["--iterable"]],
+    "gan": [[]],
+    "metric_learning": [[]],
+    "reference": [[], ["--model_type", "deeplabv3p_lorm", "--dataset", "synthetic_scribble"]],
+}
