@@ -233,20 +233,11 @@ def test_a_run_that_never_fits_is_refused(driver, launch):
     assert "launch 0 has 3 ranks and never fits into max_processes=2" in driver.answer()["error"]
 
 
-def test_progress_tells_the_bytes_of_each_trace_twice_a_second(driver, launch):
-    run = launch(
-        """
-        import os, time
-        with open(os.environ["FOLDER"] + f"/rank{os.environ['RANK']}.jsonl", "w") as trace:
-            trace.write("x" * (10 + int(os.environ["RANK"])))
-        time.sleep(1.8)
-        """,
-        2,
-    )
-    driver.ask(run)
+def test_progress_is_told_twice_a_second(driver, launch):
+    driver.ask(launch("import time; time.sleep(1.8)"))
     progress = driver.answer()["progress"]
-    assert len(progress) >= 2 and progress[-1][1] == [[0, 0, 10], [0, 1, 11]]
-    assert all(later[0] - earlier[0] >= 0.49 for earlier, later in zip(progress, progress[1:]))
+    assert len(progress) >= 2
+    assert all(later - earlier >= 0.49 for earlier, later in zip(progress, progress[1:]))
 
 
 def test_an_error_of_the_caller_ends_the_runs(driver, launch):

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -108,20 +107,17 @@ def _verify(plan: Any, args: argparse.Namespace) -> int:
     from .checks import CheckOptions, run_checks
     from .html_page import write_html
     from .json_report import report_as_json
+    from .progress import Progress
     from .report import build_report
     from .runs import run_all
     from .terminal import print_report
     from .verdict import NOT_JUDGED, exit_status, overall_status
 
-    started = time.perf_counter()
-
-    def show(text: str) -> None:
-        print(f"[{time.perf_counter() - started:5.1f} s] {text} ...", file=sys.stderr, flush=True)
-
-    runs = run_all(plan, show)
+    progress = Progress()
+    runs = run_all(plan, progress)
     options = CheckOptions(args.tolerance, frozenset(args.accept), runs.reasons)
     verdicts = run_checks(runs.by_name, options)
-    report = build_report(plan, runs, verdicts, options, time.perf_counter() - started)
+    report = build_report(plan, runs, verdicts, options, progress.seconds())
     if args.html:
         write_html(report, Path(args.html), CAUSES)
     if args.json:

@@ -22,15 +22,13 @@ from .hang import HangWatch
 from .rank_process import KILL_S, TERMINATE_S, RankProcess, collect_stacks, end_ranks, find_relatives
 from .stacks import stack_summary
 
-__all__ = ["Launch", "RunResult", "free_port", "run_processes", "run_together", "stack_summary"]
+__all__ = ["Launch", "RunResult", "free_port", "run_together", "stack_summary"]
 
 POLL_S = 0.02
 PROGRESS_S = 0.5
 FAILED_GRACE_S = 5.0  # a rank whose peer fails usually ends by itself, with a message of its own
 LEFT_OVER_S = 1.0  # multiprocessing's resource tracker ends shortly after the process that it serves
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-Progress = Callable[[list[tuple[int, int, int]]], object]
 
 
 @dataclass(frozen=True)
@@ -67,32 +65,25 @@ class RunResult:
     stacks: dict[int, str]
 
 
-def run_processes(
-    launch: Launch, *, time_limit_s: float, idle_s: float = 20.0, on_progress: Progress | None = None
-) -> RunResult:
-    """Run one launch to its end; see `run_together`."""
-    return run_together([launch], time_limit_s=time_limit_s, idle_s=idle_s, on_progress=on_progress)[0]
-
-
 def run_together(
     launches: Sequence[Launch],
     *,
     time_limit_s: float,
     idle_s: float = 20.0,
-    on_progress: Progress | None = None,
+    on_progress: Callable[[], object] | None = None,
     max_processes: int | None = None,
 ) -> list[RunResult]:
     """Run the launches side by side, as many as fit into `max_processes`, and return their results in order.
 
     A run is ended when it hangs (`HangWatch`), when it has run for `time_limit_s`, or 5 s after one of its ranks has
     failed. Afterwards no process of it is left. Whatever ends this function early (Ctrl-C, SIGTERM, an error of
-    `on_progress`) ends all runs first. `on_progress` gets [(index of the launch, rank, bytes of its trace file), ...]
-    of the live runs at most twice a second. Call it in the main thread.
+    `on_progress`) ends all runs first. `on_progress` is called at most twice a second while runs are live. Call this
+    function in the main thread.
 
     Raises ValueError for a launch that never fits, RuntimeError when this process has initialised CUDA.
     """
     _check(launches, max_processes)
-    runs = [_Run(index, launch, time_limit_s, idle_s) for index, launch in enumerate(launches)]
+    runs = [_Run(launch, time_limit_s, idle_s) for launch in launches]
     waiting, live = list(runs), list[_Run]()
     reported = time.monotonic()
     with _signals_raise():
@@ -106,7 +97,7 @@ def run_together(
                 live = [run for run in live if run.goes_on()]
                 if on_progress is not None and live and time.monotonic() - reported >= PROGRESS_S:
                     reported = time.monotonic()
-                    on_progress([(run.index, rank.rank, rank.trace_bytes()) for run in live for rank in run.ranks])
+                    on_progress()
                 if live:
                     time.sleep(POLL_S)
         except BaseException:
@@ -130,8 +121,7 @@ class _Run:
 
     ports: set[int] = set()  # noqa: RUF012  shared on purpose: the kernel may offer a port again before it is used
 
-    def __init__(self, index: int, launch: Launch, time_limit_s: float, idle_s: float) -> None:
-        self.index = index
+    def __init__(self, launch: Launch, time_limit_s: float, idle_s: float) -> None:
         self.launch = launch
         self.time_limit_s = time_limit_s
         self.idle_s = idle_s

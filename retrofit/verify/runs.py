@@ -6,7 +6,7 @@ import importlib
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from retrofit.distributed.trace.settings import TraceSettings
 
 from .evidence import Run, load_run
 from .processes import Launch, RunResult, run_together, stack_summary
+from .progress import Progress
 from .project_copy import copy_project
 from .resume import Restart, plan_restart
 
@@ -52,22 +53,22 @@ class FinishedRuns:
     reasons: dict[str, str] = field(default_factory=dict)  # why a run was not made
 
 
-def run_all(plan: Plan, on_progress: Callable[[str], None]) -> FinishedRuns:
+def run_all(plan: Plan, progress: Progress) -> FinishedRuns:
     """Run the script in every way that the checks compare. Returns whatever could be run."""
     for name in PRELOADED:
         with suppress(ImportError):  # numpy is optional
             importlib.import_module(name)
     runs = FinishedRuns()
-    alone = ["one"] if plan.original is None else ["original", "one"]
-    on_progress("one process, as it is" if len(alone) == 1 else "the original and the retrofitted script, one process")
-    _run(plan, runs, alone)
-    on_progress(f"{plan.nproc} processes")
-    _run(plan, runs, ["many"])
+    if plan.original is None:
+        _run(plan, runs, progress, "one process, as it is", ["one"])
+    else:
+        _run(plan, runs, progress, "the original and the retrofitted script, one process", ["original", "one"])
+    _run(plan, runs, progress, f"{plan.nproc} processes", ["many"])
     restarts = _plan_restarts(plan, runs)
     together = ["reference"] if all(rank.training for rank in runs.by_name["many"].ranks) else []
     if together or restarts:
-        on_progress("one process on the same batches" + (", and restarts from the checkpoint" if restarts else ""))
-        _run(plan, runs, [*together, *restarts], restarts)
+        text = "one process on the same batches" + (", and restarts from the checkpoint" if restarts else "")
+        _run(plan, runs, progress, text, [*together, *restarts], restarts)
     return runs
 
 
@@ -86,17 +87,33 @@ def _plan_restarts(plan: Plan, runs: FinishedRuns) -> dict[str, Restart]:
     return restarts
 
 
-def _run(plan: Plan, runs: FinishedRuns, names: Sequence[str], restarts: Mapping[str, Restart] | None = None) -> None:
+def _run(
+    plan: Plan,
+    runs: FinishedRuns,
+    progress: Progress,
+    text: str,
+    names: Sequence[str],
+    restarts: Mapping[str, Restart] | None = None,
+) -> None:
     launches = [_launch(plan, name, (restarts or {}).get(name)) for name in names]
-    results = run_together(
-        launches,
-        time_limit_s=plan.time_limit_s,
-        idle_s=plan.idle_s,
-        max_processes=_most_processes(plan),
-    )
+    traces = [plan.folder / name / "rank0.jsonl" for name in names]
+    with progress.stage(text, traces, sum(map(_num_steps, launches)) or None) as on_progress:
+        results = run_together(
+            launches,
+            time_limit_s=plan.time_limit_s,
+            idle_s=plan.idle_s,
+            on_progress=on_progress,
+            max_processes=_most_processes(plan),
+        )
     for name, launch, result in zip(names, launches, results):
         runs.by_name[name] = _load(plan, name, result)
         runs.commands[name] = _command(launch)
+
+
+def _num_steps(launch: Launch) -> int:
+    """Return how many optimizer steps a run is to make, 0 if that is left to the script."""
+    settings = launch.settings[0]
+    return 0 if settings.stop_before_first_step else max(0, settings.steps - settings.steps_done)
 
 
 def _most_processes(plan: Plan) -> int:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from retrofit.distributed.trace import TraceSettings
-from retrofit.verify.processes import Launch, run_processes
+from retrofit.verify.processes import Launch, run_together
 
 
 def main() -> None:
@@ -17,7 +17,7 @@ def main() -> None:
             TraceSettings(run["folder"], run["project"], rank=rank, world_size=world_size, **run.get("settings", {}))
             for rank in range(world_size)
         ]
-        result = run_processes(Launch(settings, run["script"], run.get("argv", [])), time_limit_s=60)
+        result = run_together([Launch(settings, run["script"], run.get("argv", []))], time_limit_s=300)[0]
         Path(run["folder"], "statuses.json").write_text(json.dumps(result.statuses))
 
 
