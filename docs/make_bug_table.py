@@ -41,11 +41,11 @@ def main() -> int:
         tqdm.write(f"{'caught' if row['caught'] else 'MISSED'} {bug.id} {row['found']} {row['seconds']:.0f} s")
         rows.append((bug, row))
     sound = []
-    for number in tqdm(range(args.sound), desc="sound projects"):
+    for turn in tqdm(range(args.sound), desc="sound projects"):
         for project, variants in SOUND.items():
-            arguments = variants[number % len(variants)]
+            arguments = variants[turn % len(variants)]
             name = " ".join([project, *arguments])
-            case = results.of(f"sound {number} {name}", lambda case=(project, arguments): judge_sound(*case))
+            case = results.of(f"sound {turn} {name}", lambda case=(project, arguments): judge_sound(*case))
             if case["found"]:
                 tqdm.write(f"FALSE ALARM {name}: {case['found']}")
             sound.append((name, case))
@@ -128,18 +128,25 @@ def verify(script: Path, arguments: list[str], options: list[str]) -> dict[str, 
     return {**json.loads(result.stdout), "seconds": time.perf_counter() - started}
 
 
+def number(bug: Bug) -> str:
+    return bug.id.rstrip("abcdef")
+
+
 def page(rows: list[tuple[Bug, dict[str, Any]]], sound: list[tuple[str, dict[str, Any]]]) -> str:
     caught = sum(row["caught"] for _, row in rows)
+    bugs = {number(bug) for bug, _ in rows}
+    missed = {number(bug) for bug, row in rows if not row["caught"]}
     alarms = sum(bool(case["found"]) for _, case in sound)
     lines = [
         "# What `retrofit verify` catches",
         "",
         "Written by `python docs/make_bug_table.py`: each bug is seeded into a sound project (`tests/verify/bugs/`),",
-        "and verify is run on it with two processes. 01 to 25 recur in conversions of many projects, R1 to R10 are",
+        "and verify is run on it. 01 to 25 recur in conversions of many projects, R1 to R10 are",
         "those that a conversion of the reference project has had; a letter tells variants apart. A bug is caught when",
         "a check fails and names its cause.",
         "",
-        f"**{caught} of {len(rows)} caught, {alarms} false alarms in {len(sound)} runs of sound projects.**",
+        f"**{len(bugs) - len(missed)} of {len(bugs)} bugs caught ({caught} of {len(rows)} variants), {alarms} false "
+        f"alarms in {len(sound)} runs of sound projects.**",
         "",
         "| | Bug | Project | Check that fails | First step | Cause named |",
         "|---|---|---|---|---|---|",
