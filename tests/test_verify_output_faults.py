@@ -149,6 +149,14 @@ def setup_race(runs):
     cut(runs["many"], 0, "collective", 0, 1, ("RuntimeError", "Connection closed by peer [127.0.0.1]:2021"))
 
 
+def writers_race(runs):
+    """Two writers make their folder at once, and one of them finds it there."""
+    setup_race(runs)
+    error = runs["many"].ranks[1].exit["error"]
+    error.update(type="FileExistsError", message="[Errno 17] File exists: 'runs'")
+    error["traceback"] = "  writer = SummaryWriter(args.out)\nFileExistsError: [Errno 17] File exists: 'runs'"
+
+
 def prepared_by_all(runs):
     insert(runs["many"], (0, 1), "iter", "file", op="write", path="data/cache.npy")
 
@@ -301,6 +309,7 @@ FAULTS = [
     (no_map_location, {"devices": "RF503"}),
     (one_gpu_for_all, {"devices": "RF604"}),
     (setup_race, {"completes": "RF504"}),
+    (writers_race, {"completes": "RF505"}),
     (prepared_by_all, {"single_writer": "RF504"}),
     (checkpoint_beside_race, {"single_writer": "RF501"}),
     (tensorboard_on_every_rank, {"single_writer": "RF505"}),

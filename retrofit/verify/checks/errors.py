@@ -113,6 +113,10 @@ def _is_setup_race(failure: Failure, run: Run) -> bool:
     return is_sign and failure.in_setup and _is_on_some_ranks(failure, run)
 
 
+def _is_writer_race(failure: Failure, run: Run) -> bool:
+    return _is_setup_race(failure, run) and "SummaryWriter" in failure.text
+
+
 def _is_missing_object(failure: Failure, run: Run) -> bool:
     return failure.type in MISSING_OBJECT_TYPES and _is_on_some_ranks(failure, run) and 0 not in failure.on_ranks
 
@@ -131,6 +135,7 @@ _SIGNS: tuple[tuple[str, Callable[[Failure, Run], bool]], ...] = (
     ("RF604", _says("Duplicate GPU detected", "invalid device ordinal")),
     ("RF503", _says("Attempting to deserialize object on")),
     ("RF402", _says("mismatch between collectives")),
+    ("RF505", _is_writer_race),
     ("RF504", _is_setup_race),
     ("RF603", _is_missing_object),
 )
