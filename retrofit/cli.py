@@ -1,4 +1,4 @@
-"""The command line: `retrofit verify` and `retrofit doctor`."""
+"""The command line: `retrofit convert`, `retrofit verify` and `retrofit doctor`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from retrofit.convert import command as convert
 from retrofit.doctor import command as doctor
 from retrofit.verify import command as verify
 
-COMMANDS = {"verify": verify, "doctor": doctor}
+COMMANDS = {"convert": convert, "verify": verify, "doctor": doctor}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -3,20 +3,28 @@
 Without a launcher every function is the identity, so one script serves one process and many.
 """
 
-from .arguments import add_distributed_arguments, distributed_options, without_place, without_twins
+from .arguments import (
+    add_distributed_arguments,
+    add_runtime_flags,
+    distributed_options,
+    without_place,
+    without_twins,
+)
 from .checkpoint import load_checkpoint, load_weights, read_checkpoint, restore_checkpoint, save_checkpoint
+from .converted import distribute_loader, distribute_model, micro_batch, scaled_lr, share_random_state
 from .data import EvaluationSampler, ShardedSampler, loader_workers, shard_eval_loader, shard_loader
 from .environment import DistributedEnvironment, read_environment
 from .epochs import ResumableEpochs
 from .failure import report_failure
 from .interruption import Interruption
-from .output import SilentObject, on_main_process, print_main
+from .output import SilentObject, on_main_process, path_on_main, print_main, quiet_logging
 from .parallel import DDPWrapper, broadcast_buffers, gradient_sync, settle_buckets, unwrap_model, wrap_model
 from .process_group import (
     barrier,
     cleanup_distributed,
     get_device,
     get_local_rank,
+    get_option,
     get_rank,
     get_world_size,
     is_distributed,
@@ -50,17 +58,21 @@ __all__ = [
     "ShardedSampler",
     "SilentObject",
     "add_distributed_arguments",
+    "add_runtime_flags",
     "barrier",
     "broadcast_buffers",
     "broadcast_object",
     "checkpoints_in",
     "cleanup_distributed",
     "convert_sync_batchnorm",
+    "distribute_loader",
+    "distribute_model",
     "distributed_options",
     "find_checkpoint",
     "gather_objects",
     "get_device",
     "get_local_rank",
+    "get_option",
     "get_rank",
     "get_rng_state",
     "get_world_size",
@@ -73,9 +85,12 @@ __all__ = [
     "load_weights",
     "loader_workers",
     "main_process_first",
+    "micro_batch",
     "on_main_process",
+    "path_on_main",
     "plan_batch",
     "print_main",
+    "quiet_logging",
     "raise_together",
     "read_checkpoint",
     "read_environment",
@@ -89,12 +104,14 @@ __all__ = [
     "save_checkpoint",
     "save_position",
     "scale_lr",
+    "scaled_lr",
     "seed_everything",
     "set_rng_state",
     "settle_buckets",
     "setup_distributed",
     "shard_eval_loader",
     "shard_loader",
+    "share_random_state",
     "split_random_streams",
     "unwrap_model",
     "without_place",

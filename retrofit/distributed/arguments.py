@@ -94,6 +94,43 @@ def add_distributed_arguments(
     return parser
 
 
+def add_runtime_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add the runtime flags to a parser that knows nothing of them, and return it.
+
+    Unlike `add_distributed_arguments` it leaves no trace in the parsed options, which a script may print or save: what
+    is given goes to `setup_distributed` directly. A flag that the parser has already, or that would end the use of an
+    abbreviation (`--batch` for `--batch_size`), is called `--dist_<flag>` instead.
+    """
+    group = parser.add_argument_group("distributed training", "each flag has an environment twin RETROFIT_<FLAG>")
+    if os.environ.get("LOCAL_RANK", "0") not in ("", "0"):
+        parser.error = lambda message: parser.exit(2)  # type: ignore[method-assign, assignment]
+    for flag in RUNTIME_FLAGS:
+        names = [name for name in (f"--{flag.name}", *flag.aliases) if _is_free(parser, name)]
+        names = names or [f"--dist_{flag.name}"]
+        kind = {"nargs": 0} if flag.type is bool else {"type": flag.type, "choices": flag.choices}
+        text = flag.help.replace("%(default)s", str(flag.default))
+        group.add_argument(*names, action=_Remember, default=argparse.SUPPRESS, dest=flag.name, help=text, **kind)  # type: ignore[arg-type]
+    return parser
+
+
+given_options: dict[str, Any] = {}  # what was given to the flags of add_runtime_flags
+
+
+class _Remember(argparse.Action):
+    """Keeps the value for setup_distributed instead of putting it into the namespace."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        given_options[self.dest] = True if self.nargs == 0 else values
+
+
+def _is_free(parser: argparse.ArgumentParser, name: str) -> bool:
+    """Return whether a flag of this name changes nothing for those who use the parser's own flags."""
+    taken = parser._option_string_actions
+    if name in taken:
+        return False
+    return not getattr(parser, "allow_abbrev", True) or not any(own.startswith(name) for own in taken)
+
+
 def distributed_options(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return every runtime option by name, for a script without argparse: the twin's value, else the default."""
     environ = os.environ if environ is None else environ

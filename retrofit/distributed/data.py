@@ -8,13 +8,17 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from itertools import islice
 from multiprocessing import forkserver
 from typing import Any
 
+import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 
 from .process_group import get_rank, get_world_size, is_distributed
 from .random_state import mix_seed, seeded
+
+MOST_INDICES = 50_000_000  # of an order that is held in memory as a whole
 
 
 class ShardedSampler(Sampler):
@@ -56,6 +60,8 @@ class ShardedSampler(Sampler):
     def __iter__(self) -> Iterator[int]:
         self.epoch, start = self._next_epoch, self._start
         self._next_epoch, self._start = self.epoch + 1, 0
+        if len(self.sampler) > MOST_INDICES and hasattr(self.sampler, "generator"):
+            return self._share_of_long(start)
         order = self._order(self.epoch)[start:]
         num_used = self._num_used(len(order))
         num_repeated = max(0, num_used - len(order))
@@ -65,6 +71,12 @@ class ShardedSampler(Sampler):
     def __len__(self) -> int:
         """The number of this rank's samples in a whole epoch."""
         return len(range(self.rank, self._num_used(len(self.sampler)), self.world_size))
+
+    def _share_of_long(self, start: int) -> Iterator[int]:
+        """Draw as it is needed from a sampler that never ends in practice: RandomSampler(num_samples=10**10)."""
+        sampler = copy.copy(self.sampler)
+        sampler.generator = torch.Generator().manual_seed(mix_seed(self.seed, self.epoch))
+        return islice(iter(sampler), start + self.rank, self._num_used(len(sampler)), self.world_size)
 
     def _num_used(self, total: int) -> int:
         """Return how many of `total` samples, repeated ones included, give all ranks the same number of batches."""
@@ -101,20 +113,21 @@ class EvaluationSampler(Sampler):
         return len(range(self.rank, len(self.sampler), self.world_size))
 
 
-def shard_loader(loader: DataLoader, *, seed: int = 0) -> DataLoader:
+def shard_loader(loader: DataLoader, *, seed: int = 0, batch_size: int | None = None) -> DataLoader:
     """Return a training loader over this rank's shard of `loader`'s samples; outside a group, `loader` itself.
 
-    `loader.batch_size` is the number of samples per rank. Sampler, collate function and all other settings are kept.
-    Raises ValueError when the dataset is smaller than one global batch that must be whole, TypeError for an
-    IterableDataset or a custom batch sampler, whose order cannot be shared out from outside.
+    `batch_size`, by default that of the loader, is the number of samples per rank. Sampler, collate function and all
+    other settings are kept. Raises ValueError when the dataset is smaller than one global batch that must be whole,
+    TypeError for an IterableDataset or a custom batch sampler, whose order cannot be shared out from outside.
     """
-    _require_at_least_one_batch(loader)
+    batch_size = batch_size or loader.batch_size
+    _require_at_least_one_batch(loader, batch_size)
     if not is_distributed():
         return loader
     _require_map_style(loader)
-    assert loader.batch_size is not None
-    sampler = ShardedSampler(loader.sampler, loader.batch_size, drop_last=loader.drop_last, seed=seed)
-    return _with_sampler(loader, sampler)
+    assert batch_size is not None
+    sampler = ShardedSampler(loader.sampler, batch_size, drop_last=loader.drop_last, seed=seed)
+    return _with_sampler(loader, sampler, batch_size)
 
 
 def shard_eval_loader(loader: DataLoader) -> DataLoader:
@@ -128,7 +141,7 @@ def shard_eval_loader(loader: DataLoader) -> DataLoader:
     _require_map_style(loader)
     if loader.drop_last:
         raise ValueError("an evaluation loader with drop_last=True leaves samples out; build it with drop_last=False")
-    return _with_sampler(loader, EvaluationSampler(loader.sampler))
+    return _with_sampler(loader, EvaluationSampler(loader.sampler), loader.batch_size)
 
 
 def _without_generator(sampler: Any) -> Any:
@@ -190,35 +203,29 @@ def _require_map_style(loader: DataLoader) -> None:
         )
 
 
-def _require_at_least_one_batch(loader: DataLoader) -> None:
-    if isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
+def _require_at_least_one_batch(loader: DataLoader, batch_size: int | None) -> None:
+    if isinstance(loader.dataset, IterableDataset) or batch_size is None:
         return
-    total, global_batch = len(loader.sampler), loader.batch_size * get_world_size()  # type: ignore[arg-type]
+    total, global_batch = len(loader.sampler), batch_size * get_world_size()  # type: ignore[arg-type]
     if total == 0 or (loader.drop_last and total < global_batch):
         raise ValueError(
-            f"the training set has {total} samples, fewer than one global batch of {global_batch} ({loader.batch_size} "
+            f"the training set has {total} samples, fewer than one global batch of {global_batch} ({batch_size} "
             f"per rank x {get_world_size()} ranks); use a smaller batch size, fewer processes or more data"
         )
 
 
-def _with_sampler(loader: DataLoader, sampler: Sampler) -> DataLoader:
-    settings: dict[str, Any] = {
-        "batch_size": loader.batch_size,
+def _with_sampler(loader: DataLoader, sampler: Sampler, batch_size: int | None) -> DataLoader:
+    """Return a copy of `loader`, of its own class and with all its settings, that draws from `sampler`."""
+    assert batch_size is not None
+    copied = copy.copy(loader)
+    settings = {
+        "batch_size": batch_size,
         "sampler": sampler,
-        "num_workers": loader.num_workers,
-        "collate_fn": loader.collate_fn,
-        "pin_memory": loader.pin_memory,
-        "drop_last": loader.drop_last,
-        "timeout": loader.timeout,
-        "worker_init_fn": loader.worker_init_fn,
-        "multiprocessing_context": loader.multiprocessing_context,
+        "batch_sampler": BatchSampler(sampler, batch_size, loader.drop_last),
+        # A common generator would give the workers of all ranks the same seeds, hence the same augmentation.
+        "generator": None,
+        "_iterator": None,
     }
-    if loader.num_workers > 0:
-        settings["prefetch_factor"] = loader.prefetch_factor
-        settings["persistent_workers"] = loader.persistent_workers
-    if loader.pin_memory_device:  # passed only when used: newer versions warn about it
-        settings["pin_memory_device"] = loader.pin_memory_device
-    if not getattr(loader, "in_order", True):  # since torch 2.6
-        settings["in_order"] = False
-    # No generator: a common one would give the workers of all ranks the same seeds, hence the same augmentation.
-    return DataLoader(loader.dataset, **settings)
+    for name, value in settings.items():
+        object.__setattr__(copied, name, value)  # DataLoader itself refuses to change after it was built
+    return copied

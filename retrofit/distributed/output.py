@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -22,13 +24,27 @@ def on_main_process(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> A
     return factory(*args, **kwargs) if is_main_process() else SilentObject()
 
 
-class SilentObject:
-    """Takes every method call and does nothing; falsy, so that `if writer:` guards expensive preparation."""
+def path_on_main(path: Any) -> Any:
+    """Return `path` on rank 0 and the null device on the others: `open(path_on_main("log.csv"), "a")`."""
+    return path if is_main_process() else os.devnull
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
+
+def quiet_logging() -> None:
+    """Leave ranks other than 0 their warnings and errors only, of all that goes through the logging module."""
+    if not is_main_process():
+        logging.disable(logging.INFO)
+
+
+class SilentObject:
+    """Takes every method call, also of its attributes, and does nothing; falsy: `if writer:` guards preparation."""
+
+    def __getattr__(self, name: str) -> SilentObject:
         if name.startswith("__"):
             raise AttributeError(name)
-        return self._ignore
+        return SilentObject()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        return None
 
     def __bool__(self) -> bool:
         return False
@@ -37,8 +53,4 @@ class SilentObject:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        return None
-
-    @staticmethod
-    def _ignore(*args: Any, **kwargs: Any) -> None:
         return None

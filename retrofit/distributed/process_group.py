@@ -9,14 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from .arguments import distributed_options
+from .arguments import distributed_options, given_options
 from .environment import DistributedEnvironment, read_environment
 
 _place = DistributedEnvironment()
+_options: dict[str, Any] = {}  # what setup_distributed was given
 
 
 def setup_distributed(
@@ -39,8 +41,10 @@ def setup_distributed(
     global _place
     if dist.is_initialized():
         return get_rank(), get_local_rank(), get_world_size()
-    options = distributed_options()
+    options = {**distributed_options(), **given_options}
     options.update({key: value for key, value in vars(args or argparse.Namespace()).items() if key in options})
+    _options.clear()
+    _options.update(options)
     place = _place_of_this_process(options)
     backend = _resolve_backend(backend or options["dist_backend"])
     if torch.cuda.is_available():
@@ -59,6 +63,7 @@ def setup_distributed(
 def cleanup_distributed() -> None:
     """Leave the process group; nothing happens outside one. Collective: every rank (not while an error passes)."""
     global _place
+    _options.clear()
     if dist.is_initialized():
         if sys.exc_info()[0] is None:
             barrier()  # a rank that closes its sockets early can break a slower rank's last collective
@@ -89,6 +94,11 @@ def get_local_rank() -> int:
 def is_main_process() -> bool:
     """Return whether this process is rank 0: the one that prints and writes files."""
     return get_rank() == 0
+
+
+def get_option(name: str) -> Any:
+    """Return a runtime option as `setup_distributed` was given it, before that call as the environment has it."""
+    return _options[name] if name in _options else distributed_options()[name]
 
 
 def get_device() -> torch.device:

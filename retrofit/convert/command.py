@@ -1,0 +1,112 @@
+"""`retrofit convert`: shows what it would change, and changes it with --write."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+EPILOG = """\
+examples:
+  retrofit convert train.py             the changes as a diff, nothing is written
+  retrofit convert train.py --write     write them, with the runtime and two launch scripts
+  retrofit convert train.py --undo      take the last conversion back
+
+exit status: 0 converted (or nothing to do), 1 cannot be converted correctly, 2 wrong usage
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to `commands` (of argparse's add_subparsers)."""
+    parser = commands.add_parser(
+        "convert",
+        help="turn a single-GPU training script into one for many GPUs",
+        description="Change SCRIPT and the modules that it imports so that it trains on many GPUs. The code is read, "
+        "never run.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("path", metavar="SCRIPT", help="the training script")
+    add("--root", metavar="DIR", help="the folder that the script is started from (default: the script's)")
+    add("--write", action="store_true", help="write the changes (default: show them)")
+    add("--undo", action="store_true", help="restore what the last --write changed")
+    add("--force", action="store_true", help="write into a git work tree with uncommitted changes too")
+    add("--no-vendor", action="store_true", help="import the installed retrofit instead of a copy beside the script")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out the command and return its exit status."""
+    from retrofit.project import SourceError
+
+    from .write import WriteError
+
+    try:
+        return _convert(args)
+    except (SourceError, WriteError, ValueError) as error:
+        print(f"retrofit convert: error: {error}", file=sys.stderr)
+        return 2
+
+
+def _convert(args: argparse.Namespace) -> int:
+    from retrofit.project import read_project
+
+    from .additions import additions
+    from .plan import is_converted, plan_conversion
+    from .write import undo, write_all
+
+    entry = Path(args.path)
+    if not entry.is_file():
+        raise ValueError(f"no script at {args.path}; give the path of the script that trains")
+    root = Path(args.root or entry.parent).resolve()
+    if args.undo:
+        for path in undo(root):
+            print(f"restored {path.relative_to(root)}")
+        return 0
+    project = read_project(entry, root)
+    if is_converted(project):
+        print(f"{args.path} uses the runtime already; nothing to do")
+        return 0
+    conversion = plan_conversion(project)
+    for finding in conversion.refusals:
+        print(f"{finding.place}: {finding.code} cannot be converted: {finding.refusal}", file=sys.stderr)
+    if conversion.refusals:
+        print("nothing was written", file=sys.stderr)
+        return 1
+    for file in conversion.files:
+        sys.stdout.write(_diff(file.source.text, file.text, file.source.name))
+    for finding in conversion.advice:
+        print(f"{finding.place}: {finding.code} {finding.message}\n    help: {finding.help}", file=sys.stderr)
+    if not args.write:
+        print("nothing was written; --write writes it", file=sys.stderr)
+        return 0
+    if not args.force and _is_dirty(root):
+        raise ValueError(f"{root} has uncommitted changes; commit them first, or add --force")
+    files = {file.path: file.data for file in conversion.files}
+    files.update(additions(root, project.entry.path, vendor=not args.no_vendor))
+    write_all(root, files)
+    again = shlex.join(["retrofit", "convert", args.path, "--undo"])
+    print(f"wrote {len(files)} files; `{again}` takes it back", file=sys.stderr)
+    return 0
+
+
+def _diff(before: str, after: str, name: str) -> str:
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}", n=2
+    )
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _is_dirty(root: Path) -> bool:
+    """Return whether the folder lies in a git work tree with uncommitted changes to files that git knows."""
+    command = ["git", "status", "--porcelain", "--untracked-files=no", "."]
+    try:
+        result = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    except OSError:
+        return False
+    return result.returncode == 0 and bool(result.stdout.strip())

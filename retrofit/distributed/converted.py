@@ -1,0 +1,78 @@
+"""What `retrofit convert` puts into a script: the runtime's pieces, each in one call.
+
+They follow the options that `setup_distributed` was given (`--batch`, `--lr_scale`), and are the identity outside a
+group.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from .data import shard_loader
+from .parallel import wrap_model
+from .process_group import get_option, get_world_size, is_distributed
+from .random_state import get_rng_state, set_rng_state, split_random_streams
+from .reduce import broadcast_object
+from .scaling import plan_batch, scale_lr
+from .sync_batchnorm import convert_sync_batchnorm
+
+BATCHNORM_TWIN = "RETROFIT_BATCHNORM"
+
+
+def share_random_state() -> None:
+    """Give every rank rank 0's random streams, for a script that sets no seed: the ranks then split data alike.
+
+    Collective: every rank.
+    """
+    if is_distributed():
+        set_rng_state(broadcast_object(get_rng_state()))
+
+
+def distribute_model(model: nn.Module) -> nn.Module:
+    """Return `model` with gradients averaged and BatchNorm statistics taken over all ranks.
+
+    Move it to its device first. RETROFIT_BATCHNORM=local leaves every rank its own BatchNorm statistics, which is
+    faster and another training. Collective: every rank. Raises ValueError for another value of that variable.
+    """
+    choice = os.environ.get(BATCHNORM_TWIN) or "sync"
+    if choice not in ("sync", "local"):
+        raise ValueError(f"{BATCHNORM_TWIN}={choice!r} is not valid; use one of: sync, local, or unset it")
+    return wrap_model(convert_sync_batchnorm(model) if choice == "sync" else model)
+
+
+def distribute_loader(loader: DataLoader) -> DataLoader:
+    """Return a training loader over this rank's shard of `loader`'s samples.
+
+    The loader's batch size counts samples per rank, or over all ranks with `--batch global`. From here on every rank
+    draws random numbers of its own, so that no two ranks augment alike. Collective: every rank. Raises what
+    `shard_loader` and `plan_batch` raise.
+    """
+    if not is_distributed() or loader.batch_size is None:
+        return shard_loader(loader)
+    seed = broadcast_object(torch.initial_seed()) % 2**31  # or the shards of an unseeded script would overlap
+    sharded = shard_loader(loader, seed=seed, batch_size=micro_batch(loader.batch_size))
+    split_random_streams(seed)
+    return sharded
+
+
+def micro_batch(batch_size: int) -> int:
+    """Return the number of samples in one rank's batch: `batch_size`, or its share of it with `--batch global`.
+
+    Raises ValueError when a global batch cannot be shared out evenly.
+    """
+    return plan_batch(batch_size, get_world_size(), batch=get_option("batch")).micro_batch
+
+
+def scaled_lr(lr: float) -> float:
+    """Return the learning rate for the batch of all ranks, for one that was chosen for a single process.
+
+    With `--batch global` the batch is the same and so is the rate; else it follows `--lr_scale` (see `scale_lr`).
+    """
+    world_size = get_world_size()
+    if get_option("batch") == "global" or world_size == 1:
+        return lr
+    return scale_lr(lr, world_size, 1, get_option("lr_scale"))

@@ -1,0 +1,81 @@
+"""What a training project is made of, read without importing or running it."""
+
+from __future__ import annotations
+
+import ast
+from functools import cached_property
+from pathlib import Path
+
+from .analysis import Analysis
+from .arguments import Parsing, find_parsings
+from .edits import Edit
+from .guards import find_guards
+from .loaders import Loader, find_loaders
+from .models import Model, find_models, reachable_from_loops
+from .modules import Modules
+from .optimizers import Optimizer, find_optimizers
+from .outputs import Output, find_outputs
+from .scopes import Scope
+from .source import Place, Source, SourceError
+from .training import Path as TrainingPath
+from .training import training_paths
+
+__all__ = ["Place", "Project", "Source", "SourceError", "read_project"]
+
+
+class Project:
+    """The facts about a project. Each is worked out when it is first asked for."""
+
+    def __init__(self, entry: Path, root: Path) -> None:
+        self.modules = Modules(entry, root)
+        self.analysis = Analysis(self.modules)
+
+    @property
+    def entry(self) -> Source:
+        return self.modules.entry
+
+    @property
+    def sources(self) -> list[Source]:
+        return list(self.modules.sources.values())
+
+    @cached_property
+    def paths(self) -> list[TrainingPath]:
+        return training_paths(self.analysis)
+
+    @cached_property
+    def optimizers(self) -> list[Optimizer]:
+        return find_optimizers(self.analysis)
+
+    @cached_property
+    def models(self) -> list[Model]:
+        return find_models(self.analysis, self.paths, self.optimizers)
+
+    @cached_property
+    def in_loops(self) -> list[tuple[ast.AST, Scope]]:
+        """Every node that an epoch of the training runs, with the scope it stands in."""
+        return list(reachable_from_loops(self.analysis, self.paths))
+
+    @cached_property
+    def parsings(self) -> list[Parsing]:
+        return find_parsings(self.analysis)
+
+    @cached_property
+    def outputs(self) -> list[Output]:
+        return find_outputs(self.analysis)
+
+    @cached_property
+    def guards(self) -> dict[Output, tuple[Edit, ...]]:
+        return find_guards(self.outputs)
+
+    @cached_property
+    def loaders(self) -> list[Loader]:
+        return find_loaders(self.analysis, self.paths)
+
+
+def read_project(entry: Path, root: Path | None = None) -> Project:
+    """Read the project of a script; `root` is the folder that it is started from (default: the script's).
+
+    Raises SourceError when the script cannot be read.
+    """
+    entry = entry.resolve()
+    return Project(entry, (root or entry.parent).resolve())

@@ -1,0 +1,543 @@
+"""Follows values through a project; see `values` for what a value is."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .modules import Modules
+from .scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, own_nodes, parameters
+from .source import Source
+from .values import (
+    NOTHING,
+    Display,
+    External,
+    Instance,
+    Item,
+    LocalClass,
+    LocalFunction,
+    LocalModule,
+    Member,
+    Result,
+    Value,
+    Values,
+    name_of,
+)
+
+# Methods that give their own object back, or one that is the same for our purposes.
+SELF_METHODS = {
+    "to", "cuda", "cpu", "float", "double", "half", "bfloat16", "type", "train", "eval", "requires_grad_", "apply",
+    "share_memory", "contiguous", "detach", "clone",
+}  # fmt: skip
+# Functions that hand on what their first argument holds.
+SELF_FUNCTIONS = {"tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "iter", "reversed", "rich.progress.track"}
+MOST_DEPTH = 80
+MOST_ROUNDS = 3  # of computing one value anew because it depends on itself in part
+
+
+@dataclass(frozen=True)
+class CallSite:
+    """A call of a function of the project and the scope it stands in."""
+
+    call: ast.Call
+    scope: Scope
+
+
+class Analysis:
+    """Scopes of all files, and questions about expressions in them."""
+
+    def __init__(self, modules: Modules) -> None:
+        self.modules = modules
+        self.scope_of_node: dict[ast.AST, Scope] = {}
+        self.module_scopes: dict[Source, Scope] = {}
+        for source in modules.sources.values():
+            scope, scopes = build_scopes(source)
+            self.module_scopes[source] = scope
+            self.scope_of_node.update(scopes)
+        self._classes: list[Scope] | None = None
+        self._attributes: dict[Scope, dict[str, list[tuple[Binding, Scope]]]] = {}
+        self._memo: dict[object, Values] = {}
+        self._open: dict[object, int] = {}
+        self._lowest_cut = MOST_DEPTH
+        self._rounds: Counter[object] = Counter()
+        self._callers: dict[Function, list[CallSite]] = {}
+        self._index_calls()
+
+    # Where things stand.
+
+    def scopes(self) -> Iterator[Scope]:
+        for scope in self.module_scopes.values():
+            yield from scope.walk()
+
+    def scope_at(self, source: Source, node: ast.AST) -> Scope:
+        """Return the scope in which an expression or statement of `source` is evaluated."""
+        inner = node
+        for outer in source.ancestors(node):
+            scope = self.scope_of_node.get(outer)
+            if scope is not None and inner in _body(outer):
+                return scope
+            inner = outer
+        return self.module_scopes[source]
+
+    def callers(self, function: Function) -> list[CallSite]:
+        """Return the calls of a function of the project, as far as they can be told."""
+        return self._callers.get(function, [])
+
+    # Values.
+
+    def evaluate(self, node: ast.expr | None, scope: Scope) -> Values:
+        """Return what `node`, which stands in `scope`, can be."""
+        if node is None:
+            return NOTHING
+        return self._once((node, scope), lambda: self._evaluate(node, scope))
+
+    def named(self, node: ast.expr | None, scope: Scope) -> set[str]:
+        """Return the full names of what `node` can be, and of what made it."""
+        return {name for value in self.evaluate(node, scope) if (name := name_of(value))}
+
+    def called(self, call: ast.Call, scope: Scope) -> set[str]:
+        """Return the full names of the functions outside the project that a call can run."""
+        values = self.evaluate(call.func, scope)
+        return {name_of(value) for value in values if isinstance(value, (External, Member))} - {""}
+
+    def bases(self, class_scope: Scope) -> set[str]:
+        """Return the full names of the classes outside the project that a class is derived from."""
+        found: set[str] = set()
+        for scope in self.mro(class_scope):
+            assert isinstance(scope.node, ast.ClassDef)
+            for base in scope.node.bases:
+                found |= self.named(base, scope.parent or scope)
+        return found
+
+    def mro(self, class_scope: Scope) -> list[Scope]:
+        """Return a class and the classes of the project that it is derived from, nearest first."""
+        found, waiting = [], [class_scope]
+        while waiting:
+            scope = waiting.pop(0)
+            if scope in found or not isinstance(scope.node, ast.ClassDef):
+                continue
+            found.append(scope)
+            for base in scope.node.bases:
+                for value in self.evaluate(base, scope.parent or scope):
+                    if isinstance(value, LocalClass):
+                        waiting.append(value.scope)
+        return found
+
+    def method(self, class_scope: Scope, name: str) -> LocalFunction | None:
+        for scope in self.mro(class_scope):
+            found = self._own_method(scope, name)
+            if found is not None:
+                return LocalFunction(found.node, found.scope, class_scope)
+        return None
+
+    def _own_method(self, class_scope: Scope, name: str) -> LocalFunction | None:
+        for binding in class_scope.bindings.get(name, []):
+            if binding.kind == "definition" and isinstance(binding.node, FUNCTIONS):
+                return LocalFunction(binding.node, self.scope_of_node[binding.node], class_scope)
+        return None
+
+    def attribute_bindings(self, class_scope: Scope, name: str) -> list[tuple[Binding, Scope]]:
+        """Return what gives `self.name` its values: assignments in methods and in the class, with their scopes."""
+        found: list[tuple[Binding, Scope]] = []
+        for scope in self.mro(class_scope):
+            found += self.attributes_of(scope).get(name, [])
+            found += [(binding, scope) for binding in scope.bindings.get(name, []) if binding.kind == "value"]
+        return found
+
+    # How.
+
+    def _once(self, key: object, compute) -> Values:  # type: ignore[no-untyped-def]
+        """Remember results; a value that depends on itself has nothing from that round."""
+        if key in self._memo:
+            return self._memo[key]
+        if key in self._open or len(self._open) >= MOST_DEPTH:
+            self._lowest_cut = min(self._lowest_cut, self._open.get(key, 0))
+            return NOTHING
+        depth = self._open[key] = len(self._open)
+        result = compute()
+        del self._open[key]
+        self._rounds[key] += 1
+        if self._lowest_cut >= depth or self._rounds[key] >= MOST_ROUNDS:
+            self._memo[key] = result
+        if self._lowest_cut >= depth:  # nothing below depends on what is still open above
+            self._lowest_cut = MOST_DEPTH
+        return result
+
+    def _evaluate(self, node: ast.expr, scope: Scope) -> Values:
+        if isinstance(node, ast.Name):
+            return self._of_name(node.id, scope)
+        if isinstance(node, ast.Attribute):
+            return self._of_attribute(node, scope)
+        if isinstance(node, ast.Call):
+            return self._of_call(node, scope)
+        if isinstance(node, ast.IfExp):
+            return self.evaluate(node.body, scope) | self.evaluate(node.orelse, scope)
+        if isinstance(node, ast.BoolOp):
+            return frozenset().union(*(self.evaluate(part, scope) for part in node.values))
+        if isinstance(node, (ast.NamedExpr, ast.Await, ast.Starred)):
+            return self.evaluate(node.value, scope)
+        if isinstance(node, ast.Lambda):
+            return frozenset([LocalFunction(node, self.scope_of_node[node])])
+        if isinstance(node, ast.Subscript):
+            return self._of_subscript(node, scope)
+        return frozenset([Display(node, scope)])
+
+    def _of_name(self, name: str, scope: Scope) -> Values:
+        found = scope.find(name)
+        if found is None:
+            return self._of_star(name, scope.module) or frozenset([External(name)])
+        owner, bindings = found
+        return self._once((owner, name), lambda: self._of_bindings(bindings, owner))
+
+    def _of_star(self, name: str, module: Scope) -> Values:
+        for binding in module.star_imports:
+            path = self.modules.find(binding.dotted, binding.level, module.source)
+            if path in self.modules.sources:
+                other = self.module_scopes[self.modules.sources[path]]
+                if name in other.bindings or other.star_imports:
+                    values = self._once((other, name, "star"), lambda other=other: self._of_name(name, other))
+                    values = frozenset(value for value in values if value != External(name))
+                    if values:
+                        return values
+        return NOTHING
+
+    def _of_bindings(self, bindings: list[Binding], scope: Scope) -> Values:
+        return frozenset().union(*(self._of_binding(binding, scope) for binding in bindings))
+
+    def _of_binding(self, binding: Binding, scope: Scope) -> Values:
+        if binding.kind == "value":
+            return self._at(self.evaluate(binding.value, scope), binding.path)
+        if binding.kind == "item":
+            return self._elements(binding.value, scope, binding.path)
+        if binding.kind == "enter":
+            return self.evaluate(binding.value, scope)
+        if binding.kind == "definition":
+            inner = self.scope_of_node[binding.node]
+            if isinstance(binding.node, ast.ClassDef):
+                return frozenset([LocalClass(inner)])
+            return frozenset([LocalFunction(inner.node, inner)])  # type: ignore[arg-type]
+        if binding.kind == "import":
+            return self._of_import(binding, scope)
+        if binding.kind == "parameter":
+            return self._of_parameter(binding.name, scope)
+        return NOTHING
+
+    def _of_import(self, binding: Binding, scope: Scope) -> Values:
+        path = self.modules.find(binding.dotted, binding.level, scope.source)
+        source = self.modules.sources.get(path) if path else None
+        if not binding.member:
+            return frozenset([LocalModule(self.module_scopes[source]) if source else External(binding.dotted)])
+        inner = f"{binding.dotted}.{binding.member}" if binding.dotted else binding.member
+        if source is not None:
+            module = self.module_scopes[source]
+            if binding.member in module.bindings or module.star_imports:
+                return self._of_name(binding.member, module)
+        path = self.modules.find(inner, binding.level, scope.source)
+        if path in self.modules.sources:
+            return frozenset([LocalModule(self.module_scopes[self.modules.sources[path]])])
+        return NOTHING if source is not None or binding.level else frozenset([External(inner)])
+
+    def _of_parameter(self, name: str, scope: Scope) -> Values:
+        function = scope.node
+        assert isinstance(function, FUNCTIONS)
+        names = parameters(function)
+        is_method = self.is_method(scope)
+        if is_method and names and name == names[0]:
+            assert scope.parent is not None
+            return frozenset([Instance(scope.parent)])
+        found: set[Value] = set()
+        for site in self.callers(function):
+            argument = argument_for(site.call, names[1:] if is_method else names, name)
+            found |= self.evaluate(argument, site.scope)
+        default = default_of(function, name)
+        return frozenset(found | self.evaluate(default, scope.parent or scope))
+
+    def is_method(self, scope: Scope) -> bool:
+        node, parent = scope.node, scope.parent
+        if parent is None or not isinstance(parent.node, ast.ClassDef) or isinstance(node, ast.Lambda):
+            return False
+        decorators = {part.id for part in node.decorator_list if isinstance(part, ast.Name)}  # type: ignore[union-attr]
+        return "staticmethod" not in decorators
+
+    def _of_attribute(self, node: ast.Attribute, scope: Scope) -> Values:
+        if isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name) and node.value.func.id == "super":
+            return self._of_super(node.attr, scope)
+        found: set[Value] = set()
+        for base in self.evaluate(node.value, scope):
+            found |= self._member(base, node.attr)
+        return frozenset(found)
+
+    def _of_super(self, name: str, scope: Scope) -> Values:
+        own = scope.enclosing_class()
+        for parent in self.mro(own)[1:] if own else []:
+            method = self.method(parent, name)
+            if method is not None:
+                return frozenset([LocalFunction(method.node, method.scope, own)])
+        return NOTHING
+
+    def _member(self, base: Value, name: str) -> Values:
+        if isinstance(base, External):
+            return frozenset([External(f"{base.name}.{name}")])
+        if isinstance(base, LocalModule):
+            if name in base.scope.bindings or base.scope.star_imports:
+                return self._of_name(name, base.scope)
+            package = base.scope.source.path.parent / name
+            for path in (package / "__init__.py", package.with_name(f"{name}.py")):
+                if path in self.modules.sources:
+                    return frozenset([LocalModule(self.module_scopes[self.modules.sources[path]])])
+            return NOTHING
+        if isinstance(base, (Instance, LocalClass)):
+            return self._of_own_attribute(base, name)
+        if isinstance(base, (Result, Member, Item)):
+            return frozenset([Member(base, name)])
+        return NOTHING
+
+    def _of_own_attribute(self, base: Instance | LocalClass, name: str) -> Values:
+        method = self.method(base.scope, name)
+        if method is not None:
+            if _is_property(method.node):
+                return self._returned(method)
+            return frozenset([method, *self._overrides(base, name)])
+
+        def compute() -> Values:
+            found = self.attribute_bindings(base.scope, name)
+            return frozenset().union(*(self._of_binding(binding, scope) for binding, scope in found))
+
+        values = self._once((base.scope, name, "attribute"), compute)
+        return values or frozenset([Member(base, name)])
+
+    def _overrides(self, base: Instance | LocalClass, name: str) -> list[LocalFunction]:
+        """Return the methods that `self.name()` can run in objects of derived classes."""
+        if not isinstance(base, Instance) or base.call is not None:
+            return []
+        return [method for scope in self._derived(base.scope) for method in [self._own_method(scope, name)] if method]
+
+    def _derived(self, class_scope: Scope) -> list[Scope]:
+        if self._classes is None:
+            self._classes = [scope for scope in self.scopes() if isinstance(scope.node, ast.ClassDef)]
+        return [scope for scope in self._classes if scope is not class_scope and class_scope in self.mro(scope)]
+
+    def _of_call(self, node: ast.Call, scope: Scope) -> Values:
+        found: set[Value] = set()
+        for function in self.evaluate(node.func, scope):
+            found |= self._called(function, node, scope)
+        if not found and isinstance(node.func, ast.Attribute) and node.func.attr in SELF_METHODS:
+            return self.evaluate(node.func.value, scope)
+        return frozenset(found)
+
+    def _called(self, function: Value, node: ast.Call, scope: Scope) -> Values:
+        if isinstance(function, LocalFunction):
+            return self._returned(function)
+        if isinstance(function, LocalClass):
+            return frozenset([Instance(function.scope, node)])
+        if isinstance(function, Member):
+            if function.name in SELF_METHODS:
+                return frozenset([function.base])
+            return frozenset([Result(name_of(function), node, scope, function.base)])
+        if isinstance(function, External):
+            if function.name in SELF_FUNCTIONS and node.args:
+                return self.evaluate(node.args[0], scope)
+            return frozenset([Result(function.name, node, scope)])
+        return NOTHING
+
+    def _returned(self, function: LocalFunction) -> Values:
+        if isinstance(function.node, ast.Lambda):
+            return self.evaluate(function.node.body, function.scope)
+
+        def compute() -> Values:
+            return frozenset().union(*(self.evaluate(value, function.scope) for value in returns_of(function.node)))
+
+        return self._once((function.node, "returned"), compute)
+
+    def given_as_keyword(self, node: ast.Subscript, scope: Scope) -> list[tuple[ast.expr, Scope]]:
+        """Return what callers give for `kwargs["name"]` in a function with **kwargs, and where."""
+        owner = scope
+        name, key = node.value, node.slice
+        while owner.parent is not None and not owner.is_function:
+            owner = owner.parent
+        if not isinstance(name, ast.Name) or not isinstance(key, ast.Constant) or not owner.is_function:
+            return []
+        given = owner.node.args.kwarg  # type: ignore[union-attr]
+        if given is None or given.arg != name.id:
+            return []
+        return [
+            (keyword.value, site.scope)
+            for site in self.callers(owner.node)  # type: ignore[arg-type]
+            for keyword in site.call.keywords
+            if keyword.arg == key.value
+        ]
+
+    def _of_subscript(self, node: ast.Subscript, scope: Scope) -> Values:
+        given = self.given_as_keyword(node, scope)
+        if given:
+            return frozenset().union(*(self.evaluate(value, where) for value, where in given))
+        key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        found: set[Value] = set()
+        for base in self.evaluate(node.value, scope):
+            found |= self._entry(base, key)
+        return frozenset(found)
+
+    def _entry(self, base: Value, key: object) -> Values:
+        """Return what a container holds under `key`, or anywhere when the key is not known."""
+        if not isinstance(base, Display):
+            return frozenset([Item(base)])
+        node, scope = base.node, base.scope
+        if isinstance(node, (ast.Tuple, ast.List)):
+            parts = node.elts
+            if isinstance(key, int) and -len(parts) <= key < len(parts):
+                parts = [parts[key]]
+            return frozenset().union(*(self.evaluate(part, scope) for part in parts))
+        if isinstance(node, ast.Dict):
+            pairs = [*zip(node.keys, node.values), *self._later_entries(node, scope)]
+            exact = [value for name, value in pairs if isinstance(name, ast.Constant) and name.value == key]
+            chosen = exact if exact and key is not None else [value for _, value in pairs]
+            return frozenset().union(*(self.evaluate(part, scope) for part in chosen))
+        if isinstance(node, ast.DictComp):
+            return self.evaluate(node.value, scope)
+        if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
+            return self.evaluate(node.elt, scope)
+        return NOTHING
+
+    def _later_entries(self, node: ast.Dict, scope: Scope) -> list[tuple[ast.expr, ast.expr]]:
+        """Return what `name[key] = value` adds to a dict that was assigned to `name` in the same scope."""
+        statement = scope.source.parents.get(node)
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+            return []
+        return scope.entries.get(statement.targets[0].id, [])
+
+    def _at(self, values: Values, path: tuple[int, ...]) -> Values:
+        for index in path:
+            values = frozenset().union(*(self._entry(value, index) for value in values))
+        return values
+
+    def _elements(self, node: ast.expr | None, scope: Scope, path: tuple[int, ...]) -> Values:
+        """Return what an iteration over `node` gives, at `path` inside each element."""
+        if isinstance(node, ast.Call) and node.args:
+            names = self.called(node, scope)
+            if "enumerate" in names:
+                return self._elements(node.args[0], scope, path[1:]) if path[:1] == (1,) else NOTHING
+            if "zip" in names and path:
+                return self._elements(node.args[path[0]], scope, path[1:]) if path[0] < len(node.args) else NOTHING
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == "items" and path[:1] == (1,):
+                values = frozenset().union(*(self._entry(v, None) for v in self.evaluate(node.func.value, scope)))
+                return self._at(values, path[1:])
+            if node.func.attr == "values":
+                values = frozenset().union(*(self._entry(v, None) for v in self.evaluate(node.func.value, scope)))
+                return self._at(values, path)
+        values = self.evaluate(node, scope)
+        return self._at(frozenset().union(*(self._entry(value, None) for value in values)), path)
+
+    def attributes_of(self, class_scope: Scope) -> dict[str, list[tuple[Binding, Scope]]]:
+        if class_scope not in self._attributes:
+            found: dict[str, list[tuple[Binding, Scope]]] = defaultdict(list)
+            for scope in class_scope.walk():
+                if scope.is_function and scope.enclosing_class() is class_scope:
+                    for binding in attribute_assignments(scope):
+                        found[binding.name].append((binding, scope))
+            self._attributes[class_scope] = found
+        return self._attributes[class_scope]
+
+    def _index_calls(self) -> None:
+        """Find who calls which function: first without arguments that are functions themselves, then with them."""
+        sites = [
+            CallSite(node, self.scope_at(source, node))
+            for source in self.modules.sources.values()
+            for node in ast.walk(source.tree)
+            if isinstance(node, ast.Call)
+        ]
+        for _ in range(2):
+            callers: dict[Function, list[CallSite]] = defaultdict(list)
+            for site in sites:
+                for function in self.functions_called(site.call, site.scope):
+                    callers[function.node].append(site)
+            self._callers = callers
+            self._memo.clear()
+
+    def functions_called(self, call: ast.Call, scope: Scope) -> list[LocalFunction]:
+        """Return the functions of the project that a call can run: a class's __init__, an object's forward too."""
+        found = []
+        for value in self.evaluate(call.func, scope):
+            if isinstance(value, LocalFunction):
+                found.append(value)
+            elif isinstance(value, LocalClass):
+                found += [method for method in [self.method(value.scope, "__init__")] if method]
+            elif isinstance(value, Instance):
+                names = ("__call__", "forward")
+                found += [method for method in (self.method(value.scope, name) for name in names) if method]
+        return found
+
+
+def argument_for(call: ast.Call, names: list[str], name: str) -> ast.expr | None:
+    """Return the expression that a call gives for the parameter `name`, None if it gives none that can be seen."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    if name in names:
+        position = names.index(name)
+        if position < len(call.args) and not any(isinstance(arg, ast.Starred) for arg in call.args[: position + 1]):
+            return call.args[position]
+    return None
+
+
+def default_of(function: Function, name: str) -> ast.expr | None:
+    """Return the expression of a parameter's default."""
+    given = function.args
+    positional = [*given.posonlyargs, *given.args]
+    for arg, default in zip(reversed(positional), reversed(given.defaults)):
+        if arg.arg == name:
+            return default
+    for arg, keyword_default in zip(given.kwonlyargs, given.kw_defaults):
+        if arg.arg == name:
+            return keyword_default
+    return None
+
+
+def returns_of(function: Function) -> list[ast.expr]:
+    """Return the expressions that a function returns."""
+    found, waiting = [], list(getattr(function, "body", []))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Return) and node.value is not None:
+            found.append(node.value)
+        elif not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            waiting.extend(ast.iter_child_nodes(node))
+    return found
+
+
+def attribute_assignments(scope: Scope) -> Iterator[Binding]:
+    """Yield the bindings of `self.name` in a method, whatever its first parameter is called."""
+    method = scope
+    while method.parent is not None and not isinstance(method.parent.node, ast.ClassDef):
+        method = method.parent
+    names = parameters(method.node) if method.is_function else []  # type: ignore[arg-type]
+    if not names or isinstance(scope.node, ast.Lambda):
+        return
+    for node in own_nodes(scope.node):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                yield from _attribute_targets(target, names[0], node, node.value)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            yield from _attribute_targets(node.target, names[0], node, node.value)
+
+
+def _attribute_targets(
+    target: ast.expr, receiver: str, node: ast.AST, value: ast.expr, path: tuple[int, ...] = ()
+) -> Iterator[Binding]:
+    if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == receiver:
+        yield Binding(target.attr, node, "value", value, path)
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        for index, part in enumerate(target.elts):
+            yield from _attribute_targets(part, receiver, node, value, (*path, index))
+
+
+def _is_property(function: Function) -> bool:
+    return any(isinstance(part, ast.Name) and part.id == "property" for part in getattr(function, "decorator_list", []))
+
+
+def _body(node: ast.AST) -> list[ast.AST]:
+    if isinstance(node, ast.Lambda):
+        return [node.body]
+    return list(getattr(node, "body", []))

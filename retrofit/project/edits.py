@@ -1,0 +1,185 @@
+"""Changes to a file's text: everything that is not edited stays as it is, byte for byte."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .source import Source
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Replace `source.text[start:end]` by `text`; nothing is replaced where both are equal."""
+
+    source: Source
+    start: int
+    end: int
+    text: str
+
+
+class EditConflict(ValueError):
+    """Two edits want to change the same text."""
+
+
+def apply_edits(source: Source, edits: Iterable[Edit]) -> str:
+    """Return the text of `source` after all edits. Insertions at one place come in the order in which they are given.
+
+    Raises EditConflict when two edits overlap. An edit that is given twice counts once.
+    """
+    unique = [edit for edit in dict.fromkeys(edits) if edit.source is source]
+    parts, position = [], 0
+    for edit in sorted(unique, key=lambda edit: (edit.start, edit.end > edit.start)):
+        if edit.start < position:
+            line = source.line_of(edit.start)
+            raise EditConflict(f"{source.name}:{line}: two changes want the same text; this is an error of retrofit")
+        parts += [source.text[position : edit.start], edit.text]
+        position = edit.end
+    return "".join([*parts, source.text[position:]])
+
+
+def replace(source: Source, node: ast.AST, text: str) -> Edit:
+    return Edit(source, *source.span(node), text)
+
+
+def surround(source: Source, node: ast.AST, before: str, after: str) -> list[Edit]:
+    start, end = source.span(node)
+    return [Edit(source, start, start, before), Edit(source, end, end, after)]
+
+
+def insert_after(source: Source, statement: ast.stmt, lines: Sequence[str]) -> Edit:
+    """Insert lines behind a statement, at its indentation."""
+    _, end = source.span(statement)
+    place = _line_end(source, end)
+    return _insert_lines(source, place, indentation(source, statement), lines)
+
+
+def insert_before(source: Source, statement: ast.stmt, lines: Sequence[str]) -> Edit:
+    """Insert lines in front of a statement, at its indentation; of a decorated one, in front of its decorators."""
+    start, _ = source.span(statement)
+    return _insert_lines(source, _line_start(source, start), indentation(source, statement), lines)
+
+
+def delete_statement(source: Source, statement: ast.stmt) -> Edit:
+    """Remove a statement with its lines. Only for one that has its lines to itself and is not alone in its block."""
+    start, end = source.span(statement)
+    return Edit(source, _line_start(source, start), _line_end(source, end), "")
+
+
+def put_under(source: Source, statements: Sequence[ast.stmt], header: str) -> list[Edit]:
+    """Put neighbouring statements of one block under a header: `if condition:`, `with context:`.
+
+    Raises EditConflict when another statement shares their lines.
+    """
+    first = statements[0]
+    for statement in statements:
+        if not has_own_lines(source, statement):
+            line = source.line_of(source.span(statement)[0])
+            raise EditConflict(f"{source.name}:{line}: several statements on one line; write each on its own")
+    start, (_, end) = source.span(first)[0], source.span(statements[-1])
+    place, indent, step = _line_start(source, start), indentation(source, first), indent_step(source)
+    edits = [Edit(source, place, place, f"{indent}{header}{source.newline}")]
+    inside_strings = _lines_inside_strings(source, source.line_of(start), source.line_of(end))
+    for line in range(source.line_of(place), source.line_of(max(place, end - 1)) + 1):
+        offset = source.line_starts[line - 1]
+        if line not in inside_strings and source.text[offset : offset + 1] not in ("\r", "\n", ""):
+            edits.append(Edit(source, offset, offset, step))
+    return edits
+
+
+def add_condition(source: Source, statement: ast.If | ast.While, condition: str) -> list[Edit]:
+    """Put `condition and` in front of a test."""
+    if isinstance(statement.test, (ast.BoolOp, ast.IfExp, ast.Lambda, ast.NamedExpr)) and not _is_and(statement.test):
+        return surround(source, statement.test, f"{condition} and (", ")")
+    start, _ = source.span(statement.test)
+    return [Edit(source, start, start, f"{condition} and ")]
+
+
+def add_argument(source: Source, call: ast.Call, text: str) -> list[Edit]:
+    """Add an argument behind the last one of a call."""
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    if not given:
+        _, end = source.span(call)
+        return [Edit(source, end - 1, end - 1, text)]
+    end = max(source.span(argument)[1] for argument in given)
+    while source.text[end] == ")" and end < source.span(call)[1] - 1:
+        end += 1  # the argument stands in parentheses of its own
+    return [Edit(source, end, end, f", {text}")]
+
+
+def _is_and(test: ast.expr) -> bool:
+    return isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
+
+
+def has_own_lines(source: Source, statement: ast.stmt) -> bool:
+    """Return whether nothing but a comment shares the lines of a statement: no `;`, no `if x: statement`."""
+    start, end = source.span(statement)
+    before = source.text[_line_start(source, start) : start]
+    after = source.text[end : _line_end(source, end)].strip()
+    return not before.strip() and (not after or after.startswith("#"))
+
+
+def indentation(source: Source, statement: ast.stmt) -> str:
+    """Return the white space in front of a statement's line."""
+    start, _ = source.span(statement)
+    line = source.text[_line_start(source, start) : start]
+    return line[: len(line) - len(line.lstrip())]
+
+
+def indent_step(source: Source) -> str:
+    """Return by how much the file indents a block: its own tabs or number of spaces."""
+    for node in ast.walk(source.tree):
+        body = getattr(node, "body", None)
+        if isinstance(node, ast.stmt) and isinstance(body, list) and isinstance(body[0], ast.stmt):
+            outer, inner = indentation(source, node), indentation(source, body[0])
+            if len(inner) > len(outer) and inner.startswith(outer):
+                return inner[len(outer) :]
+    return "    "
+
+
+def _insert_lines(source: Source, place: int, indent: str, lines: Sequence[str]) -> Edit:
+    text = "".join(f"{indent}{line}{source.newline}" if line else source.newline for line in lines)
+    if place == len(source.text) and source.text and source.text[-1] not in "\r\n":
+        text = source.newline + text[: -len(source.newline)]
+    return Edit(source, place, place, text)
+
+
+def _line_start(source: Source, offset: int) -> int:
+    return source.line_starts[source.line_of(offset) - 1]
+
+
+def _line_end(source: Source, offset: int) -> int:
+    """Return where the line of `offset` ends, its newline included."""
+    line = source.line_of(offset)
+    return source.line_starts[line] if line < len(source.line_starts) else len(source.text)
+
+
+def _lines_inside_strings(source: Source, first: int, last: int) -> set[int]:
+    """Return the lines that start inside a string: white space in front of them would be part of it."""
+    found: set[int] = set()
+    for node in ast.walk(source.tree):
+        is_plain = isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
+        if not is_plain and not isinstance(node, ast.JoinedStr):
+            continue
+        start, end = node.lineno, node.end_lineno or node.lineno  # type: ignore[attr-defined]
+        if end > start and start <= last and end >= first:
+            found |= _continued_lines(source, node)
+    return found
+
+
+def _continued_lines(source: Source, node: ast.AST) -> set[int]:
+    """Return the lines of a string expression that its string tokens go on in; implicit joining has several tokens."""
+    start, end = source.span(node)
+    first, text = source.line_of(start), source.text[start:end]
+    found: set[int] = set()
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(f"({text})").readline):
+            if token.type == tokenize.STRING or tokenize.tok_name[token.type].startswith("FSTRING"):
+                found |= set(range(first + token.start[0], first + token.end[0]))
+    except (tokenize.TokenError, SyntaxError):
+        return set(range(first + 1, first + len(re.findall(r"\r\n|\r|\n", text)) + 1))
+    return found

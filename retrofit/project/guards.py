@@ -1,0 +1,81 @@
+"""How to let one process alone do what is seen outside: with as few changed lines as possible."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+
+from .edits import Edit, EditConflict, add_condition, put_under
+from .outputs import FOLDER, PRINT, SAVE, TRACK, WRITE, Output
+from .placement import block_of
+from .reach import is_main_guard
+from .source import Source
+
+CONDITION = "rd.is_main_process()"
+GUARDED_KINDS = {SAVE, WRITE, FOLDER, TRACK}
+
+
+def find_guards(outputs: list[Output]) -> dict[Output, tuple[Edit, ...]]:
+    """Return the edits that guard each output which is a statement of its own; none for what is guarded already.
+
+    Where an `if` does nothing but such outputs, its test gets the condition; else neighbours share an `if`.
+    """
+    by_statement: dict[ast.stmt, list[Output]] = defaultdict(list)
+    printing: set[ast.stmt] = set()
+    for output in outputs:
+        statement = output.scope.source.statement(output.call)
+        if not isinstance(statement, ast.Expr) or is_guarded(output.scope.source, statement):
+            continue
+        if output.kind in GUARDED_KINDS:
+            by_statement[statement].append(output)
+        elif output.kind == PRINT and statement.value is output.call:
+            printing.add(statement)
+    edits: dict[Output, tuple[Edit, ...]] = {}
+    done: set[ast.stmt] = set()
+    for statement, of_statement in by_statement.items():
+        if statement in done:
+            continue
+        source = of_statement[0].scope.source
+        group, changes = _group(source, statement, set(by_statement), printing)
+        done |= set(group)
+        for member in group:
+            for output in by_statement.get(member, []):
+                edits[output] = tuple(changes)
+    return edits
+
+
+def is_guarded(source: Source, node: ast.AST) -> bool:
+    """Return whether a node runs on one process only: under a test for the rank."""
+    for outer in source.ancestors(node):
+        if isinstance(outer, (ast.If, ast.IfExp)):
+            test = source.segment(outer.test)
+            if "is_main_process" in test or "rank" in test.lower():
+                return True
+    return False
+
+
+def _group(
+    source: Source, statement: ast.stmt, guarded: set[ast.stmt], printing: set[ast.stmt]
+) -> tuple[list[ast.stmt], list[Edit]]:
+    """Return the statements that are guarded together with `statement`, and how."""
+    block = block_of(source, statement)
+    parent = source.parents[statement]
+    is_plain_if = isinstance(parent, ast.If) and block is parent.body and not parent.orelse
+    if is_plain_if and not is_main_guard(parent) and all(m in guarded or m in printing for m in block):
+        assert isinstance(parent, ast.If)
+        return block, add_condition(source, parent, CONDITION)
+    position = block.index(statement)
+    last = position
+    while last + 1 < len(block) and block[last + 1] in guarded:
+        last += 1
+    group = block[position : last + 1]
+    try:
+        return group, put_under(source, group, f"if {CONDITION}:")
+    except EditConflict:
+        return [statement], _inline(source, statement)
+
+
+def _inline(source: Source, statement: ast.stmt) -> list[Edit]:
+    """Guard a statement that shares its line: `if x: save()` becomes `if x: condition and save()`."""
+    start, _ = source.span(statement)
+    return [Edit(source, start, start, f"{CONDITION} and ")]

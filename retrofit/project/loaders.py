@@ -1,0 +1,136 @@
+"""The data loaders of a project: where they are made, and whether the training or something else draws from them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .analysis import Analysis
+from .homes import Home, entry_homes, homes_of
+from .scopes import Scope
+from .training import LOOPS, LoopNode, Path, calls_without_training, phase_of
+from .values import Display, Instance, LocalFunction, Result, Value
+
+LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
+TRAIN, EVALUATION = "train", "evaluation"
+PEEK = "peek"  # a single batch, outside any loop
+
+
+@dataclass(frozen=True)
+class Use:
+    """One place that draws batches: the expression that is iterated, and whether that trains."""
+
+    expression: ast.expr
+    scope: Scope
+    role: str
+    loop: LoopNode | None = None
+
+
+@dataclass(frozen=True)
+class Loader:
+    """A variable that holds a loader, the calls that can have made it, and the places that draw from it.
+
+    `home` is None for a loader that is drawn from where it is made.
+    """
+
+    home: Home | None
+    makers: frozenset[ast.Call]
+    uses: list[Use] = field(default_factory=list, compare=False)
+
+    @property
+    def roles(self) -> set[str]:
+        return {use.role for use in self.uses}
+
+
+def find_loaders(analysis: Analysis, paths: list[Path]) -> list[Loader]:
+    """Return the loaders that something draws from."""
+    training_loops = {loop for path in paths for loop, _ in path.loops}
+    silent = calls_without_training(analysis, paths)
+    phases = {loop: phase for path in paths for loop, phase in phase_of(path).items()}
+    found: dict[Home | ast.expr, Loader] = {}
+    for use in _uses(analysis, training_loops):
+        for expression in loaders_in(analysis, use.expression, use.scope):
+            makers = frozenset(_makers(analysis, expression, use.scope))
+            for home, role in _homes(analysis, expression, use, phases.get(use.loop) if use.loop else None, silent):
+                key = home or expression
+                loader = found.setdefault(key, Loader(home, makers))
+                loader.uses.append(Use(expression, use.scope, role, use.loop))
+    if not any(TRAIN in loader.roles for loader in found.values()):
+        found.update(_by_name(analysis, paths))
+    return list(found.values())
+
+
+def _by_name(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Home, Loader]]:
+    """Yield what the training loops draw from when it is called a loader, whoever made it (a registry, a factory)."""
+    for loop, frame in (path.loops[0] for path in paths):
+        if isinstance(loop, (ast.For, ast.AsyncFor)):
+            for part in ast.walk(loop.iter):
+                if isinstance(part, (ast.Name, ast.Attribute)) and "loader" in _last_name(part).lower():
+                    if any(_is_known(value) for value in analysis.evaluate(part, frame.scope)):
+                        continue
+                    for home in homes_of(analysis, part, frame.scope):
+                        yield home, Loader(home, frozenset(), [Use(part, frame.scope, TRAIN, loop)])
+
+
+def _is_known(value: Value) -> bool:
+    """Return whether it can be told what this is: a list, something that a known function has made."""
+    return isinstance(value, (Display, LocalFunction)) or (isinstance(value, Result) and bool(value.maker))
+
+
+def _last_name(node: ast.Name | ast.Attribute) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id
+
+
+def loaders_in(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ast.expr]:
+    """Return the loaders in an iterated expression: behind enumerate, zip, a progress bar."""
+    if isinstance(node, ast.Call) and not _makers(analysis, node, scope, through=False):
+        parts = [*node.args, *(keyword.value for keyword in node.keywords)]
+        inner = [found for part in parts for found in loaders_in(analysis, part, scope)]
+        if inner:
+            return inner
+    if isinstance(node, ast.Starred):
+        return loaders_in(analysis, node.value, scope)
+    return [node] if _makers(analysis, node, scope) else []
+
+
+def is_loader(analysis: Analysis, value: Value) -> bool:
+    if isinstance(value, Result):
+        return value.maker in LOADER
+    return isinstance(value, Instance) and bool(analysis.bases(value.scope) & set(LOADER))
+
+
+def _makers(analysis: Analysis, node: ast.expr, scope: Scope, through: bool = True) -> set[ast.Call]:
+    calls = {v.call for v in analysis.evaluate(node, scope) if is_loader(analysis, v)}  # type: ignore[union-attr]
+    made = {call for call in calls if call is not None}
+    return made if through else made & {node}  # type: ignore[operator]
+
+
+def _homes(
+    analysis: Analysis, node: ast.expr, use: Use, phase: tuple[str, str] | None, silent: set[ast.Call]
+) -> Iterator[tuple[Home | None, str]]:
+    """Yield the homes of a loader that is drawn from, each with its role there."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Name) and phase and node.slice.id == phase[0]:
+        homes = entry_homes(analysis, node.value, phase[1], use.scope)
+        yield from ((home, TRAIN) for home in homes)
+        return
+    homes = homes_of(analysis, node, use.scope)
+    trained = homes_of(analysis, node, use.scope, leave_out=silent) if use.role == TRAIN else set()
+    for home in homes:
+        yield home, TRAIN if home in trained else EVALUATION if use.role == TRAIN else use.role
+    if not homes:
+        yield None, use.role
+
+
+def _uses(analysis: Analysis, training_loops: set[LoopNode]) -> Iterator[Use]:
+    for source in analysis.modules.sources.values():
+        for node in ast.walk(source.tree):
+            if isinstance(node, (ast.For, ast.AsyncFor)):
+                role = TRAIN if node in training_loops else EVALUATION
+                yield Use(node.iter, analysis.scope_at(source, node), role, node)
+            elif isinstance(node, ast.comprehension):
+                yield Use(node.iter, analysis.scope_at(source, node), EVALUATION)
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "next" and node.args:
+                loop = next((outer for outer in source.ancestors(node) if isinstance(outer, LOOPS)), None)
+                role = PEEK if loop is None else TRAIN if loop in training_loops else EVALUATION
+                yield Use(node.args[0], analysis.scope_at(source, node), role, loop)

@@ -1,0 +1,134 @@
+"""The optimizers of a project, and the expressions whose parameters they are given."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from .analysis import Analysis, argument_for
+from .scopes import FUNCTIONS, Scope, own_nodes
+from .values import Display, External, Instance, LocalFunction, Result, Value
+
+_PARAMETERS = {"parameters", "named_parameters", "children", "modules", "named_children", "named_modules"}
+MOST_STEPS = 400
+_CONTAINERS = (ast.List, ast.Tuple, ast.Dict, ast.ListComp, ast.GeneratorExp)
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """A call that makes an optimizer, and the argument that holds its parameters."""
+
+    call: ast.Call
+    scope: Scope
+    name: str  # SGD
+    parameters: ast.expr | None
+
+
+def find_optimizers(analysis: Analysis) -> list[Optimizer]:
+    """Return the optimizers that the project makes from torch.optim, in source order."""
+    found = []
+    for source in analysis.modules.sources.values():
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Call):
+                scope = analysis.scope_at(source, node)
+                name = _optimizer_name(analysis, node, scope)
+                if name:
+                    given = argument_for(node, ["params"], "params")
+                    found.append(Optimizer(node, scope, name, given))
+    return found
+
+
+def parameter_owners(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast.expr, Scope]]:
+    """Return the expressions whose parameters an optimizer is given: `model` of `SGD(model.parameters())`.
+
+    Lists of groups, filters, chains and functions of the user are looked into. Of a part of a model, `model.conv1`,
+    both the part and the model are returned.
+    """
+    search = _Search(analysis)
+    if optimizer.parameters is not None:
+        search.visit(optimizer.parameters, optimizer.scope)
+    return search.found
+
+
+def _optimizer_name(analysis: Analysis, call: ast.Call, scope: Scope) -> str:
+    for value in analysis.evaluate(call.func, scope):
+        if isinstance(value, External):
+            module, _, name = value.name.rpartition(".")
+            if name[:1].isupper() and module in ("torch.optim", "torch_optimizer", "apex.optimizers", "adabound"):
+                return name
+            if module.startswith("torch.optim.") and not module.startswith("torch.optim.lr_scheduler"):
+                return name if name[:1].isupper() else ""
+    if isinstance(call.func, ast.Call):  # getattr(torch.optim, name)(...)
+        given = call.func.args[:1] if "getattr" in analysis.called(call.func, scope) else []
+        return "getattr" if any("torch.optim" in analysis.named(part, scope) for part in given) else ""
+    if isinstance(call.func, ast.Subscript):  # torch.optim.__dict__[name](...)
+        return "__dict__" if "torch.optim.__dict__" in analysis.named(call.func.value, scope) else ""
+    return ""
+
+
+class _Search:
+    def __init__(self, analysis: Analysis) -> None:
+        self.analysis = analysis
+        self.seen: set[tuple[ast.AST, Scope]] = set()
+        self.seen_calls: set[ast.Call] = set()
+        self.found: list[tuple[ast.expr, Scope]] = []
+
+    def visit(self, node: ast.expr, scope: Scope) -> None:
+        if (node, scope) in self.seen or len(self.seen) > MOST_STEPS:
+            return
+        self.seen.add((node, scope))
+        for part in ast.walk(node):
+            if isinstance(part, ast.Call):
+                self._visit_call(part, scope)
+            elif isinstance(part, (ast.Name, ast.Attribute)) and part is not node:
+                self._visit_values(part, scope)
+        self._visit_values(node, scope)
+
+    def _visit_values(self, node: ast.expr, scope: Scope) -> None:
+        """Look into what a name stands for: a list of groups that was made before."""
+        for value in self.analysis.evaluate(node, scope):
+            if isinstance(value, Result) and value.call is not node:
+                self._visit_call(value.call, value.scope)
+                for argument in value.call.args:
+                    self.visit(argument, value.scope)
+            elif isinstance(value, Display) and value.node is not node and isinstance(value.node, _CONTAINERS):
+                self.visit(value.node, value.scope)
+
+    def _visit_call(self, call: ast.Call, scope: Scope) -> None:
+        if call in self.seen_calls:
+            return
+        self.seen_calls.add(call)
+        function = call.func
+        if isinstance(function, ast.Attribute) and function.attr in _PARAMETERS:
+            self._add(function.value, scope)
+        for value in self.analysis.evaluate(function, scope):
+            if not isinstance(value, LocalFunction):
+                continue
+            if value.receiver is not None and isinstance(function, ast.Attribute):
+                if any(_is_parameters_call(node) for node in own_nodes(value.node)):
+                    self._add(function.value, scope)  # model.get_params() yields its own
+            elif isinstance(value.node, FUNCTIONS):
+                for node in own_nodes(value.node):
+                    if _is_parameters_call(node):
+                        self._add(node.func.value, value.scope)  # type: ignore[attr-defined]
+
+    def _add(self, node: ast.expr, scope: Scope) -> None:
+        while True:
+            if (node, scope) not in self.found:
+                self.found.append((node, scope))
+            is_own = isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self"
+            if is_own or not isinstance(node, (ast.Attribute, ast.Subscript)):
+                return
+            node = node.value
+
+
+def _is_parameters_call(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _PARAMETERS
+
+
+def is_module(analysis: Analysis, value: Value) -> bool:
+    """Return whether a value is a torch.nn.Module of a class of the project."""
+    return isinstance(value, Instance) and any(
+        name.startswith(("torch.nn.", "torchvision.models.")) or name.endswith(".Module")
+        for name in analysis.bases(value.scope)
+    )

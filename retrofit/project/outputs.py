@@ -1,0 +1,104 @@
+"""What a project does to the world outside: files written, folders made, lines printed, trackers started."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .analysis import Analysis, argument_for
+from .reach import reached_nodes
+from .scopes import Scope
+from .values import LocalFunction
+
+# Functions that write, by their full name.
+WRITERS = {
+    "torch.save", "numpy.save", "numpy.savez", "numpy.savez_compressed", "numpy.savetxt", "json.dump", "pickle.dump",
+    "yaml.dump", "yaml.safe_dump", "matplotlib.pyplot.savefig", "torchvision.utils.save_image", "cv2.imwrite",
+    "imageio.imwrite", "imageio.imsave", "imageio.mimsave", "skimage.io.imsave", "scipy.misc.imsave",
+    "scipy.io.savemat", "joblib.dump", "dill.dump", "torchvision.io.write_png", "torchvision.io.write_jpeg",
+    "torch.jit.save", "torch.onnx.export", "soundfile.write", "torchaudio.save",
+}  # fmt: skip
+# Functions that change folders and files.
+FILE_CHANGERS = {
+    "os.makedirs", "os.mkdir", "os.remove", "os.unlink", "os.rename", "os.replace", "os.rmdir", "os.removedirs",
+    "os.system", "shutil.copy", "shutil.copyfile", "shutil.copy2", "shutil.copytree", "shutil.rmtree", "shutil.move",
+    "subprocess.call", "subprocess.run", "subprocess.check_call", "os.symlink",
+}  # fmt: skip
+# Methods that write, of objects whose class the analysis cannot see, where the name alone is telling.
+WRITING_METHODS = {
+    "savefig", "to_csv", "to_json", "to_pickle", "write_text", "write_bytes", "mkdir", "unlink", "touch", "writerow",
+    "writerows", "save_weights",
+}  # fmt: skip
+# Objects that must exist once, and what they are called when they are made.
+TRACKERS = {
+    "tensorboardX.SummaryWriter", "torch.utils.tensorboard.SummaryWriter", "tensorboardX.writer.SummaryWriter",
+    "torch.utils.tensorboard.writer.SummaryWriter", "tensorboard_logger.Logger", "visdom.Visdom", "wandb.init",
+    "tensorboard.SummaryWriter", "torch.utils.tensorboard.FileWriter",
+    "comet_ml.Experiment", "aim.Run", "tensorflow.summary.FileWriter",
+    "tensorflow.summary.create_file_writer",
+}  # fmt: skip
+TRACKER_CALLS = {"wandb.log", "wandb.finish", "wandb.save", "wandb.watch", "mlflow.log_metric", "mlflow.log_param"}
+PROGRESS_BARS = {"tqdm.tqdm", "tqdm.trange", "tqdm.auto.tqdm", "tqdm.auto.trange", "tqdm.notebook.tqdm"}
+LOGGERS = {"logging.basicConfig", "logging.config.dictConfig", "logging.StreamHandler"}
+SAVE, WRITE, FOLDER, OPEN, TRACKER, TRACK, PRINT, BAR, LOGGER = (
+    "save", "write", "folder", "open", "tracker", "track", "print", "bar", "logger",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Output:
+    """A call that is seen outside. `kind` is one of the constants above, `name` what is called."""
+
+    kind: str
+    name: str
+    call: ast.Call
+    scope: Scope
+
+
+def find_outputs(analysis: Analysis) -> list[Output]:
+    """Return everything that the reachable code of a project shows or leaves behind, in source order."""
+    found = [output for node, scope in reached_nodes(analysis) for output in _output_of(analysis, node, scope)]
+    return sorted(found, key=lambda output: output.scope.source.place(output.call))
+
+
+def _output_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[Output]:
+    if not isinstance(node, ast.Call):
+        return
+    names = analysis.called(node, scope)
+    for name in sorted(names):
+        kind = _kind(name, node)
+        if kind:
+            yield Output(kind, name, node, scope)
+            return
+    if not isinstance(node.func, ast.Attribute) or node.func.attr not in WRITING_METHODS:
+        return
+    if not any(isinstance(value, LocalFunction) for value in analysis.evaluate(node.func, scope)):
+        yield Output(WRITE, node.func.attr, node, scope)
+
+
+def _kind(name: str, call: ast.Call) -> str:
+    if name == "torch.save":
+        return SAVE
+    if name in WRITERS:
+        return WRITE
+    if name in FILE_CHANGERS:
+        return FOLDER
+    if name in TRACKERS:
+        return TRACKER
+    if name in TRACKER_CALLS:
+        return TRACK
+    if name in PROGRESS_BARS:
+        return BAR
+    if name in LOGGERS:
+        return LOGGER
+    if name == "print":
+        return "" if any(keyword.arg == "file" for keyword in call.keywords) else PRINT
+    if name in ("open", "io.open", "codecs.open", "gzip.open", "h5py.File") and opens_for_writing(call):
+        return OPEN
+    return OPEN if name in ("logging.FileHandler", "logging.handlers.RotatingFileHandler") else ""
+
+
+def opens_for_writing(call: ast.Call) -> bool:
+    mode = argument_for(call, ["file", "mode"], "mode")
+    return isinstance(mode, ast.Constant) and isinstance(mode.value, str) and any(c in mode.value for c in "wax+")

@@ -1,0 +1,77 @@
+"""Which code of a project runs when its entry script is started, as far as that can be told."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+
+from .analysis import Analysis
+from .scopes import FUNCTIONS, Scope, own_nodes
+from .values import LocalClass, LocalFunction
+
+
+def reached_scopes(analysis: Analysis) -> set[Scope]:
+    """Return the modules, and the functions that are called or handed on in them and in what they reach.
+
+    A method is reached through an object that the analysis cannot see when anything reached calls its name.
+    """
+    methods: dict[str, list[Scope]] = defaultdict(list)
+    for scope in analysis.scopes():
+        is_method = scope.parent is not None and isinstance(scope.parent.node, ast.ClassDef)
+        if is_method and isinstance(scope.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            methods[scope.node.name].append(scope)
+    reached: set[Scope] = set()
+    waiting = list(analysis.module_scopes.values())
+    while waiting:
+        scope = waiting.pop()
+        if scope in reached:
+            continue
+        reached.add(scope)
+        for node in own_nodes(scope.node):
+            if is_under_main_of_another(analysis, scope, node):
+                continue
+            waiting += [inner for inner in _referred_to(analysis, node, scope, methods) if inner not in reached]
+    return reached
+
+
+def reached_nodes(analysis: Analysis) -> Iterator[tuple[ast.AST, Scope]]:
+    """Yield every node of the code that runs, with the scope it stands in."""
+    for scope in reached_scopes(analysis):
+        for node in own_nodes(scope.node):
+            if not is_under_main_of_another(analysis, scope, node):
+                yield node, scope
+
+
+def is_under_main_of_another(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
+    """Return whether `node` stands under `if __name__ == "__main__":` of a module that is only imported."""
+    if scope.parent is not None or scope.source is analysis.modules.entry:
+        return False
+    return any(is_main_guard(outer) for outer in scope.source.ancestors(node))
+
+
+def is_main_guard(node: ast.AST) -> bool:
+    """Return whether this is `if __name__ == "__main__":`."""
+    if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
+        return False
+    parts = [node.test.left, *node.test.comparators]
+    return any(isinstance(part, ast.Name) and part.id == "__name__" for part in parts)
+
+
+def _referred_to(analysis: Analysis, node: ast.AST, scope: Scope, methods: dict[str, list[Scope]]) -> Iterator[Scope]:
+    inner = analysis.scope_of_node.get(node)
+    if inner is not None and isinstance(node, ast.ClassDef):
+        yield inner
+    if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
+        for value in analysis.evaluate(node, scope):
+            if isinstance(value, LocalFunction):
+                yield value.scope
+            elif isinstance(value, LocalClass):
+                for method in ("__init__", "__call__", "forward", "__getitem__", "__len__", "__iter__"):
+                    found = analysis.method(value.scope, method)
+                    if found is not None:
+                        yield found.scope
+        if isinstance(node, ast.Attribute):
+            yield from methods.get(node.attr, [])
+    elif isinstance(node, FUNCTIONS) and isinstance(node, ast.Lambda) and inner is not None:
+        yield inner

@@ -1,0 +1,153 @@
+"""One Python file of somebody's project: its text exactly as it is, its syntax tree, and the way between both."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_PRINT_STATEMENT = re.compile(r"^\s*print\s+[^\s(=.\[]", re.MULTILINE)
+
+
+class SourceError(ValueError):
+    """A file that cannot be read as Python. The message says where and why."""
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """Where something stands: `path` relative to the project, line and column counted from 1."""
+
+    path: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}:{self.column}"
+
+
+@dataclass(eq=False)
+class Source:
+    """A parsed file. `text` has the file's own newlines and no byte order mark; `name` is for messages."""
+
+    path: Path
+    name: str
+    text: str
+    encoding: str
+    has_bom: bool
+    tree: ast.Module
+    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for node in ast.walk(self.tree):
+            for child in ast.iter_child_nodes(node):
+                self.parents[child] = node
+
+    @cached_property
+    def line_starts(self) -> list[int]:
+        """Offsets in `text` at which lines start, as Python's tokenizer counts lines."""
+        return [0, *(match.end() for match in _LINE_END.finditer(self.text))]
+
+    @cached_property
+    def newline(self) -> str:
+        """The line end that most lines have."""
+        ends = _LINE_END.findall(self.text)
+        return max(set(ends), key=ends.count) if ends else "\n"
+
+    def place(self, node: ast.AST) -> Place:
+        start, _ = self.span(node)
+        line = bisect_right(self.line_starts, start)
+        return Place(self.name, line, start - self.line_starts[line - 1] + 1)
+
+    def span(self, node: ast.AST) -> tuple[int, int]:
+        """Return where in `text` the node starts and ends. Decorators belong to what they decorate."""
+        first = min([node, *getattr(node, "decorator_list", [])], key=lambda part: part.lineno)  # type: ignore[attr-defined]
+        start = self._offset(first.lineno, first.col_offset)  # type: ignore[attr-defined]
+        if first is not node:
+            start = self.text.rindex("@", 0, start)
+        return start, self._offset(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
+
+    def segment(self, node: ast.AST) -> str:
+        """Return the node's text as it is written."""
+        start, end = self.span(node)
+        return self.text[start:end]
+
+    def line_of(self, offset: int) -> int:
+        """Return the number, from 1, of the line that holds this offset."""
+        return bisect_right(self.line_starts, offset)
+
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield the nodes around `node`, from the inside to the module."""
+        while node in self.parents:
+            node = self.parents[node]
+            yield node
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """Return the innermost statement that holds `node`."""
+        while not isinstance(node, ast.stmt):
+            node = self.parents[node]
+        return node
+
+    def comments(self) -> Iterator[tuple[int, str]]:
+        """Yield (line number, text) of every comment."""
+        try:
+            for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
+                if token.type == tokenize.COMMENT:
+                    yield token.start[0], token.string
+        except (tokenize.TokenError, SyntaxError):  # what ast accepts and tokenize does not: a stray form feed
+            return
+
+    def _offset(self, line: int, utf8_column: int) -> int:
+        """Return the offset of a position as `ast` gives it: its columns count bytes of UTF-8."""
+        start = self.line_starts[line - 1]
+        end = self.line_starts[line] if line < len(self.line_starts) else len(self.text)
+        text = self.text[start:end]
+        return start + (utf8_column if text.isascii() else len(text.encode()[:utf8_column].decode()))
+
+
+def read_source(path: Path, name: str | None = None) -> Source:
+    """Read and parse a file. Raises SourceError when it is not there, not text, or not Python 3."""
+    name = name or str(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise SourceError(f"{name}: cannot be read ({error.strerror})") from error
+    return parse_source(data, path, name)
+
+
+def parse_source(data: bytes, path: Path, name: str) -> Source:
+    """Parse a file's bytes; see `read_source`."""
+    has_bom = data.startswith(b"\xef\xbb\xbf")
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        text = data.decode("utf-8-sig" if has_bom else encoding)
+    except (SyntaxError, UnicodeDecodeError, LookupError) as error:
+        raise SourceError(f"{name}: not text in its declared encoding ({error}); save it as UTF-8") from error
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        raise SourceError(_syntax_message(name, text, error)) from error
+    except (RecursionError, MemoryError) as error:
+        raise SourceError(f"{name}: nested too deeply to be read") from error
+    return Source(path, name, text, encoding, has_bom, tree)
+
+
+def _syntax_message(name: str, text: str, error: Exception) -> str:
+    line = getattr(error, "lineno", None) or 1
+    reason = getattr(error, "msg", None) or str(error)
+    if _PRINT_STATEMENT.search(text) or "Missing parentheses in call to" in reason or "except" in _line(text, line):
+        return f"{name}:{line}: Python 2 syntax ({reason}); convert the file with 2to3 first"
+    if "async" in _line(text, line):
+        return f"{name}:{line}: `async` is a keyword since Python 3.7 ({reason}); write non_blocking=True instead"
+    return f"{name}:{line}: invalid syntax ({reason}); the file must run on this Python first"
+
+
+def _line(text: str, number: int) -> str:
+    lines = _LINE_END.split(text)
+    return lines[number - 1] if 0 < number <= len(lines) else ""

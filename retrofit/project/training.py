@@ -1,0 +1,180 @@
+"""Where a project trains: every way from the start of the script to a backward call, with the loops on it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Union
+
+from .analysis import Analysis, CallSite, argument_for, default_of
+from .scopes import FUNCTIONS, Scope, parameters
+from .values import LocalFunction
+
+LoopNode = Union[ast.For, ast.AsyncFor, ast.While]
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+MOST_PATHS = 64
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One function, or the module, on the way to a backward call: the call that goes on inwards, and its loops."""
+
+    scope: Scope
+    node: ast.AST
+    loops: tuple[LoopNode, ...]  # around `node` in this scope, innermost first
+
+
+@dataclass(frozen=True)
+class Path:
+    """A way to a backward call, from the inside: the first frame holds the backward call itself."""
+
+    frames: tuple[Frame, ...]
+
+    @property
+    def loops(self) -> list[tuple[LoopNode, Frame]]:
+        """All loops on the way, innermost first."""
+        return [(loop, frame) for frame in self.frames for loop in frame.loops]
+
+
+def backward_calls(analysis: Analysis) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield the calls that compute gradients: `loss.backward()`, `scaler.scale(loss).backward()`."""
+    for source in analysis.modules.sources.values():
+        for node in ast.walk(source.tree):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if node.func.attr != "backward":
+                continue
+            scope = analysis.scope_at(source, node)
+            if not any(isinstance(value, LocalFunction) for value in analysis.evaluate(node.func, scope)):
+                yield node, scope
+
+
+def paths_to(analysis: Analysis, node: ast.AST, scope: Scope) -> list[Path]:
+    """Return the ways from a start of the program (a module, a function that nobody calls) to `node`."""
+    found: list[Path] = []
+
+    def extend(frames: tuple[Frame, ...]) -> None:
+        outermost = frames[-1].scope
+        callers = analysis.callers(outermost.node) if isinstance(outermost.node, FUNCTIONS) else []
+        further = [site for site in callers if not any(site.scope is frame.scope for frame in frames)]
+        further = [site for site in further if not is_ruled_out(frames[-1], site)]
+        if not further and len(found) < MOST_PATHS:
+            found.append(Path(frames))
+        for site in further:
+            if len(found) < MOST_PATHS:
+                extend((*frames, _frame(site.scope, site.call)))
+
+    extend((_frame(scope, node),))
+    return found
+
+
+def training_paths(analysis: Analysis) -> list[Path]:
+    """Return every way to every backward call that stands in a loop."""
+    paths = [path for call, scope in backward_calls(analysis) for path in paths_to(analysis, call, scope)]
+    return [path for path in paths if path.loops]
+
+
+def calls_without_training(analysis: Analysis, paths: list[Path]) -> set[ast.Call]:
+    """Return the calls of functions that train, of which the arguments say that this time they do not."""
+    return {
+        site.call
+        for path in paths
+        for frame in path.frames
+        if isinstance(frame.scope.node, FUNCTIONS)
+        for site in analysis.callers(frame.scope.node)
+        if is_ruled_out(frame, site)
+    }
+
+
+def is_ruled_out(frame: Frame, site: CallSite) -> bool:
+    """Return whether a call gives an argument with which the function does not come to the frame's node.
+
+    `run(loader, train=False)` of a function that says `if train: loss.backward()`.
+    """
+    function = frame.scope.node
+    if not isinstance(function, FUNCTIONS):
+        return False
+    names = parameters(function)
+    bound = names[1:] if names[:1] == ["self"] else names
+    inner: ast.AST = frame.node
+    for outer in frame.scope.source.ancestors(frame.node):
+        if outer is function:
+            return False
+        if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
+            is_body = inner is outer.body if isinstance(outer, ast.IfExp) else inner in outer.body
+            truth = _truth(outer.test, lambda name: _given(frame.scope, site.call, bound, name))
+            if truth is not None and truth is not is_body:
+                return True
+        inner = outer
+    return False
+
+
+def _given(scope: Scope, call: ast.Call, bound: list[str], name: str) -> ast.expr | None:
+    """Return what a name in a function stands for when it is called so: an argument, a default, its one assignment."""
+    if name in bound:
+        assert isinstance(scope.node, FUNCTIONS)
+        return argument_for(call, bound, name) or default_of(scope.node, name)
+    values = [binding.value for binding in scope.bindings.get(name, []) if binding.kind == "value" and not binding.path]
+    return values[0] if len(values) == 1 else None
+
+
+def _truth(test: ast.expr, given: Callable[[str], ast.expr | None]) -> bool | None:
+    """Return whether a test on a parameter holds, None where the call does not tell."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = _truth(test.operand, given)
+        return None if inner is None else not inner
+    if isinstance(test, ast.Name):
+        value = given(test.id)
+        if isinstance(value, (ast.Compare, ast.UnaryOp)):
+            return _truth(value, given)
+        return bool(value.value) if isinstance(value, ast.Constant) else None
+    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.left, ast.Name):
+        value, wanted = given(test.left.id), test.comparators[0]
+        if value is None or not isinstance(wanted, ast.Constant):
+            return None
+        if not isinstance(value, ast.Constant):
+            return isinstance(test.ops[0], (ast.IsNot, ast.NotEq)) if wanted.value is None else None
+        equal = value.value == wanted.value
+        return equal if isinstance(test.ops[0], (ast.Eq, ast.Is)) else not equal
+    return None
+
+
+def phase_of(path: Path) -> dict[LoopNode, tuple[str, str]]:
+    """Return for each loop in which backward runs in one phase only, the variable and its value then.
+
+    `("phase", "train")` of `for phase in ["train", "val"]: ... if phase == "train": loss.backward()`.
+    """
+    frame = path.frames[0]
+    found: tuple[str, str] | None = None
+    for outer in frame.scope.source.ancestors(frame.node):
+        if outer is frame.scope.node:
+            break
+        if isinstance(outer, ast.If) and found is None and _is_in(frame, outer.body):
+            found = _equals_text(outer.test)
+    return {loop: found for loop in frame.loops} if found else {}
+
+
+def _is_in(frame: Frame, body: list[ast.stmt]) -> bool:
+    statement = frame.scope.source.statement(frame.node)
+    around = {statement, *frame.scope.source.ancestors(statement)}
+    return any(part in around for part in body)
+
+
+def _equals_text(test: ast.expr) -> tuple[str, str] | None:
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq):
+        return None
+    left, right = test.left, test.comparators[0]
+    if isinstance(left, ast.Name) and isinstance(right, ast.Constant) and isinstance(right.value, str):
+        return left.id, right.value
+    return None
+
+
+def _frame(scope: Scope, node: ast.AST) -> Frame:
+    loops = []
+    for outer in scope.source.ancestors(node):
+        if outer is scope.node:
+            break
+        if isinstance(outer, LOOPS):
+            loops.append(outer)
+    return Frame(scope, node, tuple(loops))

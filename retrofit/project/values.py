@@ -1,0 +1,100 @@
+"""What an expression can be: the values that flow into it through assignments, calls, returns and attributes.
+
+Nothing is run. A value is known by where it was made; what an expression has at run time is one of its values, and
+what the analysis cannot follow has none. Flow and context do not count: a name has the values of all its bindings.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import Union
+
+from .scopes import Function, Scope
+
+
+@dataclass(frozen=True)
+class External:
+    """Something that is not part of the project, by its full name: torch.utils.data.DataLoader."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a call of something external gave. `maker` is its full name, `receiver` whose method it was."""
+
+    maker: str
+    call: ast.Call
+    scope: Scope
+    receiver: Value | None = None
+
+
+@dataclass(frozen=True)
+class Member:
+    """An attribute of a value that the analysis cannot look into: args.lr, model.parameters."""
+
+    base: Value
+    name: str
+
+
+@dataclass(frozen=True)
+class Item:
+    """An element of a value that the analysis cannot look into: a batch of a loader."""
+
+    base: Value
+
+
+@dataclass(frozen=True)
+class LocalFunction:
+    """A function or method of the project; `receiver` is the class that a method is bound to."""
+
+    node: Function
+    scope: Scope  # that the function opens
+    receiver: Scope | None = None
+
+
+@dataclass(frozen=True)
+class LocalClass:
+    scope: Scope
+
+
+@dataclass(frozen=True)
+class Instance:
+    """An object of a class of the project; `call` made it, None for `self`."""
+
+    scope: Scope
+    call: ast.Call | None = None
+
+
+@dataclass(frozen=True)
+class LocalModule:
+    scope: Scope
+
+
+@dataclass(frozen=True)
+class Display:
+    """An expression that stands for itself: a number, a list, an arithmetic expression."""
+
+    node: ast.expr
+    scope: Scope
+
+
+Value = Union[External, Result, Member, Item, LocalFunction, LocalClass, Instance, LocalModule, Display]
+Values = frozenset[Value]  # type: ignore[misc]
+NOTHING: frozenset = frozenset()
+
+
+def name_of(value: Value) -> str:
+    """Return the full name of something external or of what made it, "" where there is none.
+
+    `argparse.ArgumentParser.parse_args.lr` is `args.lr` after `args = argparse.ArgumentParser().parse_args()`.
+    """
+    if isinstance(value, External):
+        return value.name
+    if isinstance(value, Result):
+        return value.maker
+    if isinstance(value, Member):
+        base = name_of(value.base)
+        return f"{base}.{value.name}" if base else ""
+    return ""

@@ -1,0 +1,63 @@
+"""One file per hazard: what it is, why it is bad, how it is found, and the change that mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from retrofit.project import Project
+
+from . import (
+    batch_in_shape,
+    data_parallel,
+    device_literal,
+    in_batch_loss,
+    iterable_dataset,
+    learning_rate,
+    loader_not_sharded,
+    log_on_every_rank,
+    model_not_wrapped,
+    not_convertible,
+    process_group,
+    random_state,
+    reread,
+    save_on_every_rank,
+    setup_race,
+    sum_loss,
+    wrapper_attribute,
+)
+from .finding import Finding
+
+__all__ = ["RULES", "Finding", "find_all"]
+
+# In this order: where two rules add lines at one place, those of the first come first.
+RULES = {
+    rule.CODE: rule
+    for rule in (
+        not_convertible,
+        iterable_dataset,
+        in_batch_loss,
+        process_group,
+        random_state,
+        device_literal,
+        data_parallel,
+        model_not_wrapped,
+        wrapper_attribute,
+        loader_not_sharded,
+        batch_in_shape,
+        sum_loss,
+        learning_rate,
+        setup_race,
+        save_on_every_rank,
+        reread,
+        log_on_every_rank,
+    )
+}
+
+
+def find_all(project: Project) -> Iterator[Finding]:
+    """Yield what every rule finds in a project; where nothing trains, only that."""
+    if not project.paths:
+        yield from not_convertible.find(project)
+        return
+    for rule in RULES.values():
+        yield from rule.find(project)

@@ -1,0 +1,59 @@
+"""RF112 batch-size-in-shape: code that takes the batch to be as large as the batch size says."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.analysis import Analysis, argument_for
+from retrofit.project.edits import surround
+from retrofit.project.scopes import Scope
+
+from .finding import Finding, found
+
+CODE = "RF112"
+NAME = "batch-size-in-shape"
+WHY = "With a global batch of the old size a process gets its share of it, and tensors made for all of it do not fit."
+HELP = "rd.micro_batch(batch_size): what one process's batch holds"
+SHAPED = {"reshape", "view", "ones", "zeros", "randn", "rand", "arange", "full", "eye", "expand", "repeat", "empty",
+          "fill", "LongTensor", "FloatTensor", "Tensor", "normal", "uniform", "range"}  # fmt: skip
+
+
+def find(project: Project) -> Iterator[Finding]:
+    sizes = _batch_sizes(project)
+    if not sizes:
+        return
+    for node, scope in project.in_loops:
+        if not isinstance(node, ast.Call) or _name(node) not in SHAPED:
+            continue
+        for part in [inner for argument in node.args for inner in ast.walk(argument)]:
+            if isinstance(part, (ast.Name, ast.Attribute)) and _identity(project.analysis, part, scope) in sizes:
+                edits = surround(scope.source, part, "rd.micro_batch(", ")")
+                message = f"{ast.unparse(part)} is taken for the size of the batch in hand"
+                yield found(CODE, scope.source, part, message, HELP, edits)
+
+
+def _batch_sizes(project: Project) -> set[object]:
+    """Return what the batch sizes of the training loaders are read from."""
+    sizes: set[object] = set()
+    for loader in project.loaders:
+        if "train" not in loader.roles:
+            continue
+        for call in loader.makers:
+            scope = next((s for s in project.analysis.scopes() if call in s.source.parents), None)
+            size = argument_for(call, ["dataset", "batch_size"], "batch_size")
+            if scope is not None and isinstance(size, (ast.Name, ast.Attribute)):
+                where = project.analysis.scope_at(scope.source, call)
+                sizes.add(_identity(project.analysis, size, where))
+    return sizes - {None}
+
+
+def _identity(analysis: Analysis, node: ast.expr, scope: Scope) -> object:
+    """Return what a name stands for: the variable that it is, or the option that is read."""
+    values = analysis.evaluate(node, scope)
+    return values if len(values) == 1 else None
+
+
+def _name(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")

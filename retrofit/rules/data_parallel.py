@@ -1,0 +1,82 @@
+"""RF208 data-parallel: one process drives several GPUs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.edits import Edit, delete_statement, has_own_lines, replace
+from retrofit.project.homes import homes_of, upstream
+from retrofit.project.placement import block_of
+from retrofit.project.reach import reached_nodes
+from retrofit.project.source import Source
+
+from .finding import Finding, found
+
+CODE = "RF208"
+NAME = "data-parallel"
+WHY = "DataParallel in each process would copy the model to the GPUs of the others, and it is slow even alone."
+HELP = "remove it, and `.module` with it: the wrapper of the runtime has the model's own attributes and keys"
+NAMES = {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"}
+
+
+def find(project: Project) -> Iterator[Finding]:
+    analysis = project.analysis
+    wrapped = False
+    for node, scope in reached_nodes(analysis):
+        if isinstance(node, ast.Call) and node.args and analysis.called(node, scope) & NAMES:
+            wrapped = True
+            edits = [_without(scope.source, node)]
+            yield found(CODE, scope.source, node, "DataParallel is for one process that drives all GPUs", HELP, edits)
+    if not wrapped:
+        return
+    homes = {home for model in project.models for home in ({model.home} | upstream(analysis, model.home))}
+    for node, scope in reached_nodes(analysis):
+        if not isinstance(node, ast.Attribute) or node.attr != "module" or _is_guarded(scope.source, node):
+            continue
+        if homes_of(analysis, node.value, scope) & homes:
+            _, inner_end = scope.source.span(node.value)
+            _, end = scope.source.span(node)
+            edits = [Edit(scope.source, inner_end, end, "")]
+            yield found(CODE, scope.source, node, "without DataParallel there is no .module", HELP, edits)
+
+
+def _without(source: Source, call: ast.Call) -> Edit:
+    """Return an edit that leaves what is wrapped; a statement that then says `x = x` goes, and an `if` around it."""
+    statement = source.statement(call)
+    inner = source.segment(call.args[0])
+    says_x_is_x = (
+        isinstance(statement, ast.Assign)
+        and statement.value is call
+        and [source.segment(target) for target in statement.targets] == [inner]
+    )
+    if says_x_is_x and has_own_lines(source, statement):
+        return _remove(source, statement)
+    return replace(source, call, inner)
+
+
+def _remove(source: Source, statement: ast.stmt) -> Edit:
+    block = block_of(source, statement)
+    if len(block) > 1:
+        return delete_statement(source, statement)
+    parent = source.parents[statement]
+    is_whole_if = isinstance(parent, ast.If) and block is parent.body and not parent.orelse
+    if is_whole_if and not _is_elif(source, parent) and len(block_of(source, parent)) > 1:  # type: ignore[arg-type]
+        return delete_statement(source, parent)  # type: ignore[arg-type]
+    return replace(source, statement, "pass")
+
+
+def _is_elif(source: Source, node: ast.AST) -> bool:
+    start, _ = source.span(node)
+    return source.text.startswith("elif", start)
+
+
+def _is_guarded(source: Source, node: ast.AST) -> bool:
+    """Return whether the code asks for the wrapper before it takes `.module`."""
+    for outer in source.ancestors(node):
+        if isinstance(outer, (ast.If, ast.IfExp)):
+            text = source.segment(outer.test)
+            if "hasattr" in text or "isinstance" in text:
+                return True
+    return False

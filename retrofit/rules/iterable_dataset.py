@@ -1,0 +1,41 @@
+"""RF104 iterable-not-sharded: a dataset or a batch sampler whose order cannot be shared out from outside."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.analysis import argument_for
+from retrofit.project.loaders import TRAIN
+from retrofit.project.values import Instance
+
+from .finding import Finding, found
+
+CODE = "RF104"
+NAME = "iterable-not-sharded"
+WHY = "Every process reads the whole stream, so each sample is trained on once per process."
+HELP = "in the dataset's __iter__ yield every rd.get_world_size()-th sample only, or make it a map-style dataset"
+
+
+def find(project: Project) -> Iterator[Finding]:
+    analysis = project.analysis
+    for loader in project.loaders:
+        if TRAIN not in loader.roles:
+            continue
+        for call in loader.makers:
+            source = next(source for source in project.sources if call in source.parents)
+            scope = analysis.scope_at(source, call)
+            dataset = argument_for(call, ["dataset"], "dataset")
+            values = analysis.evaluate(dataset, scope)
+            if any(isinstance(v, Instance) and _is_iterable(analysis.bases(v.scope)) for v in values):
+                refusal = "an IterableDataset has its order inside it and must share itself out"
+                yield found(CODE, source, call, "the stream is read by every process", HELP, refusal=refusal)
+            batches = argument_for(call, [], "batch_sampler")
+            if batches is not None and not isinstance(batches, ast.Constant):
+                refusal = "a custom batch sampler composes whole batches; share them out inside it"
+                yield found(CODE, source, call, "the batches are drawn by every process", HELP, refusal=refusal)
+
+
+def _is_iterable(bases: set[str]) -> bool:
+    return any(name.endswith("IterableDataset") for name in bases)

@@ -1,0 +1,94 @@
+"""RF306 lr-of-one-process: the learning rate stays while the batch grows with the processes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.analysis import argument_for
+from retrofit.project.edits import surround
+from retrofit.project.reach import reached_nodes
+from retrofit.project.scopes import Scope
+from retrofit.project.source import Source
+from retrofit.project.values import Display
+
+from .finding import Finding, found
+
+CODE = "RF306"
+NAME = "lr-of-one-process"
+WHY = "N processes with a batch each take steps on N times the samples, for which the old rate is too small."
+HELP = "lr=rd.scaled_lr(lr); --lr_scale none leaves it, and with --batch global it stays by itself"
+SCHEDULERS = {"OneCycleLR": ("max_lr",), "CyclicLR": ("base_lr", "max_lr")}
+
+
+def find(project: Project) -> Iterator[Finding]:
+    seen: set[ast.expr] = set()
+    for source, node in _rates(project):
+        if node not in seen and not isinstance(node, ast.Starred):
+            seen.add(node)
+            edits = surround(source, node, "rd.scaled_lr(", ")")
+            yield found(CODE, source, node, "the learning rate does not follow the batch of all processes", HELP, edits)
+
+
+def _rates(project: Project) -> Iterator[tuple[Source, ast.expr]]:
+    for optimizer in project.optimizers:
+        rate = argument_for(optimizer.call, ["params", "lr"], "lr")
+        if rate is not None:
+            yield optimizer.scope.source, rate
+        yield from _groups(project, optimizer.parameters, optimizer.scope)
+    for node, scope in reached_nodes(project.analysis):
+        if isinstance(node, ast.Assign) and _sets_rate(node, scope) and not _follows_optimizer(node.value, scope):
+            yield scope.source, node.value
+        elif isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            for argument in SCHEDULERS.get(name, ()):
+                positions = ["optimizer", *SCHEDULERS[name]]
+                rate = argument_for(node, positions, argument)
+                if rate is not None:
+                    yield scope.source, rate
+
+
+def _groups(project: Project, node: ast.expr | None, scope: Scope) -> Iterator[tuple[Source, ast.expr]]:
+    """Yield the rates in a list of parameter groups, also one that was made before."""
+    if node is None:
+        return
+    candidates: list[tuple[ast.expr, Scope]] = [(node, scope)]
+    for value in project.analysis.evaluate(node, scope):
+        if isinstance(value, Display):
+            candidates.append((value.node, value.scope))
+    for candidate, where in candidates:
+        for part in ast.walk(candidate):
+            if isinstance(part, ast.Dict):
+                for key, rate in zip(part.keys, part.values):
+                    if isinstance(key, ast.Constant) and key.value == "lr":
+                        yield where.source, rate
+
+
+def _sets_rate(node: ast.Assign, scope: Scope) -> bool:
+    """Return whether this is `group["lr"] = ...` for a group of an optimizer."""
+    target = node.targets[0]
+    if not isinstance(target, ast.Subscript) or not isinstance(target.slice, ast.Constant):
+        return False
+    return target.slice.value == "lr" and _is_group(target.value, scope)
+
+
+def _is_group(node: ast.expr, scope: Scope) -> bool:
+    if isinstance(node, ast.Name):
+        bindings = scope.bindings.get(node.id, [])
+        return any(binding.kind == "item" and "param_groups" in ast.unparse(binding.node.iter) for binding in bindings)  # type: ignore[attr-defined]
+    return "param_groups" in ast.unparse(node)
+
+
+def _follows_optimizer(node: ast.expr, scope: Scope, depth: int = 3) -> bool:
+    """Return whether a rate is computed from the optimizer's own, which is scaled already."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Subscript) and getattr(part.slice, "value", None) in ("lr", "initial_lr"):
+            return True
+        if isinstance(part, ast.Attribute) and part.attr in ("get_last_lr", "get_lr", "base_lrs"):
+            return True
+        if isinstance(part, ast.Name) and depth:
+            values = [binding.value for binding in scope.bindings.get(part.id, []) if binding.kind == "value"]
+            if any(value is not None and _follows_optimizer(value, scope, depth - 1) for value in values):
+                return True
+    return False

@@ -1,0 +1,64 @@
+"""RF505 log-on-every-rank: curves, lines and bars appear once per process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.edits import Edit, add_argument
+from retrofit.project.guards import is_guarded
+from retrofit.project.outputs import BAR, LOGGER, PRINT, TRACK, TRACKER, Output
+from retrofit.project.placement import import_edit
+from retrofit.project.source import Source
+
+from .finding import Finding, found
+from .process_group import behind_setup
+
+CODE = "RF505"
+NAME = "log-on-every-rank"
+WHY = "Every process writes logs of its own, so curves and lines appear N times."
+HELP = "rd.on_main_process(SummaryWriter, logdir), rd.print_main, tqdm(..., disable=not rd.is_main_process())"
+PRINT_IMPORT = "from retrofit.distributed import print_main as print"
+
+
+def find(project: Project) -> Iterator[Finding]:
+    quiet = {source for source in project.sources if not _trains(project, source)}
+    logging = False
+    for output in project.outputs:
+        source = output.scope.source
+        if is_guarded(source, output.call):
+            continue
+        if output.kind == TRACKER:
+            yield found(CODE, source, output.call, f"{output.name} on every process", HELP, _on_main(output))
+        elif output.kind == LOGGER and not logging:
+            logging = True
+            _, _, edit = behind_setup(project, "rd.quiet_logging()")
+            yield found(CODE, source, output.call, "every process logs", HELP, [edit])
+        elif output.kind == TRACK:
+            edits = list(project.guards.get(output, ()))
+            yield found(CODE, source, output.call, f"{output.name} on every process", HELP, edits)
+        elif output.kind == BAR and not any(keyword.arg == "disable" for keyword in output.call.keywords):
+            edits = add_argument(source, output.call, "disable=not rd.is_main_process()")
+            yield found(CODE, source, output.call, "a progress bar per process", HELP, edits)
+        elif output.kind == PRINT and source not in quiet:
+            quiet.add(source)
+            yield found(CODE, source, output.call, "every process prints", HELP, [import_edit(source, PRINT_IMPORT)])
+
+
+def _trains(project: Project, source: Source) -> bool:
+    """Return whether a file takes part in the training: what others print while they are set up is left alone."""
+    return source is project.entry or any(scope.source is source for _, scope in project.in_loops)
+
+
+def _on_main(output: Output) -> list[Edit]:
+    """Return edits that make `SummaryWriter(path)` into `rd.on_main_process(SummaryWriter, path)`."""
+    source, call = output.scope.source, output.call
+    start, end = source.span(call.func)
+    bracket = source.text.index("(", end)
+    separator = ""
+    if call.args or call.keywords:
+        separator = "," if source.text[bracket + 1] in "\r\n" else ", "
+    return [
+        Edit(source, start, start, "rd.on_main_process("),
+        Edit(source, end, bracket + 1, separator),
+    ]

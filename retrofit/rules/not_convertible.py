@@ -1,0 +1,67 @@
+"""RF003 not-convertible: a project whose training the rules cannot make distributed and stay right."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.loaders import TRAIN
+from retrofit.project.reach import reached_nodes
+from retrofit.project.source import Source
+
+from .finding import Finding, found
+
+CODE = "RF003"
+NAME = "not-convertible"
+WHY = "A conversion that trains something else is worse than none."
+HELP = "see the reason; `retrofit rules` explains what would have to change"
+DISTRIBUTED = {
+    "torch.distributed.init_process_group", "torch.nn.parallel.DistributedDataParallel", "torch.multiprocessing.spawn",
+    "torch.utils.data.distributed.DistributedSampler", "torch.nn.parallel.distributed.DistributedDataParallel",
+    "torch.utils.data.DistributedSampler", "torch.multiprocessing.Process", "apex.parallel.DistributedDataParallel",
+}  # fmt: skip
+FRAMEWORKS = {
+    "pytorch_lightning": "Lightning", "lightning": "Lightning", "accelerate": "Accelerate", "poutyne": "Poutyne",
+    "ignite": "Ignite", "fastai": "fastai", "catalyst": "Catalyst", "composer": "Composer", "deepspeed": "DeepSpeed",
+}  # fmt: skip
+
+
+def find(project: Project) -> Iterator[Finding]:
+    reason = next(_reasons(project), None)
+    if reason is not None:
+        node, source, text = reason
+        yield found(CODE, source, node, "this training cannot be shared out", HELP, refusal=text)
+
+
+def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
+    entry = project.entry
+    first = entry.tree.body[0] if entry.tree.body else ast.Pass(lineno=1, col_offset=0, end_lineno=1, end_col_offset=0)
+    for node, scope in reached_nodes(project.analysis):
+        if isinstance(node, ast.Call):
+            for name in project.analysis.called(node, scope) & DISTRIBUTED:
+                yield node, scope.source, f"it is distributed already ({name.rpartition('.')[2]})"
+            if project.analysis.called(node, scope) & {"torch.optim.LBFGS"}:
+                yield (
+                    node,
+                    scope.source,
+                    "LBFGS evaluates the loss several times per step, which ranks would do unequally",
+                )
+    for node in ast.walk(entry.tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            for framework in (FRAMEWORKS.get(name.partition(".")[0]) for name in names):
+                if framework and not project.paths:
+                    yield node, entry, f"{framework} owns the training loop; it distributes by its own settings"
+    if not project.paths:
+        yield first, entry, "no loop with a backward call was found in this script or in what it imports"
+        return
+    frame = project.paths[0].frames[0]
+    if not any(TRAIN in loader.roles for loader in project.loaders):
+        yield (
+            frame.node,
+            frame.scope.source,
+            "the training loop draws from no DataLoader, so there is nothing to share out",
+        )
+    if not project.models:
+        yield frame.node, frame.scope.source, "which model is trained could not be found out"

@@ -1,0 +1,107 @@
+"""RF605 process-group-missing: nothing makes the processes one job."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.arguments import Parsing
+from retrofit.project.edits import Edit, insert_after, insert_before, surround
+from retrofit.project.placement import after_home, block_of, first_statement
+from retrofit.project.reach import is_main_guard
+from retrofit.project.scopes import Scope
+from retrofit.project.source import Source
+
+from .finding import Finding, found
+
+CODE = "RF605"
+NAME = "process-group-missing"
+WHY = "Without a process group every process is a training of its own, and all of them overwrite each other's files."
+HELP = "add the runtime's flags, join the group right behind the parsing, and leave it at the end"
+
+
+def find(project: Project) -> Iterator[Finding]:
+    if not project.paths:
+        return
+    source, statement, edit = behind_setup(project, None)
+    edits = [edit, *_cleanup(project)]
+    if project.parsings:
+        edits = [*_flags(project.parsings[0]), *edits]
+    yield found(CODE, source, statement, "the processes do not form a group", HELP, edits)
+
+
+def behind_setup(project: Project, line: str | None) -> tuple[Source, ast.stmt, Edit]:
+    """Return an edit that joins the group, or that adds a line behind the place where it is joined."""
+    place = _behind_parsing(project, project.parsings[0]) if project.parsings else None
+    if place is not None and not _is_too_late(project, *place):
+        source, statement = place
+        return source, statement, insert_after(source, statement, [line or "rd.setup_distributed()"])
+    source, statement = _start(project)
+    return source, statement, insert_before(source, statement, [line or "rd.setup_distributed()"])
+
+
+def _flags(parsing: Parsing) -> list[Edit]:
+    source = parsing.scope.source
+    if isinstance(parsing.parser, (ast.Name, ast.Attribute)):
+        text = source.segment(parsing.parser)
+        return [insert_before(source, source.statement(parsing.call), [f"rd.add_runtime_flags({text})"])]
+    return surround(source, parsing.parser, "rd.add_runtime_flags(", ")")
+
+
+def _is_too_late(project: Project, source: Source, statement: ast.stmt) -> bool:
+    """Return whether a loader or a model is made by the script's own lines before it parses its command line."""
+    homes = [model.home for model in project.models] + [loader.home for loader in project.loaders if loader.home]
+    made = [after_home(project.analysis, home, project.paths) for home in homes if home.scope.parent is None]
+    return any(place is not None and place[0] is source and place[1].lineno < statement.lineno for place in made)
+
+
+def _behind_parsing(project: Project, parsing: Parsing) -> tuple[Source, ast.stmt] | None:
+    """Return the statement behind which the command line is parsed: what returns from a function leads to its call."""
+    node, scope = parsing.call, parsing.scope
+    for _ in range(5):
+        statement = scope.source.statement(node)
+        if not isinstance(statement, ast.Return):
+            return scope.source, statement
+        callers = project.analysis.callers(scope.node)  # type: ignore[arg-type]
+        if len(callers) != 1:
+            return None
+        node, scope = callers[0].call, callers[0].scope
+    return None
+
+
+def _start(project: Project) -> tuple[Source, ast.stmt]:
+    """Return the statement with which the training script's own work begins."""
+    frame = project.paths[0].frames[-1]
+    statement = first_statement(frame.scope)
+    if is_main_guard(statement):
+        assert isinstance(statement, ast.If)
+        statement = statement.body[0]
+    return frame.scope.source, statement
+
+
+def _cleanup(project: Project) -> list[Edit]:
+    frame = project.paths[0].frames[-1]
+    if frame.scope.is_function:
+        return []
+    source = frame.scope.source
+    statement = _top(source, frame.node, frame.scope)
+    last = block_of(source, statement)[-1]
+    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) and _leaves(last.value):
+        return []
+    return [insert_after(source, last, ["rd.cleanup_distributed()"])]
+
+
+def _top(source: Source, node: ast.AST, scope: Scope) -> ast.stmt:
+    """Return the statement around `node` in the block of the module, or of `if __name__ == "__main__":`."""
+    statement = source.statement(node)
+    for outer in source.ancestors(statement):
+        if outer is scope.node or is_main_guard(outer):
+            break
+        if isinstance(outer, ast.stmt):
+            statement = outer
+    return statement
+
+
+def _leaves(call: ast.Call) -> bool:
+    return ast.unparse(call.func) in ("sys.exit", "exit", "quit", "os._exit")

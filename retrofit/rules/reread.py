@@ -1,0 +1,32 @@
+"""RF508 reread-before-written: a file of this run is read again, perhaps before rank 0 has written it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.edits import insert_before
+from retrofit.project.reach import reached_nodes
+
+from .finding import Finding, found
+
+CODE = "RF508"
+NAME = "reread-before-written"
+WHY = "Rank 0 writes the file, the others read it without waiting: they find none, or half of one."
+HELP = "rd.barrier() before it is read"
+
+
+def find(project: Project) -> Iterator[Finding]:
+    lines = {
+        frame.scope: max((frame.loops[-1] if frame.loops else frame.node).end_lineno for _ in [0])  # type: ignore[attr-defined]
+        for path in project.paths
+        for frame in path.frames
+    }
+    for node, scope in reached_nodes(project.analysis):
+        if not isinstance(node, ast.Call) or not project.analysis.called(node, scope) & {"torch.load"}:
+            continue
+        if scope in lines and node.lineno > lines[scope]:
+            statement = scope.source.statement(node)
+            edits = [insert_before(scope.source, statement, ["rd.barrier()"])]
+            yield found(CODE, scope.source, node, "a checkpoint of this run is read by all processes", HELP, edits)

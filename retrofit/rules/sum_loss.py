@@ -1,0 +1,117 @@
+"""RF307 summed-loss-averaged: a loss summed over the batch, whose gradients are averaged over the processes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.analysis import Analysis, returns_of
+from retrofit.project.edits import surround
+from retrofit.project.scopes import FUNCTIONS, Scope, own_nodes
+from retrofit.project.training import backward_calls
+from retrofit.project.values import Instance, LocalFunction, Result
+
+from .finding import Finding, found
+
+CODE = "RF307"
+NAME = "summed-loss-averaged"
+WHY = "DDP averages gradients over N processes; of a loss that is summed over the samples that leaves 1/N of the step."
+HELP = "(loss * rd.get_world_size()).backward()"
+MOST_STEPS = 60
+
+
+def find(project: Project) -> Iterator[Finding]:
+    in_paths = {path.frames[0].node for path in project.paths}
+    for call, scope in backward_calls(project.analysis):
+        assert isinstance(call.func, ast.Attribute)
+        if call not in in_paths:
+            continue
+        signs = _Signs(project.analysis)
+        signs.look(call.func.value, scope)
+        if signs.sums and not signs.means:
+            edits = surround(scope.source, call.func.value, "(", " * rd.get_world_size())")
+            yield found(CODE, scope.source, call, "the loss is a sum over the batch", HELP, edits)
+        elif signs.sums and signs.unsure:
+            continue
+
+
+class _Signs:
+    """Whether a loss is made of sums or of means over the batch."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.analysis = analysis
+        self.sums = self.means = self.unsure = False
+        self.seen: set[ast.AST] = set()
+
+    def look(self, node: ast.expr, scope: Scope) -> None:
+        if node in self.seen or len(self.seen) > MOST_STEPS:
+            return
+        self.seen.add(node)
+        for part in ast.walk(node):
+            if isinstance(part, ast.Call):
+                self._look_at_call(part, scope)
+            elif isinstance(part, ast.BinOp) and isinstance(part.op, ast.Div):
+                self.means = True  # of something by its size, most likely
+            elif isinstance(part, ast.Name):
+                self._look_behind(part.id, scope)
+
+    def _look_behind(self, name: str, scope: Scope) -> None:
+        for inner in own_nodes(scope.node):
+            if isinstance(inner, ast.Assign) and any(_names(target, name) for target in inner.targets):
+                if isinstance(inner.value, (ast.Call, ast.BinOp)):
+                    self.look(inner.value, scope)
+            elif isinstance(inner, ast.AugAssign) and _names(inner.target, name):
+                self.look(inner.value, scope)
+
+    def _look_at_call(self, call: ast.Call, scope: Scope) -> None:
+        if _is_sum(call):
+            self.sums = True
+            return
+        for value in self.analysis.evaluate(call.func, scope):
+            if isinstance(value, LocalFunction) and isinstance(value.node, FUNCTIONS):
+                for returned in returns_of(value.node):
+                    self.look(returned, value.scope)
+            elif isinstance(value, Instance):
+                method = self.analysis.method(value.scope, "forward")
+                for returned in returns_of(method.node) if method else []:
+                    self.look(returned, method.scope)  # type: ignore[union-attr]
+            elif isinstance(value, Result) and value.maker.startswith("torch.nn."):
+                if _is_sum(value.call):
+                    self.sums = True
+                elif value.maker.endswith("Loss"):
+                    self.means = True
+        names = self.analysis.called(call, scope)
+        if any(name.startswith("torch.nn.functional.") and _is_loss(name) for name in names):
+            self.means = True
+        if isinstance(call.func, ast.Attribute):
+            if call.func.attr == "mean":
+                self.means = True
+            elif call.func.attr == "sum" and not call.args and not call.keywords:
+                self.sums = True
+        if names & {"torch.sum"} and len(call.args) == 1 and not call.keywords:
+            self.sums = True
+
+
+def _is_sum(call: ast.Call) -> bool:
+    for keyword in call.keywords:
+        if isinstance(keyword.value, ast.Constant):
+            if keyword.arg == "reduction" and keyword.value.value == "sum":
+                return True
+            if keyword.arg == "size_average" and keyword.value.value is False:
+                return True
+    return False
+
+
+def _is_loss(name: str) -> bool:
+    last = name.rpartition(".")[2]
+    return "loss" in last or last in (
+        "cross_entropy",
+        "binary_cross_entropy",
+        "binary_cross_entropy_with_logits",
+        "kl_div",
+    )
+
+
+def _names(target: ast.expr, name: str) -> bool:
+    return isinstance(target, ast.Name) and target.id == name

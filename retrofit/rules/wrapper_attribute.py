@@ -1,0 +1,38 @@
+"""RF207 wrapper-attribute: code that asks what the model is, or what is in it, and would be told about the wrapper."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.edits import surround
+from retrofit.project.homes import homes_of
+from retrofit.project.reach import reached_nodes
+from retrofit.project.scopes import Scope
+
+from .finding import Finding, found
+
+CODE = "RF207"
+NAME = "wrapper-attribute"
+WHY = "The wrapped model is of another class and has one child, the model itself; its own attributes pass through."
+HELP = "rd.unwrap_model(model)"
+OF_THE_WRAPPER = {"__class__", "children", "named_children", "modules", "named_modules", "_modules", "__dict__"}
+
+
+def find(project: Project) -> Iterator[Finding]:
+    homes = {model.home for model in project.models}
+    for node, scope in reached_nodes(project.analysis):
+        model = _asked(project, node, scope)
+        if model is not None and homes_of(project.analysis, model, scope) & homes:
+            edits = surround(scope.source, model, "rd.unwrap_model(", ")")
+            yield found(CODE, scope.source, node, "this would be told about the wrapper", HELP, edits)
+
+
+def _asked(project: Project, node: ast.AST, scope: Scope) -> ast.expr | None:
+    """Return the expression of the model in `type(model)`, `model.__class__`, `model.children()`."""
+    if isinstance(node, ast.Attribute) and node.attr in OF_THE_WRAPPER:
+        return node.value
+    if isinstance(node, ast.Call) and len(node.args) == 1 and project.analysis.called(node, scope) == {"type"}:
+        return node.args[0]
+    return None

@@ -1,0 +1,206 @@
+"""`retrofit convert` at the command line: it shows, writes all or nothing, and takes it back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from retrofit.cli import main
+
+SHELLCHECK = str(Path(sysconfig.get_path("scripts"), "shellcheck"))
+SCRIPT = """\
+import argparse
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int, default=4)
+args = parser.parse_args()
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(16, 3)), args.batch_size, shuffle=True)
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for (x,) in loader:
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+torch.save(model.state_dict(), "model.pt")
+"""
+ADDED = [
+    "+import retrofit.distributed as rd",
+    "+rd.add_runtime_flags(parser)",
+    "+rd.setup_distributed()",
+    "+loader = rd.distribute_loader(loader)",
+    "+model = rd.distribute_model(model)",
+    "+optimizer = torch.optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))",
+    "+if rd.is_main_process():",
+    '+    torch.save(model.state_dict(), "model.pt")',
+    "+rd.cleanup_distributed()",
+]
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "my project" / "train it.py"
+    path.parent.mkdir()
+    path.write_text(SCRIPT)
+    return path
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_it_shows_a_small_diff_and_writes_nothing(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = files_in(script.parent)
+    assert main(["convert", str(script)]) == 0
+    shown = capsys.readouterr()
+    added = [line for line in shown.out.splitlines() if line.startswith("+") and not line.startswith("+++")]
+    assert added == ADDED
+    assert "nothing was written; --write writes it" in shown.err
+    assert files_in(script.parent) == before
+
+
+def test_write_adds_the_runtime_and_the_scripts_and_undo_takes_all_back(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = files_in(script.parent)
+    assert main(["convert", str(script), "--write"]) == 0
+    after = files_in(script.parent)
+    assert {"train_torchrun.sh", "train_ddp.sh", ".vscode/launch.json", "retrofit/distributed/parallel.py"} <= set(
+        after
+    )
+    assert not any("trace" in name or "verify" in name for name in after)
+    assert os.access(script.parent / "train_torchrun.sh", os.X_OK)
+    debug = json.loads(after[".vscode/launch.json"])["configurations"][0]
+    assert debug["name"] == "Debug DDP Training" and debug["program"] == "${workspaceFolder}/train it.py"
+    assert main(["convert", str(script), "--write"]) == 0
+    assert "uses the runtime already; nothing to do" in capsys.readouterr().out
+    assert files_in(script.parent) == after
+    assert main(["convert", str(script), "--undo"]) == 0
+    assert files_in(script.parent) == before
+
+
+def test_the_launch_scripts_are_sound(script: Path, tmp_path: Path) -> None:
+    main(["convert", str(script), "--write"])
+    stand_in = tmp_path / "python"
+    stand_in.write_text('#!/bin/sh\nif [ "$1" = -c ]; then echo 3; else printf "%s\\n" "$@"; fi\n')
+    stand_in.chmod(0o755)
+    for name, module in (("train_torchrun.sh", "torch.distributed.run"), ("train_ddp.sh", "torch.distributed.launch")):
+        path = script.parent / name
+        subprocess.run([SHELLCHECK, str(path)], check=True, timeout=300)
+        result = subprocess.run(
+            ["bash", str(path), "--batch_size", "8 9"],
+            env={**os.environ, "PYTHON": str(stand_in)}, capture_output=True, text=True, check=True, timeout=300,
+        )  # fmt: skip
+        words = result.stdout.splitlines()
+        assert words[:2] == ["-m", module] and "--nproc_per_node=3" in words
+        assert words[-3:] == ["train it.py", "--batch_size", "8 9"]
+
+
+def test_the_installed_package_can_be_used_instead_of_a_copy(script: Path) -> None:
+    assert main(["convert", str(script), "--write", "--no-vendor"]) == 0
+    assert not (script.parent / "retrofit").exists()
+
+
+def test_an_own_debug_configuration_is_kept(script: Path) -> None:
+    launch = script.parent / ".vscode" / "launch.json"
+    launch.parent.mkdir()
+    launch.write_text('{"version": "0.2.0", "configurations": [{"name": "mine"}]}')
+    main(["convert", str(script), "--write"])
+    assert [entry["name"] for entry in json.loads(launch.read_text())["configurations"]] == [
+        "mine",
+        "Debug DDP Training",
+    ]
+
+
+def test_a_file_with_comments_is_left_alone(script: Path) -> None:
+    launch = script.parent / ".vscode" / "launch.json"
+    launch.parent.mkdir()
+    launch.write_text('{\n  // mine\n  "configurations": []\n}')
+    main(["convert", str(script), "--write"])
+    assert launch.read_text() == '{\n  // mine\n  "configurations": []\n}'
+
+
+def test_nothing_is_written_where_one_file_cannot_be(
+    script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = files_in(script.parent)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != script)  # root may write to everything
+    assert main(["convert", str(script), "--write"]) == 2
+    assert "read-only; nothing was changed" in capsys.readouterr().err
+    assert files_in(script.parent) == before
+
+
+def test_a_dirty_work_tree_needs_force(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", *arguments], cwd=script.parent, check=True, capture_output=True, timeout=300)
+
+    git("init", "-q")
+    git("add", ".")
+    script.write_text(SCRIPT + "print('done')\n")
+    assert main(["convert", str(script), "--write"]) == 2
+    assert "has uncommitted changes; commit them first, or add --force" in capsys.readouterr().err
+    assert script.read_text() == SCRIPT + "print('done')\n"
+    assert main(["convert", str(script), "--write", "--force"]) == 0
+
+
+def test_undo_leaves_alone_what_was_changed_since(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["convert", str(script), "--write"])
+    script.write_text(script.read_text() + "print('mine')\n")
+    after = files_in(script.parent)
+    assert main(["convert", str(script), "--undo"]) == 2
+    assert "changed since the conversion: train it.py" in capsys.readouterr().err
+    assert files_in(script.parent) == after
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("print('hello')\n", "no loop with a backward call was found"),
+        (SCRIPT.replace("optim.SGD", "optim.LBFGS"), "LBFGS evaluates the loss several times per step"),
+        (SCRIPT.replace("loader = DataLoader(", "loader = list("), "draws from no DataLoader"),
+        (
+            SCRIPT.replace("model = torch", "torch.distributed.init_process_group('gloo')\nmodel = torch"),
+            "it is distributed already",
+        ),
+        ("import pytorch_lightning as pl\npl.Trainer().fit(None)\n", "Lightning owns the training loop"),
+    ],
+)
+def test_what_cannot_be_converted_is_refused_with_the_reason(
+    script: Path, text: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script.write_text(text)
+    assert main(["convert", str(script), "--write"]) == 1
+    message = capsys.readouterr().err
+    assert reason in message and "train it.py:" in message and "nothing was written" in message
+    assert files_in(script.parent) == {"train it.py": text.encode()}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("gone.py", None, "no script at"),
+        ("old.py", "print 'hello'\n", "Python 2 syntax"),
+    ],
+)
+def test_what_cannot_be_read_is_an_error(
+    tmp_path: Path, name: str, text: str | None, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    assert main(["convert", str(tmp_path / name)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_there_is_nothing_to_undo(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convert", str(script), "--undo"]) == 2
+    assert "no conversion to undo" in capsys.readouterr().err

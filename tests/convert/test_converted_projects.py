@@ -1,0 +1,135 @@
+"""Projects in the shape of real ones, converted and run: the diff is the expected one, and the training is the same.
+
+RETROFIT_UPDATE_GOLDEN=1 writes the diffs in golden/ anew.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from convert.case import Case
+from convert.feature_cases import FEATURE_CASES
+from convert.shape_cases import SHAPE_CASES
+from verify.projects.launch import Launcher
+
+from retrofit.convert.additions import additions
+from retrofit.convert.plan import is_converted, plan_conversion
+from retrofit.convert.write import write_all
+from retrofit.project import read_project
+
+HERE = Path(__file__).resolve().parent
+CASES = [*SHAPE_CASES, *FEATURE_CASES]
+CONVERTED = [case for case in CASES if not case.refused]
+# What differs between two runs of one program: times, rates, the folders that are named after them.
+VARYING = re.compile(r"[\d?]+:[\d?]\d?(:\d\d)?([.,]\d+)?|[\d.?]+ ?\w+/s|[\d.?]+s/\w+|\d{4}-\d\d-\d\d|\d+\.\d+ ?s\b")
+NAMED_BY_TIME = {"timestamp_dir_csv_plots", "config_registry"}
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    # The batch size counts all processes together, so that every number of them makes the same steps.
+    before = os.environ.get("RETROFIT_BATCH")
+    os.environ["RETROFIT_BATCH"] = "global"
+    with Launcher() as started:
+        yield started
+    os.environ.pop("RETROFIT_BATCH") if before is None else os.environ.update(RETROFIT_BATCH=before)
+
+
+def copy_case(case: Case, target: Path) -> Path:
+    shutil.copytree(HERE / "projects" / case.name, target, ignore=shutil.ignore_patterns("__pycache__"))
+    return target
+
+
+def convert(folder: Path, entry: str) -> str:
+    """Convert a project in place and return the diff of its own files."""
+    project = read_project(folder / entry)
+    conversion = plan_conversion(project)
+    assert not conversion.refusals, conversion.refusals
+    diff = "".join(_diff(file.source.name, file.source.text, file.text) for file in conversion.files)
+    files = {file.path: file.data for file in conversion.files}
+    write_all(folder, {**files, **additions(folder, project.entry.path, vendor=True)})
+    return diff
+
+
+def _diff(name: str, before: str, after: str) -> str:
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, lineterm="", n=1)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    """Return what a run has written: nothing of the conversion, no event files (their names hold the time)."""
+    skip = {"__pycache__", "retrofit", ".retrofit", ".vscode"}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        and not skip & set(path.relative_to(folder).parts)
+        and "tfevents" not in path.name
+        and path.suffix not in (".py", ".sh")
+    }
+
+
+def shown(text: str, folder: Path) -> list[str]:
+    """Return what a run printed, without what differs from run to run."""
+    return [VARYING.sub("*", line.split("\r")[-1]) for line in text.replace(str(folder), "").splitlines()]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_diff_is_the_expected_one(case: Case, tmp_path: Path) -> None:
+    folder = copy_case(case, tmp_path / "project")
+    if case.refused:
+        refusals = plan_conversion(read_project(folder / case.entry)).refusals
+        diff = "".join(f"{finding.place}: {finding.code} {finding.refusal}\n" for finding in refusals)
+        assert refusals
+    else:
+        diff = convert(folder, case.entry)
+        project = read_project(folder / case.entry)
+        assert is_converted(project) and not plan_conversion(project).files
+    golden = HERE / "golden" / f"{case.name}.diff"
+    if os.environ.get("RETROFIT_UPDATE_GOLDEN"):
+        golden.write_text(diff, encoding="utf-8")
+    assert diff == golden.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("case", CONVERTED, ids=lambda case: case.name)
+def test_one_process_is_the_original_bit_for_bit(case: Case, tmp_path: Path, launcher: Launcher) -> None:
+    original, converted = copy_case(case, tmp_path / "a"), copy_case(case, tmp_path / "b")
+    convert(converted, case.entry)
+    runs = [launcher.run(folder, case.entry, case.arguments) for folder in (original, converted)]
+    assert [run["statuses"] for run in runs] == [[0], [0]], runs[1]["outputs"][0]
+    assert shown(runs[1]["outputs"][0], converted) == shown(runs[0]["outputs"][0], original)
+    if case.name not in NAMED_BY_TIME:
+        assert files_in(converted) == files_in(original)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("case", CONVERTED, ids=lambda case: case.name)
+def test_several_processes_train_and_one_writes(
+    case: Case, world_size: int, tmp_path: Path, launcher: Launcher
+) -> None:
+    alone, folder = copy_case(case, tmp_path / "alone"), copy_case(case, tmp_path / "several")
+    convert(folder, case.entry)
+    one = launcher.run(alone, case.entry, case.arguments)
+    run = launcher.run(folder, case.entry, case.arguments, world_size=world_size)
+    assert run["statuses"] == [0] * world_size, "\n".join(run["outputs"])
+    assert not any(run["outputs"][1:]), run["outputs"][1]
+    assert len(run["outputs"][0].splitlines()) >= len(one["outputs"][0].splitlines()) // 2
+    if case.name not in NAMED_BY_TIME and not case.name.startswith("toplevel_constants"):  # a loss in the file name
+        assert set(files_in(folder)) == set(files_in(alone))
+    if case.resume:
+        checkpoint = sorted(folder.glob(case.checkpoint))[-1]
+        original = copy_case(case, tmp_path / "original")
+        target = original / checkpoint.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for neighbour in checkpoint.parent.iterdir():
+            if neighbour.is_file() and not (target.parent / neighbour.name).exists():
+                shutil.copy(neighbour, target.parent)
+        resume = [part.replace("{checkpoint}", str(target.relative_to(original))) for part in case.resume]
+        resumed = launcher.run(original, case.entry, [*case.arguments, *resume])
+        assert resumed["statuses"] == [0], resumed["outputs"][0]

@@ -1,0 +1,151 @@
+"""What `retrofit convert` puts into scripts: one call for the model, the loader, the learning rate."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import random
+from itertools import islice
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+import retrofit.distributed as rd
+from retrofit.distributed import arguments, process_group
+
+
+@pytest.fixture
+def options(monkeypatch):
+    """Options as setup_distributed would keep them."""
+    monkeypatch.setattr(process_group, "_options", {})
+    monkeypatch.setattr(arguments, "given_options", {})
+    return process_group._options
+
+
+def batches(batch_size, batch):
+    process_group._options.update(batch=batch)
+    loader = rd.distribute_loader(DataLoader(TensorDataset(torch.arange(32)), batch_size, shuffle=True))
+    result = [part.tolist() for (part,) in loader]
+    process_group._options.clear()
+    return result
+
+
+def test_a_global_batch_is_shared_out_and_a_batch_per_rank_is_not(ranks):
+    for batch, size in (("global", 4), ("per_gpu", 8)):
+        shares = ranks(2).run(batches, 8, batch)
+        assert [len(part) for part in shares[0]] == [size] * (32 // (2 * size))
+        assert sorted(sample for share in shares for part in share for sample in part) == list(range(32))
+
+
+def draws():
+    torch.manual_seed(5)
+    random.seed(5)
+    before = torch.rand(1).item()
+    rd.distribute_loader(DataLoader(TensorDataset(torch.arange(4)), 1, shuffle=True))
+    return before, torch.rand(1).item(), random.random()
+
+
+def test_ranks_draw_numbers_of_their_own_from_the_loader_on(ranks):
+    (before, *first), (also_before, *second) = ranks(2).run(draws)
+    assert before == also_before
+    assert not set(first) & set(second)
+
+
+def shared_streams(seeds):
+    torch.manual_seed(seeds[rd.get_rank()])
+    random.seed(seeds[rd.get_rank()])
+    rd.share_random_state()
+    return torch.rand(1).item(), random.random()
+
+
+def test_a_script_without_seed_goes_on_with_the_streams_of_rank_0(ranks):
+    first, second = ranks(2).run(shared_streams, [3, 4])
+    assert first == second
+    torch.manual_seed(3)
+    assert first[0] == torch.rand(1).item()
+
+
+def kind_of_batchnorm(choice):
+    os.environ["RETROFIT_BATCHNORM"] = choice
+    try:
+        model = rd.distribute_model(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
+    finally:
+        del os.environ["RETROFIT_BATCHNORM"]
+    return type(model).__name__, type(rd.unwrap_model(model)[1]).__name__
+
+
+def test_batchnorm_is_synchronised_unless_it_is_to_stay_local(ranks):
+    assert ranks(2).run(kind_of_batchnorm, "sync") == [("DDPWrapper", "CPUSyncBatchNorm")] * 2
+    assert ranks(2).run(kind_of_batchnorm, "local") == [("DDPWrapper", "BatchNorm1d")] * 2
+    with pytest.raises(ValueError, match=r"RETROFIT_BATCHNORM='none' is not valid; use one of: sync, local"):
+        kind_of_batchnorm("none")
+
+
+def rates(batch, rule):
+    process_group._options.update(batch=batch, lr_scale=rule)
+    try:
+        return rd.scaled_lr(0.1), rd.micro_batch(12)
+    finally:
+        process_group._options.clear()
+
+
+def test_the_rate_follows_the_batch_of_all_ranks(ranks):
+    assert ranks(2).run(rates, "per_gpu", "linear") == [(0.2, 12)] * 2
+    assert ranks(2).run(rates, "per_gpu", "none") == [(0.1, 12)] * 2
+    assert ranks(2).run(rates, "global", "linear") == [(0.1, 6)] * 2
+
+
+def test_one_process_is_as_it_was(options, tmp_path):
+    loader, model = DataLoader(TensorDataset(torch.arange(4)), 2), nn.Linear(2, 2)
+    assert rd.distribute_loader(loader) is loader and rd.distribute_model(model) is model
+    assert rd.scaled_lr(0.3) == 0.3 and rd.micro_batch(7) == 7
+    state = torch.get_rng_state()
+    rd.share_random_state()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert rd.path_on_main(tmp_path) is tmp_path
+    rd.quiet_logging()
+    assert logging.root.manager.disable == 0
+
+
+def quiet():
+    rd.quiet_logging()
+    try:
+        return logging.getLogger("x").isEnabledFor(logging.INFO), rd.path_on_main("log.csv")
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def test_other_ranks_log_nothing_and_write_nowhere(ranks):
+    logging.getLogger().setLevel(logging.INFO)
+    (_, path), (is_enabled, nowhere) = ranks(2).run(quiet)
+    assert path == "log.csv" and nowhere == os.devnull and not is_enabled
+
+
+def test_flags_leave_no_trace_in_the_options_of_a_script(options):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lr", type=float, default=0.1)
+    rd.add_runtime_flags(parser)
+    assert vars(parser.parse_args([])) == {"lr": 0.1}
+    assert vars(parser.parse_args(["--batch", "global", "--distributed"])) == {"lr": 0.1}
+    assert arguments.given_options == {"batch": "global", "distributed": True}
+
+
+@pytest.mark.parametrize("own", ["--batch", "--batch_size"])
+def test_a_flag_or_an_abbreviation_of_the_script_stays_what_it_is(options, own):
+    parser = argparse.ArgumentParser()
+    parser.add_argument(own, type=int, dest="size")
+    rd.add_runtime_flags(parser)
+    assert vars(parser.parse_args(["--batch", "32"])) == {"size": 32}
+    parser.parse_args(["--dist_batch", "global"])
+    assert arguments.given_options == {"batch": "global"}
+
+
+def test_an_endless_sampler_is_drawn_from_as_needed():
+    sampler = RandomSampler(range(50), replacement=True, num_samples=10**10)
+    shares = [rd.ShardedSampler(sampler, 4, seed=1, rank=rank, world_size=2) for rank in range(2)]
+    first, second = (list(islice(iter(share), 100)) for share in shares)
+    assert first != second and set(first) | set(second) <= set(range(50))
+    assert list(islice(iter(rd.ShardedSampler(sampler, 4, seed=1, rank=0, world_size=2)), 100)) == first
