@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import retrofit.distributed as rd
+from retrofit.convert.plan import plan_conversion
+from retrofit.project import read_project
 from retrofit.verify.command import add_parser
 from train import get_arguments
 
@@ -27,10 +29,33 @@ def test_the_diff_shown_is_part_of_the_real_one(name: str) -> None:
     for file in ("train.py", "utils.py"):
         before, after = (text(path).splitlines() for path in (f"examples/single_gpu/{file}", file))
         real.update(difflib.unified_diff(before, after, lineterm=""))
-    (shown,) = re.findall(r"```diff\n(.*?)```", text(name), re.DOTALL)
-    changed = [line for line in shown.splitlines() if line[:1] in ("+", "-")]
+    shown, _ = diffs_in(name)
+    changed = [line for line in shown if line[:1] in ("+", "-")]
     assert len(changed) > 10
     assert [line for line in changed if line not in real] == []
+
+
+def diffs_in(name: str) -> list[list[str]]:
+    return [block.splitlines() for block in re.findall(r"```diff\n(.*?)```", text(name), re.DOTALL)]
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_the_conversion_shown_is_what_convert_does(name: str, tmp_path: Path) -> None:
+    _, shown = diffs_in(name)
+    *before, save = [line[1:] for line in shown if line[:1] in (" ", "-")]
+    head = ["import argparse", "import torch", "from torch.utils.data import DataLoader"]
+    head += ["parser = argparse.ArgumentParser()", "torch.manual_seed(1)"]
+    loop = [
+        "for epoch in range(2):",
+        "    for x in loader:",
+        "        model(x).sum().backward()",
+        "        optimizer.step()",
+    ]
+    script = tmp_path / "train.py"
+    script.write_text("\n".join([*head, *before, *loop, save, ""]))
+    (file,) = plan_conversion(read_project(script)).files
+    real = set(difflib.unified_diff(file.source.text.splitlines(), file.text.splitlines(), lineterm=""))
+    assert [line for line in shown if line[:1] in ("+", "-") and line not in real] == []
 
 
 @pytest.mark.parametrize("name", READMES)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from .calls import CallSite, argument_for, attribute_assignments, body_of, default_of, is_property, returns_of
 from .modules import Modules
-from .scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, own_nodes, parameters
+from .scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, parameters
 from .source import Source
 from .values import (
     NOTHING,
@@ -35,14 +35,6 @@ SELF_METHODS = {
 SELF_FUNCTIONS = {"tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "iter", "reversed", "rich.progress.track"}
 MOST_DEPTH = 80
 MOST_ROUNDS = 3  # of computing one value anew because it depends on itself in part
-
-
-@dataclass(frozen=True)
-class CallSite:
-    """A call of a function of the project and the scope it stands in."""
-
-    call: ast.Call
-    scope: Scope
 
 
 class Analysis:
@@ -76,7 +68,7 @@ class Analysis:
         inner = node
         for outer in source.ancestors(node):
             scope = self.scope_of_node.get(outer)
-            if scope is not None and inner in _body(outer):
+            if scope is not None and inner in body_of(outer):
                 return scope
             inner = outer
         return self.module_scopes[source]
@@ -297,7 +289,7 @@ class Analysis:
     def _of_own_attribute(self, base: Instance | LocalClass, name: str) -> Values:
         method = self.method(base.scope, name)
         if method is not None:
-            if _is_property(method.node):
+            if is_property(method.node):
                 return self._returned(method)
             return frozenset([method, *self._overrides(base, name)])
 
@@ -468,76 +460,3 @@ class Analysis:
                 names = ("__call__", "forward")
                 found += [method for method in (self.method(value.scope, name) for name in names) if method]
         return found
-
-
-def argument_for(call: ast.Call, names: list[str], name: str) -> ast.expr | None:
-    """Return the expression that a call gives for the parameter `name`, None if it gives none that can be seen."""
-    for keyword in call.keywords:
-        if keyword.arg == name:
-            return keyword.value
-    if name in names:
-        position = names.index(name)
-        if position < len(call.args) and not any(isinstance(arg, ast.Starred) for arg in call.args[: position + 1]):
-            return call.args[position]
-    return None
-
-
-def default_of(function: Function, name: str) -> ast.expr | None:
-    """Return the expression of a parameter's default."""
-    given = function.args
-    positional = [*given.posonlyargs, *given.args]
-    for arg, default in zip(reversed(positional), reversed(given.defaults)):
-        if arg.arg == name:
-            return default
-    for arg, keyword_default in zip(given.kwonlyargs, given.kw_defaults):
-        if arg.arg == name:
-            return keyword_default
-    return None
-
-
-def returns_of(function: Function) -> list[ast.expr]:
-    """Return the expressions that a function returns."""
-    found, waiting = [], list(getattr(function, "body", []))
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Return) and node.value is not None:
-            found.append(node.value)
-        elif not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            waiting.extend(ast.iter_child_nodes(node))
-    return found
-
-
-def attribute_assignments(scope: Scope) -> Iterator[Binding]:
-    """Yield the bindings of `self.name` in a method, whatever its first parameter is called."""
-    method = scope
-    while method.parent is not None and not isinstance(method.parent.node, ast.ClassDef):
-        method = method.parent
-    names = parameters(method.node) if method.is_function else []  # type: ignore[arg-type]
-    if not names or isinstance(scope.node, ast.Lambda):
-        return
-    for node in own_nodes(scope.node):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                yield from _attribute_targets(target, names[0], node, node.value)
-        elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            yield from _attribute_targets(node.target, names[0], node, node.value)
-
-
-def _attribute_targets(
-    target: ast.expr, receiver: str, node: ast.AST, value: ast.expr, path: tuple[int, ...] = ()
-) -> Iterator[Binding]:
-    if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == receiver:
-        yield Binding(target.attr, node, "value", value, path)
-    elif isinstance(target, (ast.Tuple, ast.List)):
-        for index, part in enumerate(target.elts):
-            yield from _attribute_targets(part, receiver, node, value, (*path, index))
-
-
-def _is_property(function: Function) -> bool:
-    return any(isinstance(part, ast.Name) and part.id == "property" for part in getattr(function, "decorator_list", []))
-
-
-def _body(node: ast.AST) -> list[ast.AST]:
-    if isinstance(node, ast.Lambda):
-        return [node.body]
-    return list(getattr(node, "body", []))

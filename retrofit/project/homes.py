@@ -6,7 +6,8 @@ import ast
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from .analysis import SELF_FUNCTIONS, SELF_METHODS, Analysis, argument_for, default_of
+from .analysis import SELF_FUNCTIONS, SELF_METHODS, Analysis
+from .calls import argument_for, default_of
 from .scopes import FUNCTIONS, Binding, Scope, own_nodes, parameters
 from .values import Display, Instance, LocalClass, LocalFunction, LocalModule
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from .analysis import Analysis, argument_for
+from .analysis import Analysis
+from .calls import argument_for
 from .scopes import FUNCTIONS, Scope, own_nodes
 from .values import Display, External, Instance, LocalFunction, Result, Value
 

@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .analysis import Analysis, argument_for
+from .analysis import Analysis
+from .calls import argument_for
 from .reach import reached_nodes
 from .scopes import Scope
 from .values import LocalFunction

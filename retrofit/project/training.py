@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Union
 
-from .analysis import Analysis, CallSite, argument_for, default_of
+from .analysis import Analysis
+from .calls import CallSite, argument_for, default_of
 from .scopes import FUNCTIONS, Scope, parameters
 from .values import LocalFunction
 

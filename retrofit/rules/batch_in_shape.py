@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.analysis import Analysis, argument_for
+from retrofit.project.analysis import Analysis
+from retrofit.project.calls import argument_for
 from retrofit.project.edits import surround
 from retrofit.project.scopes import Scope
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.analysis import argument_for
+from retrofit.project.calls import argument_for
 from retrofit.project.loaders import TRAIN
 from retrofit.project.values import Instance
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.analysis import argument_for
+from retrofit.project.calls import argument_for
 from retrofit.project.edits import surround
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope

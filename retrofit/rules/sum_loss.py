@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.analysis import Analysis, returns_of
+from retrofit.project.analysis import Analysis
+from retrofit.project.calls import returns_of
 from retrofit.project.edits import surround
 from retrofit.project.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.project.training import backward_calls

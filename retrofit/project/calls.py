@@ -1,0 +1,90 @@
+"""Calls and the functions that they run: arguments, defaults, returned values, assignments to self."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .scopes import FUNCTIONS, Binding, Function, Scope, own_nodes, parameters
+
+
+@dataclass(frozen=True)
+class CallSite:
+    """A call of a function of the project and the scope it stands in."""
+
+    call: ast.Call
+    scope: Scope
+
+
+def argument_for(call: ast.Call, names: list[str], name: str) -> ast.expr | None:
+    """Return the expression that a call gives for the parameter `name`, None if it gives none that can be seen."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    if name in names:
+        position = names.index(name)
+        if position < len(call.args) and not any(isinstance(arg, ast.Starred) for arg in call.args[: position + 1]):
+            return call.args[position]
+    return None
+
+
+def default_of(function: Function, name: str) -> ast.expr | None:
+    """Return the expression of a parameter's default."""
+    given = function.args
+    positional = [*given.posonlyargs, *given.args]
+    for arg, default in zip(reversed(positional), reversed(given.defaults)):
+        if arg.arg == name:
+            return default
+    for arg, keyword_default in zip(given.kwonlyargs, given.kw_defaults):
+        if arg.arg == name:
+            return keyword_default
+    return None
+
+
+def returns_of(function: Function) -> list[ast.expr]:
+    """Return the expressions that a function returns."""
+    found, waiting = [], list(getattr(function, "body", []))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Return) and node.value is not None:
+            found.append(node.value)
+        elif not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            waiting.extend(ast.iter_child_nodes(node))
+    return found
+
+
+def attribute_assignments(scope: Scope) -> Iterator[Binding]:
+    """Yield the bindings of `self.name` in a method, whatever its first parameter is called."""
+    method = scope
+    while method.parent is not None and not isinstance(method.parent.node, ast.ClassDef):
+        method = method.parent
+    names = parameters(method.node) if method.is_function else []  # type: ignore[arg-type]
+    if not names or isinstance(scope.node, ast.Lambda):
+        return
+    for node in own_nodes(scope.node):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                yield from _attribute_targets(target, names[0], node, node.value)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            yield from _attribute_targets(node.target, names[0], node, node.value)
+
+
+def _attribute_targets(
+    target: ast.expr, receiver: str, node: ast.AST, value: ast.expr, path: tuple[int, ...] = ()
+) -> Iterator[Binding]:
+    if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == receiver:
+        yield Binding(target.attr, node, "value", value, path)
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        for index, part in enumerate(target.elts):
+            yield from _attribute_targets(part, receiver, node, value, (*path, index))
+
+
+def is_property(function: Function) -> bool:
+    return any(isinstance(part, ast.Name) and part.id == "property" for part in getattr(function, "decorator_list", []))
+
+
+def body_of(node: ast.AST) -> list[ast.AST]:
+    if isinstance(node, ast.Lambda):
+        return [node.body]
+    return list(getattr(node, "body", []))
