@@ -1,4 +1,4 @@
-"""The command line: `retrofit convert`, `retrofit verify` and `retrofit doctor`."""
+"""The command line: `retrofit check | convert | rules | verify | doctor`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from retrofit.check import command as check
 from retrofit.convert import command as convert
 from retrofit.doctor import command as doctor
+from retrofit.rules import command as rules
 from retrofit.verify import command as verify
 
-COMMANDS = {"convert": convert, "verify": verify, "doctor": doctor}
+COMMANDS = {"check": check, "convert": convert, "rules": rules, "verify": verify, "doctor": doctor}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

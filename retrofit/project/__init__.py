@@ -15,6 +15,7 @@ from .models import Model, find_models, reachable_from_loops
 from .modules import Modules
 from .optimizers import Optimizer, find_optimizers
 from .outputs import Output, find_outputs
+from .reach import reached_nodes
 from .scopes import Scope
 from .source import Place, Source, SourceError
 from .training import Path as TrainingPath
@@ -50,6 +51,15 @@ class Project:
     def models(self) -> list[Model]:
         return find_models(self.analysis, self.paths, self.optimizers)
 
+    def calls_any(self, names: set[str]) -> bool:
+        """Return whether the code that runs calls one of these functions, given by their full names."""
+        return bool(names & self._called)
+
+    @cached_property
+    def _called(self) -> set[str]:
+        calls = ((node, scope) for node, scope in reached_nodes(self.analysis) if isinstance(node, ast.Call))
+        return {name for call, scope in calls for name in self.analysis.called(call, scope)}
+
     @cached_property
     def in_loops(self) -> list[tuple[ast.AST, Scope]]:
         """Every node that an epoch of the training runs, with the scope it stands in."""
@@ -65,7 +75,7 @@ class Project:
 
     @cached_property
     def guards(self) -> dict[Output, tuple[Edit, ...]]:
-        return find_guards(self.outputs)
+        return find_guards(self.analysis, self.outputs)
 
     @cached_property
     def loaders(self) -> list[Loader]:

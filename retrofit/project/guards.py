@@ -5,17 +5,21 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 
+from .analysis import Analysis
 from .edits import Edit, EditConflict, add_condition, put_under
 from .outputs import FOLDER, PRINT, SAVE, TRACK, WRITE, Output
 from .placement import block_of
 from .reach import is_main_guard
+from .scopes import FUNCTIONS, Scope, own_nodes
 from .source import Source
+from .values import LocalFunction
 
+ON_MAIN = "retrofit.distributed.on_main_process"
 CONDITION = "rd.is_main_process()"
 GUARDED_KINDS = {SAVE, WRITE, FOLDER, TRACK}
 
 
-def find_guards(outputs: list[Output]) -> dict[Output, tuple[Edit, ...]]:
+def find_guards(analysis: Analysis, outputs: list[Output]) -> dict[Output, tuple[Edit, ...]]:
     """Return the edits that guard each output which is a statement of its own; none for what is guarded already.
 
     Where an `if` does nothing but such outputs, its test gets the condition; else neighbours share an `if`.
@@ -24,7 +28,7 @@ def find_guards(outputs: list[Output]) -> dict[Output, tuple[Edit, ...]]:
     printing: set[ast.stmt] = set()
     for output in outputs:
         statement = output.scope.source.statement(output.call)
-        if not isinstance(statement, ast.Expr) or is_guarded(output.scope.source, statement):
+        if not isinstance(statement, ast.Expr) or runs_on_one(analysis, output.scope, statement):
             continue
         if output.kind in GUARDED_KINDS:
             by_statement[statement].append(output)
@@ -42,6 +46,29 @@ def find_guards(outputs: list[Output]) -> dict[Output, tuple[Edit, ...]]:
             for output in by_statement.get(member, []):
                 edits[output] = tuple(changes)
     return edits
+
+
+def runs_on_one(analysis: Analysis, scope: Scope, node: ast.AST, depth: int = 4) -> bool:
+    """Return whether a node runs on one process only: itself, or every call of its function, is under a test."""
+    if is_guarded(scope.source, node):
+        return True
+    if not isinstance(scope.node, FUNCTIONS) or depth == 0:
+        return False
+    sites = analysis.callers(scope.node)
+    if not sites:
+        return is_handed_to_main(analysis, scope)
+    return all(runs_on_one(analysis, site.scope, site.call, depth - 1) for site in sites)
+
+
+def is_handed_to_main(analysis: Analysis, function: Scope) -> bool:
+    """Return whether a function is only handed to rd.on_main_process(...)."""
+    for scope in analysis.scopes():
+        for node in own_nodes(scope.node):
+            if isinstance(node, ast.Call) and node.args and ON_MAIN in analysis.called(node, scope):
+                values = analysis.evaluate(node.args[0], scope)
+                if any(isinstance(value, LocalFunction) and value.scope is function for value in values):
+                    return True
+    return False
 
 
 def is_guarded(source: Source, node: ast.AST) -> bool:

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .analysis import Analysis
+from .calls import argument_for
 from .homes import Home, entry_homes, homes_of
 from .scopes import Scope
 from .training import LOOPS, LoopNode, Path, calls_without_training, phase_of
 from .values import Display, Instance, LocalFunction, Result, Value
 
+RUNTIME = "retrofit.distributed"
+SHARDED = {f"{RUNTIME}.distribute_loader", f"{RUNTIME}.shard_loader", f"{RUNTIME}.shard_eval_loader"}
 LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
 TRAIN, EVALUATION = "train", "evaluation"
 PEEK = "peek"  # a single batch, outside any loop
@@ -37,6 +40,7 @@ class Loader:
     home: Home | None
     makers: frozenset[ast.Call]
     uses: list[Use] = field(default_factory=list, compare=False)
+    is_shared_out: bool = field(default=False, compare=False)  # something gives each process its share
 
     @property
     def roles(self) -> set[str]:
@@ -54,7 +58,8 @@ def find_loaders(analysis: Analysis, paths: list[Path]) -> list[Loader]:
             makers = frozenset(_makers(analysis, expression, use.scope))
             for home, role in _homes(analysis, expression, use, phases.get(use.loop) if use.loop else None, silent):
                 key = home or expression
-                loader = found.setdefault(key, Loader(home, makers))
+                shared = is_shared_out(analysis, expression, use.scope) or _entry_is_shared_out(analysis, home)
+                loader = found.setdefault(key, Loader(home, makers, is_shared_out=shared))
                 loader.uses.append(Use(expression, use.scope, role, use.loop))
     if not any(TRAIN in loader.roles for loader in found.values()):
         found.update(_by_name(analysis, paths))
@@ -96,13 +101,42 @@ def loaders_in(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ast.exp
 
 def is_loader(analysis: Analysis, value: Value) -> bool:
     if isinstance(value, Result):
-        return value.maker in LOADER
+        return value.maker in LOADER or value.maker in SHARDED
     return isinstance(value, Instance) and bool(analysis.bases(value.scope) & set(LOADER))
 
 
+def is_shared_out(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether a loader draws this process's share only: by the runtime, or by a DistributedSampler."""
+    for value in analysis.evaluate(node, scope):
+        if isinstance(value, Result) and value.maker in SHARDED:
+            return True
+        if isinstance(value, Result) and value.maker in LOADER:
+            sampler = argument_for(value.call, [], "sampler")
+            if any(name.endswith("DistributedSampler") for name in analysis.named(sampler, value.scope)):
+                return True
+    return False
+
+
+def _entry_is_shared_out(analysis: Analysis, home: Home | None) -> bool:
+    """Return whether `loaders["train"] = rd.distribute_loader(...)` stands where the dict lives."""
+    if home is None or home.key is None:
+        return False
+    entries = home.scope.entries.get(home.name, [])
+    values = [value for key, value in entries if isinstance(key, ast.Constant) and key.value == home.key]
+    return any(isinstance(value, ast.Call) and analysis.called(value, home.scope) & SHARDED for value in values)
+
+
 def _makers(analysis: Analysis, node: ast.expr, scope: Scope, through: bool = True) -> set[ast.Call]:
-    calls = {v.call for v in analysis.evaluate(node, scope) if is_loader(analysis, v)}  # type: ignore[union-attr]
-    made = {call for call in calls if call is not None}
+    made: set[ast.Call] = set()
+    waiting = list(analysis.evaluate(node, scope))
+    while waiting:
+        value = waiting.pop()
+        if not isinstance(value, (Result, Instance)) or value.call is None or value.call in made:
+            continue
+        if is_loader(analysis, value):
+            made.add(value.call)
+            if isinstance(value, Result) and value.maker in SHARDED:  # what it was made from
+                waiting += [inner for given in value.call.args[:1] for inner in analysis.evaluate(given, value.scope)]
     return made if through else made & {node}  # type: ignore[operator]
 
 

@@ -27,7 +27,7 @@ from . import (
 )
 from .finding import Finding
 
-__all__ = ["RULES", "Finding", "find_all"]
+__all__ = ["RULES", "Finding", "find_all", "find_hazards"]
 
 # In this order: where two rules add lines at one place, those of the first come first.
 RULES = {
@@ -55,9 +55,14 @@ RULES = {
 
 
 def find_all(project: Project) -> Iterator[Finding]:
-    """Yield what every rule finds in a project; where nothing trains, only that."""
-    if not project.paths:
-        yield from not_convertible.find(project)
-        return
-    for rule in RULES.values():
-        yield from rule.find(project)
+    """Yield what every rule finds in a project that is to be converted; where nothing trains, only that."""
+    yield from not_convertible.find(project)
+    yield from find_hazards(project)
+
+
+def find_hazards(project: Project) -> Iterator[Finding]:
+    """Yield the hazards in a project, in one that is distributed already too."""
+    if project.paths:
+        for rule in RULES.values():
+            if rule is not not_convertible:
+                yield from rule.find(project)

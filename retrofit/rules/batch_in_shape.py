@@ -17,6 +17,20 @@ CODE = "RF112"
 NAME = "batch-size-in-shape"
 WHY = "With a global batch of the old size a process gets its share of it, and tensors made for all of it do not fit."
 HELP = "rd.micro_batch(batch_size): what one process's batch holds"
+BAD = """\
+batch_size = 8
+loader = rd.distribute_loader(DataLoader(dataset, batch_size, shuffle=True, drop_last=True))
+for images, labels in loader:
+    loss = criterion(model(images.view(batch_size, -1)), labels)
+    loss.backward()
+"""
+GOOD = """\
+batch_size = 8
+loader = rd.distribute_loader(DataLoader(dataset, batch_size, shuffle=True, drop_last=True))
+for images, labels in loader:
+    loss = criterion(model(images.view(rd.micro_batch(batch_size), -1)), labels)
+    loss.backward()
+"""
 SHAPED = {"reshape", "view", "ones", "zeros", "randn", "rand", "arange", "full", "eye", "expand", "repeat", "empty",
           "fill", "LongTensor", "FloatTensor", "Tensor", "normal", "uniform", "range"}  # fmt: skip
 
@@ -30,6 +44,9 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         for part in [inner for argument in node.args for inner in ast.walk(argument)]:
             if isinstance(part, (ast.Name, ast.Attribute)) and _identity(project.analysis, part, scope) in sizes:
+                outer = scope.source.parents[part]
+                if isinstance(outer, ast.Call) and _name(outer) == "micro_batch":
+                    continue
                 edits = surround(scope.source, part, "rd.micro_batch(", ")")
                 message = f"{ast.unparse(part)} is taken for the size of the batch in hand"
                 yield found(CODE, scope.source, part, message, HELP, edits)

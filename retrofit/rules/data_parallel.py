@@ -18,6 +18,12 @@ CODE = "RF208"
 NAME = "data-parallel"
 WHY = "DataParallel in each process would copy the model to the GPUs of the others, and it is slow even alone."
 HELP = "remove it, and `.module` with it: the wrapper of the runtime has the model's own attributes and keys"
+BAD = """\
+model = nn.DataParallel(Net().cuda())
+"""
+GOOD = """\
+model = rd.distribute_model(Net().cuda())
+"""
 NAMES = {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"}
 
 

@@ -16,6 +16,12 @@ CODE = "RF604"
 NAME = "device-shared"
 WHY = "Every process goes to the GPU with that number; the others stay idle."
 HELP = "'cuda' without a number: the runtime has made the process's own GPU the current one"
+BAD = """\
+device = torch.device("cuda:0")
+"""
+GOOD = """\
+device = torch.device("cuda")
+"""
 NUMBERED = re.compile(r"cuda:\d+")
 
 

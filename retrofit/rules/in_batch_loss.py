@@ -13,6 +13,18 @@ CODE = "RF303"
 NAME = "in-batch-loss-per-rank"
 WHY = "Each process compares its own samples only: fewer negatives per sample, which is another loss."
 HELP = "gather the embeddings of all processes before the comparison"
+BAD = """\
+for images, labels in loader:
+    z = model(images)
+    loss = criterion(z @ z.T, torch.arange(len(z)))
+    loss.backward()
+"""
+GOOD = """\
+for images, labels in loader:
+    z = model(images)
+    loss = criterion(z, labels)
+    loss.backward()
+"""
 PRODUCTS = {"torch.matmul", "torch.mm", "torch.cdist"}
 
 

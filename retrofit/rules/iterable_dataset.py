@@ -16,6 +16,23 @@ CODE = "RF104"
 NAME = "iterable-not-sharded"
 WHY = "Every process reads the whole stream, so each sample is trained on once per process."
 HELP = "in the dataset's __iter__ yield every rd.get_world_size()-th sample only, or make it a map-style dataset"
+BAD = """\
+class Lines(IterableDataset):
+    def __iter__(self):
+        return iter(open("data.txt"))
+
+loader = DataLoader(Lines(), batch_size=8)
+"""
+GOOD = """\
+class Lines(Dataset):
+    def __init__(self):
+        self.lines = open("data.txt").readlines()
+
+    def __getitem__(self, index):
+        return self.lines[index]
+
+loader = DataLoader(Lines(), batch_size=8)
+"""
 
 
 def find(project: Project) -> Iterator[Finding]:

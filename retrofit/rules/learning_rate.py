@@ -19,37 +19,49 @@ CODE = "RF306"
 NAME = "lr-of-one-process"
 WHY = "N processes with a batch each take steps on N times the samples, for which the old rate is too small."
 HELP = "lr=rd.scaled_lr(lr); --lr_scale none leaves it, and with --batch global it stays by itself"
+BAD = """\
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+"""
+GOOD = """\
+optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
+"""
+SCALING = {"retrofit.distributed.scaled_lr", "retrofit.distributed.scale_lr"}
 SCHEDULERS = {"OneCycleLR": ("max_lr",), "CyclicLR": ("base_lr", "max_lr")}
 
 
 def find(project: Project) -> Iterator[Finding]:
     seen: set[ast.expr] = set()
-    for source, node in _rates(project):
-        if node not in seen and not isinstance(node, ast.Starred):
+    for source, node, scope in _rates(project):
+        if node not in seen and not _is_scaled(project, node, scope):
             seen.add(node)
             edits = surround(source, node, "rd.scaled_lr(", ")")
             yield found(CODE, source, node, "the learning rate does not follow the batch of all processes", HELP, edits)
 
 
-def _rates(project: Project) -> Iterator[tuple[Source, ast.expr]]:
+def _rates(project: Project) -> Iterator[tuple[Source, ast.expr, Scope]]:
     for optimizer in project.optimizers:
         rate = argument_for(optimizer.call, ["params", "lr"], "lr")
         if rate is not None:
-            yield optimizer.scope.source, rate
+            yield optimizer.scope.source, rate, optimizer.scope
         yield from _groups(project, optimizer.parameters, optimizer.scope)
     for node, scope in reached_nodes(project.analysis):
         if isinstance(node, ast.Assign) and _sets_rate(node, scope) and not _follows_optimizer(node.value, scope):
-            yield scope.source, node.value
+            yield scope.source, node.value, scope
         elif isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             for argument in SCHEDULERS.get(name, ()):
                 positions = ["optimizer", *SCHEDULERS[name]]
                 rate = argument_for(node, positions, argument)
                 if rate is not None:
-                    yield scope.source, rate
+                    yield scope.source, rate, scope
 
 
-def _groups(project: Project, node: ast.expr | None, scope: Scope) -> Iterator[tuple[Source, ast.expr]]:
+def _is_scaled(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether a rate follows the batch of all processes already."""
+    return "scaled_lr" in scope.source.segment(node) or bool(project.analysis.named(node, scope) & SCALING)
+
+
+def _groups(project: Project, node: ast.expr | None, scope: Scope) -> Iterator[tuple[Source, ast.expr, Scope]]:
     """Yield the rates in a list of parameter groups, also one that was made before."""
     if node is None:
         return
@@ -62,7 +74,7 @@ def _groups(project: Project, node: ast.expr | None, scope: Scope) -> Iterator[t
             if isinstance(part, ast.Dict):
                 for key, rate in zip(part.keys, part.values):
                     if isinstance(key, ast.Constant) and key.value == "lr":
-                        yield where.source, rate
+                        yield where.source, rate, where
 
 
 def _sets_rate(node: ast.Assign, scope: Scope) -> bool:

@@ -15,12 +15,19 @@ CODE = "RF103"
 NAME = "loader-not-sharded"
 WHY = "Every process trains on every sample, so N processes do the work of one N times."
 HELP = "loader = rd.distribute_loader(loader), where the training loader is made"
+BAD = """\
+loader = DataLoader(dataset, batch_size=8, shuffle=True)
+"""
+GOOD = """\
+loader = DataLoader(dataset, batch_size=8, shuffle=True)
+loader = rd.distribute_loader(loader)
+"""
 
 
 def find(project: Project) -> Iterator[Finding]:
     for loader in project.loaders:
         uses = [use for use in loader.uses if use.role == TRAIN]
-        if not uses:
+        if not uses or loader.is_shared_out:
             continue
         use = uses[0]
         message = "every process trains on all samples"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.edits import Edit, add_argument
-from retrofit.project.guards import is_guarded
+from retrofit.project.guards import runs_on_one
 from retrofit.project.outputs import BAR, LOGGER, PRINT, TRACK, TRACKER, Output
 from retrofit.project.placement import import_edit
 from retrofit.project.source import Source
@@ -18,6 +18,12 @@ CODE = "RF505"
 NAME = "log-on-every-rank"
 WHY = "Every process writes logs of its own, so curves and lines appear N times."
 HELP = "rd.on_main_process(SummaryWriter, logdir), rd.print_main, tqdm(..., disable=not rd.is_main_process())"
+BAD = """\
+writer = SummaryWriter("log")
+"""
+GOOD = """\
+writer = rd.on_main_process(SummaryWriter, "log")
+"""
 PRINT_IMPORT = "from retrofit.distributed import print_main as print"
 
 
@@ -26,11 +32,11 @@ def find(project: Project) -> Iterator[Finding]:
     logging = False
     for output in project.outputs:
         source = output.scope.source
-        if is_guarded(source, output.call):
+        if runs_on_one(project.analysis, output.scope, output.call):
             continue
         if output.kind == TRACKER:
             yield found(CODE, source, output.call, f"{output.name} on every process", HELP, _on_main(output))
-        elif output.kind == LOGGER and not logging:
+        elif output.kind == LOGGER and not logging and not project.calls_any({"retrofit.distributed.quiet_logging"}):
             logging = True
             _, _, edit = behind_setup(project, "rd.quiet_logging()")
             yield found(CODE, source, output.call, "every process logs", HELP, [edit])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.edits import insert_after
+from retrofit.project.homes import assignments_to
+from retrofit.project.models import Model
 from retrofit.project.placement import after_home
 
 from .finding import Finding, found
@@ -14,10 +17,25 @@ CODE = "RF209"
 NAME = "model-not-wrapped"
 WHY = "Each process changes its own copy of the model by the gradients of its own samples, and the copies drift apart."
 HELP = "model = rd.distribute_model(model), once it is on its device"
+BAD = """\
+model = Net().cuda()
+"""
+GOOD = """\
+model = Net().cuda()
+model = rd.distribute_model(model)
+"""
+
+
+WRAPPERS = {
+    "retrofit.distributed.distribute_model", "retrofit.distributed.wrap_model", "retrofit.distributed.DDPWrapper",
+    "torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel",
+}  # fmt: skip
 
 
 def find(project: Project) -> Iterator[Finding]:
     for model in project.models:
+        if is_wrapped(project, model):
+            continue
         methods = {call.method for call in model.calls} - {"", "forward"}
         place = after_home(project.analysis, model.home, project.paths)
         call = model.calls[0]
@@ -34,3 +52,14 @@ def find(project: Project) -> Iterator[Finding]:
             yield found(CODE, source, statement, message, HELP, refusal=refusal)
             continue
         yield found(CODE, source, statement, message, HELP, edits)
+
+
+def is_wrapped(project: Project, model: Model) -> bool:
+    """Return whether what is called in training is the wrapper."""
+    analysis = project.analysis
+    if any(analysis.named(call.call.func, call.scope) & WRAPPERS for call in model.calls):
+        return True
+    given = [
+        assignment for assignment in assignments_to(analysis, model.home) if isinstance(assignment.value, ast.Call)
+    ]
+    return any(analysis.called(a.value, a.scope) & WRAPPERS for a in given)  # type: ignore[arg-type]

@@ -16,6 +16,12 @@ CODE = "RF003"
 NAME = "not-convertible"
 WHY = "A conversion that trains something else is worse than none."
 HELP = "see the reason; `retrofit rules` explains what would have to change"
+BAD = """\
+optimizer = optim.LBFGS(model.parameters())
+"""
+GOOD = """\
+optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
+"""
 DISTRIBUTED = {
     "torch.distributed.init_process_group", "torch.nn.parallel.DistributedDataParallel", "torch.multiprocessing.spawn",
     "torch.utils.data.distributed.DistributedSampler", "torch.nn.parallel.distributed.DistributedDataParallel",

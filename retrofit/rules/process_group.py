@@ -19,10 +19,23 @@ CODE = "RF605"
 NAME = "process-group-missing"
 WHY = "Without a process group every process is a training of its own, and all of them overwrite each other's files."
 HELP = "add the runtime's flags, join the group right behind the parsing, and leave it at the end"
+BAD = """\
+args = parser.parse_args()
+model = Net().cuda()
+"""
+GOOD = """\
+rd.add_runtime_flags(parser)
+args = parser.parse_args()
+rd.setup_distributed()
+model = Net().cuda()
+"""
+
+
+JOINING = {"retrofit.distributed.setup_distributed", "torch.distributed.init_process_group"}
 
 
 def find(project: Project) -> Iterator[Finding]:
-    if not project.paths:
+    if not project.paths or project.calls_any(JOINING):
         return
     source, statement, edit = behind_setup(project, None)
     edits = [edit, *_cleanup(project)]

@@ -13,13 +13,25 @@ from .process_group import behind_setup
 
 CODE = "RF108"
 NAME = "split-differs-by-rank"
-WHY = "Without a common seed every process splits and shuffles in its own way: a training sample of one is a test "
-"sample of another."
+WHY = (
+    "Without a common seed every process splits and shuffles in its own way: a training sample of one is a test sample "
+    "of another."
+)
 HELP = "rd.share_random_state(), right behind rd.setup_distributed"
+BAD = """\
+train_set, val_set = random_split(dataset, [80, 20])
+"""
+GOOD = """\
+rd.share_random_state()
+train_set, val_set = random_split(dataset, [80, 20])
+"""
+
+
+SEEDING = {"retrofit.distributed.share_random_state", "retrofit.distributed.seed_everything"}
 
 
 def find(project: Project) -> Iterator[Finding]:
-    if not project.paths:
+    if not project.paths or project.calls_any(SEEDING):
         return
     for node, scope in reached_nodes(project.analysis):
         is_seed = isinstance(node, ast.Call) and project.analysis.called(node, scope) & {"torch.manual_seed"}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.edits import insert_before
+from retrofit.project.placement import block_of
 from retrofit.project.reach import reached_nodes
 
 from .finding import Finding, found
@@ -15,6 +16,19 @@ CODE = "RF508"
 NAME = "reread-before-written"
 WHY = "Rank 0 writes the file, the others read it without waiting: they find none, or half of one."
 HELP = "rd.barrier() before it is read"
+BAD = """\
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+    optimizer.step()
+model.load_state_dict(torch.load("best.pt"))
+"""
+GOOD = """\
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+    optimizer.step()
+rd.barrier()
+model.load_state_dict(torch.load("best.pt"))
+"""
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -28,5 +42,9 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         if scope in lines and node.lineno > lines[scope]:
             statement = scope.source.statement(node)
+            block = block_of(scope.source, statement)
+            before = block[: block.index(statement)]
+            if before and "barrier()" in scope.source.segment(before[-1]):
+                continue
             edits = [insert_before(scope.source, statement, ["rd.barrier()"])]
             yield found(CODE, scope.source, node, "a checkpoint of this run is read by all processes", HELP, edits)

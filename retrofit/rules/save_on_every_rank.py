@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from retrofit.project import Project
 from retrofit.project.analysis import Analysis
 from retrofit.project.edits import surround
-from retrofit.project.guards import is_guarded
+from retrofit.project.guards import runs_on_one
 from retrofit.project.outputs import OPEN, SAVE, WRITE, Output, opens_for_writing
 from retrofit.project.values import Item, Member, Result, Value, name_of
 
@@ -18,19 +18,26 @@ CODE = "RF501"
 NAME = "save-on-every-rank"
 WHY = "N processes write one file at the same time: the last one wins, or the file is a mixture of several."
 HELP = "write under `if rd.is_main_process():`, or open rd.path_on_main(path)"
+BAD = """\
+torch.save(model.state_dict(), "model.pt")
+"""
+GOOD = """\
+if rd.is_main_process():
+    torch.save(model.state_dict(), "model.pt")
+"""
 
 
 def find(project: Project) -> Iterator[Finding]:
     for output in project.outputs:
-        source = output.scope.source
-        if output.kind == OPEN and output.call.args and not is_guarded(source, output.call):
-            edits = surround(source, output.call.args[0], "rd.path_on_main(", ")")
-            yield found(CODE, source, output.call, f"{output.name} writes on every process", HELP, edits)
-        elif output.kind in (SAVE, WRITE) and not _into_guarded_file(project.analysis, output):
-            if is_guarded(source, output.call):
-                continue
-            edits = list(project.guards.get(output, ()))
-            yield found(CODE, source, output.call, f"{output.name} writes on every process", HELP, edits)
+        source, call = output.scope.source, output.call
+        if output.kind not in (OPEN, SAVE, WRITE) or runs_on_one(project.analysis, output.scope, call):
+            continue
+        message = f"{output.name} writes on every process"
+        if output.kind != OPEN:
+            if not _into_guarded_file(project.analysis, output):
+                yield found(CODE, source, call, message, HELP, project.guards.get(output, ()))
+        elif call.args and "path_on_main" not in source.segment(call.args[0]):
+            yield found(CODE, source, call, message, HELP, surround(source, call.args[0], "rd.path_on_main(", ")"))
 
 
 def _into_guarded_file(analysis: Analysis, output: Output) -> bool:

@@ -19,6 +19,18 @@ CODE = "RF307"
 NAME = "summed-loss-averaged"
 WHY = "DDP averages gradients over N processes; of a loss that is summed over the samples that leaves 1/N of the step."
 HELP = "(loss * rd.get_world_size()).backward()"
+BAD = """\
+criterion = nn.MSELoss(reduction="sum")
+for images, labels in loader:
+    loss = criterion(model(images), labels)
+    loss.backward()
+"""
+GOOD = """\
+criterion = nn.MSELoss(reduction="sum")
+for images, labels in loader:
+    loss = criterion(model(images), labels)
+    (loss * rd.get_world_size()).backward()
+"""
 MOST_STEPS = 60
 
 
@@ -28,13 +40,13 @@ def find(project: Project) -> Iterator[Finding]:
         assert isinstance(call.func, ast.Attribute)
         if call not in in_paths:
             continue
+        if "get_world_size" in scope.source.segment(call.func.value):
+            continue
         signs = _Signs(project.analysis)
         signs.look(call.func.value, scope)
         if signs.sums and not signs.means:
             edits = surround(scope.source, call.func.value, "(", " * rd.get_world_size())")
             yield found(CODE, scope.source, call, "the loss is a sum over the batch", HELP, edits)
-        elif signs.sums and signs.unsure:
-            continue
 
 
 class _Signs:
@@ -42,7 +54,7 @@ class _Signs:
 
     def __init__(self, analysis: Analysis) -> None:
         self.analysis = analysis
-        self.sums = self.means = self.unsure = False
+        self.sums = self.means = False
         self.seen: set[ast.AST] = set()
 
     def look(self, node: ast.expr, scope: Scope) -> None:

@@ -17,6 +17,12 @@ CODE = "RF207"
 NAME = "wrapper-attribute"
 WHY = "The wrapped model is of another class and has one child, the model itself; its own attributes pass through."
 HELP = "rd.unwrap_model(model)"
+BAD = """\
+content = {"arch": type(model).__name__}
+"""
+GOOD = """\
+content = {"arch": type(rd.unwrap_model(model)).__name__}
+"""
 OF_THE_WRAPPER = {"__class__", "children", "named_children", "modules", "named_modules", "_modules", "__dict__"}
 
 

@@ -22,6 +22,7 @@ from retrofit.convert.additions import additions
 from retrofit.convert.plan import is_converted, plan_conversion
 from retrofit.convert.write import write_all
 from retrofit.project import read_project
+from retrofit.rules import find_all
 
 HERE = Path(__file__).resolve().parent
 CASES = [*SHAPE_CASES, *FEATURE_CASES]
@@ -92,6 +93,7 @@ def test_the_diff_is_the_expected_one(case: Case, tmp_path: Path) -> None:
         diff = convert(folder, case.entry)
         project = read_project(folder / case.entry)
         assert is_converted(project) and not plan_conversion(project).files
+        assert [str(finding) for finding in find_all(project)] == []  # each rule sees that its hazard is gone
     golden = HERE / "golden" / f"{case.name}.diff"
     if os.environ.get("RETROFIT_UPDATE_GOLDEN"):
         golden.write_text(diff, encoding="utf-8")

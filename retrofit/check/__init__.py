@@ -1,0 +1,1 @@
+"""Lists what stands between a training project and several GPUs."""

@@ -1,0 +1,67 @@
+"""`retrofit check`: what stands between a training script and several GPUs. `retrofit rules` explains the codes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+EPILOG = """\
+examples:
+  retrofit check train.py
+  retrofit check train.py --format github        annotations in a workflow
+  retrofit check train.py --format sarif > check.sarif
+
+A comment `# retrofit: ignore[RF103]` on its line takes a finding as intended.
+
+exit status: 0 nothing found, 1 findings, 2 wrong usage
+"""
+FORMAT_NAMES = ("text", "json", "github", "sarif")
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to `commands` (of argparse's add_subparsers)."""
+    parser = commands.add_parser(
+        "check",
+        help="list what stands between a training script and several GPUs",
+        description="Read SCRIPT and the modules that it imports, without running them, and list the hazards.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("path", metavar="SCRIPT", help="the training script")
+    add("--root", metavar="DIR", help="the folder that the script is started from (default: the script's)")
+    add("--format", choices=FORMAT_NAMES, default="text", help="what is printed (default: %(default)s)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out the command and return its exit status."""
+    from retrofit.project import SourceError, read_project
+    from retrofit.rules import find_hazards
+
+    from .formats import FORMATS
+    from .ignores import without_ignored
+
+    path = Path(args.path)
+    if not path.is_file():
+        print(f"retrofit check: error: no script at {args.path}; give the script that trains", file=sys.stderr)
+        return 2
+    try:
+        project = read_project(path, Path(args.root) if args.root else None)
+    except SourceError as error:
+        print(f"retrofit check: error: {error}", file=sys.stderr)
+        return 2
+    for reason in project.modules.unreadable.values():
+        print(f"retrofit check: warning: left out: {reason}", file=sys.stderr)
+    findings = without_ignored(sorted(find_hazards(project), key=lambda finding: finding.place), project.sources)
+    sys.stdout.write(FORMATS[args.format](findings))
+    if args.format == "text":
+        number = len(findings)
+        print(
+            f"{number} finding{'' if number == 1 else 's'} in {args.path}"
+            if number
+            else f"nothing found in {args.path}"
+        )
+    return int(bool(findings))

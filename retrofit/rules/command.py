@@ -1,0 +1,35 @@
+"""`retrofit rules`: what a code means."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to `commands` (of argparse's add_subparsers)."""
+    parser = commands.add_parser(
+        "rules",
+        help="explain the codes of findings",
+        description="List all rules, or explain one: why it matters and what to do.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("code", nargs="?", metavar="CODE", help="a rule's code, RF103 (default: list all)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out the command and return its exit status."""
+    from . import RULES
+    from .documentation import explain
+
+    if args.code is None:
+        for code in sorted(RULES):
+            print(f"{code}  {RULES[code].NAME}")
+        return 0
+    code = args.code.upper()
+    if code not in RULES:
+        print(f"retrofit rules: error: no rule {args.code}; there are {', '.join(sorted(RULES))}", file=sys.stderr)
+        return 2
+    print(explain(code), end="")
+    return 0
