@@ -8,6 +8,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from .guide import NAME, guide
+
 KIT = Path(__file__).resolve().parents[1]
 
 TORCHRUN = """\
@@ -58,6 +60,7 @@ def additions(root: Path, entry: Path, vendor: bool) -> dict[Path, bytes]:
     files = {
         root / "train_torchrun.sh": TORCHRUN.format(**named).encode(),
         root / "train_ddp.sh": DDP.format(**named).encode(),
+        root / NAME: guide(script).encode(),
     }
     launch = root / ".vscode" / "launch.json"
     merged = merge_launch(launch.read_text(encoding="utf-8") if launch.exists() else "", script)

@@ -8,7 +8,10 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .plan import Conversion
 
 EPILOG = """\
 examples:
@@ -56,9 +59,8 @@ def run(args: argparse.Namespace) -> int:
 def _convert(args: argparse.Namespace) -> int:
     from retrofit.project import read_project
 
-    from .additions import additions
     from .plan import is_converted, plan_conversion
-    from .write import undo, write_all
+    from .write import undo
 
     entry = Path(args.path)
     if not entry.is_file():
@@ -73,26 +75,47 @@ def _convert(args: argparse.Namespace) -> int:
         print(f"{args.path} uses the runtime already; nothing to do")
         return 0
     conversion = plan_conversion(project)
-    for finding in conversion.refusals:
-        print(f"{finding.place}: {finding.code} cannot be converted: {finding.refusal}", file=sys.stderr)
-    if conversion.refusals:
-        print("nothing was written", file=sys.stderr)
+    reasons = [f"{finding.place}: {finding.code} {finding.refusal}" for finding in conversion.refusals]
+    reasons += project.modules.unreadable.values()
+    if reasons:
+        print("\n".join([*reasons, f"{args.path} cannot be converted; nothing was written"]), file=sys.stderr)
         return 1
-    for file in conversion.files:
-        sys.stdout.write(_diff(file.source.text, file.text, file.source.name))
-    for finding in conversion.advice:
-        print(f"{finding.place}: {finding.code} {finding.message}\n    help: {finding.help}", file=sys.stderr)
+    _show(conversion)
     if not args.write:
         print("nothing was written; --write writes it", file=sys.stderr)
         return 0
+    _write(args, root, conversion)
+    return 0
+
+
+def _show(conversion: Conversion) -> None:
+    """Print the diff on the standard output, and on the other one why each place is changed, by rule."""
+    from retrofit.rules import RULES
+
+    for file in conversion.files:
+        sys.stdout.write(_diff(file.source.text, file.text, file.source.name))
+    sys.stdout.flush()
+    for code, rule in RULES.items():
+        found = [finding for finding in conversion.findings if finding.code == code]
+        changed = [str(finding.place) for finding in found if finding.edits]
+        if changed:
+            print(f"{code} {rule.NAME}: {', '.join(changed)}", file=sys.stderr)
+        for finding in found:
+            if not finding.edits:
+                print(f"{finding.place}: {code} {finding.message}; left to you: {finding.help}", file=sys.stderr)
+
+
+def _write(args: argparse.Namespace, root: Path, conversion: Conversion) -> None:
+    from .additions import additions
+    from .write import write_all
+
     if not args.force and _is_dirty(root):
         raise ValueError(f"{root} has uncommitted changes; commit them first, or add --force")
     files = {file.path: file.data for file in conversion.files}
-    files.update(additions(root, project.entry.path, vendor=not args.no_vendor))
+    files.update(additions(root, conversion.project.entry.path, vendor=not args.no_vendor))
     write_all(root, files)
     again = shlex.join(["retrofit", "convert", args.path, "--undo"])
-    print(f"wrote {len(files)} files; `{again}` takes it back", file=sys.stderr)
-    return 0
+    print(f"wrote {len(files)} files, read MULTI_GPU.md; `{again}` takes it back", file=sys.stderr)
 
 
 def _diff(before: str, after: str, name: str) -> str:

@@ -45,10 +45,6 @@ class Conversion:
     def refusals(self) -> list[Finding]:
         return [finding for finding in self.findings if finding.refusal]
 
-    @property
-    def advice(self) -> list[Finding]:
-        return [finding for finding in self.findings if not finding.edits and not finding.refusal]
-
 
 def plan_conversion(project: Project) -> Conversion:
     """Return what has to change in a project.

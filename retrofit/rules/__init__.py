@@ -15,7 +15,9 @@ from . import (
     learning_rate,
     loader_not_sharded,
     log_on_every_rank,
+    metric_per_rank,
     model_not_wrapped,
+    no_map_location,
     not_convertible,
     process_group,
     random_state,
@@ -49,6 +51,8 @@ RULES = {
         setup_race,
         save_on_every_rank,
         reread,
+        no_map_location,
+        metric_per_rank,
         log_on_every_rank,
     )
 }

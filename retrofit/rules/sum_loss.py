@@ -38,15 +38,19 @@ def find(project: Project) -> Iterator[Finding]:
     in_paths = {path.frames[0].node for path in project.paths}
     for call, scope in backward_calls(project.analysis):
         assert isinstance(call.func, ast.Attribute)
-        if call not in in_paths:
+        if call not in in_paths or "get_world_size" in scope.source.segment(call.func.value):
             continue
-        if "get_world_size" in scope.source.segment(call.func.value):
-            continue
-        signs = _Signs(project.analysis)
-        signs.look(call.func.value, scope)
-        if signs.sums and not signs.means:
+        if is_summed(project, call, scope):
             edits = surround(scope.source, call.func.value, "(", " * rd.get_world_size())")
             yield found(CODE, scope.source, call, "the loss is a sum over the batch", HELP, edits)
+
+
+def is_summed(project: Project, backward: ast.Call, scope: Scope) -> bool:
+    """Return whether what a backward call starts from is made of sums over the batch only."""
+    assert isinstance(backward.func, ast.Attribute)
+    signs = _Signs(project.analysis)
+    signs.look(backward.func.value, scope)
+    return signs.sums and not signs.means
 
 
 class _Signs:

@@ -75,6 +75,7 @@ def test_write_adds_the_runtime_and_the_scripts_and_undo_takes_all_back(
     before = files_in(script.parent)
     assert main(["convert", str(script), "--write"]) == 0
     after = files_in(script.parent)
+    assert "`python train it.py ARGUMENTS`" in after["MULTI_GPU.md"].decode()
     assert {"train_torchrun.sh", "train_ddp.sh", ".vscode/launch.json", "retrofit/distributed/parallel.py"} <= set(
         after
     )
@@ -199,6 +200,13 @@ def test_what_cannot_be_read_is_an_error(
         (tmp_path / name).write_text(text)
     assert main(["convert", str(tmp_path / name)]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_module_that_cannot_be_read_stops_the_conversion(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script.with_name("old.py").write_text("print 'x'\n")
+    script.write_text("import old\n" + SCRIPT)
+    assert main(["convert", str(script), "--write"]) == 1
+    assert "old.py:1: Python 2 syntax" in capsys.readouterr().err
 
 
 def test_there_is_nothing_to_undo(script: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,6 +73,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
         and not skip & set(path.relative_to(folder).parts)
         and "tfevents" not in path.name
         and path.suffix not in (".py", ".sh")
+        and path.name != "MULTI_GPU.md"
     }
 
 

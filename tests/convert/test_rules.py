@@ -33,6 +33,7 @@ class Net(nn.Linear):
 
 
 parser = argparse.ArgumentParser()
+total = 0
 dataset = TensorDataset(torch.randn(100, 4), torch.randn(100, 2))
 """
 # What an example does not say itself, done well: (a word of it, the lines).

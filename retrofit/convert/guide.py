@@ -1,0 +1,34 @@
+"""MULTI_GPU.md: the commands for one converted project."""
+
+from __future__ import annotations
+
+NAME = "MULTI_GPU.md"
+PAGE = """\
+# Training on several GPUs
+
+| To | Run |
+|---|---|
+| train on every GPU of this machine | `bash train_torchrun.sh ARGUMENTS` |
+| train on two of them | `CUDA_VISIBLE_DEVICES=0,1 bash train_torchrun.sh ARGUMENTS` |
+| train on one GPU, as before | `python {entry} ARGUMENTS` |
+| try it without a GPU, in two processes | `CUDA_VISIBLE_DEVICES= NPROC_PER_NODE=2 bash train_torchrun.sh ARGUMENTS` |
+| debug | "Debug DDP Training" in VS Code |
+| prove that it is the same training | `retrofit verify {entry} -- ARGUMENTS` |
+| take the conversion back | `retrofit convert {entry} --undo` |
+
+ARGUMENTS are those of {entry}.
+
+**Batch size.** It counts samples per process, and the learning rate follows (linear rule; `RETROFIT_LR_SCALE=sqrt` or
+`none`). With `RETROFIT_BATCH=global` it counts all processes together: the same batch, the same rate, the same
+training as on one GPU.
+
+**BatchNorm** takes its statistics over all processes. `RETROFIT_BATCHNORM=local` is faster and another training.
+
+**Evaluation** runs in full on every process, so that all of them take the same decisions. Only the first process
+prints and writes files; a loss that is printed while training is that of its own share.
+"""
+
+
+def guide(entry: str) -> str:
+    """Return the page for the script `entry`, a path from the project's folder."""
+    return PAGE.format(entry=entry)

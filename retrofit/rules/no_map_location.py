@@ -1,0 +1,38 @@
+"""RF503 no-map-location: a checkpoint goes to the GPU that it was saved from."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.calls import argument_for
+from retrofit.project.edits import add_argument
+from retrofit.project.reach import reached_nodes
+
+from .finding import Finding, found
+
+CODE = "RF503"
+NAME = "no-map-location"
+WHY = "Every process loads the checkpoint onto GPU 0, where rank 0 saved it from, and GPU 0 runs out of memory."
+HELP = "torch.load(path, map_location=rd.get_device())"
+BAD = """\
+model.load_state_dict(torch.load("model.pt"))
+"""
+GOOD = """\
+model.load_state_dict(torch.load("model.pt", map_location=rd.get_device()))
+"""
+
+
+def find(project: Project) -> Iterator[Finding]:
+    for node, scope in reached_nodes(project.analysis):
+        if not isinstance(node, ast.Call) or "torch.load" not in project.analysis.called(node, scope):
+            continue
+        if argument_for(node, ["f", "map_location"], "map_location") is None and not _is_unclear(node):
+            edits = add_argument(scope.source, node, "map_location=rd.get_device()")
+            yield found(CODE, scope.source, node, "every process loads onto the GPU it was saved from", HELP, edits)
+
+
+def _is_unclear(call: ast.Call) -> bool:
+    """Return whether arguments that cannot be seen may hold a map_location."""
+    return any(keyword.arg is None for keyword in call.keywords) or any(isinstance(a, ast.Starred) for a in call.args)
