@@ -25,7 +25,8 @@ training as on one GPU.
 **BatchNorm** takes its statistics over all processes. `RETROFIT_BATCHNORM=local` is faster and another training.
 
 **Evaluation** runs in full on every process, so that all of them take the same decisions. Only the first process
-prints and writes files; a loss that is printed while training is that of its own share.
+prints and writes files. A training loss that is read with `loss.item()` is the mean over all processes; other figures
+of the training loop are those of the first process's share.
 """
 
 

@@ -91,6 +91,8 @@ def _kind(name: str, call: ast.Call) -> str:
         return TRACK
     if name in PROGRESS_BARS:
         return BAR
+    if name == "logging.basicConfig" and path_of(call) is not None:
+        return OPEN
     if name in LOGGERS:
         return LOGGER
     if name == "print":
@@ -98,6 +100,12 @@ def _kind(name: str, call: ast.Call) -> str:
     if name in ("open", "io.open", "codecs.open", "gzip.open", "h5py.File") and opens_for_writing(call):
         return OPEN
     return OPEN if name in ("logging.FileHandler", "logging.handlers.RotatingFileHandler") else ""
+
+
+def path_of(call: ast.Call) -> ast.expr | None:
+    """Return the expression of the path in a call that opens a file."""
+    named = next((keyword.value for keyword in call.keywords if keyword.arg in ("filename", "file", "path")), None)
+    return named if named is not None else call.args[0] if call.args else None
 
 
 def opens_for_writing(call: ast.Call) -> bool:

@@ -9,7 +9,7 @@ from retrofit.project import Project
 from retrofit.project.analysis import Analysis
 from retrofit.project.edits import surround
 from retrofit.project.guards import runs_on_one
-from retrofit.project.outputs import OPEN, SAVE, WRITE, Output, opens_for_writing
+from retrofit.project.outputs import OPEN, SAVE, WRITE, Output, opens_for_writing, path_of
 from retrofit.project.values import Item, Member, Result, Value, name_of
 
 from .finding import Finding, found
@@ -36,8 +36,10 @@ def find(project: Project) -> Iterator[Finding]:
         if output.kind != OPEN:
             if not _into_guarded_file(project.analysis, output):
                 yield found(CODE, source, call, message, HELP, project.guards.get(output, ()))
-        elif call.args and "path_on_main" not in source.segment(call.args[0]):
-            yield found(CODE, source, call, message, HELP, surround(source, call.args[0], "rd.path_on_main(", ")"))
+            continue
+        path = path_of(call)
+        if path is not None and "path_on_main" not in source.segment(path):
+            yield found(CODE, source, call, message, HELP, surround(source, path, "rd.path_on_main(", ")"))
 
 
 def _into_guarded_file(analysis: Analysis, output: Output) -> bool:
