@@ -6,7 +6,8 @@ import ast
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from .calls import CallSite, argument_for, attribute_assignments, body_of, default_of, is_property, returns_of
+from .calls import CallSite, argument_for, body_of, default_of, is_method, is_property, returns_of
+from .classes import Classes
 from .modules import Modules
 from .scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, parameters
 from .source import Source
@@ -48,8 +49,7 @@ class Analysis:
             scope, scopes = build_scopes(source)
             self.module_scopes[source] = scope
             self.scope_of_node.update(scopes)
-        self._classes: list[Scope] | None = None
-        self._attributes: dict[Scope, dict[str, list[tuple[Binding, Scope]]]] = {}
+        self.classes = Classes(self)
         self._memo: dict[object, Values] = {}
         self._open: dict[object, int] = {}
         self._lowest_cut = MOST_DEPTH
@@ -93,50 +93,6 @@ class Analysis:
         """Return the full names of the functions outside the project that a call can run."""
         values = self.evaluate(call.func, scope)
         return {name_of(value) for value in values if isinstance(value, (External, Member))} - {""}
-
-    def bases(self, class_scope: Scope) -> set[str]:
-        """Return the full names of the classes outside the project that a class is derived from."""
-        found: set[str] = set()
-        for scope in self.mro(class_scope):
-            assert isinstance(scope.node, ast.ClassDef)
-            for base in scope.node.bases:
-                found |= self.named(base, scope.parent or scope)
-        return found
-
-    def mro(self, class_scope: Scope) -> list[Scope]:
-        """Return a class and the classes of the project that it is derived from, nearest first."""
-        found, waiting = [], [class_scope]
-        while waiting:
-            scope = waiting.pop(0)
-            if scope in found or not isinstance(scope.node, ast.ClassDef):
-                continue
-            found.append(scope)
-            for base in scope.node.bases:
-                for value in self.evaluate(base, scope.parent or scope):
-                    if isinstance(value, LocalClass):
-                        waiting.append(value.scope)
-        return found
-
-    def method(self, class_scope: Scope, name: str) -> LocalFunction | None:
-        for scope in self.mro(class_scope):
-            found = self._own_method(scope, name)
-            if found is not None:
-                return LocalFunction(found.node, found.scope, class_scope)
-        return None
-
-    def _own_method(self, class_scope: Scope, name: str) -> LocalFunction | None:
-        for binding in class_scope.bindings.get(name, []):
-            if binding.kind == "definition" and isinstance(binding.node, FUNCTIONS):
-                return LocalFunction(binding.node, self.scope_of_node[binding.node], class_scope)
-        return None
-
-    def attribute_bindings(self, class_scope: Scope, name: str) -> list[tuple[Binding, Scope]]:
-        """Return what gives `self.name` its values: assignments in methods and in the class, with their scopes."""
-        found: list[tuple[Binding, Scope]] = []
-        for scope in self.mro(class_scope):
-            found += self.attributes_of(scope).get(name, [])
-            found += [(binding, scope) for binding in scope.bindings.get(name, []) if binding.kind == "value"]
-        return found
 
     # How.
 
@@ -235,23 +191,16 @@ class Analysis:
         function = scope.node
         assert isinstance(function, FUNCTIONS)
         names = parameters(function)
-        is_method = self.is_method(scope)
-        if is_method and names and name == names[0]:
+        has_receiver = is_method(scope)
+        if has_receiver and names and name == names[0]:
             assert scope.parent is not None
             return frozenset([Instance(scope.parent)])
         found: set[Value] = set()
         for site in self.callers(function):
-            argument = argument_for(site.call, names[1:] if is_method else names, name)
+            argument = argument_for(site.call, names[1:] if has_receiver else names, name)
             found |= self.evaluate(argument, site.scope)
         default = default_of(function, name)
         return frozenset(found | self.evaluate(default, scope.parent or scope))
-
-    def is_method(self, scope: Scope) -> bool:
-        node, parent = scope.node, scope.parent
-        if parent is None or not isinstance(parent.node, ast.ClassDef) or isinstance(node, ast.Lambda):
-            return False
-        decorators = {part.id for part in node.decorator_list if isinstance(part, ast.Name)}  # type: ignore[union-attr]
-        return "staticmethod" not in decorators
 
     def _of_attribute(self, node: ast.Attribute, scope: Scope) -> Values:
         if isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name) and node.value.func.id == "super":
@@ -263,8 +212,8 @@ class Analysis:
 
     def _of_super(self, name: str, scope: Scope) -> Values:
         own = scope.enclosing_class()
-        for parent in self.mro(own)[1:] if own else []:
-            method = self.method(parent, name)
+        for parent in self.classes.mro(own)[1:] if own else []:
+            method = self.classes.method(parent, name)
             if method is not None:
                 return frozenset([LocalFunction(method.node, method.scope, own)])
         return NOTHING
@@ -287,14 +236,14 @@ class Analysis:
         return NOTHING
 
     def _of_own_attribute(self, base: Instance | LocalClass, name: str) -> Values:
-        method = self.method(base.scope, name)
+        method = self.classes.method(base.scope, name)
         if method is not None:
             if is_property(method.node):
                 return self._returned(method)
             return frozenset([method, *self._overrides(base, name)])
 
         def compute() -> Values:
-            found = self.attribute_bindings(base.scope, name)
+            found = self.classes.attribute_bindings(base.scope, name)
             return frozenset().union(*(self._of_binding(binding, scope) for binding, scope in found))
 
         values = self._once((base.scope, name, "attribute"), compute)
@@ -304,12 +253,12 @@ class Analysis:
         """Return the methods that `self.name()` can run in objects of derived classes."""
         if not isinstance(base, Instance) or base.call is not None:
             return []
-        return [method for scope in self._derived(base.scope) for method in [self._own_method(scope, name)] if method]
-
-    def _derived(self, class_scope: Scope) -> list[Scope]:
-        if self._classes is None:
-            self._classes = [scope for scope in self.scopes() if isinstance(scope.node, ast.ClassDef)]
-        return [scope for scope in self._classes if scope is not class_scope and class_scope in self.mro(scope)]
+        return [
+            method
+            for scope in self.classes.derived(base.scope)
+            for method in [self.classes.own_method(scope, name)]
+            if method
+        ]
 
     def _of_call(self, node: ast.Call, scope: Scope) -> Values:
         found: set[Value] = set()
@@ -422,16 +371,6 @@ class Analysis:
         values = self.evaluate(node, scope)
         return self._at(frozenset().union(*(self._entry(value, None) for value in values)), path)
 
-    def attributes_of(self, class_scope: Scope) -> dict[str, list[tuple[Binding, Scope]]]:
-        if class_scope not in self._attributes:
-            found: dict[str, list[tuple[Binding, Scope]]] = defaultdict(list)
-            for scope in class_scope.walk():
-                if scope.is_function and scope.enclosing_class() is class_scope:
-                    for binding in attribute_assignments(scope):
-                        found[binding.name].append((binding, scope))
-            self._attributes[class_scope] = found
-        return self._attributes[class_scope]
-
     def _index_calls(self) -> None:
         """Find who calls which function: first without arguments that are functions themselves, then with them."""
         sites = [
@@ -455,8 +394,8 @@ class Analysis:
             if isinstance(value, LocalFunction):
                 found.append(value)
             elif isinstance(value, LocalClass):
-                found += [method for method in [self.method(value.scope, "__init__")] if method]
+                found += [method for method in [self.classes.method(value.scope, "__init__")] if method]
             elif isinstance(value, Instance):
                 names = ("__call__", "forward")
-                found += [method for method in (self.method(value.scope, name) for name in names) if method]
+                found += [method for method in (self.classes.method(value.scope, name) for name in names) if method]
         return found

@@ -88,3 +88,13 @@ def body_of(node: ast.AST) -> list[ast.AST]:
     if isinstance(node, ast.Lambda):
         return [node.body]
     return list(getattr(node, "body", []))
+
+
+def is_method(scope: Scope) -> bool:
+    """Return whether a function's first parameter is the object, or the class, that it belongs to."""
+    node, parent = scope.node, scope.parent
+    if parent is None or not isinstance(parent.node, ast.ClassDef):
+        return False
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    return "staticmethod" not in {part.id for part in node.decorator_list if isinstance(part, ast.Name)}

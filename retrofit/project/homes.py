@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from .analysis import SELF_FUNCTIONS, SELF_METHODS, Analysis
-from .calls import argument_for, default_of
+from .calls import argument_for, default_of, is_method
 from .scopes import FUNCTIONS, Binding, Scope, own_nodes, parameters
 from .values import Display, Instance, LocalClass, LocalFunction, LocalModule
 
@@ -126,7 +126,7 @@ def assignments_to(analysis: Analysis, home: Home) -> list[Assignment]:
 
 def _bindings(analysis: Analysis, home: Home) -> list[tuple[Binding, Scope]]:
     if home.is_attribute:
-        return analysis.attribute_bindings(home.scope, home.name)
+        return analysis.classes.attribute_bindings(home.scope, home.name)
     found = []
     for scope in home.scope.module.walk():
         if scope is home.scope or scope.outer_names.get(home.name) is home.scope:
@@ -254,7 +254,7 @@ class _Trace:
         function = scope.node
         assert isinstance(function, FUNCTIONS)
         names = parameters(function)
-        if self.analysis.is_method(scope):
+        if is_method(scope):
             names = names[1:]
         found: set[Home] = set()
         for site in self.analysis.callers(function):
@@ -284,14 +284,18 @@ class _Trace:
         return self._once((class_scope, f"self.{name}"), lambda: self._from_assignments(class_scope, name))
 
     def _from_assignments(self, class_scope: Scope, name: str) -> set[Home]:
-        bindings = self.analysis.attribute_bindings(class_scope, name)
+        bindings = self.analysis.classes.attribute_bindings(class_scope, name)
         if not bindings:
             return set()
         inner = self._behind(bindings)
         if inner:
             return inner
         owner = next(
-            (scope for scope in self.analysis.mro(class_scope) if name in self.analysis.attributes_of(scope)),
+            (
+                scope
+                for scope in self.analysis.classes.mro(class_scope)
+                if name in self.analysis.classes.attributes_of(scope)
+            ),
             class_scope,
         )
         return {Home(owner, name, True)}

@@ -102,7 +102,7 @@ def loaders_in(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ast.exp
 def is_loader(analysis: Analysis, value: Value) -> bool:
     if isinstance(value, Result):
         return value.maker in LOADER or value.maker in SHARDED
-    return isinstance(value, Instance) and bool(analysis.bases(value.scope) & set(LOADER))
+    return isinstance(value, Instance) and bool(analysis.classes.bases(value.scope) & set(LOADER))
 
 
 def is_shared_out(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:

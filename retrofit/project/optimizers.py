@@ -131,5 +131,5 @@ def is_module(analysis: Analysis, value: Value) -> bool:
     """Return whether a value is a torch.nn.Module of a class of the project."""
     return isinstance(value, Instance) and any(
         name.startswith(("torch.nn.", "torchvision.models.")) or name.endswith(".Module")
-        for name in analysis.bases(value.scope)
+        for name in analysis.classes.bases(value.scope)
     )

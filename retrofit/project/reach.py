@@ -68,7 +68,7 @@ def _referred_to(analysis: Analysis, node: ast.AST, scope: Scope, methods: dict[
                 yield value.scope
             elif isinstance(value, LocalClass):
                 for method in ("__init__", "__call__", "forward", "__getitem__", "__len__", "__iter__"):
-                    found = analysis.method(value.scope, method)
+                    found = analysis.classes.method(value.scope, method)
                     if found is not None:
                         yield found.scope
         if isinstance(node, ast.Attribute):

@@ -21,6 +21,7 @@ class Lines(IterableDataset):
     def __iter__(self):
         return iter(open("data.txt"))
 
+
 loader = DataLoader(Lines(), batch_size=8)
 """
 GOOD = """\
@@ -30,6 +31,7 @@ class Lines(Dataset):
 
     def __getitem__(self, index):
         return self.lines[index]
+
 
 loader = DataLoader(Lines(), batch_size=8)
 """
@@ -45,7 +47,7 @@ def find(project: Project) -> Iterator[Finding]:
             scope = analysis.scope_at(source, call)
             dataset = argument_for(call, ["dataset"], "dataset")
             values = analysis.evaluate(dataset, scope)
-            if any(isinstance(v, Instance) and _is_iterable(analysis.bases(v.scope)) for v in values):
+            if any(isinstance(v, Instance) and _is_iterable(analysis.classes.bases(v.scope)) for v in values):
                 refusal = "an IterableDataset has its order inside it and must share itself out"
                 yield found(CODE, source, call, "the stream is read by every process", HELP, refusal=refusal)
             batches = argument_for(call, [], "batch_sampler")

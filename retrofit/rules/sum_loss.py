@@ -90,7 +90,7 @@ class _Signs:
                 for returned in returns_of(value.node):
                     self.look(returned, value.scope)
             elif isinstance(value, Instance):
-                method = self.analysis.method(value.scope, "forward")
+                method = self.analysis.classes.method(value.scope, "forward")
                 for returned in returns_of(method.node) if method else []:
                     self.look(returned, method.scope)  # type: ignore[union-attr]
             elif isinstance(value, Result) and value.maker.startswith("torch.nn."):
