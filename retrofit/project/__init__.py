@@ -66,6 +66,11 @@ class Project:
         return list(reachable_from_loops(self.analysis, self.paths))
 
     @cached_property
+    def in_batches(self) -> list[tuple[ast.AST, Scope]]:
+        """Every node that is run for a batch of the training, with the scope it stands in."""
+        return list(reachable_from_loops(self.analysis, self.paths, innermost=True))
+
+    @cached_property
     def parsings(self) -> list[Parsing]:
         return find_parsings(self.analysis)
 

@@ -49,12 +49,17 @@ def find_models(analysis: Analysis, paths: list[Path], optimizers: list[Optimize
     return [model for model in models.values() if not _is_part(analysis, model.home, set(models))]
 
 
-def reachable_from_loops(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[ast.AST, Scope]]:
-    """Yield every node that the training loops run, in functions that they call too."""
+def reachable_from_loops(
+    analysis: Analysis, paths: list[Path], innermost: bool = False
+) -> Iterator[tuple[ast.AST, Scope]]:
+    """Yield every node that the training loops run, in functions that they call too.
+
+    An epoch with its evaluation, or with `innermost` what is done for each batch.
+    """
     seen: set[ast.AST] = set()
     waiting: list[tuple[ast.AST, Scope]] = []
     for path in paths:
-        loop, frame = path.loops[-1]
+        loop, frame = path.loops[0 if innermost else -1]
         waiting.append((loop, frame.scope))
     while waiting:
         root, scope = waiting.pop()

@@ -10,19 +10,20 @@ from pathlib import Path
 from .source import Source, SourceError, read_source
 
 MOST_FILES = 500
+MARKS = (".git", "setup.py", "pyproject.toml", "setup.cfg")  # of the top of a repository
 
 
 class Modules:
     """The entry script and the local modules that it can reach by import, by dotted name.
 
     A name is looked for beside the entry script first, as Python does, then in `root`, the folder that scripts in
-    subfolders are started from. What is found in neither is somebody else's package. A module that cannot be read is
-    kept in `unreadable`, with the reason.
+    subfolders are started from, then in the folders above up to the top of the repository. What is found nowhere is
+    somebody else's package. A module that cannot be read is kept in `unreadable`, with the reason.
     """
 
     def __init__(self, entry: Path, root: Path) -> None:
         self.entry_path, self.root = entry, root
-        self.folders = list(dict.fromkeys([entry.parent, root]))
+        self.folders = list(dict.fromkeys([entry.parent, root, *_folders_above(entry)]))
         self.sources: dict[Path, Source] = {}
         self.unreadable: dict[Path, str] = {}
         self._known: dict[tuple[str, Path | None], Path | None] = {}
@@ -81,6 +82,16 @@ class Modules:
             folders = [folder] if folder else self.folders
             self._known[key] = next((path for base in folders for path in _candidates(base, dotted)), None)
         return self._known[key]
+
+
+def _folders_above(entry: Path) -> list[Path]:
+    """Return the folders above a script up to that of its repository, where packages of its own can lie."""
+    found = []
+    for folder in list(entry.parents)[1:5]:
+        found.append(folder)
+        if any((folder / mark).exists() for mark in MARKS):
+            return found
+    return []
 
 
 def _candidates(base: Path, dotted: str) -> Iterator[Path]:

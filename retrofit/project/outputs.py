@@ -14,11 +14,12 @@ from .values import LocalFunction
 
 # Functions that write, by their full name.
 WRITERS = {
-    "torch.save", "numpy.save", "numpy.savez", "numpy.savez_compressed", "numpy.savetxt", "json.dump", "pickle.dump",
-    "yaml.dump", "yaml.safe_dump", "matplotlib.pyplot.savefig", "torchvision.utils.save_image", "cv2.imwrite",
-    "imageio.imwrite", "imageio.imsave", "imageio.mimsave", "skimage.io.imsave", "scipy.misc.imsave",
-    "scipy.io.savemat", "joblib.dump", "dill.dump", "torchvision.io.write_png", "torchvision.io.write_jpeg",
-    "torch.jit.save", "torch.onnx.export", "soundfile.write", "torchaudio.save",
+    "torch.save", "numpy.save", "numpy.savez", "numpy.savez_compressed", "numpy.savetxt", "json.dump",
+    "pickle.dump", "yaml.dump", "yaml.safe_dump", "matplotlib.pyplot.savefig", "torchvision.utils.save_image",
+    "cv2.imwrite", "imageio.imwrite", "imageio.imsave", "imageio.mimsave", "skimage.io.imsave",
+    "scipy.misc.imsave", "scipy.io.savemat", "joblib.dump", "dill.dump", "torchvision.io.write_png",
+    "torchvision.io.write_jpeg", "logging.config.dictConfig", "logging.config.fileConfig", "torch.jit.save",
+    "torch.onnx.export", "soundfile.write", "torchaudio.save",
 }  # fmt: skip
 # Functions that change folders and files.
 FILE_CHANGERS = {
@@ -41,7 +42,7 @@ TRACKERS = {
 }  # fmt: skip
 TRACKER_CALLS = {"wandb.log", "wandb.finish", "wandb.save", "wandb.watch", "mlflow.log_metric", "mlflow.log_param"}
 PROGRESS_BARS = {"tqdm.tqdm", "tqdm.trange", "tqdm.auto.tqdm", "tqdm.auto.trange", "tqdm.notebook.tqdm"}
-LOGGERS = {"logging.basicConfig", "logging.config.dictConfig", "logging.StreamHandler"}
+LOGGERS = {"logging.basicConfig", "logging.StreamHandler"}
 SAVE, WRITE, FOLDER, OPEN, TRACKER, TRACK, PRINT, BAR, LOGGER = (
     "save", "write", "folder", "open", "tracker", "track", "print", "bar", "logger",
 )  # fmt: skip

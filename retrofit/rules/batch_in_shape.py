@@ -39,7 +39,7 @@ def find(project: Project) -> Iterator[Finding]:
     sizes = _batch_sizes(project)
     if not sizes:
         return
-    for node, scope in project.in_loops:
+    for node, scope in project.in_batches:
         if not isinstance(node, ast.Call) or _name(node) not in SHAPED:
             continue
         for part in [inner for argument in node.args for inner in ast.walk(argument)]:

@@ -30,7 +30,7 @@ PRODUCTS = {"torch.matmul", "torch.mm", "torch.cdist"}
 
 def find(project: Project) -> Iterator[Finding]:
     seen = set()
-    for node, scope in project.in_loops:
+    for node, scope in project.in_batches:
         pair = _pair(project, node, scope)
         if pair and pair[0] == pair[1] and node not in seen:
             seen.add(node)
