@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
 
 from .analysis import Analysis
 from .edits import Edit, EditConflict, add_condition, put_under
@@ -15,6 +17,7 @@ from .source import Source
 from .values import LocalFunction
 
 ON_MAIN = "retrofit.distributed.on_main_process"
+LOOKING = {"len", "min", "max", "abs", "int", "float", "str", "bool", "isinstance", "hasattr", "getattr", "any", "all"}
 CONDITION = "rd.is_main_process()"
 GUARDED_KINDS = {SAVE, WRITE, FOLDER, TRACK}
 
@@ -40,7 +43,8 @@ def find_guards(analysis: Analysis, outputs: list[Output]) -> dict[Output, tuple
         if statement in done:
             continue
         source = of_statement[0].scope.source
-        group, changes = _group(source, statement, set(by_statement), printing)
+        harmless = partial(_is_harmless, analysis, of_statement[0].scope)
+        group, changes = _group(source, statement, set(by_statement), printing, harmless)
         done |= set(group)
         for member in group:
             for output in by_statement.get(member, []):
@@ -82,7 +86,11 @@ def is_guarded(source: Source, node: ast.AST) -> bool:
 
 
 def _group(
-    source: Source, statement: ast.stmt, guarded: set[ast.stmt], printing: set[ast.stmt]
+    source: Source,
+    statement: ast.stmt,
+    guarded: set[ast.stmt],
+    printing: set[ast.stmt],
+    is_harmless: Callable[[ast.expr], bool],
 ) -> tuple[list[ast.stmt], list[Edit]]:
     """Return the statements that are guarded together with `statement`, and how."""
     block = block_of(source, statement)
@@ -90,7 +98,8 @@ def _group(
     is_plain_if = isinstance(parent, ast.If) and block is parent.body and not parent.orelse
     if is_plain_if and not is_main_guard(parent) and all(m in guarded or m in printing for m in block):
         assert isinstance(parent, ast.If)
-        return block, add_condition(source, parent, CONDITION)
+        if is_harmless(parent.test):
+            return block, add_condition(source, parent, CONDITION)
     position = block.index(statement)
     last = position
     while last + 1 < len(block) and block[last + 1] in guarded:
@@ -100,6 +109,16 @@ def _group(
         return group, put_under(source, group, f"if {CONDITION}:")
     except EditConflict:
         return [statement], _inline(source, statement)
+
+
+def _is_harmless(analysis: Analysis, scope: Scope, test: ast.expr) -> bool:
+    """Return whether the other processes may leave a test out: it only looks, and runs nothing of the project."""
+    calls = [part for part in ast.walk(test) if isinstance(part, ast.Call)]
+    return all(_only_looks(analysis.called(call, scope)) for call in calls)
+
+
+def _only_looks(names: set[str]) -> bool:
+    return bool(names) and all(name in LOOKING or name.startswith("os.path.") for name in names)
 
 
 def _inline(source: Source, statement: ast.stmt) -> list[Edit]:

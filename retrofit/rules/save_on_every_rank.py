@@ -34,12 +34,23 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         message = f"{output.name} writes on every process"
         if output.kind != OPEN:
-            if not _into_guarded_file(project.analysis, output):
-                yield found(CODE, source, call, message, HELP, project.guards.get(output, ()))
+            if _into_guarded_file(project.analysis, output):
+                continue
+            if _runs_model(project, output):
+                refusal = "the model runs inside a statement that writes; put its output into a variable before that"
+                yield found(CODE, source, call, message, HELP, refusal=refusal)
+                continue
+            yield found(CODE, source, call, message, HELP, project.guards.get(output, ()))
             continue
         path = path_of(call)
         if path is not None and "path_on_main" not in source.segment(path):
             yield found(CODE, source, call, message, HELP, surround(source, path, "rd.path_on_main(", ")"))
+
+
+def _runs_model(project: Project, output: Output) -> bool:
+    """Return whether one process alone would run a model, which waits for the others."""
+    calls = {call.call for model in project.models for call in model.calls}
+    return any(part in calls for part in ast.walk(output.call))
 
 
 def _into_guarded_file(analysis: Analysis, output: Output) -> bool:

@@ -25,6 +25,9 @@ content = {"arch": type(rd.unwrap_model(model)).__name__}
 """
 OF_THE_WRAPPER = {"__class__", "children", "named_children", "modules", "named_modules", "_modules", "__dict__"}
 
+# These run the model, on one process alone.
+RUN_IT = {"torch.onnx.export", "torch.jit.trace", "thop.profile", "torchsummary.summary", "torchinfo.summary"}
+
 
 def find(project: Project) -> Iterator[Finding]:
     homes = {model.home for model in project.models}
@@ -36,9 +39,12 @@ def find(project: Project) -> Iterator[Finding]:
 
 
 def _asked(project: Project, node: ast.AST, scope: Scope) -> ast.expr | None:
-    """Return the expression of the model in `type(model)`, `model.__class__`, `model.children()`."""
+    """Return the expression of the model in `type(model)`, `model.children()`, `writer.add_graph(model, x)`."""
     if isinstance(node, ast.Attribute) and node.attr in OF_THE_WRAPPER:
         return node.value
-    if isinstance(node, ast.Call) and len(node.args) == 1 and project.analysis.called(node, scope) == {"type"}:
-        return node.args[0]
+    if isinstance(node, ast.Call) and node.args:
+        names = project.analysis.called(node, scope)
+        is_method = isinstance(node.func, ast.Attribute) and node.func.attr == "add_graph"
+        if is_method or names & RUN_IT or (names == {"type"} and len(node.args) == 1):
+            return node.args[0]
     return None

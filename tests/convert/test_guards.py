@@ -1,0 +1,78 @@
+"""What one process does alone must not hold up the others: no model and no evaluation runs on rank 0 only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from retrofit.convert.plan import Conversion, plan_conversion
+from retrofit.project import read_project
+
+SCRIPT = """\
+import os
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.tensorboard import SummaryWriter
+from torchvision.utils import save_image
+
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(16, 3)), 4, shuffle=True)
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+writer = SummaryWriter("log")
+best = 9.0
+
+
+def test():
+    return model(torch.ones(1, 3)).item()
+
+
+for epoch in range(2):
+    for (x,) in loader:
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+    LINES
+"""
+
+
+def conversion_of(folder: Path, *lines: str) -> Conversion:
+    (folder / "train.py").write_text(SCRIPT.replace("    LINES\n", "".join(f"    {line}\n" for line in lines)))
+    return plan_conversion(read_project(folder / "train.py"))
+
+
+def lines_of(conversion: Conversion) -> list[str]:
+    (file,) = conversion.files
+    return [line.strip() for line in file.text.splitlines()]
+
+
+def test_an_evaluation_in_a_test_still_runs_everywhere(tmp_path: Path) -> None:
+    conversion = conversion_of(tmp_path, "if test() < best:", "    torch.save(model.state_dict(), 'best.pt')")
+    position = lines_of(conversion).index("if test() < best:")
+    assert lines_of(conversion)[position + 1 : position + 3] == [
+        "if rd.is_main_process():",
+        "torch.save(model.state_dict(), 'best.pt')",
+    ]
+
+
+def test_a_test_that_only_looks_gets_the_condition(tmp_path: Path) -> None:
+    conversion = conversion_of(tmp_path, "if not os.path.exists('out'):", "    os.makedirs('out')")
+    assert "if rd.is_main_process() and not os.path.exists('out'):" in lines_of(conversion)
+
+
+def test_a_model_that_runs_inside_a_statement_that_writes_is_refused(tmp_path: Path) -> None:
+    conversion = conversion_of(tmp_path, "save_image(model(torch.ones(1, 3)), 'sample.png')")
+    (refusal,) = conversion.refusals
+    assert refusal.refusal.startswith("the model runs inside a statement that writes; put its output into a variable")
+    assert refusal.place.line == 25
+
+
+def test_a_writer_that_runs_the_model_gets_the_model_itself(tmp_path: Path) -> None:
+    conversion = conversion_of(tmp_path, "writer.add_graph(model, torch.ones(1, 3))")
+    assert "writer.add_graph(rd.unwrap_model(model), torch.ones(1, 3))" in lines_of(conversion)
+
+
+def test_what_is_guarded_already_stays(tmp_path: Path) -> None:
+    conversion = conversion_of(tmp_path, "if rank == 0:", "    torch.save(model.state_dict(), 'a.pt')")
+    assert "if rank == 0:" in lines_of(conversion)
+    assert "if rd.is_main_process():" not in lines_of(conversion)
