@@ -32,11 +32,9 @@ model.load_state_dict(torch.load("best.pt"))
 
 
 def find(project: Project) -> Iterator[Finding]:
-    lines = {
-        frame.scope: max((frame.loops[-1] if frame.loops else frame.node).end_lineno for _ in [0])  # type: ignore[attr-defined]
-        for path in project.paths
-        for frame in path.frames
-    }
+    frames = [frame for path in project.paths for frame in path.frames]
+    # Where training ends in each function that it goes through.
+    lines = {f.scope: (f.loops[-1] if f.loops else f.node).end_lineno for f in frames}  # type: ignore[attr-defined]
     for node, scope in reached_nodes(project.analysis):
         if not isinstance(node, ast.Call) or not project.analysis.called(node, scope) & {"torch.load"}:
             continue
