@@ -22,7 +22,7 @@ class Modules:
     """
 
     def __init__(self, entry: Path, root: Path) -> None:
-        self.entry_path, self.root = entry, root
+        self.root = root
         self.folders = list(dict.fromkeys([entry.parent, root, *_folders_above(entry)]))
         self.sources: dict[Path, Source] = {}
         self.unreadable: dict[Path, str] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
 
 from .analysis import Analysis
 from .edits import Edit, insert_after, insert_before
@@ -32,17 +31,6 @@ def after_home(analysis: Analysis, home: Home, paths: list[Path]) -> tuple[Sourc
     prepared = [a for a in assignments if a.statement.lineno < (min(limit, alias) if a.only_fills else limit)]
     before = [a.statement for a in prepared] or [assignments[0].statement]
     return scope.source, _in_common_block(scope.source, before)
-
-
-def insert_after_home(
-    analysis: Analysis, home: Home, paths: list[Path], lines: Sequence[str]
-) -> tuple[Source, ast.stmt, Edit] | None:
-    """Return an edit that adds lines behind `after_home`, with the place."""
-    place = after_home(analysis, home, paths)
-    if place is None:
-        return None
-    source, statement = place
-    return source, statement, insert_after(source, statement, lines)
 
 
 def block_of(source: Source, statement: ast.stmt) -> list[ast.stmt]:
