@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .analysis import Analysis
 from .arguments import Parsing, find_parsings
+from .distribution import Distribution, find_distribution
 from .edits import Edit
 from .guards import find_guards
 from .loaders import Loader, find_loaders
@@ -59,6 +60,10 @@ class Project:
     def _called(self) -> set[str]:
         calls = ((node, scope) for node, scope in reached_nodes(self.analysis) if isinstance(node, ast.Call))
         return {name for call, scope in calls for name in self.analysis.called(call, scope)}
+
+    @cached_property
+    def distribution(self) -> Distribution:
+        return find_distribution(self.analysis)
 
     @cached_property
     def in_loops(self) -> list[tuple[ast.AST, Scope]]:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.distribution import WRAPPERS
 from retrofit.project.edits import insert_after
 from retrofit.project.homes import assignments_to
 from retrofit.project.models import Model
@@ -24,12 +25,6 @@ GOOD = """\
 model = Net().cuda()
 model = rd.distribute_model(model)
 """
-
-
-WRAPPERS = {
-    "retrofit.distributed.distribute_model", "retrofit.distributed.wrap_model", "retrofit.distributed.DDPWrapper",
-    "torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel",
-}  # fmt: skip
 
 
 def find(project: Project) -> Iterator[Finding]:

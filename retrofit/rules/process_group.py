@@ -31,11 +31,8 @@ model = Net().cuda()
 """
 
 
-JOINING = {"retrofit.distributed.setup_distributed", "torch.distributed.init_process_group"}
-
-
 def find(project: Project) -> Iterator[Finding]:
-    if not project.paths or project.calls_any(JOINING):
+    if not project.paths or project.distribution.joins:
         return
     source, statement, edit = behind_setup(project, None)
     edits = [edit, *_cleanup(project)]
