@@ -103,6 +103,10 @@ def _show(conversion: Conversion) -> None:
         for finding in found:
             if not finding.edits:
                 print(f"{finding.place}: {code} {finding.message}; left to you: {finding.help}", file=sys.stderr)
+    for evaluation in conversion.project.evaluations:
+        if evaluation.reason:
+            place = evaluation.scope.source.place(evaluation.loop)
+            print(f"{place}: every process runs all of this evaluation: {evaluation.reason}", file=sys.stderr)
 
 
 def _write(args: argparse.Namespace, root: Path, conversion: Conversion) -> None:

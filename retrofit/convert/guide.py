@@ -24,9 +24,12 @@ training as on one GPU.
 
 **BatchNorm** takes its statistics over all processes. `RETROFIT_BATCHNORM=local` is faster and another training.
 
-**Evaluation** runs in full on every process, so that all of them take the same decisions. Only the first process
-prints and writes files. A training loss that is read with `loss.item()` is the mean over all processes; other figures
-of the training loop are those of the first process's share.
+**Evaluation** is shared out by whole batches where the script shows all that it adds up (`rd.share_batches`); its
+figures are those of one process. Elsewhere every process runs all of it. Either way all take the same decisions.
+
+**Output.** Only the first process prints and writes files. A training loss that is read with `loss.item()` is the mean
+over all processes; other figures of the training loop, and what an evaluation shows while it runs, are those of the
+first process's share.
 """
 
 

@@ -15,6 +15,7 @@ from .converted import distribute_loader, distribute_model, micro_batch, scaled_
 from .data import EvaluationSampler, ShardedSampler, loader_workers, shard_eval_loader, shard_loader
 from .environment import DistributedEnvironment, read_environment
 from .epochs import ResumableEpochs
+from .evaluation import gather_batches, share_batches, sum_attributes, sum_over_ranks
 from .failure import report_failure
 from .interruption import Interruption
 from .output import SilentObject, on_main_process, path_on_main, print_main, quiet_logging
@@ -69,6 +70,7 @@ __all__ = [
     "distribute_model",
     "distributed_options",
     "find_checkpoint",
+    "gather_batches",
     "gather_objects",
     "get_device",
     "get_local_rank",
@@ -111,8 +113,11 @@ __all__ = [
     "setup_distributed",
     "shard_eval_loader",
     "shard_loader",
+    "share_batches",
     "share_random_state",
     "split_random_streams",
+    "sum_attributes",
+    "sum_over_ranks",
     "unwrap_model",
     "without_place",
     "without_twins",

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from .data import shard_loader
-from .parallel import wrap_model
+from .parallel import DDPWrapper, wrap_model
 from .process_group import get_option, get_world_size, is_distributed
 from .random_state import get_rng_state, set_rng_state, split_random_streams
 from .reduce import broadcast_object
@@ -36,12 +36,18 @@ def distribute_model(model: nn.Module) -> nn.Module:
     """Return `model` with gradients averaged and BatchNorm statistics taken over all ranks.
 
     Move it to its device first. RETROFIT_BATCHNORM=local leaves every rank its own BatchNorm statistics, which is
-    faster and another training. Collective: every rank. Raises ValueError for another value of that variable.
+    faster and another training; `model.eval()` then gives all ranks those of rank 0, and every rank must call it.
+    Collective: every rank. Raises ValueError for another value of that variable.
     """
     choice = os.environ.get(BATCHNORM_TWIN) or "sync"
     if choice not in ("sync", "local"):
         raise ValueError(f"{BATCHNORM_TWIN}={choice!r} is not valid; use one of: sync, local, or unset it")
-    return wrap_model(convert_sync_batchnorm(model) if choice == "sync" else model)
+    if choice == "sync":
+        return wrap_model(convert_sync_batchnorm(model))
+    wrapped = wrap_model(model)
+    if isinstance(wrapped, DDPWrapper):
+        wrapped.__dict__["broadcasts_before_evaluation"] = True  # or each rank would evaluate another model
+    return wrapped
 
 
 def distribute_loader(loader: DataLoader) -> DataLoader:

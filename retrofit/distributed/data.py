@@ -41,7 +41,7 @@ class ShardedSampler(Sampler):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        self.sampler = _without_generator(sampler)
+        self.sampler = without_generator(sampler)
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.seed = seed
@@ -100,7 +100,7 @@ class EvaluationSampler(Sampler):
     """
 
     def __init__(self, sampler: Any, *, rank: int | None = None, world_size: int | None = None) -> None:
-        self.sampler = _without_generator(sampler)
+        self.sampler = without_generator(sampler)
         self.rank = get_rank() if rank is None else rank
         self.world_size = get_world_size() if world_size is None else world_size
 
@@ -144,7 +144,7 @@ def shard_eval_loader(loader: DataLoader) -> DataLoader:
     return _with_sampler(loader, EvaluationSampler(loader.sampler), loader.batch_size)
 
 
-def _without_generator(sampler: Any) -> Any:
+def without_generator(sampler: Any) -> Any:
     """Return a copy of `sampler` that draws from the global stream, which the callers seed alike on all ranks."""
     sampler = copy.copy(sampler)
     if getattr(sampler, "generator", None) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from .process_group import is_main_process
@@ -25,8 +26,13 @@ def on_main_process(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> A
 
 
 def path_on_main(path: Any) -> Any:
-    """Return `path` on rank 0 and the null device on the others: `open(path_on_main("log.csv"), "a")`."""
-    return path if is_main_process() else os.devnull
+    """Return `path` on rank 0 and the null device on the others: `open(path_on_main("log.csv"), "a")`.
+
+    A pathlib.Path stays one: `path_on_main(folder / "log.csv").open("a")`.
+    """
+    if is_main_process():
+        return path
+    return Path(os.devnull) if isinstance(path, Path) else os.devnull
 
 
 def quiet_logging() -> None:

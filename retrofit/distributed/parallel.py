@@ -47,6 +47,11 @@ class DDPWrapper(DistributedDataParallel):
         with _running_forward():
             return super().forward(*inputs, **kwargs)
 
+    def train(self, mode: bool = True) -> Any:
+        if not mode and self.__dict__.get("broadcasts_before_evaluation"):
+            broadcast_buffers(self)
+        return super().train(mode)
+
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)

@@ -10,6 +10,7 @@ from .analysis import Analysis
 from .arguments import Parsing, find_parsings
 from .distribution import Distribution, find_distribution
 from .edits import Edit
+from .evaluation import Evaluation, find_evaluations
 from .guards import find_guards
 from .loaders import Loader, find_loaders
 from .models import Model, find_models, reachable_from_loops
@@ -64,6 +65,11 @@ class Project:
     @cached_property
     def distribution(self) -> Distribution:
         return find_distribution(self.analysis)
+
+    @cached_property
+    def evaluations(self) -> list[Evaluation]:
+        homes = {model.home for model in self.models}
+        return find_evaluations(self.analysis, self.loaders, homes, self.outputs)
 
     @cached_property
     def in_loops(self) -> list[tuple[ast.AST, Scope]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -36,11 +37,12 @@ WRITING_METHODS = {
 TRACKERS = {
     "tensorboardX.SummaryWriter", "torch.utils.tensorboard.SummaryWriter", "tensorboardX.writer.SummaryWriter",
     "torch.utils.tensorboard.writer.SummaryWriter", "tensorboard_logger.Logger", "visdom.Visdom", "wandb.init",
-    "tensorboard.SummaryWriter", "torch.utils.tensorboard.FileWriter",
+    "tensorboard.SummaryWriter", "importlib.import_module.SummaryWriter", "torch.utils.tensorboard.FileWriter",
     "comet_ml.Experiment", "aim.Run", "tensorflow.summary.FileWriter",
     "tensorflow.summary.create_file_writer",
 }  # fmt: skip
 TRACKER_CALLS = {"wandb.log", "wandb.finish", "wandb.save", "wandb.watch", "mlflow.log_metric", "mlflow.log_param"}
+WRITING_MODE = re.compile(r"(?=.*[wax+])[rwaxbt+U]{1,4}")  # of open()
 PROGRESS_BARS = {"tqdm.tqdm", "tqdm.trange", "tqdm.auto.tqdm", "tqdm.auto.trange", "tqdm.notebook.tqdm"}
 LOGGERS = {"logging.basicConfig", "logging.StreamHandler"}
 SAVE, WRITE, FOLDER, OPEN, TRACKER, TRACK, PRINT, BAR, LOGGER = (
@@ -73,10 +75,13 @@ def _output_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[Outp
         if kind:
             yield Output(kind, name, node, scope)
             return
-    if not isinstance(node.func, ast.Attribute) or node.func.attr not in WRITING_METHODS:
+    if not isinstance(node.func, ast.Attribute):
         return
-    if not any(isinstance(value, LocalFunction) for value in analysis.evaluate(node.func, scope)):
+    is_own = any(isinstance(value, LocalFunction) for value in analysis.evaluate(node.func, scope))
+    if node.func.attr in WRITING_METHODS and not is_own:
         yield Output(WRITE, node.func.attr, node, scope)
+    elif not is_own and opens_own_path(node):
+        yield Output(OPEN, "open", node, scope)
 
 
 def _kind(name: str, call: ast.Call) -> str:
@@ -104,11 +109,22 @@ def _kind(name: str, call: ast.Call) -> str:
 
 
 def path_of(call: ast.Call) -> ast.expr | None:
-    """Return the expression of the path in a call that opens a file."""
+    """Return the expression of the path in a call that opens a file, of `path.open("w")` what is opened."""
+    if isinstance(call.func, ast.Attribute) and opens_own_path(call):
+        return call.func.value
     named = next((keyword.value for keyword in call.keywords if keyword.arg in ("filename", "file", "path")), None)
     return named if named is not None else call.args[0] if call.args else None
 
 
 def opens_for_writing(call: ast.Call) -> bool:
-    mode = argument_for(call, ["file", "mode"], "mode")
-    return isinstance(mode, ast.Constant) and isinstance(mode.value, str) and any(c in mode.value for c in "wax+")
+    return _is_mode_for_writing(argument_for(call, ["file", "mode"], "mode"))
+
+
+def opens_own_path(call: ast.Call) -> bool:
+    """Return whether this is `path.open("w")`."""
+    is_open = isinstance(call.func, ast.Attribute) and call.func.attr == "open"
+    return is_open and _is_mode_for_writing(argument_for(call, ["mode"], "mode"))
+
+
+def _is_mode_for_writing(mode: ast.expr | None) -> bool:
+    return isinstance(mode, ast.Constant) and isinstance(mode.value, str) and bool(WRITING_MODE.fullmatch(mode.value))

@@ -9,7 +9,7 @@ from retrofit.project import Project
 from retrofit.project.analysis import Analysis
 from retrofit.project.edits import surround
 from retrofit.project.guards import runs_on_one
-from retrofit.project.outputs import OPEN, SAVE, WRITE, Output, opens_for_writing, path_of
+from retrofit.project.outputs import OPEN, SAVE, WRITE, Output, opens_for_writing, opens_own_path, path_of
 from retrofit.project.values import Item, Member, Result, Value, name_of
 
 from .finding import Finding, found
@@ -66,7 +66,10 @@ def _is_open_file(analysis: Analysis, value: Value) -> bool:
         value = value.base
     if not isinstance(value, Result):
         return False
-    if name_of(value) in ("open", "io.open", "codecs.open", "gzip.open") and opens_for_writing(value.call):
+    name = name_of(value)
+    if name in ("open", "io.open", "codecs.open", "gzip.open") and opens_for_writing(value.call):
+        return True
+    if name.endswith(".open") and opens_own_path(value.call):
         return True
     if value.maker in ("csv.writer", "csv.DictWriter"):
         return any(_is_open_file(analysis, v) for a in value.call.args for v in analysis.evaluate(a, value.scope))

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 IMPORTS = """\
 import argparse
 import os
+import time
 
 import torch
 from tensorboardX import SummaryWriter
@@ -35,6 +36,7 @@ class Net(nn.Linear):
 parser = argparse.ArgumentParser()
 total = 0
 dataset = TensorDataset(torch.randn(100, 4), torch.randn(100, 2))
+test_loader = DataLoader(dataset, 8)
 """
 # What an example does not say itself, done well: (a word of it, the lines).
 DEFAULTS = [

@@ -84,6 +84,23 @@ def test_batchnorm_is_synchronised_unless_it_is_to_stay_local(ranks):
         kind_of_batchnorm("none")
 
 
+def statistics_in_evaluation():
+    os.environ["RETROFIT_BATCHNORM"] = "local"
+    try:
+        model = rd.distribute_model(nn.BatchNorm1d(1))
+    finally:
+        del os.environ["RETROFIT_BATCHNORM"]
+    model(torch.tensor([[1.0], [2.0]]) * (rd.get_rank() + 1)).sum().backward()
+    training = model.running_mean.item()
+    model.eval()
+    return training, model.running_mean.item()
+
+
+def test_local_batchnorm_is_that_of_rank_0_in_an_evaluation(ranks):
+    (first, own), (second, taken) = ranks(2).run(statistics_in_evaluation)
+    assert first != second and own == taken == first
+
+
 def rates(batch, rule):
     process_group._options.update(batch=batch, lr_scale=rule)
     try:

@@ -1,0 +1,91 @@
+"""The loops that evaluate, and whether their batches can be shared out: what each batch adds to, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from ..analysis import Analysis
+from ..guards import runs_on_one
+from ..homes import Home
+from ..loaders import EVALUATION, Loader, is_loader, is_shared_out, loaders_in
+from ..outputs import Output
+from ..scopes import Scope
+from .afterwards import Afterwards
+from .body import BARS, Body
+from .gradients import Gradients
+from .loop import Loop, NotShareable, calls_in
+from .meters import LIST, METER, SUM, Accumulator, Meter
+
+__all__ = ["LIST", "METER", "SUM", "Accumulator", "Evaluation", "Meter", "find_evaluations"]
+
+SHARING = {"retrofit.distributed.share_batches"}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A loop over a loader that runs a model without training it. `reason` says why it cannot be shared out."""
+
+    loop: ast.For
+    scope: Scope
+    batches: ast.expr  # what is drawn from
+    accumulators: tuple[Accumulator, ...] = ()
+    reason: str = ""
+
+
+def find_evaluations(
+    analysis: Analysis, loaders: list[Loader], models: set[Home], outputs: list[Output]
+) -> list[Evaluation]:
+    """Return the evaluations of a project."""
+    uses = [use for loader in loaders for use in loader.uses if isinstance(use.loop, ast.For)]
+    training = {use.loop for use in uses if use.role != EVALUATION}
+    found: dict[ast.For, Evaluation] = {}
+    for use in uses:
+        assert isinstance(use.loop, ast.For)
+        loop = Loop(analysis, use.loop, use.scope, frozenset(models))
+        if use.loop in found or use.loop in training or not any(loop.calls_model(use.loop)):
+            continue
+        try:
+            batches, accumulators = _batches(loop), _accumulators(loop, outputs)
+            found[use.loop] = Evaluation(use.loop, use.scope, batches, accumulators)
+        except NotShareable as reason:
+            found[use.loop] = Evaluation(use.loop, use.scope, use.loop.iter, reason=str(reason))
+    return list(found.values())
+
+
+def _accumulators(loop: Loop, outputs: list[Output]) -> tuple[Accumulator, ...]:
+    """Return what the batches of a loop add to and something behind it reads. Raises NotShareable."""
+    Gradients(loop).require_none()
+    body = Body(loop, outputs)
+    body.read()
+    afterwards = Afterwards(loop, body.own)
+    afterwards.require_own_names_to_stay_inside()
+    for accumulator in body.accumulators.values():
+        afterwards.require_fresh(accumulator)
+    kept = tuple(a for a in body.accumulators.values() if afterwards.is_read_later(a))
+    if not kept:
+        raise NotShareable("nothing that it adds up was recognised")
+    return kept
+
+
+def _batches(loop: Loop) -> ast.expr:
+    """Return the expression of the loader, behind enumerate and a progress bar, also of one made before."""
+    if loop.node.orelse:
+        raise NotShareable("its loop has an else")
+    if runs_on_one(loop.analysis, loop.scope, loop.node):
+        raise NotShareable("one process alone runs it")
+    node: ast.expr = loop.node.iter
+    if isinstance(node, ast.Call) and loop.is_called(node, {"enumerate"}) and node.args:
+        node = node.args[0]
+    if isinstance(node, ast.Name):
+        made = [binding.value for binding in loop.scope.bindings.get(node.id, []) if binding.value is not None]
+        if len(made) == 1 and loop.is_called(made[0], BARS):
+            node = made[0]
+    found = loaders_in(loop.analysis, node, loop.scope)
+    if len(found) != 1 or not any(is_loader(loop.analysis, v) for v in loop.analysis.evaluate(found[0], loop.scope)):
+        raise NotShareable("it does not draw from one loader alone")
+    if any(loop.is_called(call, SHARING) for call in [*calls_in(loop.node.iter), *calls_in(node)]):
+        raise NotShareable("it is shared out already")
+    if is_shared_out(loop.analysis, found[0], loop.scope):
+        raise NotShareable("its loader is shared out already")
+    return found[0]

@@ -1,0 +1,119 @@
+"""An evaluation shared out by whole batches: every batch once, results as one process has them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
+
+import retrofit.distributed as rd
+
+NUMBERS = TensorDataset(torch.arange(23))
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(23))
+
+
+def loader_of(kind):
+    if kind == "stream":
+        return DataLoader(Stream(), 4)
+    if kind == "batch_sampler":
+        return DataLoader(NUMBERS, batch_sampler=BatchSampler(SequentialSampler(NUMBERS), 4, False))
+    if kind == "unbatched":
+        return DataLoader(NUMBERS, batch_size=None)
+    return DataLoader(NUMBERS, 4, shuffle=kind == "shuffled", drop_last=kind == "drop_last")
+
+
+def batches_of(loader):
+    return [(batch[0] if isinstance(batch, list) else batch).reshape(-1).tolist() for batch in loader]
+
+
+def two_passes(kind):
+    loader = loader_of(kind)
+    torch.manual_seed(rd.get_rank())
+    share = rd.share_batches(loader)
+    length = len(share) if hasattr(share, "__len__") else None
+    first, second = batches_of(share), batches_of(rd.share_batches(loader))
+    assert length in (None, len(first))
+    return first, second
+
+
+@pytest.mark.parametrize("kind", ["plain", "drop_last", "batch_sampler", "unbatched", "stream"])
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_the_batches_are_those_of_one_process(ranks, kind, world_size):
+    alone = batches_of(loader_of(kind))
+    shares = ranks(world_size).run(two_passes, kind)
+    for rank, passes in enumerate(shares):
+        assert passes == (alone[rank::world_size],) * 2
+
+
+def test_a_shuffled_order_is_one_of_all_ranks_and_another_each_time(ranks):
+    orders = []
+    for number in range(2):
+        shares = [passes[number] for passes in ranks(3).run(two_passes, "shuffled")]
+        assert sorted(i for share in shares for batch in share for i in batch) == list(range(23))
+        assert [len(share) for share in shares] == [2, 2, 2]
+        orders.append(shares)
+    assert orders[0] != orders[1]
+
+
+def sums():
+    rank = rd.get_rank()
+    start = 0 if rank else torch.tensor([1, 2])
+    return rd.sum_over_ranks(rank + 1, 0.1 * rank, torch.tensor([rank, 1]), start), rd.sum_over_ranks(2**60 + rank)
+
+
+def test_sums_keep_their_type(ranks):
+    for (whole, fraction, tensor, mixed), large in ranks(3).run(sums):
+        assert (whole, type(whole)) == (6, int) and (fraction, type(fraction)) == (0.0 + 0.1 + 0.2, float)
+        assert tensor.tolist() == [3, 3] and tensor.dtype == torch.int64 and mixed.tolist() == [1, 2]
+        assert large == 3 * 2**60 + 3
+
+
+def lists(count):
+    """Fill two lists in a loop over numbered batches."""
+    numbers, tensors = [], []
+    for number in rd.share_batches(range(count)):
+        numbers.append(number)
+        tensors.append(torch.full((2,), number))
+    numbers, tensors = rd.gather_batches(numbers, tensors)
+    return numbers, torch.stack(tensors).tolist() if tensors else [], rd.gather_batches([rd.get_rank()])
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 6])
+def test_lists_are_in_the_order_of_one_process(ranks, count):
+    for numbers, tensors, of_ranks in ranks(3).run(lists, count):
+        assert numbers == list(range(count)) and tensors == [[number, number] for number in range(count)]
+        assert of_ranks == [0, 1, 2]
+
+
+class Meter:
+    def __init__(self):
+        self.sum, self.count, self.avg = 0, 0, 0
+
+    def update(self, value, number):
+        self.sum += value * number
+        self.count += number
+        self.avg = self.sum / self.count
+
+
+def meters():
+    meter = Meter()
+    for value in rd.share_batches([1.0, 2.0, 6.0, 8.0]):
+        meter.update(value, 2)
+    rd.sum_attributes(meter, "sum", "count", avg=lambda m: m.sum / m.count)
+    return vars(meter)
+
+
+def test_a_meter_is_that_of_all_batches(ranks):
+    assert ranks(3).run(meters) == [{"sum": 34.0, "count": 8, "avg": 4.25}] * 3
+
+
+def test_one_process_is_as_it_was():
+    loader, values, meter = loader_of("plain"), [1, 2], Meter()
+    assert rd.share_batches(loader) is loader and rd.sum_over_ranks(3) == 3 and rd.sum_over_ranks(3, 4) == (3, 4)
+    assert rd.gather_batches(values) is values
+    rd.sum_attributes(meter, "sum", avg=lambda m: 1 / 0)
+    assert vars(meter) == vars(Meter())
