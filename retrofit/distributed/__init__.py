@@ -10,6 +10,7 @@ from .arguments import (
     without_place,
     without_twins,
 )
+from .batch_weight import reduce_loss, sum_loss
 from .checkpoint import load_checkpoint, load_weights, read_checkpoint, restore_checkpoint, save_checkpoint
 from .converted import distribute_loader, distribute_model, micro_batch, scaled_lr, share_random_state
 from .data import EvaluationSampler, ShardedSampler, loader_workers, shard_eval_loader, shard_loader
@@ -97,6 +98,7 @@ __all__ = [
     "read_checkpoint",
     "read_environment",
     "reduce_dict",
+    "reduce_loss",
     "reduce_mean",
     "reduce_sum",
     "reduce_sum_later",
@@ -117,6 +119,7 @@ __all__ = [
     "share_random_state",
     "split_random_streams",
     "sum_attributes",
+    "sum_loss",
     "sum_over_ranks",
     "unwrap_model",
     "without_place",

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from .batch_weight import weigh_batches, weigh_gradients
 from .data import shard_loader
 from .parallel import DDPWrapper, wrap_model
 from .process_group import get_option, get_world_size, is_distributed
@@ -33,8 +34,9 @@ def share_random_state() -> None:
 
 
 def distribute_model(model: nn.Module) -> nn.Module:
-    """Return `model` with gradients averaged and BatchNorm statistics taken over all ranks.
+    """Return `model` with gradients averaged and BatchNorm statistics taken over all samples of all ranks.
 
+    In an uneven last batch of a loader of `distribute_loader` the ranks count by their numbers of samples.
     Move it to its device first. RETROFIT_BATCHNORM=local leaves every rank its own BatchNorm statistics, which is
     faster and another training; `model.eval()` then gives all ranks those of rank 0, and every rank must call it.
     Collective: every rank. Raises ValueError for another value of that variable.
@@ -42,11 +44,11 @@ def distribute_model(model: nn.Module) -> nn.Module:
     choice = os.environ.get(BATCHNORM_TWIN) or "sync"
     if choice not in ("sync", "local"):
         raise ValueError(f"{BATCHNORM_TWIN}={choice!r} is not valid; use one of: sync, local, or unset it")
-    if choice == "sync":
-        return wrap_model(convert_sync_batchnorm(model))
-    wrapped = wrap_model(model)
+    wrapped = wrap_model(convert_sync_batchnorm(model) if choice == "sync" else model)
     if isinstance(wrapped, DDPWrapper):
-        wrapped.__dict__["broadcasts_before_evaluation"] = True  # or each rank would evaluate another model
+        # With statistics of their own, the ranks would evaluate different models.
+        wrapped.__dict__["broadcasts_before_evaluation"] = choice == "local"
+        weigh_gradients(wrapped)
     return wrapped
 
 
@@ -62,7 +64,7 @@ def distribute_loader(loader: DataLoader) -> DataLoader:
     seed = broadcast_object(torch.initial_seed()) % 2**31  # or the shards of an unseeded script would overlap
     sharded = shard_loader(loader, seed=seed, batch_size=micro_batch(loader.batch_size))
     split_random_streams(seed)
-    return sharded
+    return weigh_batches(sharded)
 
 
 def micro_batch(batch_size: int) -> int:

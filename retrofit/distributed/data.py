@@ -72,6 +72,19 @@ class ShardedSampler(Sampler):
         """The number of this rank's samples in a whole epoch."""
         return len(range(self.rank, self._num_used(len(self.sampler)), self.world_size))
 
+    def batch_length(self, number: int) -> int:
+        """Return the number of samples in this rank's share of an epoch's batch `number`, repeated ones included."""
+        return min(self.batch_size, len(self) - number * self.batch_size)
+
+    def batch_weight(self, number: int) -> float:
+        """Return `world_size * own / all` samples of a batch, repeated ones left out: 1 for all but an uneven last one.
+
+        Weighted so, the ranks' means average to the mean over the whole batch.
+        """
+        total = min(self.batch_size * self.world_size, len(self.sampler) - number * self.batch_size * self.world_size)
+        own = len(range(self.rank, total, self.world_size))
+        return 1.0 if own * self.world_size == total else own * self.world_size / total
+
     def _share_of_long(self, start: int) -> Iterator[int]:
         """Draw as it is needed from a sampler that never ends in practice: RandomSampler(num_samples=10**10)."""
         sampler = copy.copy(self.sampler)

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from retrofit.project import Project
 from retrofit.project.edits import surround
 from retrofit.project.guards import is_guarded
-from retrofit.project.scopes import Scope, own_nodes
-from retrofit.project.training import LOOPS
+from retrofit.project.occurrences import stored_names
+from retrofit.project.scopes import own_nodes
+from retrofit.project.training import LOOPS, Frame
 
 from .finding import Finding, found
 from .sum_loss import is_summed
@@ -17,7 +18,7 @@ from .sum_loss import is_summed
 CODE = "RF401"
 NAME = "metric-per-rank"
 WHY = "Each process knows the loss of its own share only: what is printed, or decides, is not that of the whole batch."
-HELP = "rd.reduce_mean(loss).item(), on every process"
+HELP = "rd.reduce_loss(loss).item(), on every process"
 BAD = """\
 for images, labels in loader:
     loss = criterion(model(images), labels)
@@ -28,7 +29,7 @@ GOOD = """\
 for images, labels in loader:
     loss = criterion(model(images), labels)
     loss.backward()
-    total += rd.reduce_mean(loss).item()
+    total += rd.reduce_loss(loss).item()
 """
 
 
@@ -40,12 +41,12 @@ def find(project: Project) -> Iterator[Finding]:
         assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
         if is_summed(project, call, frame.scope):
             continue
-        for node in _readings(_loss_names(call.func.value), frame.scope):
+        for node in _readings(_loss_names(call.func.value), frame):
             source = frame.scope.source
             if node in seen or is_guarded(source, node) or "get_world_size" in source.segment(source.statement(node)):
                 continue  # shown by one process on purpose, or a share that is added up
             seen.add(node)
-            edits = surround(source, node, "rd.reduce_mean(", ")")
+            edits = surround(source, node, "rd.reduce_loss(", ")")
             yield found(CODE, source, node, "this is the loss of one process's share", HELP, edits)
 
 
@@ -58,11 +59,23 @@ def _loss_names(node: ast.expr) -> set[str]:
     return set()
 
 
-def _readings(names: set[str], scope: Scope) -> Iterator[ast.Name]:
-    """Yield the names in `loss.item()` that stand in a loop of this function."""
-    for node in own_nodes(scope.node):
+def _readings(names: set[str], frame: Frame) -> Iterator[ast.Name]:
+    """Yield the names in `loss.item()` that stand in a loop around the backward call, or in one within it."""
+    for node in own_nodes(frame.scope.node):
         if not isinstance(node, ast.Call) or node.args or not isinstance(node.func, ast.Attribute):
             continue
-        value, in_loop = node.func.value, any(isinstance(outer, LOOPS) for outer in scope.source.ancestors(node))
-        if in_loop and node.func.attr == "item" and isinstance(value, ast.Name) and value.id in names:
+        value = node.func.value
+        if node.func.attr != "item" or not isinstance(value, ast.Name) or value.id not in names:
+            continue
+        if _is_of_training(value, frame):
             yield value
+
+
+def _is_of_training(name: ast.Name, frame: Frame) -> bool:
+    """Return whether a loss is that of the training: not one that another loop, an evaluation, computes itself."""
+    for outer in frame.scope.source.ancestors(name):
+        if outer in frame.loops:
+            return True
+        if isinstance(outer, LOOPS) and name.id in stored_names([outer]):
+            return False
+    return False

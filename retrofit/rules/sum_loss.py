@@ -18,7 +18,7 @@ from .finding import Finding, found
 CODE = "RF307"
 NAME = "summed-loss-averaged"
 WHY = "DDP averages gradients over N processes; of a loss that is summed over the samples that leaves 1/N of the step."
-HELP = "(loss * rd.get_world_size()).backward()"
+HELP = "rd.sum_loss(loss).backward()"
 BAD = """\
 criterion = nn.MSELoss(reduction="sum")
 for images, labels in loader:
@@ -29,8 +29,11 @@ GOOD = """\
 criterion = nn.MSELoss(reduction="sum")
 for images, labels in loader:
     loss = criterion(model(images), labels)
-    (loss * rd.get_world_size()).backward()
+    rd.sum_loss(loss).backward()
 """
+SCALING = {
+    "retrofit.distributed.sum_loss", "retrofit.distributed.get_world_size", "torch.distributed.get_world_size",
+}  # fmt: skip
 MOST_STEPS = 60
 
 
@@ -38,11 +41,17 @@ def find(project: Project) -> Iterator[Finding]:
     in_paths = {path.frames[0].node for path in project.paths}
     for call, scope in backward_calls(project.analysis):
         assert isinstance(call.func, ast.Attribute)
-        if call not in in_paths or "get_world_size" in scope.source.segment(call.func.value):
+        if call not in in_paths or _is_scaled(project.analysis, call.func.value, scope):
             continue
         if is_summed(project, call, scope):
-            edits = surround(scope.source, call.func.value, "(", " * rd.get_world_size())")
+            edits = surround(scope.source, call.func.value, "rd.sum_loss(", ")")
             yield found(CODE, scope.source, call, "the loss is a sum over the batch", HELP, edits)
+
+
+def _is_scaled(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether a loss is multiplied by the number of processes already."""
+    calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
+    return any(analysis.called(call, scope) & SCALING for call in calls)
 
 
 def is_summed(project: Project, backward: ast.Call, scope: Scope) -> bool:

@@ -174,6 +174,8 @@ class Body:
                 is_kept = isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and not is_new
                 if is_kept or isinstance(node, (ast.Global, ast.Nonlocal)):
                     raise NotShareable(f"{function.scope.source.place(node)} keeps something of one batch")
+                if isinstance(node, ast.Attribute) and node.attr == "backward":
+                    raise NotShareable(f"{function.scope.source.place(node)} belongs to the training")
                 if isinstance(node, ast.Call):
                     self._require_pure(node, function.scope, seen)
 

@@ -1,0 +1,133 @@
+"""How much each rank's share of a training batch counts, where the last batch does not divide by the ranks.
+
+DDP averages the gradients of the ranks, each of them the mean over that rank's share. With 7 samples on 2 ranks those
+are means over 4 and over 3, which count alike; weighted with `W * own / all` (8/7 and 6/7) their average is the mean
+over the 7. A sample that was repeated to give every rank one counts nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from .data import ShardedSampler
+from .process_group import get_world_size
+from .reduce import reduce_mean
+
+
+class _Use:
+    """One iteration over a loader."""
+
+
+_running: WeakKeyDictionary[_Use, tuple[int, float]] = WeakKeyDictionary()  # size of the batch in use, its weight
+
+
+class WeighedLoader(DataLoader):
+    """A DataLoader that says, while its batches are used, how much this rank's share of each counts."""
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        sampler, use = self.sampler, _Use()
+        assert isinstance(sampler, ShardedSampler)
+        try:
+            for number, batch in enumerate(super().__iter__()):
+                _running[use] = (sampler.batch_length(number), sampler.batch_weight(number))
+                yield batch
+        finally:
+            _running.pop(use, None)
+
+
+def weigh_batches(loader: DataLoader) -> DataLoader:
+    """Return `loader`, whose sampler is a `ShardedSampler`, as one of its own class that weighs its batches too."""
+    kind = type(loader)
+    loader.__class__ = type(kind.__name__, (WeighedLoader, kind), {})
+    return loader
+
+
+def weigh_gradients(model: nn.Module) -> nn.Module:
+    """Return `model`, whose parameters get gradients with the weight of the batch that is being trained on.
+
+    What flows on through its inputs, into another model, is as it was: that one weighs for itself.
+    """
+    model.register_forward_pre_hook(_restore_behind_inputs, with_kwargs=True)
+    model.register_forward_hook(_weigh_output, with_kwargs=True)
+    return model
+
+
+def reduce_loss(loss: torch.Tensor) -> torch.Tensor:
+    """Return the mean over the batch of all ranks of a loss that is the mean over one rank's share.
+
+    Collective: every rank.
+    """
+    weight = _weight()
+    return reduce_mean(loss if weight == 1.0 else loss * weight)
+
+
+def sum_loss(loss: torch.Tensor) -> torch.Tensor:
+    """Return what to call backward on for a loss that is a sum over the samples: DDP averages gradients over ranks."""
+    world_size = get_world_size()
+    return loss if world_size == 1 else loss * (world_size / (_weight() or 1.0))
+
+
+def _weight(*inputs: Any) -> float:
+    """Return the weight of the batch in use; 1 where there is none, several differ, or the inputs are no such batch."""
+    batches = set(_running.values())
+    if len(batches) != 1:
+        return 1.0
+    ((length, weight),) = batches
+    sizes = [size for tensor in _tensors(inputs) for size in tensor.shape[:2]]
+    return weight if not inputs or any(size and size % length == 0 for size in sizes) else 1.0
+
+
+class _ScaleGradient(torch.autograd.Function):
+    """The identity, with a factor on the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, factor: float) -> torch.Tensor:
+        ctx.factor = factor
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return gradients[0] * ctx.factor, None
+
+
+def _restore_behind_inputs(model: nn.Module, args: Any, kwargs: Any) -> Any:
+    weight = _weight(args, kwargs) if torch.is_grad_enabled() else 1.0
+    return None if weight in (0.0, 1.0) else (_scaled(args, 1.0 / weight), _scaled(kwargs, 1.0 / weight))
+
+
+def _weigh_output(model: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+    weight = _weight(args, kwargs) if torch.is_grad_enabled() else 1.0
+    return None if weight == 1.0 else _scaled(output, weight)
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    """Return `value` with all tensors in it that need gradients scaled, in containers of its own types."""
+    if isinstance(value, torch.Tensor):
+        return _ScaleGradient.apply(value, factor) if value.requires_grad else value
+    if isinstance(value, MutableMapping):
+        scaled = copy.copy(value)
+        scaled.update({name: _scaled(entry, factor) for name, entry in value.items()})
+        return scaled
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_scaled(entry, factor) for entry in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(_scaled(entry, factor) for entry in value)
+    return value
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, MutableMapping):
+        for entry in value.values():
+            yield from _tensors(entry)
+    elif isinstance(value, (list, tuple)):
+        for entry in value:
+            yield from _tensors(entry)
