@@ -192,7 +192,7 @@ def same_losses(bench: Bench) -> bool:
 
 
 def last_line(result: subprocess.CompletedProcess[str]) -> str:
-    lines = [line for line in (result.stdout + result.stderr).splitlines() if "Error" in line or "error" in line]
+    lines = [line for line in (result.stdout + result.stderr).splitlines() if "Error: " in line]
     return (lines or (result.stdout + result.stderr).splitlines() or ["no output"])[-1][:200]
 
 
@@ -210,7 +210,7 @@ def compare(bench: Bench, row: Row) -> None:
     difference = max((relative(a, b) for a, b in pairs[:FIRST_STEPS] if a and b), default=1.0)
     of_loss = max((relative(a, b) for a, b in zip(single[:FIRST_STEPS], mean)), default=1.0)
     row.parity = "yes" if max(difference, of_loss) < TOLERANCE else f"loss {of_loss:.0e}, weights {difference:.0e}"
-    row.samples_once = yes_or_unknown(samples_once(bench))
+    row.samples_once = samples_once(bench)
     writers = {rank: events for rank, events in bench.log("two", "write").items() if rank}
     foreign = [" ".join(e["t"]) for events in writers.values() for e in events if not is_own(e, bench)]
     row.single_writer = yes(not foreign)
@@ -232,11 +232,15 @@ def same_norms(steps: dict[int, list[dict[str, Any]]]) -> bool:
     return all([s["pnorm"] for s in other] == [s["pnorm"] for s in first] for other in others)
 
 
-def samples_once(bench: Bench) -> bool | None:
-    """Return whether the ranks' batches together hold the samples of the single process's batches, step by step."""
+def samples_once(bench: Bench) -> str:
+    """Return whether the ranks' batches together hold the samples of the single process's batches, step by step.
+
+    Batches of the training set are known by its length. Where the validation set has the same, an evaluation that is
+    shared out, or repeated, ends the comparison: the answer is then how many leading batches agree.
+    """
     one, ranks = bench.log("original", "idx"), bench.log("two", "idx")
     if not one or not ranks or not one[0]:
-        return None
+        return "?"
     length = one[0][0].get("n")
     single = [e["idx"] for e in one[0] if e.get("n") == length and isinstance(e["idx"], list)]
     shares = [
@@ -244,7 +248,9 @@ def samples_once(bench: Bench) -> bool | None:
     ]
     together = [sorted(chain(*batches)) for batches in zip(*shares)]
     number = min(len(single), len(together))
-    return number > 0 and [sorted(batch) for batch in single[:number]] == together[:number]
+    agree = [sorted(a) == b for a, b in zip(single, together)]
+    leading = agree.index(False) if False in agree else number
+    return "yes" if 0 < number == leading else f"first {leading} of {number}" if leading >= FIRST_STEPS else "NO"
 
 
 def relative(a: float, b: float) -> float:
@@ -253,10 +259,6 @@ def relative(a: float, b: float) -> float:
 
 def yes(value: bool) -> str:
     return "yes" if value else "NO"
-
-
-def yes_or_unknown(value: bool | None) -> str:
-    return "?" if value is None else yes(value)
 
 
 def table(rows: list[Row]) -> str:

@@ -20,7 +20,7 @@ from .evaluation import gather_batches, share_batches, sum_attributes, sum_over_
 from .failure import report_failure
 from .interruption import Interruption
 from .output import SilentObject, on_main_process, path_on_main, print_main, quiet_logging
-from .parallel import DDPWrapper, broadcast_buffers, gradient_sync, settle_buckets, unwrap_model, wrap_model
+from .parallel import DDPWrapper, broadcast_buffers, gradient_sync, run_alone, settle_buckets, unwrap_model, wrap_model
 from .process_group import (
     barrier,
     cleanup_distributed,
@@ -105,6 +105,7 @@ __all__ = [
     "reduce_tensor_sum",
     "report_failure",
     "restore_checkpoint",
+    "run_alone",
     "save_checkpoint",
     "save_position",
     "scale_lr",

@@ -36,12 +36,13 @@ def share_random_state() -> None:
 def distribute_model(model: nn.Module) -> nn.Module:
     """Return `model` with gradients averaged and BatchNorm statistics taken over all samples of all ranks.
 
-    In an uneven last batch of a loader of `distribute_loader` the ranks count by their numbers of samples.
-    Move it to its device first. RETROFIT_BATCHNORM=local leaves every rank its own BatchNorm statistics, which is
-    faster and another training; `model.eval()` then gives all ranks those of rank 0, and every rank must call it.
-    Collective: every rank. Raises ValueError for another value of that variable.
+    Move it to its device first. In an uneven last batch of a loader of `distribute_loader` the ranks count by their
+    numbers of samples. RETROFIT_BATCHNORM=local leaves every rank its own BatchNorm statistics, which is faster and
+    another training; `model.eval()` then gives all ranks those of rank 0, and every rank must call it. Collective:
+    every rank. Raises ValueError for another value of that variable, RuntimeError in front of setup_distributed.
     """
     choice = os.environ.get(BATCHNORM_TWIN) or "sync"
+    _require_group("distribute_model")
     if choice not in ("sync", "local"):
         raise ValueError(f"{BATCHNORM_TWIN}={choice!r} is not valid; use one of: sync, local, or unset it")
     wrapped = wrap_model(convert_sync_batchnorm(model) if choice == "sync" else model)
@@ -57,8 +58,9 @@ def distribute_loader(loader: DataLoader) -> DataLoader:
 
     The loader's batch size counts samples per rank, or over all ranks with `--batch global`. From here on every rank
     draws random numbers of its own, so that no two ranks augment alike. Collective: every rank. Raises what
-    `shard_loader` and `plan_batch` raise.
+    `shard_loader` and `plan_batch` raise, and RuntimeError in front of setup_distributed.
     """
+    _require_group("distribute_loader")
     if not is_distributed() or loader.batch_size is None:
         return shard_loader(loader)
     seed = broadcast_object(torch.initial_seed()) % 2**31  # or the shards of an unseeded script would overlap
@@ -84,3 +86,13 @@ def scaled_lr(lr: float) -> float:
     if get_option("batch") == "global" or world_size == 1:
         return lr
     return scale_lr(lr, world_size, 1, get_option("lr_scale"))
+
+
+def _require_group(caller: str) -> None:
+    """Raise where a launcher has started several processes that are not one job: each would train for itself."""
+    world_size = os.environ.get("WORLD_SIZE", "1")
+    if world_size != "1" and not is_distributed():
+        raise RuntimeError(
+            f"{caller} was called outside the process group, in one of {world_size} processes; call "
+            "setup_distributed() in front of it"
+        )

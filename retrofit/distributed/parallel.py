@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from .process_group import is_distributed
+from .sync_batchnorm import CPUSyncBatchNorm
 
 # What wrappers put in front of parameter names: DDP and DataParallel, torch.compile, FSDP1.
 WRAPPER_PREFIXES = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
@@ -168,6 +169,27 @@ def broadcast_buffers(model: nn.Module) -> None:
 
 _forward_depth = 0
 _guarded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+
+@contextmanager
+def run_alone(model: nn.Module) -> Iterator[None]:
+    """Let this rank run `model` by itself inside, for a summary, a graph, an export: no layer waits for other ranks.
+
+    Nothing is trained by that. Synchronised BatchNorm uses its running statistics meanwhile.
+    """
+    waiting = [layer for layer in unwrap_model(model).modules() if _is_synchronised(layer) and layer.training]
+    for layer in waiting:
+        layer.training = False
+    try:
+        with _running_forward():
+            yield
+    finally:
+        for layer in waiting:
+            layer.training = True
+
+
+def _is_synchronised(layer: nn.Module) -> bool:
+    return is_distributed() and isinstance(layer, (nn.SyncBatchNorm, CPUSyncBatchNorm))
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from retrofit.project.placement import after_home, block_of, first_statement
 from retrofit.project.reach import is_main_guard
 from retrofit.project.scopes import Scope
 from retrofit.project.source import Source
+from retrofit.project.values import LocalClass, LocalFunction
 
 from .finding import Finding, found
 
@@ -43,12 +44,18 @@ def find(project: Project) -> Iterator[Finding]:
 
 def behind_setup(project: Project, line: str | None) -> tuple[Source, ast.stmt, Edit]:
     """Return an edit that joins the group, or that adds a line behind the place where it is joined."""
+    lines = [line or "rd.setup_distributed()"]
     place = _behind_parsing(project, project.parsings[0]) if project.parsings else None
-    if place is not None and not _is_too_late(project, *place):
-        source, statement = place
-        return source, statement, insert_after(source, statement, [line or "rd.setup_distributed()"])
-    source, statement = _start(project)
-    return source, statement, insert_before(source, statement, [line or "rd.setup_distributed()"])
+    if place is None or _is_too_late(project, place[0].source, place[0].source.statement(place[1])):
+        source, statement = _start(project)
+        return source, statement, insert_before(source, statement, lines)
+    scope, node = place
+    taker = _taker(project, node, scope)
+    if taker is not None:
+        statement = first_statement(taker)
+        return taker.source, statement, insert_before(taker.source, statement, lines)
+    statement = scope.source.statement(node)
+    return scope.source, statement, insert_after(scope.source, statement, lines)
 
 
 def _flags(parsing: Parsing) -> list[Edit]:
@@ -66,17 +73,31 @@ def _is_too_late(project: Project, source: Source, statement: ast.stmt) -> bool:
     return any(place is not None and place[0] is source and place[1].lineno < statement.lineno for place in made)
 
 
-def _behind_parsing(project: Project, parsing: Parsing) -> tuple[Source, ast.stmt] | None:
-    """Return the statement behind which the command line is parsed: what returns from a function leads to its call."""
+def _behind_parsing(project: Project, parsing: Parsing) -> tuple[Scope, ast.expr] | None:
+    """Return the call with which the command line is parsed: what returns it from a function leads to its call."""
     node, scope = parsing.call, parsing.scope
     for _ in range(5):
         statement = scope.source.statement(node)
         if not isinstance(statement, ast.Return):
-            return scope.source, statement
+            return scope, node
         callers = project.analysis.callers(scope.node)  # type: ignore[arg-type]
         if len(callers) != 1:
             return None
         node, scope = callers[0].call, callers[0].scope
+    return None
+
+
+def _taker(project: Project, node: ast.expr, scope: Scope) -> Scope | None:
+    """Return the function, or the class's `__init__`, that is given what was parsed: `main(parser.parse_args())`."""
+    for outer in scope.source.ancestors(node):
+        if isinstance(outer, ast.stmt):
+            break
+        for value in project.analysis.evaluate(outer.func, scope) if isinstance(outer, ast.Call) else ():
+            function = (
+                project.analysis.classes.method(value.scope, "__init__") if isinstance(value, LocalClass) else value
+            )
+            if isinstance(function, LocalFunction) and not isinstance(function.node, ast.Lambda):
+                return function.scope
     return None
 
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.edits import surround
+from retrofit.project.edits import put_under, surround
 from retrofit.project.homes import homes_of
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope
@@ -16,7 +16,7 @@ from .finding import Finding, found
 CODE = "RF207"
 NAME = "wrapper-attribute"
 WHY = "The wrapped model is of another class and has one child, the model itself; its own attributes pass through."
-HELP = "rd.unwrap_model(model)"
+HELP = "rd.unwrap_model(model), and `with rd.run_alone(model):` around what runs it on one process"
 BAD = """\
 content = {"arch": type(model).__name__}
 """
@@ -24,27 +24,37 @@ GOOD = """\
 content = {"arch": type(rd.unwrap_model(model)).__name__}
 """
 OF_THE_WRAPPER = {"__class__", "children", "named_children", "modules", "named_modules", "_modules", "__dict__"}
-
-# These run the model, on one process alone.
+# These run the model, for its layers and not for its gradients.
 RUN_IT = {"torch.onnx.export", "torch.jit.trace", "thop.profile", "torchsummary.summary", "torchinfo.summary"}
 
 
 def find(project: Project) -> Iterator[Finding]:
     homes = {model.home for model in project.models}
+    guarded = {output.scope.source.statement(output.call) for output in project.guards}
     for node, scope in reached_nodes(project.analysis):
-        model = _asked(project, node, scope)
-        if model is not None and homes_of(project.analysis, model, scope) & homes:
-            edits = surround(scope.source, model, "rd.unwrap_model(", ")")
-            yield found(CODE, scope.source, node, "this would be told about the wrapper", HELP, edits)
+        is_run = _runs_it(project, node, scope)
+        model = node.args[0] if is_run and isinstance(node, ast.Call) else _asked(project, node, scope)
+        if model is None or not homes_of(project.analysis, model, scope) & homes:
+            continue
+        source, statement = scope.source, scope.source.statement(node)
+        edits = surround(source, model, "rd.unwrap_model(", ")")
+        if is_run and statement not in guarded:
+            edits += put_under(source, [statement], f"with rd.run_alone({source.segment(model)}):")
+        yield found(CODE, source, node, "this would be told about the wrapper", HELP, edits)
+
+
+def _runs_it(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether this runs the model for a summary or a graph: `summary(model)`, `writer.add_graph(model, x)`."""
+    if not isinstance(node, ast.Call) or not node.args:
+        return False
+    is_method = isinstance(node.func, ast.Attribute) and node.func.attr == "add_graph"
+    return is_method or bool(project.analysis.called(node, scope) & RUN_IT)
 
 
 def _asked(project: Project, node: ast.AST, scope: Scope) -> ast.expr | None:
-    """Return the expression of the model in `type(model)`, `model.children()`, `writer.add_graph(model, x)`."""
+    """Return the expression of the model in `type(model)` and `model.children()`."""
     if isinstance(node, ast.Attribute) and node.attr in OF_THE_WRAPPER:
         return node.value
-    if isinstance(node, ast.Call) and node.args:
-        names = project.analysis.called(node, scope)
-        is_method = isinstance(node.func, ast.Attribute) and node.func.attr == "add_graph"
-        if is_method or names & RUN_IT or (names == {"type"} and len(node.args) == 1):
-            return node.args[0]
+    if isinstance(node, ast.Call) and len(node.args) == 1 and project.analysis.called(node, scope) == {"type"}:
+        return node.args[0]
     return None

@@ -165,4 +165,11 @@ FEATURE_CASES = [
         resume=["--init", "{checkpoint}"],
         note="model(x1, x2); the dataset draws pairs with Python's random in __getitem__",
     ),
+    Case(
+        name="graph_and_reload",
+        arguments=["--epochs", "2"],
+        checkpoint="saved/rings_*/best.pt",
+        note="the model's graph is drawn before it trains; the best weights are loaded again from a folder named by "
+        "the time; BatchNorm; path.open",
+    ),
 ]

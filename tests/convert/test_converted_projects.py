@@ -29,7 +29,7 @@ CASES = [*SHAPE_CASES, *FEATURE_CASES]
 CONVERTED = [case for case in CASES if not case.refused]
 # What differs between two runs of one program: times, rates, the folders that are named after them.
 VARYING = re.compile(r"[\d?]+:[\d?]\d?(:\d\d)?([.,]\d+)?|[\d.?]+ ?\w+/s|[\d.?]+s/\w+|\d{4}-\d\d-\d\d|\d+\.\d+ ?s\b")
-NAMED_BY_TIME = {"timestamp_dir_csv_plots", "config_registry"}
+NAMED_BY_TIME = {"timestamp_dir_csv_plots", "config_registry", "graph_and_reload"}
 NAMED_BY_LOSS = {"toplevel_constants"}  # of which several processes make another one: they shuffle in another way
 
 

@@ -166,3 +166,10 @@ def test_an_endless_sampler_is_drawn_from_as_needed():
     first, second = (list(islice(iter(share), 100)) for share in shares)
     assert first != second and set(first) | set(second) <= set(range(50))
     assert list(islice(iter(rd.ShardedSampler(sampler, 4, seed=1, rank=0, world_size=2)), 100)) == first
+
+
+def test_one_of_several_processes_needs_the_group(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    for distribute, thing in ((rd.distribute_model, nn.Linear(1, 1)), (rd.distribute_loader, DataLoader([1]))):
+        with pytest.raises(RuntimeError, match=r"in one of 4 processes; call setup_distributed\(\) in front of it"):
+            distribute(thing)

@@ -15,10 +15,12 @@ from torch.utils.checkpoint import checkpoint
 from retrofit.distributed import (
     DDPWrapper,
     broadcast_buffers,
+    convert_sync_batchnorm,
     gather_objects,
     get_rank,
     gradient_sync,
     is_distributed,
+    run_alone,
     unwrap_model,
     wrap_model,
 )
@@ -262,6 +264,22 @@ def bypass(how):
 @pytest.mark.parametrize("how", ["method", "child", "ModuleList child", "Sequential child", "module", "unwrapped"])
 def test_training_past_forward_raises_and_says_what_to_do(ranks, how):
     ranks(2).run(bypass, how)
+
+
+def run_on_one_rank():
+    model = DDPWrapper(convert_sync_batchnorm(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))))
+    statistics = unwrap_model(model)[1].running_mean.clone()
+    if get_rank() == 0:
+        with run_alone(model):
+            unwrap_model(model)(torch.randn(4, 2))
+    assert torch.equal(unwrap_model(model)[1].running_mean, statistics) and unwrap_model(model)[1].training
+    with pytest.raises(RuntimeError, match="ran in training outside"):
+        unwrap_model(model)(torch.randn(4, 2))
+    model(torch.randn(4, 2)).sum().backward()
+
+
+def test_one_rank_may_run_a_model_for_a_summary(ranks):
+    ranks(2).run(run_on_one_rank, timeout_s=120.0)
 
 
 def copy_the_wrapper():
