@@ -12,7 +12,7 @@ from .arguments import (
 )
 from .batch_weight import reduce_loss, sum_loss
 from .checkpoint import load_checkpoint, load_weights, read_checkpoint, restore_checkpoint, save_checkpoint
-from .converted import distribute_loader, distribute_model, micro_batch, scaled_lr, share_random_state
+from .converted import distribute_loader, distribute_model, micro_batch, scaled_lr, set_epoch, share_random_state
 from .data import EvaluationSampler, ShardedSampler, loader_workers, shard_eval_loader, shard_loader
 from .environment import DistributedEnvironment, read_environment
 from .epochs import ResumableEpochs
@@ -111,6 +111,7 @@ __all__ = [
     "scale_lr",
     "scaled_lr",
     "seed_everything",
+    "set_epoch",
     "set_rng_state",
     "settle_buckets",
     "setup_distributed",

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from .batch_weight import weigh_batches, weigh_gradients
-from .data import shard_loader
+from .data import ShardedSampler, shard_loader
 from .parallel import DDPWrapper, wrap_model
 from .process_group import get_option, get_world_size, is_distributed
 from .random_state import get_rng_state, set_rng_state, split_random_streams
@@ -67,6 +67,15 @@ def distribute_loader(loader: DataLoader) -> DataLoader:
     sharded = shard_loader(loader, seed=seed, batch_size=micro_batch(loader.batch_size))
     split_random_streams(seed)
     return weigh_batches(sharded)
+
+
+def set_epoch(loader: DataLoader, epoch: int) -> None:
+    """Choose the order of a training loader's next iteration by the number of the epoch, for runs that are continued.
+
+    A loader that is not shared out is left alone.
+    """
+    if isinstance(loader.sampler, ShardedSampler):
+        loader.sampler.set_epoch(epoch)
 
 
 def micro_batch(batch_size: int) -> int:

@@ -26,6 +26,7 @@ from . import (
     run_name,
     save_on_every_rank,
     setup_race,
+    state_not_restored,
     sum_loss,
     wrapper_attribute,
 )
@@ -56,6 +57,7 @@ RULES = {
         save_on_every_rank,
         reread,
         no_map_location,
+        state_not_restored,
         metric_per_rank,
         log_on_every_rank,
     )

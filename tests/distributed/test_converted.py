@@ -173,3 +173,18 @@ def test_one_of_several_processes_needs_the_group(monkeypatch):
     for distribute, thing in ((rd.distribute_model, nn.Linear(1, 1)), (rd.distribute_loader, DataLoader([1]))):
         with pytest.raises(RuntimeError, match=r"in one of 4 processes; call setup_distributed\(\) in front of it"):
             distribute(thing)
+
+
+def orders():
+    loader = rd.distribute_loader(DataLoader(TensorDataset(torch.arange(8)), 2, shuffle=True))
+    found = []
+    for epoch in (0, 1, 1):
+        rd.set_epoch(loader, epoch)
+        found.append([batch.tolist() for (batch,) in loader])
+    return found
+
+
+def test_the_number_of_the_epoch_chooses_the_order(ranks):
+    for first, second, again in ranks(2).run(orders):
+        assert first != second == again
+    rd.set_epoch(DataLoader([1]), 1)
