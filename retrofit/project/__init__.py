@@ -20,6 +20,7 @@ from .outputs import Output, find_outputs
 from .reach import reached_nodes
 from .scopes import Scope
 from .source import Place, Source, SourceError
+from .totals import Totals, find_totals
 from .training import Path as TrainingPath
 from .training import training_paths
 
@@ -70,6 +71,10 @@ class Project:
     def evaluations(self) -> list[Evaluation]:
         homes = {model.home for model in self.models}
         return find_evaluations(self.analysis, self.loaders, homes, self.outputs)
+
+    @cached_property
+    def totals(self) -> list[Totals]:
+        return find_totals(self.analysis, self.paths, self.loaders)
 
     @cached_property
     def in_loops(self) -> list[tuple[ast.AST, Scope]]:

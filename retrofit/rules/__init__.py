@@ -28,6 +28,7 @@ from . import (
     setup_race,
     state_not_restored,
     sum_loss,
+    total_per_rank,
     wrapper_attribute,
 )
 from .finding import Finding
@@ -59,6 +60,7 @@ RULES = {
         no_map_location,
         state_not_restored,
         metric_per_rank,
+        total_per_rank,
         log_on_every_rank,
     )
 }

@@ -47,14 +47,14 @@ def find(project: Project) -> Iterator[Finding]:
 
 
 def _edits(source: Source, evaluation: Evaluation) -> list[Edit]:
-    lines = [*_reductions(source, evaluation.accumulators)]
+    lines = [*reductions(evaluation.accumulators)]
     return [
         *surround(source, evaluation.batches, "rd.share_batches(", ")"),
         insert_after(source, evaluation.loop, lines),
     ]
 
 
-def _reductions(source: Source, accumulators: tuple[Accumulator, ...]) -> Iterator[str]:
+def reductions(accumulators: tuple[Accumulator, ...]) -> Iterator[str]:
     """Yield the lines that put together what the processes have accumulated."""
     for kind, function in ((SUM, "sum_over_ranks"), (LIST, "gather_batches")):
         names = ", ".join(ast.unparse(a.target) for a in accumulators if a.kind == kind)

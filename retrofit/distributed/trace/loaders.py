@@ -18,7 +18,7 @@ from .replay import Replay
 from .settings import TraceSettings
 from .streams import Streams, hash_generator, stream_hashes
 
-MOST_BATCHES = 100_000  # of an order whose length the loader does not know
+MOST_BATCHES = 100_000  # of an order that is drawn in advance; a longer one has no end in practice
 WATCHED_ITEMS = 4  # items per iteration in which the use of random streams is looked for
 
 
@@ -192,7 +192,7 @@ class TracedIterator:
     def _trace_order(self, replayed: list[list[Any]] | None) -> None:
         """Record the whole order as the sampler gives it, then hand out that order, or the one to be replayed."""
         source = self._batches._sampler_iter
-        limit = _length_or_none(self.loader) or MOST_BATCHES
+        limit = min(_length_or_none(self.loader) or MOST_BATCHES, MOST_BATCHES)
         order = list(islice(source, limit))
         further = list(islice(source, 1)) if limit == MOST_BATCHES else []
         self._is_endless = bool(further)
