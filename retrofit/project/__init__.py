@@ -10,12 +10,14 @@ from .analysis import Analysis
 from .arguments import Parsing, find_parsings
 from .distribution import Distribution, find_distribution
 from .edits import Edit
+from .evaluations import Evaluation, find_evaluations
 from .guards import find_guards
 from .loaders import Loader, find_loaders
 from .models import Model, find_models, reachable_from_loops
 from .modules import Modules
 from .optimizers import Optimizer, find_optimizers
 from .outputs import Output, find_outputs
+from .ranks import Ranks
 from .reach import reached_nodes
 from .scopes import Scope
 from .source import Place, Source, SourceError
@@ -64,6 +66,14 @@ class Project:
     @cached_property
     def distribution(self) -> Distribution:
         return find_distribution(self.analysis)
+
+    @cached_property
+    def ranks(self) -> Ranks:
+        return Ranks(self.analysis)
+
+    @cached_property
+    def evaluations(self) -> list[Evaluation]:
+        return list(find_evaluations(self.analysis, self.loaders, self.models))
 
     @cached_property
     def in_loops(self) -> list[tuple[ast.AST, Scope]]:

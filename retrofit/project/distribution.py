@@ -27,7 +27,10 @@ OF_THE_RUNTIME = (
     "reduce_sum", "reduce_sum_later", "reduce_tensor_sum", "reduce_mean", "reduce_dict", "global_mean",
     "gather_objects", "broadcast_object", "barrier",
 )  # fmt: skip
-COLLECTIVES = {f"torch.distributed.{name}" for name in OF_TORCH} | {f"{RUNTIME}.{name}" for name in OF_THE_RUNTIME}
+WITH_GRADIENT = ("all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter")
+COLLECTIVES = {f"torch.distributed.nn.{name}" for name in WITH_GRADIENT}
+COLLECTIVES |= {f"torch.distributed.nn.functional.{name}" for name in WITH_GRADIENT}
+COLLECTIVES |= {f"torch.distributed.{name}" for name in OF_TORCH} | {f"{RUNTIME}.{name}" for name in OF_THE_RUNTIME}
 
 
 @dataclass(frozen=True)
