@@ -8,13 +8,19 @@ from retrofit.project import Project
 
 from . import (
     batch_in_shape,
+    batch_per_process,
     data_parallel,
     device_literal,
+    evaluation_not_exact,
+    evaluation_padded,
     in_batch_loss,
     iterable_dataset,
     learning_rate,
     loader_not_sharded,
     log_on_every_rank,
+    loss_averaged,
+    loss_scaled,
+    lr_scaled,
     metric_per_rank,
     model_not_wrapped,
     no_map_location,
@@ -22,9 +28,14 @@ from . import (
     process_group,
     random_state,
     reread,
+    same_random_stream,
+    sampler_replaced,
     save_on_every_rank,
+    schedule_length,
+    set_epoch_missing,
     setup_race,
     sum_loss,
+    uneven_batches,
     wrapper_attribute,
 )
 from .finding import Finding
@@ -54,6 +65,17 @@ RULES = {
         no_map_location,
         metric_per_rank,
         log_on_every_rank,
+        set_epoch_missing,
+        sampler_replaced,
+        evaluation_padded,
+        uneven_batches,
+        batch_per_process,
+        same_random_stream,
+        evaluation_not_exact,
+        loss_scaled,
+        loss_averaged,
+        lr_scaled,
+        schedule_length,
     )
 }
 

@@ -6,6 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.evaluations import leads_to_collective
+from retrofit.project.homes import homes_of
+from retrofit.project.scopes import Scope, own_nodes
+from retrofit.project.values import LocalClass
 
 from .finding import Finding, found
 
@@ -32,14 +36,17 @@ def find(project: Project) -> Iterator[Finding]:
     seen = set()
     for node, scope in project.in_batches:
         pair = _pair(project, node, scope)
-        if pair and pair[0] == pair[1] and node not in seen:
+        if pair and ast.unparse(pair[0]) == ast.unparse(pair[1]) and node not in seen:
             seen.add(node)
-            refusal = f"{pair[0]} is compared with itself over the batch: in-batch negatives change with the batch"
+            if _is_parameter(project, pair[0], scope) or _is_gathered(project, pair[0], scope):
+                continue
+            name = ast.unparse(pair[0])
+            refusal = f"{name} is compared with itself over the batch: in-batch negatives change with the batch"
             yield found(CODE, scope.source, node, "the loss couples the samples of a batch", HELP, refusal=refusal)
 
 
-def _pair(project: Project, node: ast.AST, scope) -> tuple[str, str] | None:  # type: ignore[no-untyped-def]
-    """Return the names on both sides of a product with a transposed matrix."""
+def _pair(project: Project, node: ast.AST, scope: Scope) -> tuple[ast.expr, ast.expr] | None:
+    """Return what stands on both sides of a product with a transposed matrix."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
         left, right = node.left, _untransposed(node.right)
     elif isinstance(node, ast.Call) and len(node.args) == 2 and project.analysis.called(node, scope) & PRODUCTS:
@@ -47,7 +54,47 @@ def _pair(project: Project, node: ast.AST, scope) -> tuple[str, str] | None:  # 
         left, right = node.args[0], node.args[1] if is_distance else _untransposed(node.args[1])
     else:
         return None
-    return (ast.unparse(left), ast.unparse(right)) if right is not None else None
+    return (left, right) if right is not None else None
+
+
+def _is_parameter(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether this is a weight of the model, which is the same on every process."""
+    homes = {model.home for model in project.models}
+    nodes = [node, *(b.value for b in scope.bindings.get(getattr(node, "id", ""), []) if b.value is not None)]
+    for part in nodes:
+        while isinstance(part, ast.Attribute):
+            part = part.value
+            if homes_of(project.analysis, part, scope) & homes:
+                return True
+    return False
+
+
+def _is_gathered(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether what is compared comes from all processes, with the gradients of this one's own part at least."""
+    for expression, where in project.ranks.behind(node, scope):
+        for part in ast.walk(expression):
+            if isinstance(part, ast.Call) and _gathers(project, part, where):
+                return True
+            if isinstance(part, ast.Name) and part.id in where.entries:  # parts[rank] = embeddings
+                return True
+    return False
+
+
+def _gathers(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call gathers: a function that calls a collective, or an autograd.Function of that kind."""
+    if leads_to_collective(project.analysis, project.distribution, call, scope):
+        return True
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "apply":
+        return False
+    values = project.analysis.evaluate(call.func.value, scope)
+    methods = (project.analysis.classes.method(v.scope, "forward") for v in values if isinstance(v, LocalClass))
+    return any(
+        leads_to_collective(project.analysis, project.distribution, part, method.scope)
+        for method in methods
+        if method
+        for part in own_nodes(method.node)
+        if isinstance(part, ast.Call)
+    )
 
 
 def _untransposed(node: ast.expr) -> ast.expr | None:

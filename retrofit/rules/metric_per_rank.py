@@ -1,4 +1,4 @@
-"""RF401 metric-per-rank: the loss that is shown is that of one process's share of the batch."""
+"""RF401 metric-per-rank: what is shown, or decides, is measured on one process's share of the samples."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.edits import surround
+from retrofit.project.evaluations import Evaluation, Known, is_collected, leads_to_collective, spread, users
 from retrofit.project.guards import is_guarded
 from retrofit.project.scopes import Scope, own_nodes
+from retrofit.project.shards import is_sharded
 from retrofit.project.training import LOOPS
+from retrofit.project.values import Result
 
 from .finding import Finding, found
 from .sum_loss import is_summed
@@ -32,7 +35,58 @@ for images, labels in loader:
 """
 
 
+PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau"
+COLLECT = "total, count = rd.reduce_sum([total, count]), on every process, before it decides"
+
+
 def find(project: Project) -> Iterator[Finding]:
+    yield from _decisions(project)
+    if not project.distribution.is_by_hand:  # that shows the loss of rank 0 and knows it
+        yield from _shown(project)
+
+
+def _decisions(project: Project) -> Iterator[Finding]:
+    """Yield what is decided by the sums that each process has of its own share of an evaluation."""
+    seen: set[ast.AST] = set()
+    for evaluation in project.evaluations:
+        if not evaluation.sums or not is_sharded(project.ranks, evaluation.loader):
+            continue
+        known = list(users(project.analysis, evaluation.scope, evaluation.sums))
+        if _collects(project, evaluation) or any(
+            is_collected(project.analysis, project.distribution, k) for k in known
+        ):
+            continue
+        for node, scope in (
+            (node, k.scope) for k in known for node in own_nodes(k.scope.node) if _decides(project, node, k)
+        ):
+            if node not in seen:
+                seen.add(node)
+                yield found(
+                    CODE, scope.source, node, "each process decides by its own share of the evaluation", COLLECT
+                )
+
+
+def _collects(project: Project, evaluation: Evaluation) -> bool:
+    """Return whether the loop itself adds up over the processes."""
+    calls = (node for node in ast.walk(evaluation.loop) if isinstance(node, ast.Call))
+    return any(leads_to_collective(project.analysis, project.distribution, call, evaluation.scope) for call in calls)
+
+
+def _decides(project: Project, node: ast.AST, known: Known) -> bool:
+    """Return whether this is plateau.step(value), or an `if` on a value that ends the training or keeps the best."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "step":
+        values = project.analysis.evaluate(node.func.value, known.scope)
+        is_plateau = any(isinstance(value, Result) and value.maker == PLATEAU for value in values)
+        return is_plateau and any(known.holds(argument) for argument in (*node.args, *node.keywords))
+    if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare) or not known.holds(node.test):
+        return False
+    inside = [part for statement in node.body for part in ast.walk(statement)]
+    return any(isinstance(part, ast.Break) for part in inside) or any(
+        isinstance(part, ast.Assign) and known.holds(part.value) for part in inside
+    )
+
+
+def _shown(project: Project) -> Iterator[Finding]:
     seen: set[ast.AST] = set()
     for path in project.paths:
         frame = path.frames[0]
@@ -44,9 +98,18 @@ def find(project: Project) -> Iterator[Finding]:
             source = frame.scope.source
             if node in seen or is_guarded(source, node) or "get_world_size" in source.segment(source.statement(node)):
                 continue  # shown by one process on purpose, or a share that is added up
+            if _is_added_up(project, source.statement(node), frame.scope):
+                continue
             seen.add(node)
             edits = surround(source, node, "rd.reduce_mean(", ")")
             yield found(CODE, source, node, "this is the loss of one process's share", HELP, edits)
+
+
+def _is_added_up(project: Project, statement: ast.stmt, scope: Scope) -> bool:
+    """Return whether what a loss is added to is summed over all processes later."""
+    if not isinstance(statement, ast.AugAssign) or not isinstance(statement.target, ast.Name):
+        return False
+    return is_collected(project.analysis, project.distribution, spread(scope, {statement.target.id}))
 
 
 def _loss_names(node: ast.expr) -> set[str]:

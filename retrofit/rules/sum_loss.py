@@ -38,11 +38,20 @@ def find(project: Project) -> Iterator[Finding]:
     in_paths = {path.frames[0].node for path in project.paths}
     for call, scope in backward_calls(project.analysis):
         assert isinstance(call.func, ast.Attribute)
-        if call not in in_paths or "get_world_size" in scope.source.segment(call.func.value):
+        if call not in in_paths or _has_factor(project, call.func.value, scope):
             continue
         if is_summed(project, call, scope):
             edits = surround(scope.source, call.func.value, "(", " * rd.get_world_size())")
             yield found(CODE, scope.source, call, "the loss is a sum over the batch", HELP, edits)
+
+
+def _has_factor(project: Project, loss: ast.expr, scope: Scope) -> bool:
+    """Return whether the number of processes is in a loss already."""
+    parts = [part for part in ast.walk(loss) if isinstance(part, ast.expr)]
+    names = [part.id for part in parts if isinstance(part, ast.Name)]
+    made = [b.value for name in names for b in scope.bindings.get(name, []) if b.value is not None]
+    parts += [part for value in made for part in ast.walk(value) if isinstance(part, ast.expr)]
+    return any(project.ranks.is_world_size(part, scope) for part in parts)
 
 
 def is_summed(project: Project, backward: ast.Call, scope: Scope) -> bool:
@@ -99,6 +108,8 @@ class _Signs:
                 elif value.maker.endswith("Loss"):
                     self.means = True
         names = self.analysis.called(call, scope)
+        if names & {"retrofit.distributed.global_mean"}:
+            self.means = True
         if any(name.startswith("torch.nn.functional.") and _is_loss(name) for name in names):
             self.means = True
         if isinstance(call.func, ast.Attribute):
