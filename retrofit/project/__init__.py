@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .analysis import Analysis
 from .arguments import Parsing, find_parsings
-from .distribution import Distribution, find_distribution
+from .distribution import Distribution, find_distribution, leads_to_collective
 from .edits import Edit
 from .evaluations import Evaluation, find_evaluations
 from .guards import find_guards
@@ -66,6 +66,10 @@ class Project:
     @cached_property
     def distribution(self) -> Distribution:
         return find_distribution(self.analysis)
+
+    def leads_to_collective(self, call: ast.Call, scope: Scope) -> bool:
+        """Return whether a call waits for all processes: itself, or in a function of the project that it runs."""
+        return leads_to_collective(self.analysis, self.distribution, call, scope)
 
     @cached_property
     def ranks(self) -> Ranks:

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 
 from .analysis import Analysis
 from .calls import returns_of
-from .distribution import Distribution
+from .distribution import Distribution, leads_to_collective
 from .homes import Home, homes_of, upstream
 from .loaders import EVALUATION, Loader
 from .models import Model
 from .scopes import FUNCTIONS, Scope, own_nodes
 from .training import LoopNode
-
-MOST_CALLS = 200
 
 
 @dataclass(frozen=True)
@@ -114,20 +112,3 @@ def is_collected(analysis: Analysis, distribution: Distribution, known: Known) -
     """Return whether a call that every process takes part in is given some of these values."""
     given = (node for node in own_nodes(known.scope.node) if isinstance(node, ast.Call) and known.holds(node))
     return any(leads_to_collective(analysis, distribution, call, known.scope) for call in given)
-
-
-def leads_to_collective(analysis: Analysis, distribution: Distribution, call: ast.Call, scope: Scope) -> bool:
-    """Return whether a call is one of torch.distributed or of the runtime, or runs a function that makes one."""
-    collectives = {site.call for site in distribution.collectives}
-    seen: set[ast.AST] = set()
-    waiting = [(call, scope)]
-    while waiting and len(seen) < MOST_CALLS:
-        node, where = waiting.pop()
-        if node in collectives:
-            return True
-        for function in analysis.functions_called(node, where):
-            if function.node not in seen:
-                seen.add(function.node)
-                calls = (part for part in own_nodes(function.node) if isinstance(part, ast.Call))
-                waiting += [(part, function.scope) for part in calls]
-    return False

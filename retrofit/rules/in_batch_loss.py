@@ -6,10 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.evaluations import leads_to_collective
 from retrofit.project.homes import homes_of
-from retrofit.project.scopes import Scope, own_nodes
-from retrofit.project.values import LocalClass
+from retrofit.project.scopes import Scope
 
 from .finding import Finding, found
 
@@ -73,28 +71,11 @@ def _is_gathered(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether what is compared comes from all processes, with the gradients of this one's own part at least."""
     for expression, where in project.ranks.behind(node, scope):
         for part in ast.walk(expression):
-            if isinstance(part, ast.Call) and _gathers(project, part, where):
+            if isinstance(part, ast.Call) and project.leads_to_collective(part, where):
                 return True
             if isinstance(part, ast.Name) and part.id in where.entries:  # parts[rank] = embeddings
                 return True
     return False
-
-
-def _gathers(project: Project, call: ast.Call, scope: Scope) -> bool:
-    """Return whether a call gathers: a function that calls a collective, or an autograd.Function of that kind."""
-    if leads_to_collective(project.analysis, project.distribution, call, scope):
-        return True
-    if not isinstance(call.func, ast.Attribute) or call.func.attr != "apply":
-        return False
-    values = project.analysis.evaluate(call.func.value, scope)
-    methods = (project.analysis.classes.method(v.scope, "forward") for v in values if isinstance(v, LocalClass))
-    return any(
-        leads_to_collective(project.analysis, project.distribution, part, method.scope)
-        for method in methods
-        if method
-        for part in own_nodes(method.node)
-        if isinstance(part, ast.Call)
-    )
 
 
 def _untransposed(node: ast.expr) -> ast.expr | None:

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.edits import surround
-from retrofit.project.evaluations import Evaluation, Known, is_collected, leads_to_collective, spread, users
+from retrofit.project.evaluations import Evaluation, Known, is_collected, spread, users
 from retrofit.project.guards import is_guarded
+from retrofit.project.losses import loss_expressions
 from retrofit.project.scopes import Scope, own_nodes
 from retrofit.project.shards import is_sharded
-from retrofit.project.training import LOOPS
+from retrofit.project.training import LOOPS, Path
 from retrofit.project.values import Result
 
 from .finding import Finding, found
@@ -69,7 +70,7 @@ def _decisions(project: Project) -> Iterator[Finding]:
 def _collects(project: Project, evaluation: Evaluation) -> bool:
     """Return whether the loop itself adds up over the processes."""
     calls = (node for node in ast.walk(evaluation.loop) if isinstance(node, ast.Call))
-    return any(leads_to_collective(project.analysis, project.distribution, call, evaluation.scope) for call in calls)
+    return any(project.leads_to_collective(call, evaluation.scope) for call in calls)
 
 
 def _decides(project: Project, node: ast.AST, known: Known) -> bool:
@@ -92,7 +93,7 @@ def _shown(project: Project) -> Iterator[Finding]:
         frame = path.frames[0]
         call = frame.node
         assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-        if is_summed(project, call, frame.scope):
+        if is_summed(project, call, frame.scope) or _is_of_all(project, path):
             continue
         for node in _readings(_loss_names(call.func.value), frame.scope):
             source = frame.scope.source
@@ -103,6 +104,15 @@ def _shown(project: Project) -> Iterator[Finding]:
             seen.add(node)
             edits = surround(source, node, "rd.reduce_mean(", ")")
             yield found(CODE, source, node, "this is the loss of one process's share", HELP, edits)
+
+
+def _is_of_all(project: Project, path: Path) -> bool:
+    """Return whether a loss is computed from what all processes have: gathered embeddings, a common count."""
+    return any(
+        isinstance(node, ast.Call) and project.leads_to_collective(node, scope)
+        for expression, scope in loss_expressions(path)
+        for node in ast.walk(expression)
+    )
 
 
 def _is_added_up(project: Project, statement: ast.stmt, scope: Scope) -> bool:
