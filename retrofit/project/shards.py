@@ -13,6 +13,7 @@ from .ranks import RANK, Ranks
 from .scopes import Scope
 from .values import Instance, Result, Values
 
+WORKERS = {"retrofit.distributed.loader_workers"}  # gives the arguments about workers alone
 ARGUMENTS = ["dataset", "batch_size", "shuffle", "sampler", "batch_sampler"]  # of DataLoader, in their order
 
 
@@ -67,6 +68,19 @@ def _is_cut(ranks: Ranks, maker: ast.Call, scope: Scope) -> bool:
             return True
     given = (given_to(maker, name) for name in ("dataset", "sampler", "batch_sampler"))
     return any(RANK in ranks.sources_of(argument, scope) for argument in given)
+
+
+def may_give(analysis: Analysis, call: ast.Call, scope: Scope, name: str) -> bool:
+    """Return whether a call gives an argument by name, also in `**options` that may hold it."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return True
+        if keyword.arg is None:
+            values = analysis.evaluate(keyword.value, scope)
+            known = [value for value in values if isinstance(value, Result) and value.maker in WORKERS]
+            if not values or len(known) < len(values):
+                return True
+    return False
 
 
 def constant(call: ast.Call, name: str, positions: list[str] | None = None) -> object:

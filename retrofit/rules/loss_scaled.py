@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from retrofit.project import Project
 from retrofit.project.losses import MEAN, loss_expressions, term_of
 from retrofit.project.scopes import Scope
+from retrofit.project.values import Display, name_of
 
 from .finding import Finding, found
 
@@ -62,9 +63,8 @@ def _is_scaled_mean(project: Project, node: ast.AST, scope: Scope) -> bool:
 def _is_mean(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether an expression is a mean that a loss function of torch has taken over the batch, and no more."""
     if not isinstance(node, ast.Name):
-        term = term_of(project.analysis, node, scope)
-        return term is not None and term.reduction == MEAN
-    made = []
+        return _is_plain_mean(project, node, scope)
+    made: list[bool] = []
     for binding in scope.bindings.get(node.id, []):
         if isinstance(binding.node, ast.AugAssign):
             if not _is_scaled_by_world(project, binding.node, scope):
@@ -72,10 +72,24 @@ def _is_mean(project: Project, node: ast.expr, scope: Scope) -> bool:
         elif binding.value is None or binding.path:
             return False
         elif not (isinstance(binding.value, ast.BinOp) and _holds(binding.value, node.id)):
-            made.append(term_of(project.analysis, binding.value, scope))
+            made.append(_is_plain_mean(project, binding.value, scope))
         elif not _is_scaled_by_world(project, binding.value, scope):
             return False
-    return bool(made) and all(term is not None and term.reduction == MEAN for term in made)
+    return bool(made) and all(made)
+
+
+def _is_plain_mean(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether this is criterion(output, target), perhaps divided by a setting: the number of micro batches."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        values = project.analysis.evaluate(node.right, scope)
+        is_setting = all(
+            (isinstance(value, Display) and isinstance(value.node, ast.Constant))
+            or name_of(value).startswith("argparse.ArgumentParser")
+            for value in values
+        )
+        return bool(values) and is_setting and _is_plain_mean(project, node.left, scope)
+    term = term_of(project.analysis, node, scope)
+    return term is not None and term.reduction == MEAN
 
 
 def _is_scaled_by_world(project: Project, node: ast.BinOp | ast.AugAssign, scope: Scope) -> bool:

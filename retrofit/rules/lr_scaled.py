@@ -12,6 +12,7 @@ from retrofit.project.scopes import Scope
 from retrofit.project.shards import given_to, makers_of
 
 from .finding import Finding, found
+from .learning_rate import SCALING
 
 CODE = "RF304"
 NAME = "lr-scaled"
@@ -30,13 +31,24 @@ optimizer = optim.SGD(model.parameters(), lr=0.1)
 
 
 def find(project: Project) -> Iterator[Finding]:
-    if not _batch_is_divided(project):
-        return
+    is_divided = _batch_is_divided(project)
     for optimizer in project.optimizers:
         rate = argument_for(optimizer.call, ["params", "lr"], "lr")
-        if rate is not None and _is_multiplied(project, rate, optimizer.scope):
+        if rate is None or not _is_multiplied(project, rate, optimizer.scope):
+            continue
+        if is_divided:
             message = "the rate is multiplied by the number of processes, and the batch is divided by it"
             yield found(CODE, optimizer.scope.source, rate, message, HELP)
+        elif _is_scaled(project, rate, optimizer.scope):
+            message = "the rate is scaled by the global batch, and multiplied by the number of processes again"
+            yield found(CODE, optimizer.scope.source, rate, message, HELP)
+
+
+def _is_scaled(project: Project, rate: ast.expr, scope: Scope) -> bool:
+    """Return whether the runtime scales a rate."""
+    behind = project.ranks.behind(rate, scope)
+    calls = [(n, where) for node, where in behind for n in ast.walk(node) if isinstance(n, ast.Call)]
+    return any(project.analysis.called(call, where) & SCALING for call, where in calls)
 
 
 def _batch_is_divided(project: Project) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.edits import surround
-from retrofit.project.evaluations import Evaluation, Known, is_collected, spread, users
+from retrofit.project.evaluations import Evaluation, Known, is_collected, name_in, spread, users
 from retrofit.project.guards import is_guarded
 from retrofit.project.losses import loss_expressions
 from retrofit.project.scopes import Scope, own_nodes
@@ -37,6 +37,7 @@ for images, labels in loader:
 
 
 PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau"
+SAVING = {"torch.save", "retrofit.distributed.save_checkpoint"}
 COLLECT = "total, count = rd.reduce_sum([total, count]), on every process, before it decides"
 
 
@@ -57,14 +58,12 @@ def _decisions(project: Project) -> Iterator[Finding]:
             is_collected(project.analysis, project.distribution, k) for k in known
         ):
             continue
-        for node, scope in (
-            (node, k.scope) for k in known for node in own_nodes(k.scope.node) if _decides(project, node, k)
-        ):
-            if node not in seen:
-                seen.add(node)
-                yield found(
-                    CODE, scope.source, node, "each process decides by its own share of the evaluation", COLLECT
-                )
+        for k in known:
+            for node in own_nodes(k.scope.node):
+                if node not in seen and _decides(project, node, k):
+                    seen.add(node)
+                    message = "each process decides by its own share of the evaluation"
+                    yield found(CODE, k.scope.source, node, message, COLLECT)
 
 
 def _collects(project: Project, evaluation: Evaluation) -> bool:
@@ -79,12 +78,24 @@ def _decides(project: Project, node: ast.AST, known: Known) -> bool:
         values = project.analysis.evaluate(node.func.value, known.scope)
         is_plateau = any(isinstance(value, Result) and value.maker == PLATEAU for value in values)
         return is_plateau and any(known.holds(argument) for argument in (*node.args, *node.keywords))
-    if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare) or not known.holds(node.test):
+    loops = {loop for path in project.paths for loop, _ in path.loops}
+    if isinstance(node, ast.While):
+        return node in loops and known.holds(node.test)
+    if not isinstance(node, ast.If) or not known.holds(node.test):
         return False
+    around = next((outer for outer in known.scope.source.ancestors(node) if isinstance(outer, LOOPS)), None)
     inside = [part for statement in node.body for part in ast.walk(statement)]
-    return any(isinstance(part, ast.Break) for part in inside) or any(
-        isinstance(part, ast.Assign) and known.holds(part.value) for part in inside
-    )
+    ends = around in loops and any(isinstance(part, ast.Break) for part in inside)
+    return ends or any(_keeps(project, part, node.test, known.scope) for part in inside)
+
+
+def _keeps(project: Project, node: ast.AST, test: ast.expr, scope: Scope) -> bool:
+    """Return whether a statement under a test keeps what is best: saves, or sets what the test compares with."""
+    if isinstance(node, ast.Call):
+        return bool(project.analysis.called(node, scope) & SAVING)
+    targets = [part for target in node.targets for part in ast.walk(target)] if isinstance(node, ast.Assign) else []
+    compared = {name for part in ast.walk(test) if (name := name_in(part))} if isinstance(test, ast.Compare) else set()
+    return any(name_in(part) in compared for part in targets)
 
 
 def _shown(project: Project) -> Iterator[Finding]:

@@ -31,15 +31,15 @@ train_set, val_set = random_split(dataset, [80, 20])
 SEEDING = {"retrofit.distributed.share_random_state", "retrofit.distributed.seed_everything"}
 
 
-SEEDS = {"torch.manual_seed", "torch.random.manual_seed"}
+SEEDS = {"torch.manual_seed", "torch.random.manual_seed", *SEEDING}
 SPLITS = {"torch.utils.data.random_split", "torch.utils.data.dataset.random_split"}
 
 
 def find(project: Project) -> Iterator[Finding]:
-    if not project.paths or project.calls_any(SEEDING):
+    if not project.paths:
         return
-    if project.distribution.is_by_hand:  # then weights come from DDP and orders from DistributedSampler
-        yield from _splits(project)
+    if project.distribution.is_by_hand or project.calls_any(SEEDING):
+        yield from _splits(project)  # weights come from the wrapper and orders from the sampler
         return
     for node, scope in reached_nodes(project.analysis):
         is_seed = isinstance(node, ast.Call) and project.analysis.called(node, scope) & {"torch.manual_seed"}

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.loaders import TRAIN
+from retrofit.project.loaders import RUNTIME, TRAIN
 from retrofit.project.ranks import RANK
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope, own_nodes
@@ -57,27 +57,32 @@ DRAWS |= {
     f"{NUMPY}.{name}"
     for name in ("rand", "randn", "randint", "uniform", "normal", "choice", "random", "permutation", "beta")
 }
-RUNTIME_SEEDING = {f"retrofit.distributed.{name}" for name in ("split_random_streams", "seed_everything")}
+SEED_ALL = f"{RUNTIME}.seed_everything"
 
 
 def find(project: Project) -> Iterator[Finding]:
-    if not project.distribution.is_by_hand or project.calls_any(RUNTIME_SEEDING):
+    is_ours = project.distribution.is_by_hand or project.calls_any({SEED_ALL})
+    if not is_ours or project.calls_any({f"{RUNTIME}.split_random_streams"}):
         return
     drawn = {stream for class_scope in _datasets(project) for stream in _streams(project, class_scope)}
     seeds = sorted(_seeds(project), key=lambda seed: seed[0].lineno)
-    apart = {SEEDING[name] for _, _, name, differs in seeds if differs}
-    for call, scope, name, _ in seeds:
-        if SEEDING[name] in drawn - apart:
+    apart = {stream for _, _, streams, differs in seeds if differs for stream in streams}
+    for call, scope, streams, _ in seeds:
+        if streams & (drawn - apart):
             yield found(CODE, scope.source, call, "all processes draw the same numbers for their samples", HELP)
             return
 
 
-def _seeds(project: Project) -> Iterator[tuple[ast.Call, Scope, str, bool]]:
-    """Yield the calls that seed a whole stream, with their names and whether the seed differs by rank."""
+def _seeds(project: Project) -> Iterator[tuple[ast.Call, Scope, set[str], bool]]:
+    """Yield the calls that seed whole streams, with these streams and whether the seed differs by rank."""
     for node, scope in reached_nodes(project.analysis):
         if isinstance(node, ast.Call) and node.args:
-            for name in project.analysis.called(node, scope) & SEEDING.keys():
-                yield node, scope, name, RANK in project.ranks.sources_of(node.args[0], scope)
+            names = project.analysis.called(node, scope)
+            streams = {SEEDING[name] for name in names & SEEDING.keys()}
+            if SEED_ALL in names:
+                streams = {TORCH, PYTHON, NUMPY}
+            if streams:
+                yield node, scope, streams, RANK in project.ranks.sources_of(node.args[0], scope)
 
 
 def _datasets(project: Project) -> set[Scope]:

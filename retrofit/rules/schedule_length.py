@@ -63,6 +63,10 @@ def _lengths(project: Project, call: ast.Call, scope: Scope) -> Iterator[ast.exp
     if not schedules:
         return
     yield from (keyword.value for keyword in call.keywords if keyword.arg in LENGTHS)
+    if any(name in (f"{SCHEDULERS}LambdaLR", f"{SCHEDULERS}MultiplicativeLR") for name in schedules):
+        factor = argument_for(call, ["optimizer", "lr_lambda"], "lr_lambda")
+        if isinstance(factor, ast.Lambda):
+            yield factor
     second = SECOND.get(schedules[0].rpartition(".")[2])
     given = argument_for(call, ["optimizer", second], second) if second else None
     if given is not None and given in call.args:

@@ -10,7 +10,7 @@ from retrofit.project.loaders import TRAIN
 from retrofit.project.ranks import RANK, WORLD_SIZE
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope
-from retrofit.project.shards import constant, given_to, makers_of, strides
+from retrofit.project.shards import given_to, makers_of, may_give, strides
 
 from .finding import Finding, found
 
@@ -34,9 +34,7 @@ def find(project: Project) -> Iterator[Finding]:
         if TRAIN not in loader.roles or loader.is_shared_out:
             continue
         for maker, scope in makers_of(project.analysis, loader):
-            may_drop = constant(maker, "drop_last") is not None or any(
-                k.arg in (None, "drop_last") for k in maker.keywords
-            )
+            may_drop = may_give(project.analysis, maker, scope, "drop_last")
             cuts = strides(project.analysis, given_to(maker, "dataset"), scope)
             if not may_drop and any(_is_uneven(project, node, where) for node, where in cuts):
                 yield found(CODE, scope.source, maker, "processes have different numbers of batches", HELP)
