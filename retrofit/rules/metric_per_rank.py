@@ -6,14 +6,14 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.decisions import decides
 from retrofit.project.edits import surround
-from retrofit.project.evaluations import Evaluation, Known, is_collected, name_in, spread, users
+from retrofit.project.evaluations import Evaluation, is_collected, spread, users
 from retrofit.project.guards import is_guarded
 from retrofit.project.losses import loss_expressions
 from retrofit.project.scopes import Scope, own_nodes
 from retrofit.project.shards import is_sharded
 from retrofit.project.training import LOOPS, Path
-from retrofit.project.values import Result
 
 from .finding import Finding, found
 from .sum_loss import is_summed
@@ -36,8 +36,6 @@ for images, labels in loader:
 """
 
 
-PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau"
-SAVING = {"torch.save", "retrofit.distributed.save_checkpoint"}
 COLLECT = "total, count = rd.reduce_sum([total, count]), on every process, before it decides"
 
 
@@ -60,7 +58,7 @@ def _decisions(project: Project) -> Iterator[Finding]:
             continue
         for k in known:
             for node in own_nodes(k.scope.node):
-                if node not in seen and _decides(project, node, k):
+                if node not in seen and decides(project.analysis, project.paths, node, k):
                     seen.add(node)
                     message = "each process decides by its own share of the evaluation"
                     yield found(CODE, k.scope.source, node, message, COLLECT)
@@ -70,32 +68,6 @@ def _collects(project: Project, evaluation: Evaluation) -> bool:
     """Return whether the loop itself adds up over the processes."""
     calls = (node for node in ast.walk(evaluation.loop) if isinstance(node, ast.Call))
     return any(project.leads_to_collective(call, evaluation.scope) for call in calls)
-
-
-def _decides(project: Project, node: ast.AST, known: Known) -> bool:
-    """Return whether this is plateau.step(value), or an `if` on a value that ends the training or keeps the best."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "step":
-        values = project.analysis.evaluate(node.func.value, known.scope)
-        is_plateau = any(isinstance(value, Result) and value.maker == PLATEAU for value in values)
-        return is_plateau and any(known.holds(argument) for argument in (*node.args, *node.keywords))
-    loops = {loop for path in project.paths for loop, _ in path.loops}
-    if isinstance(node, ast.While):
-        return node in loops and known.holds(node.test)
-    if not isinstance(node, ast.If) or not known.holds(node.test):
-        return False
-    around = next((outer for outer in known.scope.source.ancestors(node) if isinstance(outer, LOOPS)), None)
-    inside = [part for statement in node.body for part in ast.walk(statement)]
-    ends = around in loops and any(isinstance(part, ast.Break) for part in inside)
-    return ends or any(_keeps(project, part, node.test, known.scope) for part in inside)
-
-
-def _keeps(project: Project, node: ast.AST, test: ast.expr, scope: Scope) -> bool:
-    """Return whether a statement under a test keeps what is best: saves, or sets what the test compares with."""
-    if isinstance(node, ast.Call):
-        return bool(project.analysis.called(node, scope) & SAVING)
-    targets = [part for target in node.targets for part in ast.walk(target)] if isinstance(node, ast.Assign) else []
-    compared = {name for part in ast.walk(test) if (name := name_in(part))} if isinstance(test, ast.Compare) else set()
-    return any(name_in(part) in compared for part in targets)
 
 
 def _shown(project: Project) -> Iterator[Finding]:

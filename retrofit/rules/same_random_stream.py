@@ -10,7 +10,7 @@ from retrofit.project.loaders import RUNTIME, TRAIN
 from retrofit.project.ranks import RANK
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope, own_nodes
-from retrofit.project.shards import given_to, makers_of
+from retrofit.project.shards import given_to, makers_of, may_give
 from retrofit.project.values import Instance
 
 from .finding import Finding, found
@@ -90,7 +90,7 @@ def _datasets(project: Project) -> set[Scope]:
     classes: set[Scope] = set()
     for loader in project.loaders:
         for maker, scope in makers_of(project.analysis, loader) if TRAIN in loader.roles else ():
-            if any(keyword.arg in (None, "worker_init_fn", "generator") for keyword in maker.keywords):
+            if any(may_give(project.analysis, maker, scope, name) for name in ("worker_init_fn", "generator")):
                 continue
             dataset = given_to(maker, "dataset")
             for node, where in project.ranks.behind(dataset, scope) if dataset else ():

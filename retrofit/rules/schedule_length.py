@@ -39,6 +39,7 @@ scheduler = optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10 * len(loade
 """
 SCHEDULERS = "torch.optim.lr_scheduler."
 LENGTHS = {"total_steps", "steps_per_epoch", "T_max", "T_0", "total_iters", "step_size_up", "num_training_steps"}
+DIVISION = (ast.Div, ast.FloorDiv)
 SECOND = {"CosineAnnealingLR": "T_max", "CosineAnnealingWarmRestarts": "T_0"}  # arguments behind the optimizer
 
 
@@ -86,27 +87,34 @@ def _drawn(project: Project) -> Iterator[tuple[Values, Values, object]]:
 
 def _counts_all(project: Project, length: ast.expr, scope: Scope, drawn: list[tuple[Values, Values, object]]) -> bool:
     """Return whether a number of steps is computed from len(dataset) / batch_size, without the number of processes."""
-    if WORLD_SIZE in project.ranks.sources_of(length, scope):
-        return False
     behind = project.ranks.behind(length, scope)
     nodes = [(node, where) for expression, where in behind for node in ast.walk(expression)]
     measured = [place for place in nodes if _is_call_of(project, place, "len")]
-    divisors = [
-        (node.right, where)
-        for node, where in nodes
-        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Div, ast.FloorDiv))
+    divisions = [
+        (node, where) for node, where in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, DIVISION)
     ]
     evaluate = project.analysis.evaluate
     for dataset, size, number in drawn:
         counts = any(_is_data(evaluate(node.args[0], where), dataset) for node, where in measured)  # type: ignore[attr-defined]
         divides = any(
-            (size and evaluate(node, where) == size)
-            or (number is not None and isinstance(node, ast.Constant) and node.value == number)
-            for node, where in divisors
+            (size and evaluate(node.right, where) == size)
+            or (number is not None and isinstance(node.right, ast.Constant) and node.right.value == number)
+            for node, where in divisions
         )
-        if counts and divides:
+        if counts and divides and not any(_is_of_processes(project, *place, size) for place in nodes):
             return True
     return False
+
+
+def _is_of_processes(project: Project, node: ast.AST, scope: Scope, size: Values) -> bool:
+    """Return whether this is a factor that comes from the number of processes, and not with a batch or a count."""
+    outer = scope.source.parents.get(node)
+    if not isinstance(outer, (ast.BinOp, ast.AugAssign)) or not isinstance(node, (ast.Name, ast.Attribute, ast.Call)):
+        return False
+    if WORLD_SIZE not in project.ranks.sources_of(node, scope) or project.analysis.evaluate(node, scope) == size:
+        return False
+    behind = ((part, where) for inner, where in project.ranks.behind(node, scope) for part in ast.walk(inner))
+    return not any(_is_call_of(project, place, "len") for place in behind)
 
 
 def _is_data(values: Values, dataset: Values) -> bool:
