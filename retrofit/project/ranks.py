@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from .analysis import Analysis
-from .calls import CallSite, argument_for
+from .calls import CallSite, argument_for, is_method
+from .homes import part_of
 from .reach import reached_nodes
 from .scopes import FUNCTIONS, Function, Scope, own_nodes, parameters
 from .values import Display, Instance, LocalFunction, Result, Value
@@ -173,12 +174,28 @@ class _Search:
         for binding in bindings:
             if isinstance(binding.node, ast.AugAssign):
                 self.visit(binding.node.value, owner)
+            elif binding.kind == "value" and not self._is_known(part_of(binding), owner):
+                self.visit(part_of(binding) or binding.value, owner)  # type: ignore[arg-type]  # as in x = model(y)
             elif binding.kind == "parameter" and isinstance(owner.node, FUNCTIONS):
                 given = self.ranks.given_to_process(owner.node, name) if name in parameters(owner.node) else None
                 if isinstance(given, str):
                     self.found.add(given)
                 elif given is not None:
                     self.visit(*given)
+                elif not self._is_known(ast.Name(name, ast.Load()), scope):
+                    self._visit_arguments(owner, name)
+
+    def _is_known(self, node: ast.expr | None, scope: Scope) -> bool:
+        """Return whether the values of an expression lead to all that it is computed from."""
+        return any(_behind(value) or isinstance(value, Instance) for value in self.analysis.evaluate(node, scope))
+
+    def _visit_arguments(self, function: Scope, name: str) -> None:
+        assert isinstance(function.node, FUNCTIONS)
+        names = parameters(function.node)[1:] if is_method(function) else parameters(function.node)
+        for site in self.analysis.callers(function.node):
+            argument = argument_for(site.call, names, name)
+            if argument is not None:
+                self.visit(argument, site.scope)
 
 
 def _behind(value: Value) -> tuple[ast.expr, Scope] | None:
