@@ -15,15 +15,18 @@ from .models import Model
 from .scopes import FUNCTIONS, Scope, own_nodes
 from .training import LoopNode
 
+GROWING = {"append", "extend"}
+
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A loop that runs a model in training over a loader, and the names of the sums that it adds up."""
+    """A loop that runs a model in training over a loader, and the names of what it adds up and of what it collects."""
 
     loader: Loader
     loop: LoopNode
     scope: Scope
-    sums: frozenset[str]
+    sums: frozenset[str]  # numbers, and objects that add up: total, meter
+    lists: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,21 @@ def find_evaluations(analysis: Analysis, loaders: list[Loader], models: list[Mod
             continue
         for use in loader.uses:
             if use.loop is not None and _runs(analysis, use.loop, use.scope, homes):
-                added = (node.target for node in ast.walk(use.loop) if isinstance(node, ast.AugAssign))
-                sums = frozenset(name for target in added if (name := name_in(target)))
-                yield Evaluation(loader, use.loop, use.scope, sums)
+                nodes = list(ast.walk(use.loop))
+                added = {name_in(node.target) for node in nodes if isinstance(node, ast.AugAssign)}
+                calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+                added |= {name_in(call.func.value) for call in calls if _adds_up(analysis, call, use.scope)}  # type: ignore[attr-defined]
+                grown = {name_in(call.func.value) for call in calls if call.func.attr in GROWING}  # type: ignore[attr-defined]
+                yield Evaluation(loader, use.loop, use.scope, frozenset(added - {""}), frozenset(grown - {""}))
+
+
+def _adds_up(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a method adds to its own object: meter.update(loss.item(), len(labels))."""
+    return any(
+        isinstance(node, ast.AugAssign) and name_in(node.target).startswith("self.")
+        for function in analysis.functions_called(call, scope)
+        for node in own_nodes(function.node)
+    )
 
 
 def _runs(analysis: Analysis, loop: LoopNode, scope: Scope, homes: set[Home]) -> bool:

@@ -70,6 +70,19 @@ def _is_cut(ranks: Ranks, maker: ast.Call, scope: Scope) -> bool:
     return any(RANK in ranks.sources_of(argument, scope) for argument in given)
 
 
+def is_same(analysis: Analysis, one: tuple[ast.expr, Scope], other: tuple[ast.expr, Scope]) -> bool:
+    """Return whether two expressions are the same option, variable or number, as far as can be told."""
+    first, second = one[0], other[0]
+    if isinstance(first, ast.Constant) and isinstance(second, ast.Constant):
+        return first.value == second.value
+    if not isinstance(first, (ast.Name, ast.Attribute)) or not isinstance(second, (ast.Name, ast.Attribute)):
+        return False
+    values = analysis.evaluate(first, one[1])
+    if values:
+        return values == analysis.evaluate(second, other[1])
+    return one[1] is other[1] and ast.unparse(first) == ast.unparse(second)
+
+
 def may_give(analysis: Analysis, call: ast.Call, scope: Scope, name: str) -> bool:
     """Return whether a call gives an argument by name, also in `**options` that may hold it."""
     for keyword in call.keywords:

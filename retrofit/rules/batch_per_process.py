@@ -10,8 +10,7 @@ from retrofit.project.calls import argument_for
 from retrofit.project.loaders import TRAIN
 from retrofit.project.ranks import WORLD_SIZE
 from retrofit.project.scopes import Scope
-from retrofit.project.shards import given_to, is_sharded, makers_of
-from retrofit.project.values import Values
+from retrofit.project.shards import given_to, is_same, is_sharded, makers_of
 
 from .finding import Finding, found
 
@@ -47,10 +46,10 @@ def find(project: Project) -> Iterator[Finding]:
                 message = f"each process takes the whole {ast.unparse(size)}"
                 yield found(CODE, scope.source, maker, message, HELP)
             else:
-                yield from _rates(project, project.analysis.evaluate(size, scope))
+                yield from _rates(project, (size, scope))
 
 
-def _rates(project: Project, size: Values) -> Iterator[Finding]:
+def _rates(project: Project, size: tuple[ast.expr, Scope]) -> Iterator[Finding]:
     """Yield the rates that are scaled by a batch size although a step is taken on that of all processes."""
     for optimizer in project.optimizers:
         rate = argument_for(optimizer.call, ["params", "lr"], "lr")
@@ -61,13 +60,13 @@ def _rates(project: Project, size: Values) -> Iterator[Finding]:
             yield found(CODE, optimizer.scope.source, rate, message, HELP)
 
 
-def _scales(project: Project, node: ast.expr, scope: Scope, size: Values) -> bool:
+def _scales(project: Project, node: ast.expr, scope: Scope, size: tuple[ast.expr, Scope]) -> bool:
     """Return whether this is lr * batch_size / reference, with this batch size and a number to refer to."""
     if not isinstance(node, ast.BinOp):
         return False
-    parts = [part for part in ast.walk(node) if isinstance(part, (ast.Name, ast.Attribute, ast.Constant))]
+    parts = [part for part in ast.walk(node) if isinstance(part, (ast.Name, ast.Attribute))]
     refers = any(
         isinstance(part, ast.BinOp) and isinstance(part.op, ast.Div) and isinstance(part.right, ast.Constant)
         for part in ast.walk(node)
     )
-    return refers and len(size) == 1 and any(project.analysis.evaluate(part, scope) == size for part in parts)
+    return refers and any(is_same(project.analysis, (part, scope), size) for part in parts)

@@ -66,6 +66,8 @@ def _is_mean(project: Project, node: ast.expr, scope: Scope) -> bool:
         return _is_plain_mean(project, node, scope)
     made: list[bool] = []
     for binding in scope.bindings.get(node.id, []):
+        if binding.node.lineno > node.lineno:  # type: ignore[attr-defined]
+            continue  # set anew after it is used
         if isinstance(binding.node, ast.AugAssign):
             if not _is_scaled_by_world(project, binding.node, scope):
                 return False

@@ -49,9 +49,10 @@ def _decisions(project: Project) -> Iterator[Finding]:
     """Yield what is decided by the sums that each process has of its own share of an evaluation."""
     seen: set[ast.AST] = set()
     for evaluation in project.evaluations:
-        if not evaluation.sums or not is_sharded(project.ranks, evaluation.loader):
+        measured = evaluation.sums | evaluation.lists
+        if not measured or not is_sharded(project.ranks, evaluation.loader):
             continue
-        known = list(users(project.analysis, evaluation.scope, evaluation.sums))
+        known = list(users(project.analysis, evaluation.scope, measured))
         if _collects(project, evaluation) or any(
             is_collected(project.analysis, project.distribution, k) for k in known
         ):

@@ -11,7 +11,7 @@ from retrofit.project.loaders import TRAIN
 from retrofit.project.ranks import WORLD_SIZE
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope
-from retrofit.project.shards import given_to, makers_of
+from retrofit.project.shards import given_to, is_same, makers_of
 from retrofit.project.training import LOOPS
 from retrofit.project.values import Member, Result, Values
 
@@ -74,44 +74,48 @@ def _lengths(project: Project, call: ast.Call, scope: Scope) -> Iterator[ast.exp
         yield given
 
 
-def _drawn(project: Project) -> Iterator[tuple[Values, Values, object]]:
-    """Yield for each training loader the values of its data set and of its batch size, and that size as a number."""
+def _drawn(project: Project) -> Iterator[tuple[Values, tuple[ast.expr, Scope]]]:
+    """Yield for each training loader the values of its data set, and its batch size with the scope it stands in."""
     for loader in project.loaders:
         if TRAIN in loader.roles:
             for maker, scope in makers_of(project.analysis, loader):
                 dataset, size = given_to(maker, "dataset"), given_to(maker, "batch_size")
-                number = size.value if isinstance(size, ast.Constant) else None
-                evaluate = project.analysis.evaluate
-                yield evaluate(dataset, scope), evaluate(size, scope), number
+                if size is not None and not _is_changed(project, size, scope):
+                    yield project.analysis.evaluate(dataset, scope), (size, scope)
 
 
-def _counts_all(project: Project, length: ast.expr, scope: Scope, drawn: list[tuple[Values, Values, object]]) -> bool:
+def _is_changed(project: Project, size: ast.expr, scope: Scope) -> bool:
+    """Return whether a batch size is divided in place, so that it cannot be told what is counted with it."""
+    if isinstance(size, ast.Attribute):
+        given = project.ranks.set_attributes.get(size.attr, [])
+        return any(WORLD_SIZE in project.ranks.sources_of(value, where) for value, where in given)
+    owner, bindings = scope.find(size.id) or (scope, []) if isinstance(size, ast.Name) else (scope, [])
+    return any(isinstance(binding.node, ast.AugAssign) for binding in bindings)
+
+
+def _counts_all(
+    project: Project, length: ast.expr, scope: Scope, drawn: list[tuple[Values, tuple[ast.expr, Scope]]]
+) -> bool:
     """Return whether a number of steps is computed from len(dataset) / batch_size, without the number of processes."""
+    analysis = project.analysis
     behind = project.ranks.behind(length, scope)
     nodes = [(node, where) for expression, where in behind for node in ast.walk(expression)]
     measured = [place for place in nodes if _is_call_of(project, place, "len")]
-    divisions = [
-        (node, where) for node, where in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, DIVISION)
-    ]
-    evaluate = project.analysis.evaluate
-    for dataset, size, number in drawn:
-        counts = any(_is_data(evaluate(node.args[0], where), dataset) for node, where in measured)  # type: ignore[attr-defined]
-        divides = any(
-            (size and evaluate(node.right, where) == size)
-            or (number is not None and isinstance(node.right, ast.Constant) and node.right.value == number)
-            for node, where in divisions
-        )
+    divisors = [(n.right, where) for n, where in nodes if isinstance(n, ast.BinOp) and isinstance(n.op, DIVISION)]
+    for dataset, size in drawn:
+        counts = any(_is_data(analysis.evaluate(n.args[0], where), dataset) for n, where in measured)  # type: ignore[attr-defined]
+        divides = any(is_same(analysis, divisor, size) for divisor in divisors)
         if counts and divides and not any(_is_of_processes(project, *place, size) for place in nodes):
             return True
     return False
 
 
-def _is_of_processes(project: Project, node: ast.AST, scope: Scope, size: Values) -> bool:
+def _is_of_processes(project: Project, node: ast.AST, scope: Scope, size: tuple[ast.expr, Scope]) -> bool:
     """Return whether this is a factor that comes from the number of processes, and not with a batch or a count."""
     outer = scope.source.parents.get(node)
     if not isinstance(outer, (ast.BinOp, ast.AugAssign)) or not isinstance(node, (ast.Name, ast.Attribute, ast.Call)):
         return False
-    if WORLD_SIZE not in project.ranks.sources_of(node, scope) or project.analysis.evaluate(node, scope) == size:
+    if WORLD_SIZE not in project.ranks.sources_of(node, scope) or is_same(project.analysis, (node, scope), size):
         return False
     behind = ((part, where) for inner, where in project.ranks.behind(node, scope) for part in ast.walk(inner))
     return not any(_is_call_of(project, place, "len") for place in behind)
