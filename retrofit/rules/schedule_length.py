@@ -89,7 +89,7 @@ def _is_changed(project: Project, size: ast.expr, scope: Scope) -> bool:
     if isinstance(size, ast.Attribute):
         given = project.ranks.set_attributes.get(size.attr, [])
         return any(WORLD_SIZE in project.ranks.sources_of(value, where) for value, where in given)
-    owner, bindings = scope.find(size.id) or (scope, []) if isinstance(size, ast.Name) else (scope, [])
+    _, bindings = (scope.find(size.id) if isinstance(size, ast.Name) else None) or (scope, [])
     return any(isinstance(binding.node, ast.AugAssign) for binding in bindings)
 
 
