@@ -14,6 +14,7 @@ from .loaders import EVALUATION, Loader
 from .models import Model
 from .scopes import FUNCTIONS, Scope, own_nodes
 from .training import LoopNode
+from .values import Display
 
 GROWING = {"append", "extend"}
 
@@ -49,21 +50,40 @@ def find_evaluations(analysis: Analysis, loaders: list[Loader], models: list[Mod
             continue
         for use in loader.uses:
             if use.loop is not None and _runs(analysis, use.loop, use.scope, homes):
-                nodes = list(ast.walk(use.loop))
-                added = {name_in(node.target) for node in nodes if isinstance(node, ast.AugAssign)}
-                calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
-                added |= {name_in(call.func.value) for call in calls if _adds_up(analysis, call, use.scope)}  # type: ignore[attr-defined]
-                grown = {name_in(call.func.value) for call in calls if call.func.attr in GROWING}  # type: ignore[attr-defined]
-                yield Evaluation(loader, use.loop, use.scope, frozenset(added - {""}), frozenset(grown - {""}))
+                sums, lists = _measured(analysis, use.loop, use.scope)
+                yield Evaluation(loader, use.loop, use.scope, sums, lists)
+
+
+def _measured(analysis: Analysis, loop: LoopNode, scope: Scope) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names of what a loop adds up, and of the lists that it makes longer."""
+    sums: set[str] = set()
+    lists: set[str] = set()
+    for statement in loop.body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.AugAssign):
+                (lists if _is_list(analysis, node.target, scope) else sums).add(name_in(node.target))
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                if node.func.attr in GROWING:
+                    lists.add(name_in(node.func.value))
+                elif _adds_up(analysis, node, scope):
+                    sums.add(name_in(node.func.value))
+    return frozenset(sums - {""}), frozenset(lists - {""})
 
 
 def _adds_up(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
-    """Return whether a method adds to its own object: meter.update(loss.item(), len(labels))."""
+    """Return whether a method adds numbers to its own object: meter.update(loss.item(), len(labels))."""
     return any(
-        isinstance(node, ast.AugAssign) and name_in(node.target).startswith("self.")
+        isinstance(node, ast.AugAssign)
+        and name_in(node.target).startswith("self.")
+        and not _is_list(analysis, node.target, function.scope)
         for function in analysis.functions_called(call, scope)
         for node in own_nodes(function.node)
     )
+
+
+def _is_list(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    values = analysis.evaluate(node, scope)
+    return any(isinstance(value, Display) and isinstance(value.node, (ast.List, ast.ListComp)) for value in values)
 
 
 def _runs(analysis: Analysis, loop: LoopNode, scope: Scope, homes: set[Home]) -> bool:

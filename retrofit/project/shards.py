@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from .analysis import Analysis
 from .calls import argument_for
 from .distribution import SAMPLERS
+from .homes import assignments_to
 from .loaders import SHARDED, Loader
 from .ranks import RANK, Ranks
 from .scopes import Scope
@@ -25,7 +26,13 @@ def scope_of(analysis: Analysis, node: ast.AST) -> Scope:
 
 def makers_of(analysis: Analysis, loader: Loader) -> list[tuple[ast.Call, Scope]]:
     """Return the calls of DataLoader, or of a class derived from it, that can have made a loader, with their scopes."""
-    made = [(maker, scope_of(analysis, maker)) for maker in loader.makers]
+    given = assignments_to(analysis, loader.home) if loader.home is not None and loader.home.key is None else []
+    own_calls = {part for assignment in given if assignment.value for part in ast.walk(assignment.value)}
+    for assignment in given:
+        values = analysis.evaluate(assignment.value, assignment.scope)
+        own_calls |= {value.call for value in values if isinstance(value, (Result, Instance)) and value.call}
+    # What draws from a loader may be handed others too; those that are put into its variable are its own.
+    made = [(maker, scope_of(analysis, maker)) for maker in (loader.makers & own_calls or loader.makers)]
     own = [(maker, scope) for maker, scope in made if not analysis.called(maker, scope) & SHARDED]
     return sorted(own, key=lambda place: place[1].source.place(place[0]))
 
