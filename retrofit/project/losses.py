@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .analysis import Analysis
 from .calls import argument_for
+from .distribution import Distribution, leads_to_collective
 from .scopes import Scope
 from .training import Path
 from .values import External, Result
@@ -75,6 +76,15 @@ def loss_expressions(path: Path) -> Iterator[tuple[ast.expr, Scope]]:
         for part in ast.walk(node):
             if isinstance(part, ast.Name):
                 waiting += _assigned(part.id, frame.scope)
+
+
+def is_of_all(analysis: Analysis, distribution: Distribution, path: Path) -> bool:
+    """Return whether a loss is computed from what all processes have: gathered embeddings, a common count."""
+    return any(
+        isinstance(node, ast.Call) and leads_to_collective(analysis, distribution, node, scope)
+        for expression, scope in loss_expressions(path)
+        for node in ast.walk(expression)
+    )
 
 
 def _assigned(name: str, scope: Scope) -> list[ast.expr]:

@@ -10,10 +10,10 @@ from retrofit.project.decisions import decides
 from retrofit.project.edits import surround
 from retrofit.project.evaluations import Evaluation, is_collected, spread, users
 from retrofit.project.guards import is_guarded
-from retrofit.project.losses import loss_expressions
+from retrofit.project.losses import is_of_all
 from retrofit.project.scopes import Scope, own_nodes
 from retrofit.project.shards import is_sharded
-from retrofit.project.training import LOOPS, Path
+from retrofit.project.training import LOOPS
 
 from .finding import Finding, found
 from .sum_loss import is_summed
@@ -77,7 +77,7 @@ def _shown(project: Project) -> Iterator[Finding]:
         frame = path.frames[0]
         call = frame.node
         assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-        if is_summed(project, call, frame.scope) or _is_of_all(project, path):
+        if is_summed(project, call, frame.scope) or is_of_all(project.analysis, project.distribution, path):
             continue
         for node in _readings(_loss_names(call.func.value), frame.scope):
             source = frame.scope.source
@@ -88,15 +88,6 @@ def _shown(project: Project) -> Iterator[Finding]:
             seen.add(node)
             edits = surround(source, node, "rd.reduce_mean(", ")")
             yield found(CODE, source, node, "this is the loss of one process's share", HELP, edits)
-
-
-def _is_of_all(project: Project, path: Path) -> bool:
-    """Return whether a loss is computed from what all processes have: gathered embeddings, a common count."""
-    return any(
-        isinstance(node, ast.Call) and project.leads_to_collective(node, scope)
-        for expression, scope in loss_expressions(path)
-        for node in ast.walk(expression)
-    )
 
 
 def _is_added_up(project: Project, statement: ast.stmt, scope: Scope) -> bool:

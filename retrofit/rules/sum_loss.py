@@ -9,6 +9,7 @@ from retrofit.project import Project
 from retrofit.project.analysis import Analysis
 from retrofit.project.calls import returns_of
 from retrofit.project.edits import surround
+from retrofit.project.losses import is_of_all
 from retrofit.project.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.project.training import backward_calls
 from retrofit.project.values import Instance, LocalFunction, Result
@@ -35,7 +36,9 @@ MOST_STEPS = 60
 
 
 def find(project: Project) -> Iterator[Finding]:
-    in_paths = {path.frames[0].node for path in project.paths}
+    in_paths = {
+        path.frames[0].node for path in project.paths if not is_of_all(project.analysis, project.distribution, path)
+    }
     for call, scope in backward_calls(project.analysis):
         assert isinstance(call.func, ast.Attribute)
         if call not in in_paths or _has_factor(project, call.func.value, scope):
@@ -108,8 +111,6 @@ class _Signs:
                 elif value.maker.endswith("Loss"):
                     self.means = True
         names = self.analysis.called(call, scope)
-        if names & {"retrofit.distributed.global_mean"}:
-            self.means = True
         if any(name.startswith("torch.nn.functional.") and _is_loss(name) for name in names):
             self.means = True
         if isinstance(call.func, ast.Attribute):
