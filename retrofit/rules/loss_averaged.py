@@ -77,7 +77,8 @@ def _is_masked_mean(project: Project, node: ast.AST, scope: Scope) -> bool:
 def _without_guard(node: ast.expr) -> ast.expr:
     """Return `count` of count.clamp(min=1), count + eps and max(count, 1), which keep it from being 0."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return node.left
+        is_small = isinstance(node.right, (ast.Constant, ast.Name, ast.Attribute))
+        return node.left if is_small else node
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("clamp", "clamp_min"):
         return node.func.value
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "max" and node.args:

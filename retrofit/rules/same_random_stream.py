@@ -67,6 +67,8 @@ def find(project: Project) -> Iterator[Finding]:
     drawn = {stream for class_scope in _datasets(project) for stream in _streams(project, class_scope)}
     seeds = sorted(_seeds(project), key=lambda seed: seed[0].lineno)
     apart = {stream for _, _, streams, differs in seeds if differs for stream in streams}
+    if TORCH in apart:
+        return  # workers seed the other streams from this one
     for call, scope, streams, _ in seeds:
         if streams & (drawn - apart):
             yield found(CODE, scope.source, call, "all processes draw the same numbers for their samples", HELP)
@@ -103,8 +105,12 @@ def _streams(project: Project, class_scope: Scope) -> Iterator[str]:
     """Yield the streams that reading a sample draws from, unless it draws by a generator of its own."""
     for method in ("__getitem__", "__iter__"):
         function = project.analysis.classes.method(class_scope, method)
-        for node in own_nodes(function.node) if function else ():
-            if not isinstance(node, ast.Call) or any(keyword.arg == "generator" for keyword in node.keywords):
-                continue
-            for name in project.analysis.called(node, function.scope) & DRAWS:  # type: ignore[union-attr]
-                yield name.rpartition(".")[0]
+        if function is None:
+            continue
+        calls = [node for node in own_nodes(function.node) if isinstance(node, ast.Call)]
+        names = [(call, name) for call in calls for name in project.analysis.called(call, function.scope)]
+        seeded = {SEEDING[name] for _, name in names if name in SEEDING}  # by the number of the sample, perhaps
+        for call, name in names:
+            stream = name.rpartition(".")[0]
+            if name in DRAWS and stream not in seeded and not any(k.arg == "generator" for k in call.keywords):
+                yield stream

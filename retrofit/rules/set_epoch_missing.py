@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.analysis import Analysis
+from retrofit.project.calls import argument_for
 from retrofit.project.distribution import SAMPLERS
 from retrofit.project.edits import Edit, has_own_lines, insert_before
 from retrofit.project.homes import homes_of
@@ -51,6 +52,8 @@ def find(project: Project) -> Iterator[Finding]:
             shuffles = constant(sampler.call, "shuffle", POSITIONS) is not False
             if sampler.call in seen or not shuffles or _is_told(project, loader, sampler):
                 continue
+            if _is_made_anew(project, sampler):
+                continue
             seen.add(sampler.call)
             message = "every epoch has the order of the first one"
             edits = _telling(project, loader, sampler)
@@ -62,6 +65,12 @@ def _is_drawn_again(project: Project, loader: Loader) -> bool:
     loops = [[loop for loop, _ in path.loops] for path in project.paths]
     drawn = {use.loop for use in loader.uses if use.role == TRAIN}
     return any(loop in drawn for way in loops for loop in way[:-1])
+
+
+def _is_made_anew(project: Project, sampler: Result) -> bool:
+    """Return whether each epoch makes a sampler of its own, with a seed of its own."""
+    is_in_loop = any(node is sampler.call for node, _ in project.in_loops)
+    return is_in_loop and argument_for(sampler.call, [*POSITIONS, "seed"], "seed") is not None
 
 
 def _is_told(project: Project, loader: Loader, sampler: Result) -> bool:

@@ -6,13 +6,14 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.loaders import TRAIN
+from retrofit.project.loaders import TRAIN, Use
 from retrofit.project.ranks import RANK, WORLD_SIZE
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope
 from retrofit.project.shards import given_to, makers_of, may_give, strides
 
 from .finding import Finding, found
+from .iterable_dataset import is_stream
 
 CODE = "RF106"
 NAME = "uneven-batches"
@@ -31,13 +32,20 @@ def find(project: Project) -> Iterator[Finding]:
     if _joins_in(project):
         return
     for loader in project.loaders:
-        if TRAIN not in loader.roles or loader.is_shared_out:
+        if loader.is_shared_out or is_stream(project, loader) or not any(_is_drawn_out(use) for use in loader.uses):
             continue
         for maker, scope in makers_of(project.analysis, loader):
             may_drop = may_give(project.analysis, maker, scope, "drop_last")
             cuts = strides(project.analysis, given_to(maker, "dataset"), scope)
             if not may_drop and any(_is_uneven(project, node, where) for node, where in cuts):
                 yield found(CODE, scope.source, maker, "processes have different numbers of batches", HELP)
+
+
+def _is_drawn_out(use: Use) -> bool:
+    """Return whether the training goes on until a loader has no more batches."""
+    if use.role != TRAIN or not isinstance(use.loop, ast.For) or use.expression not in ast.walk(use.loop.iter):
+        return False
+    return not any(isinstance(node, ast.Break) for node in ast.walk(use.loop))
 
 
 def _is_uneven(project: Project, node: ast.expr, scope: Scope) -> bool:
