@@ -12,8 +12,7 @@ from retrofit.project.distribution import SAMPLERS
 from retrofit.project.edits import Edit, has_own_lines, insert_before
 from retrofit.project.homes import homes_of
 from retrofit.project.loaders import TRAIN, Loader
-from retrofit.project.reach import reached_nodes
-from retrofit.project.scopes import Scope
+from retrofit.project.scopes import Scope, own_nodes
 from retrofit.project.shards import constant, distributed_samplers, makers_of
 from retrofit.project.values import Member, Result, Value
 
@@ -75,7 +74,8 @@ def _is_made_anew(project: Project, sampler: Result) -> bool:
 
 def _is_told(project: Project, loader: Loader, sampler: Result) -> bool:
     """Return whether set_epoch is called on a sampler, or on something that may be it."""
-    for node, scope in reached_nodes(project.analysis):
+    nodes = ((node, scope) for scope in project.analysis.scopes() for node in own_nodes(scope.node))
+    for node, scope in nodes:  # those that nothing calls too: who does may not be found
         if isinstance(node, ast.Attribute) and node.attr == "set_epoch" and isinstance(node.ctx, ast.Load):
             values = project.analysis.evaluate(node.value, scope)
             if not values or any(not _is_another(value, loader, sampler) for value in values):
