@@ -8,15 +8,17 @@ from pathlib import Path
 
 from .analysis import Analysis
 from .arguments import Parsing, find_parsings
-from .distribution import Distribution, find_distribution
+from .distribution import Distribution, find_distribution, leads_to_collective
 from .edits import Edit
 from .evaluation import Evaluation, find_evaluations
 from .guards import find_guards
 from .loaders import Loader, find_loaders
+from .measurements import Measurement, find_measurements
 from .models import Model, find_models, reachable_from_loops
 from .modules import Modules
 from .optimizers import Optimizer, find_optimizers
 from .outputs import Output, find_outputs
+from .ranks import Ranks
 from .reach import reached_nodes
 from .scopes import Scope
 from .source import Place, Source, SourceError
@@ -66,6 +68,18 @@ class Project:
     @cached_property
     def distribution(self) -> Distribution:
         return find_distribution(self.analysis)
+
+    def leads_to_collective(self, call: ast.Call, scope: Scope) -> bool:
+        """Return whether a call waits for all processes: itself, or in a function of the project that it runs."""
+        return leads_to_collective(self.analysis, self.distribution, call, scope)
+
+    @cached_property
+    def ranks(self) -> Ranks:
+        return Ranks(self.analysis)
+
+    @cached_property
+    def measurements(self) -> list[Measurement]:
+        return list(find_measurements(self.analysis, self.loaders, self.models))
 
     @cached_property
     def evaluations(self) -> list[Evaluation]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from .analysis import Analysis
 from .reach import reached_nodes
-from .scopes import Scope
+from .scopes import Scope, own_nodes
+from .values import LocalClass, LocalFunction
 
 RUNTIME = "retrofit.distributed"
 JOINING = {f"{RUNTIME}.setup_distributed", "torch.distributed.init_process_group"}
@@ -27,7 +28,11 @@ OF_THE_RUNTIME = (
     "reduce_sum", "reduce_sum_later", "reduce_tensor_sum", "reduce_mean", "reduce_dict", "global_mean",
     "gather_objects", "broadcast_object", "barrier",
 )  # fmt: skip
-COLLECTIVES = {f"torch.distributed.{name}" for name in OF_TORCH} | {f"{RUNTIME}.{name}" for name in OF_THE_RUNTIME}
+WITH_GRADIENT = ("all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter")
+COLLECTIVES = {f"torch.distributed.nn.{name}" for name in WITH_GRADIENT}
+COLLECTIVES |= {f"torch.distributed.nn.functional.{name}" for name in WITH_GRADIENT}
+COLLECTIVES |= {f"torch.distributed.{name}" for name in OF_TORCH} | {f"{RUNTIME}.{name}" for name in OF_THE_RUNTIME}
+MOST_CALLS = 200  # that a search for a collective follows
 
 
 @dataclass(frozen=True)
@@ -70,3 +75,29 @@ def _calls(analysis: Analysis) -> Iterator[Site]:
     for node, scope in reached_nodes(analysis):
         if isinstance(node, ast.Call):
             yield Site(node, scope, frozenset(analysis.called(node, scope)))
+
+
+def leads_to_collective(analysis: Analysis, distribution: Distribution, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call is one of torch.distributed or of the runtime, or runs a function that makes one."""
+    collectives = {site.call for site in distribution.collectives}
+    seen: set[ast.AST] = set()
+    waiting = [(call, scope)]
+    while waiting and len(seen) < MOST_CALLS:
+        node, where = waiting.pop()
+        if node in collectives:
+            return True
+        for function in (*analysis.functions_called(node, where), *_applied(analysis, node, where)):
+            if function.node not in seen:
+                seen.add(function.node)
+                calls = (part for part in own_nodes(function.node) if isinstance(part, ast.Call))
+                waiting += [(part, function.scope) for part in calls]
+    return False
+
+
+def _applied(analysis: Analysis, call: ast.Call, scope: Scope) -> list[LocalFunction]:
+    """Return the forward pass that `Gather.apply(x)` runs, of a torch.autograd.Function."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "apply":
+        return []
+    values = analysis.evaluate(call.func.value, scope)
+    methods = (analysis.classes.method(value.scope, "forward") for value in values if isinstance(value, LocalClass))
+    return [method for method in methods if method]

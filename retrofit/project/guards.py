@@ -76,8 +76,12 @@ def is_handed_to_main(analysis: Analysis, function: Scope) -> bool:
 
 
 def is_guarded(source: Source, node: ast.AST) -> bool:
-    """Return whether a node runs on one process only: under a test for the rank."""
+    """Return whether a node runs on one process only, or on that one first: under a test for the rank."""
     for outer in source.ancestors(node):
+        if isinstance(outer, ast.With) and any(
+            "main_process_first" in source.segment(i.context_expr) for i in outer.items
+        ):
+            return True
         if isinstance(outer, (ast.If, ast.IfExp)):
             test = source.segment(outer.test)
             if "is_main_process" in test or "rank" in test.lower():

@@ -115,7 +115,7 @@ def _held_by(analysis: Analysis, value: ast.expr | None, scope: Scope) -> list[a
 
 def assignments_to(analysis: Analysis, home: Home) -> list[Assignment]:
     """Return the statements that set a home, and those that move or load the object in place, in source order."""
-    found = [Assignment(_statement(scope, b.node), scope, _part(b)) for b, scope in _bindings(analysis, home)]
+    found = [Assignment(_statement(scope, b.node), scope, part_of(b)) for b, scope in _bindings(analysis, home)]
     scopes = {assignment.scope for assignment in found}
     for scope in scopes:
         for node in own_nodes(scope.node):
@@ -216,7 +216,7 @@ class _Trace:
         """Return the homes of what a variable is only another name for: `self.model = model`, `it = iter(loader)`."""
         found: set[Home] = set()
         for binding, scope in bindings:
-            value = _part(binding)
+            value = part_of(binding)
             if binding.kind == "value" and isinstance(value, ast.Constant):
                 continue  # None, until there is something to hold
             if binding.kind != "value" or not (_is_plain(value) or self._hands_on(value, scope)):
@@ -310,7 +310,7 @@ class _Trace:
         return set()
 
 
-def _part(binding: Binding) -> ast.expr | None:
+def part_of(binding: Binding) -> ast.expr | None:
     """Return the expression that a name gets of `a, b = x, y`."""
     value = binding.value
     for index in binding.path:

@@ -37,7 +37,7 @@ SHAPED = {"reshape", "view", "ones", "zeros", "randn", "rand", "arange", "full",
 
 def find(project: Project) -> Iterator[Finding]:
     sizes = _batch_sizes(project)
-    if not sizes:
+    if not sizes or project.distribution.is_by_hand:  # there the batch size is that of one process
         return
     for node, scope in project.in_batches:
         if not isinstance(node, ast.Call) or _name(node) not in SHAPED:

@@ -28,6 +28,8 @@ NAMES = {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.pa
 
 
 def find(project: Project) -> Iterator[Finding]:
+    if project.distribution.is_by_hand:
+        return  # it is what the script does when it is not started as several processes
     analysis = project.analysis
     wrapped = False
     for node, scope in reached_nodes(analysis):

@@ -6,13 +6,15 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.homes import homes_of
+from retrofit.project.scopes import Scope, own_nodes
 
 from .finding import Finding, found
 
 CODE = "RF303"
 NAME = "in-batch-loss-per-rank"
 WHY = "Each process compares its own samples only: fewer negatives per sample, which is another loss."
-HELP = "gather the embeddings of all processes before the comparison"
+HELP = "gather the embeddings of all processes before, with gradients: torch.cat(torch.distributed.nn.all_gather(z))"
 BAD = """\
 for images, labels in loader:
     z = model(images)
@@ -25,6 +27,7 @@ for images, labels in loader:
     loss = criterion(z, labels)
     loss.backward()
 """
+PLAIN_GATHERS = {"torch.distributed.all_gather", "torch.distributed.all_gather_into_tensor"}
 PRODUCTS = {"torch.matmul", "torch.mm", "torch.cdist"}
 
 
@@ -32,14 +35,21 @@ def find(project: Project) -> Iterator[Finding]:
     seen = set()
     for node, scope in project.in_batches:
         pair = _pair(project, node, scope)
-        if pair and pair[0] == pair[1] and node not in seen:
-            seen.add(node)
-            refusal = f"{pair[0]} is compared with itself over the batch: in-batch negatives change with the batch"
+        if pair is None or node in seen:
+            continue
+        seen.add(node)
+        left, right = (ast.unparse(part) for part in pair)
+        is_same = left == right and not _is_parameter(project, pair[0], scope)
+        if not is_same and not all(_is_embedded(project, part, scope) for part in pair):
+            continue
+        if not any(_is_gathered(project, part, scope) for part in pair):
+            other = "itself" if left == right else right
+            refusal = f"{left} is compared with {other} over the batch: in-batch negatives change with the batch"
             yield found(CODE, scope.source, node, "the loss couples the samples of a batch", HELP, refusal=refusal)
 
 
-def _pair(project: Project, node: ast.AST, scope) -> tuple[str, str] | None:  # type: ignore[no-untyped-def]
-    """Return the names on both sides of a product with a transposed matrix."""
+def _pair(project: Project, node: ast.AST, scope: Scope) -> tuple[ast.expr, ast.expr] | None:
+    """Return what stands on both sides of a product with a transposed matrix."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
         left, right = node.left, _untransposed(node.right)
     elif isinstance(node, ast.Call) and len(node.args) == 2 and project.analysis.called(node, scope) & PRODUCTS:
@@ -47,7 +57,49 @@ def _pair(project: Project, node: ast.AST, scope) -> tuple[str, str] | None:  # 
         left, right = node.args[0], node.args[1] if is_distance else _untransposed(node.args[1])
     else:
         return None
-    return (ast.unparse(left), ast.unparse(right)) if right is not None else None
+    return (left, right) if right is not None else None
+
+
+def _is_parameter(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether this is a weight of the model, which is the same on every process."""
+    homes = {model.home for model in project.models}
+    nodes = [node, *(b.value for b in scope.bindings.get(getattr(node, "id", ""), []) if b.value is not None)]
+    for part in nodes:
+        while isinstance(part, ast.Attribute):
+            part = part.value
+            if homes_of(project.analysis, part, scope) & homes:
+                return True
+    return False
+
+
+def _is_embedded(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether this comes out of a model in training, which was given samples of the batch."""
+    calls = {call.call for model in project.models for call in model.calls if call.method in ("", "forward")}
+    loops = {path.loops[0][0] for path in project.paths}
+    parts = [(part, where) for inner, where in project.ranks.behind(node, scope) for part in ast.walk(inner)]
+    drawn = (b.node for part, where in parts if isinstance(part, ast.Name) for b in where.bindings.get(part.id, []))
+    return any(part in calls for part, _ in parts) and any(loop in loops for loop in drawn)
+
+
+def _is_gathered(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether what is compared comes from all processes, with the gradients of this one's own part at least."""
+    for expression, where in project.ranks.behind(node, scope):
+        for part in ast.walk(expression):
+            if isinstance(part, ast.Call) and project.leads_to_collective(part, where):
+                return not _drops_gradients(project, part, where)
+            if isinstance(part, ast.Name) and part.id in where.entries:  # parts[rank] = embeddings
+                return True
+    return False
+
+
+def _drops_gradients(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a function gathers by dist.all_gather and puts nothing with a gradient among what it gets."""
+    for function in project.analysis.functions_called(call, scope):
+        calls = [node for node in own_nodes(function.node) if isinstance(node, ast.Call)]
+        names = {name for node in calls for name in project.analysis.called(node, function.scope)}
+        if names & PLAIN_GATHERS and not function.scope.entries:
+            return True
+    return False
 
 
 def _untransposed(node: ast.expr) -> ast.expr | None:

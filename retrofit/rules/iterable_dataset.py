@@ -6,8 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.calls import argument_for
-from retrofit.project.loaders import TRAIN
+from retrofit.project.loaders import TRAIN, Loader
+from retrofit.project.ranks import RANK
+from retrofit.project.scopes import Scope
+from retrofit.project.shards import given_to, is_sharded, makers_of
 from retrofit.project.values import Instance
 
 from .finding import Finding, found
@@ -42,18 +44,25 @@ def find(project: Project) -> Iterator[Finding]:
     for loader in project.loaders:
         if TRAIN not in loader.roles:
             continue
-        for call in loader.makers:
-            source = next(source for source in project.sources if call in source.parents)
-            scope = analysis.scope_at(source, call)
-            dataset = argument_for(call, ["dataset"], "dataset")
-            values = analysis.evaluate(dataset, scope)
-            if any(isinstance(v, Instance) and _is_iterable(analysis.classes.bases(v.scope)) for v in values):
+        for call, scope in makers_of(analysis, loader):
+            source, dataset = scope.source, given_to(call, "dataset")
+            if _reads_stream(project, call, scope) and RANK not in project.ranks.sources_of(dataset, scope):
                 refusal = "an IterableDataset has its order inside it and must share itself out"
                 yield found(CODE, source, call, "the stream is read by every process", HELP, refusal=refusal)
-            batches = argument_for(call, [], "batch_sampler")
-            if batches is not None and not isinstance(batches, ast.Constant):
+            batches = given_to(call, "batch_sampler")
+            if batches is not None and not isinstance(batches, ast.Constant) and not is_sharded(project.ranks, loader):
                 refusal = "a custom batch sampler composes whole batches; share them out inside it"
                 yield found(CODE, source, call, "the batches are drawn by every process", HELP, refusal=refusal)
+
+
+def is_stream(project: Project, loader: Loader) -> bool:
+    """Return whether a loader reads a data set that has its order inside it."""
+    return any(_reads_stream(project, *place) for place in makers_of(project.analysis, loader))
+
+
+def _reads_stream(project: Project, call: ast.Call, scope: Scope) -> bool:
+    values = project.analysis.evaluate(given_to(call, "dataset"), scope)
+    return any(isinstance(v, Instance) and _is_iterable(project.analysis.classes.bases(v.scope)) for v in values)
 
 
 def _is_iterable(bases: set[str]) -> bool:

@@ -30,6 +30,8 @@ SCHEDULERS = {"OneCycleLR": ("max_lr",), "CyclicLR": ("base_lr", "max_lr")}
 
 
 def find(project: Project) -> Iterator[Finding]:
+    if project.distribution.is_by_hand:
+        return  # what a batch size and a rate stand for is settled in the script
     seen: set[ast.expr] = set()
     for source, node, scope in _rates(project):
         if node not in seen and not _is_scaled(project, node, scope):

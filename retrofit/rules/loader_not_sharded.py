@@ -8,8 +8,10 @@ from retrofit.project import Project
 from retrofit.project.edits import insert_after, surround
 from retrofit.project.loaders import EVALUATION, TRAIN
 from retrofit.project.placement import after_home
+from retrofit.project.shards import is_sharded
 
 from .finding import Finding, found
+from .iterable_dataset import is_stream
 
 CODE = "RF103"
 NAME = "loader-not-sharded"
@@ -25,9 +27,10 @@ loader = rd.distribute_loader(loader)
 
 
 def find(project: Project) -> Iterator[Finding]:
+    by_hand = project.distribution.is_by_hand
     for loader in project.loaders:
         uses = [use for use in loader.uses if use.role == TRAIN]
-        if not uses or loader.is_shared_out:
+        if not uses or is_sharded(project.ranks, loader) or (by_hand and is_stream(project, loader)):
             continue
         use = uses[0]
         message = "every process trains on all samples"

@@ -28,7 +28,8 @@ PRINT_IMPORT = "from retrofit.distributed import print_main as print"
 
 
 def find(project: Project) -> Iterator[Finding]:
-    quiet = {source for source in project.sources if not _trains(project, source)}
+    by_hand = project.distribution.is_by_hand  # then a line per process may be wanted
+    quiet = {source for source in project.sources if by_hand or not _trains(project, source)}
     logging = False
     for output in project.outputs:
         source = output.scope.source

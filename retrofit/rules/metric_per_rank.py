@@ -1,4 +1,4 @@
-"""RF401 metric-per-rank: the loss that is shown is that of one process's share of the batch."""
+"""RF401 metric-per-rank: what is shown, or decides, is measured on one process's share of the samples."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.decisions import decides
 from retrofit.project.edits import surround
 from retrofit.project.guards import is_guarded
+from retrofit.project.losses import is_of_all
+from retrofit.project.measurements import Measurement, is_collected, spread, users
 from retrofit.project.occurrences import stored_names
-from retrofit.project.scopes import own_nodes
+from retrofit.project.scopes import Scope, own_nodes
+from retrofit.project.shards import is_sharded
 from retrofit.project.training import LOOPS, Frame
 
 from .finding import Finding, found
@@ -33,21 +37,65 @@ for images, labels in loader:
 """
 
 
+COLLECT = "total, count = rd.reduce_sum([total, count]), on every process, before it decides"
+
+
 def find(project: Project) -> Iterator[Finding]:
+    yield from _decisions(project)
+    if not project.distribution.is_by_hand:  # that shows the loss of rank 0 and knows it
+        yield from _shown(project)
+
+
+def _decisions(project: Project) -> Iterator[Finding]:
+    """Yield what is decided by the sums that each process has of its own share of an evaluation."""
+    seen: set[ast.AST] = set()
+    for evaluation in project.measurements:
+        measured = evaluation.sums | evaluation.lists
+        if not measured or not is_sharded(project.ranks, evaluation.loader):
+            continue
+        known = list(users(project.analysis, evaluation.scope, measured))
+        if _collects(project, evaluation) or any(
+            is_collected(project.analysis, project.distribution, k) for k in known
+        ):
+            continue
+        for k in known:
+            for node in own_nodes(k.scope.node):
+                if node not in seen and decides(project.analysis, project.paths, node, k):
+                    seen.add(node)
+                    message = "each process decides by its own share of the evaluation"
+                    yield found(CODE, k.scope.source, node, message, COLLECT)
+
+
+def _collects(project: Project, evaluation: Measurement) -> bool:
+    """Return whether the loop itself adds up over the processes."""
+    calls = (node for node in ast.walk(evaluation.loop) if isinstance(node, ast.Call))
+    return any(project.leads_to_collective(call, evaluation.scope) for call in calls)
+
+
+def _shown(project: Project) -> Iterator[Finding]:
     seen: set[ast.AST] = set()
     for path in project.paths:
         frame = path.frames[0]
         call = frame.node
         assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-        if is_summed(project, call, frame.scope):
+        if is_summed(project, call, frame.scope) or is_of_all(project.analysis, project.distribution, path):
             continue
         for node in _readings(_loss_names(call.func.value), frame):
             source = frame.scope.source
             if node in seen or is_guarded(source, node) or "get_world_size" in source.segment(source.statement(node)):
                 continue  # shown by one process on purpose, or a share that is added up
+            if _is_added_up(project, source.statement(node), frame.scope):
+                continue
             seen.add(node)
             edits = surround(source, node, "rd.reduce_loss(", ")")
             yield found(CODE, source, node, "this is the loss of one process's share", HELP, edits)
+
+
+def _is_added_up(project: Project, statement: ast.stmt, scope: Scope) -> bool:
+    """Return whether what a loss is added to is summed over all processes later."""
+    if not isinstance(statement, ast.AugAssign) or not isinstance(statement.target, ast.Name):
+        return False
+    return is_collected(project.analysis, project.distribution, spread(scope, {statement.target.id}))
 
 
 def _loss_names(node: ast.expr) -> set[str]:

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from retrofit.project import Project
 from retrofit.project.calls import argument_for
 from retrofit.project.edits import add_argument
+from retrofit.project.ranks import RANK
 from retrofit.project.reach import reached_nodes
+from retrofit.project.scopes import Scope
 
 from .finding import Finding, found
 
@@ -28,9 +30,23 @@ def find(project: Project) -> Iterator[Finding]:
     for node, scope in reached_nodes(project.analysis):
         if not isinstance(node, ast.Call) or "torch.load" not in project.analysis.called(node, scope):
             continue
-        if argument_for(node, ["f", "map_location"], "map_location") is None and not _is_unclear(node):
+        if argument_for(node, ["f", "map_location"], "map_location") is not None or _is_unclear(node):
+            continue
+        if not _is_data(project, scope) and not _is_for_one(project, node, scope):
             edits = add_argument(scope.source, node, "map_location=rd.get_device()")
             yield found(CODE, scope.source, node, "every process loads onto the GPU it was saved from", HELP, edits)
+
+
+def _is_data(project: Project, scope: Scope) -> bool:
+    """Return whether a data set loads its samples here, which stay in main memory."""
+    owner = scope.enclosing_class()
+    return owner is not None and any(name.endswith("Dataset") for name in project.analysis.classes.bases(owner))
+
+
+def _is_for_one(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether this is left to a certain process, or to a script that has only one: under a test for the rank."""
+    tests = [outer.test for outer in scope.source.ancestors(node) if isinstance(outer, ast.If)]
+    return any(RANK in project.ranks.sources_of(test, scope) for test in tests)
 
 
 def _is_unclear(call: ast.Call) -> bool:

@@ -1,4 +1,4 @@
-"""RF108 split-differs-by-rank: every process draws its own split, because nothing sets a seed."""
+"""RF108 split-differs-by-rank: every process draws its own split: nothing sets a seed, or it differs by rank."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.calls import argument_for
+from retrofit.project.guards import is_guarded
+from retrofit.project.ranks import RANK
 from retrofit.project.reach import is_main_guard, reached_nodes
+from retrofit.project.scopes import Scope
 
-from .finding import Finding
+from .finding import Finding, found
 from .process_group import behind_setup
 
 CODE = "RF108"
@@ -25,13 +29,18 @@ GOOD = """\
 rd.share_random_state()
 train_set, val_set = random_split(dataset, [80, 20])
 """
-
-
 SEEDING = {"retrofit.distributed.share_random_state", "retrofit.distributed.seed_everything"}
 
 
+SEEDS = {"torch.manual_seed", "torch.random.manual_seed", *SEEDING}
+SPLITS = {"torch.utils.data.random_split", "torch.utils.data.dataset.random_split"}
+
+
 def find(project: Project) -> Iterator[Finding]:
-    if not project.paths or project.calls_any(SEEDING):
+    if not project.paths:
+        return
+    if project.distribution.is_by_hand or project.calls_any(SEEDING):
+        yield from _splits(project)  # weights come from the wrapper and orders from the sampler
         return
     for node, scope in reached_nodes(project.analysis):
         is_seed = isinstance(node, ast.Call) and project.analysis.called(node, scope) & {"torch.manual_seed"}
@@ -45,3 +54,29 @@ def find(project: Project) -> Iterator[Finding]:
 
 def _is_condition(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and not is_main_guard(node)
+
+
+def _splits(project: Project) -> Iterator[Finding]:
+    """Yield the splits that are drawn from a stream of which no seed is known to be the same on all processes."""
+    calls = [(node, scope) for node, scope in reached_nodes(project.analysis) if isinstance(node, ast.Call)]
+    seeds = [(node, scope) for node, scope in calls if project.analysis.called(node, scope) & SEEDS]
+    help = "random_split(dataset, lengths, torch.Generator().manual_seed(0)): one split for all processes"
+    for node, scope in calls:
+        if not project.analysis.called(node, scope) & SPLITS or is_guarded(scope.source, node):
+            continue
+        given = argument_for(node, ["dataset", "lengths", "generator"], "generator")
+        if given is None and not _is_seeded_alike(project, node, scope, seeds):
+            yield found(CODE, scope.source, node, "each process draws another split", help)
+
+
+def _is_seeded_alike(project: Project, split: ast.Call, scope: Scope, seeds: list[tuple[ast.Call, Scope]]) -> bool:
+    """Return whether the last seed before a split may be the same on all processes."""
+    before = [node for node, where in seeds if where is scope and node.lineno < split.lineno]
+    if before:
+        last = max(before, key=lambda node: node.lineno)
+        return not _differs(project, last, scope)
+    return any(not _differs(project, node, where) for node, where in seeds if where is not scope)
+
+
+def _differs(project: Project, seed: ast.Call, scope: Scope) -> bool:
+    return bool(seed.args) and RANK in project.ranks.sources_of(seed.args[0], scope)

@@ -9,6 +9,7 @@ from retrofit.project import Project
 from retrofit.project.analysis import Analysis
 from retrofit.project.calls import returns_of
 from retrofit.project.edits import surround
+from retrofit.project.losses import is_of_all
 from retrofit.project.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.project.training import backward_calls
 from retrofit.project.values import Instance, LocalFunction, Result
@@ -31,27 +32,33 @@ for images, labels in loader:
     loss = criterion(model(images), labels)
     rd.sum_loss(loss).backward()
 """
-SCALING = {
-    "retrofit.distributed.sum_loss", "retrofit.distributed.get_world_size", "torch.distributed.get_world_size",
-}  # fmt: skip
+SCALING = "retrofit.distributed.sum_loss"
 MOST_STEPS = 60
 
 
 def find(project: Project) -> Iterator[Finding]:
-    in_paths = {path.frames[0].node for path in project.paths}
+    in_paths = {
+        path.frames[0].node for path in project.paths if not is_of_all(project.analysis, project.distribution, path)
+    }
     for call, scope in backward_calls(project.analysis):
         assert isinstance(call.func, ast.Attribute)
-        if call not in in_paths or _is_scaled(project.analysis, call.func.value, scope):
+        if call not in in_paths or _has_factor(project, call.func.value, scope):
             continue
         if is_summed(project, call, scope):
             edits = surround(scope.source, call.func.value, "rd.sum_loss(", ")")
             yield found(CODE, scope.source, call, "the loss is a sum over the batch", HELP, edits)
 
 
-def _is_scaled(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
-    """Return whether a loss is multiplied by the number of processes already."""
-    calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
-    return any(analysis.called(call, scope) & SCALING for call in calls)
+def _has_factor(project: Project, loss: ast.expr, scope: Scope) -> bool:
+    """Return whether the number of processes is in a loss already."""
+    parts = [part for part in ast.walk(loss) if isinstance(part, ast.expr)]
+    names = [part.id for part in parts if isinstance(part, ast.Name)]
+    made = [b.value for name in names for b in scope.bindings.get(name, []) if b.value is not None]
+    parts += [part for value in made for part in ast.walk(value) if isinstance(part, ast.expr)]
+    calls = [part for part in parts if isinstance(part, ast.Call)]
+    return any(SCALING in project.analysis.called(call, scope) for call in calls) or any(
+        project.ranks.is_world_size(part, scope) for part in parts
+    )
 
 
 def is_summed(project: Project, backward: ast.Call, scope: Scope) -> bool:

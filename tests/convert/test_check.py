@@ -13,6 +13,7 @@ from retrofit.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = Path(__file__).parent / "projects" / "main_function"
+SOUND = ROOT / "tests" / "verify" / "projects"  # trained on several processes by what verify is tested with
 
 
 def check(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -92,6 +93,12 @@ def test_a_converted_project_is_clean(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_the_reference_project_is_clean(capsys: pytest.CaptureFixture[str]) -> None:
     status, shown, _ = check(capsys, str(ROOT / "train.py"))
     assert (status, shown) == (0, f"nothing found in {ROOT / 'train.py'}\n")
+
+
+@pytest.mark.parametrize("script", sorted(SOUND.glob("*/train.py")), ids=lambda script: script.parent.name)
+def test_sound_projects_are_clean(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, shown, _ = check(capsys, str(script))
+    assert (status, shown) == (0, f"nothing found in {script}\n")
 
 
 def test_usage_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -212,3 +212,28 @@ def test_a_module_that_cannot_be_read_stops_the_conversion(script: Path, capsys:
 def test_there_is_nothing_to_undo(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["convert", str(script), "--undo"]) == 2
     assert "no conversion to undo" in capsys.readouterr().err
+
+
+ADVICE = {  # what the plan says of a script, by the change to SCRIPT that brings it about: (before, after, message)
+    "RF302": (
+        "loss = model(x).pow(2).mean()",
+        "loss = torch.nn.functional.cross_entropy(model(x), x[:, 0].long(), ignore_index=-1)",
+        "reduction='sum'",
+    ),
+    "RF305": (
+        "for epoch",
+        "steps = 2 * len(loader.dataset) // args.batch_size\n"
+        "scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)\nfor epoch",
+        "len(loader) * epochs",
+    ),
+}
+
+
+@pytest.mark.parametrize("code", ADVICE)
+def test_the_plan_says_what_is_left_to_do(code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after, remedy = ADVICE[code]
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.replace(before, after))
+    assert main(["convert", str(script)]) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if f" {code} " in line]
+    assert "; left to you: " in line and remedy in line

@@ -92,7 +92,7 @@ def test_what_a_rule_changes_ends_its_finding(code: str, tmp_path: Path) -> None
     project = project_of(tmp_path, script_of(code, rule.BAD))
     found = findings_of(code, project)
     edits = [edit for finding in found for edit in finding.edits]
-    assert edits or all(finding.refusal for finding in found)
+    assert edits or all(finding.help for finding in found), "what changes nothing says what to do"
     if edits:
         changed = project_of(tmp_path, apply_edits(project.entry, edits))
         assert findings_of(code, changed) == []

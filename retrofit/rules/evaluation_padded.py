@@ -1,0 +1,70 @@
+"""RF105 evaluation-padded: a sum over the evaluation counts the samples with which a sampler fills up."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.distribution import SAMPLERS
+from retrofit.project.reach import reached_nodes
+from retrofit.project.shards import constant, distributed_samplers
+from retrofit.project.values import Member, Result, Value
+
+from .finding import Finding, found
+
+CODE = "RF105"
+NAME = "evaluation-padded"
+WHY = (
+    "DistributedSampler repeats samples until all processes have equally many, and what is added up counts them twice."
+)
+HELP = "rd.shard_eval_loader(DataLoader(dataset, batch_size)): every sample once; add up with rd.reduce_sum"
+BAD = """\
+model = rd.distribute_model(Net())
+sampler = torch.utils.data.DistributedSampler(dataset, shuffle=False)
+for images, labels in DataLoader(dataset, batch_size=8, sampler=sampler):
+    total += (model(images) - labels).square().sum().item()
+"""
+GOOD = """\
+model = rd.distribute_model(Net())
+for images, labels in rd.shard_eval_loader(DataLoader(dataset, batch_size=8)):
+    total += (model(images) - labels).square().sum().item()
+"""
+POSITIONS = ["dataset", "num_replicas", "rank", "shuffle", "seed", "drop_last"]
+# Code that reads these knows how many samples the sampler adds or leaves out.
+SIZES = {"total_size", "num_samples"}
+
+
+def find(project: Project) -> Iterator[Finding]:
+    seen: set[ast.Call] = set()
+    for evaluation in project.measurements:
+        if not evaluation.sums or _knows_size(project):
+            continue
+        for sampler in distributed_samplers(project.analysis, evaluation.loader):
+            if sampler.call in seen:
+                continue
+            seen.add(sampler.call)
+            message = "samples are repeated until all processes have equally many, and count twice"
+            if constant(sampler.call, "drop_last", POSITIONS):
+                message = "samples are left out until all processes have equally many"
+            yield found(CODE, sampler.scope.source, sampler.call, message, HELP)
+
+
+def _knows_size(project: Project) -> bool:
+    """Return whether code asks how many samples a sampler gives: `len(loader.sampler)`, `sampler.total_size`."""
+    for node, scope in reached_nodes(project.analysis):
+        asked = None
+        if isinstance(node, ast.Attribute) and node.attr in SIZES and isinstance(node.ctx, ast.Load):
+            asked = node.value
+        elif isinstance(node, ast.Call) and "len" in project.analysis.called(node, scope) and node.args:
+            asked = node.args[0]
+        if any(_is_sampler(value) for value in project.analysis.evaluate(asked, scope)):
+            return True
+    return False
+
+
+def _is_sampler(value: Value) -> bool:
+    """Return whether a value is a DistributedSampler, or the sampler of a loader."""
+    if isinstance(value, Member):
+        return value.name == "sampler"
+    return isinstance(value, Result) and value.maker in SAMPLERS

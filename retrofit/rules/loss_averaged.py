@@ -1,0 +1,92 @@
+"""RF302 loss-averaged-per-rank: a mean over the elements that count, of which processes have different numbers."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.losses import MEAN, loss_expressions, term_of
+from retrofit.project.measurements import is_collected, name_in, spread
+from retrofit.project.scopes import Scope
+
+from .finding import Finding, found
+
+CODE = "RF302"
+NAME = "loss-averaged-per-rank"
+WHY = (
+    "Each process divides by its own number of valid elements, and DDP averages these means: an element weighs more on "
+    "a process that has few of them."
+)
+HELP = (
+    "sum the loss (reduction='sum') and divide by the number of all processes: "
+    "count, = rd.reduce_sum([valid]); loss = rd.global_mean(loss_sum, count)"
+)
+BAD = """\
+criterion = nn.CrossEntropyLoss(ignore_index=255)
+for images, labels in loader:
+    loss = criterion(model(images), labels)
+    loss.backward()
+"""
+GOOD = """\
+criterion = nn.CrossEntropyLoss(ignore_index=255, reduction="sum")
+for images, labels in loader:
+    (count,) = rd.reduce_sum([(labels != 255).sum()])
+    loss = rd.global_mean(criterion(model(images), labels), count)
+    loss.backward()
+"""
+
+
+def find(project: Project) -> Iterator[Finding]:
+    seen: set[ast.AST] = set()
+    for path in project.paths:
+        for expression, scope in loss_expressions(path):
+            for node in ast.walk(expression):
+                if node in seen:
+                    continue
+                seen.add(node)
+                if _ignores(project, node, scope):
+                    yield found(
+                        CODE, scope.source, node, "the mean is over the elements that this process counts", HELP
+                    )
+                elif _is_masked_mean(project, node, scope):
+                    yield found(CODE, scope.source, node, "the sum is divided by this process's own count", HELP)
+
+
+def _ignores(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether a loss of torch averages over what is not ignored."""
+    term = term_of(project.analysis, node, scope)
+    return term is not None and term.reduction == MEAN and term.option("ignore_index") is not None
+
+
+def _is_masked_mean(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether this is (losses * mask).sum() / mask.sum(), with a count that the processes do not add up."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
+        return False
+    if not any(_is_sum(part) for part in ast.walk(node.left)):
+        return False
+    divisor = _without_guard(node.right)
+    if not isinstance(divisor, ast.Name):
+        return _is_sum(divisor)
+    made = [binding.value for binding in scope.bindings.get(divisor.id, [])]
+    if not made or not all(value is not None and _is_sum(_without_guard(value)) for value in made):
+        return False
+    return not is_collected(project.analysis, project.distribution, spread(scope, {name_in(divisor)}))
+
+
+def _without_guard(node: ast.expr) -> ast.expr:
+    """Return `count` of count.clamp(min=1), count + eps and max(count, 1), which keep it from being 0."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        is_small = isinstance(node.right, (ast.Constant, ast.Name, ast.Attribute))
+        return node.left if is_small else node
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("clamp", "clamp_min"):
+        return node.func.value
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "max" and node.args:
+        return node.args[0]
+    return node
+
+
+def _is_sum(node: ast.AST) -> bool:
+    """Return whether this is x.sum() over everything."""
+    is_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "sum"
+    return is_method and not node.args and not node.keywords  # type: ignore[attr-defined]

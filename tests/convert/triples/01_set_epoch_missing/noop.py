@@ -1,0 +1,45 @@
+"""The sampler counts the epochs itself: each time that it is iterated, the order is another one."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+class CountingSampler(DistributedSampler):
+    def __iter__(self):
+        self.set_epoch(self.epoch + 1)
+        return super().__iter__()
+
+
+def main():
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend)
+    rank = dist.get_rank()
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    torch.manual_seed(0)
+    dataset = TensorDataset(torch.randn(96, 8), torch.randint(0, 4, (96,)))
+    sampler = CountingSampler(dataset)
+    loader = DataLoader(dataset, batch_size=8, sampler=sampler)
+    model = DDP(nn.Linear(8, 4).to(device))
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(2):
+        for inputs, labels in loader:
+            loss = criterion(model(inputs.to(device)), labels.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        if rank == 0:
+            print(f"epoch {epoch}: loss {loss.item():.3f}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

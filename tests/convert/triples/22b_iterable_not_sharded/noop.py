@@ -1,0 +1,41 @@
+"""The stream does not ask for the rank, but it is made of the records of one process alone."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, IterableDataset
+
+
+class Stream(IterableDataset):
+    def __init__(self, records):
+        self.records = records
+
+    def __iter__(self):
+        for number in self.records:
+            point = torch.full((8,), number / 96)
+            yield point, point.sum(0, keepdim=True)
+
+
+def main():
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend)
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    loader = DataLoader(Stream(range(dist.get_rank(), 96, dist.get_world_size())), batch_size=8)
+    model = DDP(nn.Linear(8, 1).to(device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(2):
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(inputs.to(device)), targets.to(device)).backward()
+            optimizer.step()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
