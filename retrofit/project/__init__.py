@@ -21,6 +21,7 @@ from .scopes import Scope
 from .source import Place, Source, SourceError
 from .training import Path as TrainingPath
 from .training import training_paths
+from .wrapping import Wrapping
 
 __all__ = ["Place", "Project", "Source", "SourceError", "read_project"]
 
@@ -64,6 +65,10 @@ class Project:
     @cached_property
     def distribution(self) -> Distribution:
         return find_distribution(self.analysis)
+
+    @cached_property
+    def wrapping(self) -> Wrapping:
+        return Wrapping(self.analysis, self.distribution)
 
     @cached_property
     def in_loops(self) -> list[tuple[ast.AST, Scope]]:

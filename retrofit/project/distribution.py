@@ -24,8 +24,8 @@ OF_TORCH = (
     "barrier", "monitored_barrier",
 )  # fmt: skip
 OF_THE_RUNTIME = (
-    "reduce_sum", "reduce_sum_later", "reduce_tensor_sum", "reduce_mean", "reduce_dict", "global_mean",
-    "gather_objects", "broadcast_object", "barrier",
+    "reduce_sum", "reduce_sum_later", "reduce_tensor_sum", "reduce_mean", "reduce_dict", "gather_objects",
+    "broadcast_object", "broadcast_buffers", "barrier", "main_process_first", "save_checkpoint",
 )  # fmt: skip
 COLLECTIVES = {f"torch.distributed.{name}" for name in OF_TORCH} | {f"{RUNTIME}.{name}" for name in OF_THE_RUNTIME}
 

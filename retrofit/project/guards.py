@@ -11,6 +11,7 @@ from .analysis import Analysis
 from .edits import Edit, EditConflict, add_condition, put_under
 from .outputs import FOLDER, PRINT, SAVE, TRACK, WRITE, Output
 from .placement import block_of
+from .ranks import MAIN, UNCLEAR, side_of
 from .reach import is_main_guard
 from .scopes import FUNCTIONS, Scope, own_nodes
 from .source import Source
@@ -54,7 +55,7 @@ def find_guards(analysis: Analysis, outputs: list[Output]) -> dict[Output, tuple
 
 def runs_on_one(analysis: Analysis, scope: Scope, node: ast.AST, depth: int = 4) -> bool:
     """Return whether a node runs on one process only: itself, or every call of its function, is under a test."""
-    if is_guarded(scope.source, node):
+    if side_of(analysis, scope, node) in (MAIN, UNCLEAR):
         return True
     if not isinstance(scope.node, FUNCTIONS) or depth == 0:
         return False
