@@ -11,7 +11,7 @@ from .arguments import (
     without_twins,
 )
 from .checkpoint import load_checkpoint, load_weights, read_checkpoint, restore_checkpoint, save_checkpoint
-from .converted import distribute_loader, distribute_model, micro_batch, scaled_lr, share_random_state
+from .converted import distribute_loader, distribute_model, micro_batch, scaled_lr, share_random_state, visible_gpus
 from .data import EvaluationSampler, ShardedSampler, loader_workers, shard_eval_loader, shard_loader
 from .environment import DistributedEnvironment, read_environment
 from .epochs import ResumableEpochs
@@ -114,6 +114,7 @@ __all__ = [
     "share_random_state",
     "split_random_streams",
     "unwrap_model",
+    "visible_gpus",
     "without_place",
     "without_twins",
     "wrap_model",

@@ -51,20 +51,21 @@ def _is_open(analysis: Analysis, class_scope: Scope) -> bool:
     """Return whether the layers of a class may be used without their names, or its bases cannot be seen."""
     if not analysis.classes.bases(class_scope) <= {"torch.nn.Module", "torch.nn.modules.Module", "object"}:
         return True
-    for source in analysis.modules.sources.values():
-        for node in ast.walk(source.tree):
-            if isinstance(node, ast.Attribute) and node.attr in BY_ANOTHER_WAY:
-                return True
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "eval"):
-                if len(node.args) < 2 or not isinstance(node.args[1], ast.Constant):
-                    return True
-    for owner in analysis.classes.mro(class_scope):
-        for method in owner.children:
-            if getattr(method.node, "name", "") == "forward" and any(
-                _iterates(node) for node in own_nodes(method.node)
-            ):
-                return True
-    return False
+    trees = [source.tree for source in analysis.modules.sources.values()]
+    if any(_reaches_unnamed(node) for tree in trees for node in ast.walk(tree)):
+        return True
+    methods = [method for owner in analysis.classes.mro(class_scope) for method in owner.children]
+    forwards = [method for method in methods if getattr(method.node, "name", "") == "forward"]
+    return any(_iterates(node) for method in forwards for node in own_nodes(method.node))
+
+
+def _reaches_unnamed(node: ast.AST) -> bool:
+    """Return whether this may reach any attribute: `model.children()`, `getattr(self, name)`."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in BY_ANOTHER_WAY
+    if not isinstance(node, ast.Call) or getattr(node.func, "id", "") not in ("getattr", "eval"):
+        return False
+    return len(node.args) < 2 or not isinstance(node.args[1], ast.Constant)
 
 
 def _iterates(node: ast.AST) -> bool:

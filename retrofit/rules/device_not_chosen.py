@@ -42,7 +42,7 @@ def find(project: Project) -> Iterator[Finding]:
 
 
 def _chooses(project: Project) -> bool:
-    """Return whether the code may choose a GPU: by a call, by a number in `cuda(...)`, in a string, in the environment."""
+    """Return whether the code may choose a GPU: by a call, a number in `cuda(...)` or a string, the environment."""
     if project.calls_any(CHOOSING):
         return True
     if any(name == "CUDA_VISIBLE_DEVICES" for _, name, _, _ in assignments_to_environ(project.analysis)):
