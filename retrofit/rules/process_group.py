@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from retrofit.project import Project
 from retrofit.project.arguments import Parsing
 from retrofit.project.edits import Edit, insert_after, insert_before, surround
+from retrofit.project.environ import assignments_to_environ
 from retrofit.project.placement import after_home, block_of, first_statement
 from retrofit.project.reach import is_main_guard
 from retrofit.project.scopes import Scope
@@ -43,12 +44,32 @@ def find(project: Project) -> Iterator[Finding]:
 
 def behind_setup(project: Project, line: str | None) -> tuple[Source, ast.stmt, Edit]:
     """Return an edit that joins the group, or that adds a line behind the place where it is joined."""
+    line = line or "rd.setup_distributed()"
     place = _behind_parsing(project, project.parsings[0]) if project.parsings else None
     if place is not None and not _is_too_late(project, *place):
         source, statement = place
-        return source, statement, insert_after(source, statement, [line or "rd.setup_distributed()"])
+        statement = _choosing_gpus(project, source, statement) or statement
+        return source, statement, insert_after(source, statement, [line])
     source, statement = _start(project)
-    return source, statement, insert_before(source, statement, [line or "rd.setup_distributed()"])
+    choosing = _choosing_gpus(project, source, statement)
+    edit = insert_after(source, choosing, [line]) if choosing else insert_before(source, statement, [line])
+    return source, statement, edit
+
+
+def _choosing_gpus(project: Project, source: Source, statement: ast.stmt) -> ast.stmt | None:
+    """Return the statement in this block, from `statement` on, that sets which GPUs are visible.
+
+    The runtime chooses a GPU when it joins the group, and CUDA reads that variable once only.
+    """
+    block = block_of(source, statement)
+    for setting, name, _, scope in assignments_to_environ(project.analysis):
+        if name != "CUDA_VISIBLE_DEVICES" or scope.source is not source:
+            continue
+        around = {setting, *source.ancestors(setting)}
+        for later in block[block.index(statement) :]:
+            if later in around and not is_main_guard(later) and not _is_too_late(project, source, later):
+                return later
+    return None
 
 
 def _flags(parsing: Parsing) -> list[Edit]:
