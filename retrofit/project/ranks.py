@@ -9,7 +9,7 @@ from .analysis import Analysis
 from .calls import returns_of
 from .placement import block_of
 from .scopes import FUNCTIONS, Scope, own_nodes, parameters
-from .values import Display, LocalFunction, Value, name_of
+from .values import Display, Item, LocalFunction, Result, Value, name_of
 
 # One process only; all but one; some that cannot be told; "" stands for every process.
 MAIN, OTHERS, UNCLEAR = "main", "others", "unclear"
@@ -147,10 +147,12 @@ def is_rank(analysis: Analysis, node: ast.expr, scope: Scope, depth: int = MOST_
         return is_rank(analysis, node.args[0], scope, depth - 1)
     if not isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
         return False
-    if _is_variable(node) or _is_called_rank(_last_name(node)) or is_given_by_start(analysis, node, scope):
+    if _is_variable(node) or is_given_by_start(analysis, node, scope):
         return True
     values = analysis.evaluate(node, scope)
-    return any(_is_rank_value(analysis, value, node, depth) for value in values)
+    if any(_is_rank_value(analysis, value, node, depth) for value in values):
+        return True
+    return _is_called_rank(_last_name(node)) and not any(_is_something_else(value, node) for value in values)
 
 
 def _is_rank_value(analysis: Analysis, value: Value, node: ast.expr, depth: int) -> bool:
@@ -159,6 +161,11 @@ def _is_rank_value(analysis: Analysis, value: Value, node: ast.expr, depth: int)
     made = getattr(value, "node", None) if isinstance(value, Display) else getattr(value, "call", None)
     is_other = isinstance(made, (ast.BinOp, ast.Call)) and made is not node
     return is_other and is_rank(analysis, made, value.scope, depth - 1)  # type: ignore[arg-type, union-attr]
+
+
+def _is_something_else(value: Value, node: ast.expr) -> bool:
+    """Return whether what is called a rank is known to be no process: the place of a hit, the counter of a loop."""
+    return isinstance(value, Item) or (isinstance(value, Result) and value.call is not node)
 
 
 def _is_variable(node: ast.expr) -> bool:

@@ -9,6 +9,7 @@ from retrofit.project import Project
 from retrofit.project.calls import argument_for
 from retrofit.project.edits import add_argument
 from retrofit.project.reach import reached_nodes
+from retrofit.project.scopes import Scope
 
 from .finding import Finding, found
 
@@ -28,7 +29,9 @@ def find(project: Project) -> Iterator[Finding]:
     for node, scope in reached_nodes(project.analysis):
         if not isinstance(node, ast.Call) or "torch.load" not in project.analysis.called(node, scope):
             continue
-        if argument_for(node, ["f", "map_location"], "map_location") is None and not _is_unclear(node):
+        if argument_for(node, ["f", "map_location"], "map_location") is not None or _is_unclear(node):
+            continue
+        if not _is_of_a_dataset(project, scope):
             edits = add_argument(scope.source, node, "map_location=rd.get_device()")
             yield found(CODE, scope.source, node, "every process loads onto the GPU it was saved from", HELP, edits)
 
@@ -36,3 +39,9 @@ def find(project: Project) -> Iterator[Finding]:
 def _is_unclear(call: ast.Call) -> bool:
     """Return whether arguments that cannot be seen may hold a map_location."""
     return any(keyword.arg is None for keyword in call.keywords) or any(isinstance(a, ast.Starred) for a in call.args)
+
+
+def _is_of_a_dataset(project: Project, scope: Scope) -> bool:
+    """Return whether a dataset loads its samples, which were saved on the CPU."""
+    owner = scope.enclosing_class()
+    return owner is not None and any(name.endswith("Dataset") for name in project.analysis.classes.bases(owner))
