@@ -44,7 +44,7 @@ def steps_in(analysis: Analysis, optimizers: list[Optimizer], nodes: list[tuple[
         for outer in scope.source.ancestors(node):
             if isinstance(outer, ast.If):
                 found = cycle_of(analysis, outer.test, scope)
-                if found is not None and found[1] and _is_in(scope, node, outer.body):
+                if found is not None and _is_in(scope, node, outer.body if found[1] else outer.orelse):
                     yield Step(node, scope, outer, found[0])
 
 

@@ -207,7 +207,7 @@ class Analysis:
             return self._of_super(node.attr, scope)
         found: set[Value] = set()
         for base in self.evaluate(node.value, scope):
-            found |= self._member(base, node.attr)
+            found |= self.members(base, node.attr)
         return frozenset(found)
 
     def _of_super(self, name: str, scope: Scope) -> Values:
@@ -218,7 +218,8 @@ class Analysis:
                 return frozenset([LocalFunction(method.node, method.scope, own)])
         return NOTHING
 
-    def _member(self, base: Value, name: str) -> Values:
+    def members(self, base: Value, name: str) -> Values:
+        """Return what the attribute `name` of a value can be."""
         if isinstance(base, External):
             return frozenset([External(f"{base.name}.{name}")])
         if isinstance(base, LocalModule):

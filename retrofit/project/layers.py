@@ -15,6 +15,11 @@ WITH_BATCHNORM = (
     "resnet", "resnext", "wide_resnet", "densenet", "mobilenet", "efficientnet", "shufflenet", "googlenet",
     "inception", "mnasnet", "regnet", "deeplabv3", "fcn_", "lraspp",
 )  # fmt: skip
+# Functions that put BatchNorm over all processes in its place.
+SYNCHRONISING = {
+    "torch.nn.SyncBatchNorm.convert_sync_batchnorm", "torch.nn.modules.batchnorm.SyncBatchNorm.convert_sync_batchnorm",
+    "retrofit.distributed.convert_sync_batchnorm", "apex.parallel.convert_syncbn_model",
+}  # fmt: skip
 BUFFERS = {"register_buffer"}
 MOST_CLASSES = 200
 

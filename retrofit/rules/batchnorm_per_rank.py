@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.layers import has_batchnorm
+from retrofit.project.layers import SYNCHRONISING, has_batchnorm
 
 from .finding import Finding, found
 
@@ -20,14 +20,10 @@ GOOD = """\
 net = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)))
 model = DDP(net)
 """
-CONVERTING = {
-    "torch.nn.SyncBatchNorm.convert_sync_batchnorm", "torch.nn.modules.batchnorm.SyncBatchNorm.convert_sync_batchnorm",
-    "retrofit.distributed.convert_sync_batchnorm", "apex.parallel.convert_syncbn_model",
-}  # fmt: skip
 
 
 def find(project: Project) -> Iterator[Finding]:
-    if project.calls_any(CONVERTING):
+    if project.calls_any(SYNCHRONISING):
         return
     for site in project.wrapping.sites:
         if has_batchnorm(project.analysis, site):

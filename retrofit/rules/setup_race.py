@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.early_rank import asked_too_early
 from retrofit.project.edits import Edit, EditConflict, put_under
 from retrofit.project.guards import runs_on_one
 from retrofit.project.outputs import FOLDER
@@ -19,6 +20,7 @@ CODE = "RF504"
 NAME = "setup-race"
 WHY = "Two processes make one folder or fill one cache at the same time: one fails, or reads what is half written."
 HELP = "make folders under `if rd.is_main_process():`, prepare data under `with rd.main_process_first():`"
+EARLY_HELP = "join the process group first, or read the rank from os.environ['RANK']"
 BAD = """\
 os.makedirs("checkpoints")
 """
@@ -43,6 +45,9 @@ def find(project: Project) -> Iterator[Finding]:
         if not runs_in_turn(analysis, scope, node) and not runs_on_one(analysis, scope, node):
             edits = _main_first(scope.source, node)
             yield found(CODE, scope.source, node, "every process downloads the data", HELP, edits)
+    for call, scope in asked_too_early(analysis, project.distribution):
+        message = "the rank is asked before the process group exists: every process is told 0"
+        yield found(CODE, scope.source, call, message, EARLY_HELP)
 
 
 def _may_exist(call: ast.Call) -> bool:

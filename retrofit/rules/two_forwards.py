@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from retrofit.project import Project
 from retrofit.project.distribution import Site
 from retrofit.project.gradients import has_gradients
-from retrofit.project.layers import has_batchnorm
+from retrofit.project.layers import SYNCHRONISING, has_batchnorm
 from retrofit.project.placement import block_of
 from retrofit.project.scopes import Scope
 
@@ -35,8 +35,8 @@ for images, others in loader:
 
 def find(project: Project) -> Iterator[Finding]:
     sites = [site for site in project.wrapping.sites if _writes_buffers(site) and has_batchnorm(project.analysis, site)]
-    if not sites:
-        return
+    if not sites or project.calls_any(SYNCHRONISING):
+        return  # SyncBatchNorm's backward reads no buffers
     forwards: dict[tuple[Site, Scope], list[ast.Call]] = {}
     for node, scope in project.in_batches:
         if isinstance(node, ast.Call) and has_gradients(project.analysis, scope, node):

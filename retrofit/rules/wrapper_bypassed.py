@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from retrofit.project import Project
 from retrofit.project.distribution import Site
 from retrofit.project.gradients import has_gradients
+from retrofit.project.layers import model_of
 from retrofit.project.optimizers import is_module
 from retrofit.project.scopes import Scope, own_nodes
 from retrofit.project.values import LocalFunction, Result, Value
@@ -58,14 +59,14 @@ def _bypassed(project: Project, function: ast.expr, scope: Scope) -> Site | None
     site = project.wrapping.bare(function, scope)
     if site is not None:
         return site
-    if not any(_runs_layers(project, value) for value in project.analysis.evaluate(function, scope)):
+    part = function.value if isinstance(function, ast.Subscript) else function  # net.layers[0](x)
+    site = project.wrapping.bare(part.value, scope) if isinstance(part, ast.Attribute) else None
+    if site is None:
         return None
-    while isinstance(function, (ast.Attribute, ast.Subscript)):
-        function = function.value
-        site = project.wrapping.bare(function, scope)
-        if site is not None:
-            return site
-    return None
+    assert isinstance(part, ast.Attribute)
+    values = project.analysis.evaluate(model_of(site), site.scope)
+    parts = [found for value in values for found in project.analysis.members(value, part.attr)]
+    return site if any(_runs_layers(project, found) for found in parts) else None
 
 
 def _runs_layers(project: Project, value: Value) -> bool:
