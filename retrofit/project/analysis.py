@@ -11,6 +11,7 @@ from .classes import Classes
 from .modules import Modules
 from .scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, parameters
 from .source import Source
+from .spawned import Spawned
 from .values import (
     NOTHING,
     Display,
@@ -50,6 +51,7 @@ class Analysis:
             self.module_scopes[source] = scope
             self.scope_of_node.update(scopes)
         self.classes = Classes(self)
+        self.spawned = Spawned(self)
         self._memo: dict[object, Values] = {}
         self._open: dict[object, int] = {}
         self._lowest_cut = MOST_DEPTH

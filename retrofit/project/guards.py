@@ -55,7 +55,7 @@ def find_guards(analysis: Analysis, outputs: list[Output]) -> dict[Output, tuple
 
 def runs_on_one(analysis: Analysis, scope: Scope, node: ast.AST, depth: int = 4) -> bool:
     """Return whether a node runs on one process only: itself, or every call of its function, is under a test."""
-    if side_of(analysis, scope, node) in (MAIN, UNCLEAR):
+    if side_of(analysis, scope, node) in (MAIN, UNCLEAR) or analysis.spawned.runs_once(scope):
         return True
     if not isinstance(scope.node, FUNCTIONS) or depth == 0:
         return False

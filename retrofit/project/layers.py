@@ -37,8 +37,12 @@ def has_batchnorm(analysis: Analysis, site: Site) -> bool:
 
 def has_buffers(analysis: Analysis, site: Site) -> bool:
     """Return whether a wrapped model surely has buffers, which DDP copies from rank 0 before a forward pass."""
-    names = makers(analysis, model_of(site), site.scope)
-    return any(_is_batchnorm(name) or name.rpartition(".")[2] in BUFFERS for name in names)
+    for call, scope in calls_of(analysis, model_of(site), site.scope):
+        names = _names(analysis, call, scope)
+        is_certain = not any(isinstance(outer, ast.If) for outer in scope.source.ancestors(call))
+        if any(_is_batchnorm(name) for name in names) or (is_certain and names & BUFFERS):
+            return True
+    return False
 
 
 def makers(analysis: Analysis, node: ast.expr | None, scope: Scope) -> set[str]:

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from .analysis import Analysis
-from .calls import returns_of
+from .calls import argument_for, is_method, returns_of
 from .placement import block_of
-from .scopes import FUNCTIONS, Scope, own_nodes, parameters
-from .values import Display, Item, LocalFunction, Result, Value, name_of
+from .scopes import FUNCTIONS, Scope, parameters
+from .values import Display, Instance, Item, Result, Value, name_of
 
 # One process only; all but one; some that cannot be told; "" stands for every process.
 MAIN, OTHERS, UNCLEAR = "main", "others", "unclear"
@@ -19,7 +19,6 @@ ASKING_MAIN = {"retrofit.distributed.is_main_process", "torch.distributed.is_mai
 VARIABLES = {"RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK"}
 # What people call such a variable or function, for those that cannot be followed.
 MAIN_NAMES = {"is_main_process", "is_main", "is_master", "is_chief", "is_rank_zero", "is_primary", "is_rank0"}
-STARTING = {"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"}
 LEAVING = {"sys.exit", "exit", "quit", "os._exit"}
 MOST_DEPTH = 6
 
@@ -38,13 +37,13 @@ def _sides(analysis: Analysis, scope: Scope, node: ast.AST) -> Iterator[str]:
         if outer is scope.node:
             return
         if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
-            side = side_of_test(analysis, outer.test, scope)
             body = outer.body if isinstance(outer.body, list) else [outer.body]
-            yield side if inner in body else FLIPPED.get(side, side)
+            is_body = inner in body
+            yield (side_of_test if is_body else side_of_negated)(analysis, outer.test, scope)
         elif isinstance(outer, ast.BoolOp):
             for earlier in outer.values[: outer.values.index(inner)]:  # type: ignore[arg-type]
-                side = side_of_test(analysis, earlier, scope)
-                yield side if isinstance(outer.op, ast.And) else FLIPPED.get(side, side)
+                is_and = isinstance(outer.op, ast.And)
+                yield (side_of_test if is_and else side_of_negated)(analysis, earlier, scope)
         inner = outer
 
 
@@ -53,8 +52,7 @@ def _left_before(analysis: Analysis, scope: Scope, statement: ast.stmt) -> Itera
     block = block_of(scope.source, statement)
     for earlier in block[: block.index(statement)]:
         if isinstance(earlier, ast.If) and not earlier.orelse and _leaves(earlier.body[-1]):
-            side = side_of_test(analysis, earlier.test, scope)
-            yield FLIPPED.get(side, side)
+            yield side_of_negated(analysis, earlier.test, scope)
 
 
 def _leaves(statement: ast.stmt) -> bool:
@@ -68,8 +66,7 @@ def side_of_test(analysis: Analysis, test: ast.expr, scope: Scope, depth: int = 
     if depth == 0:
         return ""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        side = side_of_test(analysis, test.operand, scope, depth - 1)
-        return FLIPPED.get(side, side)
+        return side_of_negated(analysis, test.operand, scope, depth - 1)
     if isinstance(test, ast.BoolOp):
         return _first(side_of_test(analysis, part, scope, depth - 1) for part in test.values)
     if isinstance(test, ast.Compare):
@@ -77,6 +74,24 @@ def side_of_test(analysis: Analysis, test: ast.expr, scope: Scope, depth: int = 
     if isinstance(test, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
         return _side_of_value(analysis, test, scope, depth)
     return ""
+
+
+def side_of_negated(analysis: Analysis, test: ast.expr, scope: Scope, depth: int = MOST_DEPTH) -> str:
+    """Return for which processes a test does not hold; UNCLEAR for `is_best and rank == 0`, where that depends."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return side_of_test(analysis, test.operand, scope, depth - 1)
+    side = side_of_test(analysis, test, scope, depth)
+    if side and isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        rest = [part for part in test.values if not side_of_test(analysis, part, scope, depth - 1)]
+        if not all(_asks_for_group(part) for part in rest):
+            return UNCLEAR
+    return FLIPPED.get(side, side)
+
+
+def _asks_for_group(test: ast.expr) -> bool:
+    """Return whether a test asks if there are several processes at all: `args.distributed`, `world_size > 1`."""
+    names = {_last_name(part).lower() for part in ast.walk(test) if isinstance(part, (ast.Name, ast.Attribute))}
+    return any(word in name for name in names for word in ("distributed", "initialized", "world_size", "ddp"))
 
 
 def _first(sides: Iterable[str]) -> str:
@@ -152,7 +167,23 @@ def is_rank(analysis: Analysis, node: ast.expr, scope: Scope, depth: int = MOST_
     values = analysis.evaluate(node, scope)
     if any(_is_rank_value(analysis, value, node, depth) for value in values):
         return True
+    if any(is_rank(analysis, given, where, depth - 1) for given, where in _given_for(analysis, node, scope)):
+        return True
     return _is_called_rank(_last_name(node)) and not any(_is_something_else(value, node) for value in values)
+
+
+def _given_for(analysis: Analysis, node: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]]:
+    """Return the names that a parameter is given, or an attribute is set to: `rank` of `self.gpu = rank`."""
+    found: list[tuple[ast.expr | None, Scope]] = []
+    if isinstance(node, ast.Name) and isinstance(scope.node, FUNCTIONS) and node.id in parameters(scope.node):
+        names = parameters(scope.node)[1:] if is_method(scope) else parameters(scope.node)
+        sites = analysis.callers(scope.node)
+        found = [(argument_for(site.call, names, node.id), site.scope) for site in sites]
+    elif isinstance(node, ast.Attribute):
+        owners = {v.scope for v in analysis.evaluate(node.value, scope) if isinstance(v, Instance)}
+        placed = [pair for owner in owners for pair in analysis.classes.attribute_bindings(owner, node.attr)]
+        found = [(binding.value, where) for binding, where in placed if not binding.path]
+    return [(given, where) for given, where in found if isinstance(given, (ast.Name, ast.Attribute))]
 
 
 def _is_rank_value(analysis: Analysis, value: Value, node: ast.expr, depth: int) -> bool:
@@ -185,28 +216,42 @@ def is_given_by_start(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether a name is the first parameter of a function that torch.multiprocessing.spawn starts."""
     if not isinstance(node, ast.Name) or not isinstance(scope.node, FUNCTIONS):
         return False
-    if parameters(scope.node)[:1] != [node.id]:
+    return parameters(scope.node)[:1] == [node.id] and scope in analysis.spawned.functions
+
+
+def mentions_rank(analysis: Analysis, node: ast.AST, scope: Scope, depth: int = 3) -> bool:
+    """Return whether an expression differs between processes: the rank is part of it, or of what it is made of."""
+    if depth == 0:
         return False
-    for other in analysis.scopes():
-        for call in own_nodes(other.node):
-            if isinstance(call, ast.Call) and call.args and analysis.called(call, other) & STARTING:
-                started = analysis.evaluate(call.args[0], other)
-                if any(isinstance(value, LocalFunction) and value.scope is scope for value in started):
-                    return True
+    for part in ast.walk(node):
+        if isinstance(part, ast.expr) and is_rank(analysis, part, scope):
+            return True
+        if isinstance(part, (ast.Name, ast.Attribute)):
+            if side_of_test(analysis, part, scope):
+                return True
+            made = [(value, where) for value, where in _made_by(analysis, part, scope) if value is not node]
+            if any(mentions_rank(analysis, value, where, depth - 1) for value, where in made):
+                return True
     return False
 
 
-def mentions_rank(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
-    """Return whether an expression differs between processes because the rank is part of it."""
-    if any(isinstance(part, ast.expr) and is_rank(analysis, part, scope) for part in ast.walk(node)):
-        return True
-    names = [part for part in ast.walk(node) if isinstance(part, (ast.Name, ast.Attribute))]
-    values = [value for name in names for value in analysis.evaluate(name, scope) if isinstance(value, Display)]
-    return any(
-        isinstance(part, ast.expr) and is_rank(analysis, part, value.scope)
-        for value in values
-        for part in ast.walk(value.node)
-    ) or any(side_of_test(analysis, name, scope) for name in names)
+def _made_by(analysis: Analysis, node: ast.Name | ast.Attribute, scope: Scope) -> list[tuple[ast.expr, Scope]]:
+    """Return the texts and calls like os.path.join that a name, or an attribute, is assigned."""
+    if isinstance(node, ast.Name):
+        found = scope.find(node.id)
+        placed = [(binding, found[0]) for binding in found[1]] if found else []
+    else:
+        owners = {v.scope for v in analysis.evaluate(node.value, scope) if isinstance(v, Instance)}
+        placed = [pair for owner in owners for pair in analysis.classes.attribute_bindings(owner, node.attr)]
+    values = [(binding.value, where) for binding, where in placed if binding.kind == "value" and not binding.path]
+    return [(value, where) for value, where in values if value is not None and _is_text(analysis, value, where)]
+
+
+def _is_text(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    if isinstance(node, ast.Call):
+        is_format = isinstance(node.func, ast.Attribute) and node.func.attr == "format"
+        return is_format or bool(analysis.called(node, scope) & {"os.path.join", "str", "pathlib.Path"})
+    return isinstance(node, (ast.JoinedStr, ast.BinOp))
 
 
 def _last_name(node: ast.expr) -> str:

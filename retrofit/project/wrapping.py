@@ -85,7 +85,7 @@ class Wrapping:
     ) -> Standing | None:
         placed = [(binding, owner) for binding in bindings]
         if owner is scope:
-            placed = [(binding, owner) for binding in bindings if binding.node.lineno < node.lineno]  # type: ignore[attr-defined]
+            placed = [(binding, owner) for binding in bindings if _line(binding) < node.lineno]
         found = self._of_bindings(placed, node, scope, depth)
         return found or self._as_argument((owner, node.id))
 
@@ -94,17 +94,19 @@ class Wrapping:
         if key is None:
             return None
         placed = self._analysis.classes.attribute_bindings(key[0], node.attr)
-        before = [pair for pair in placed if pair[1] is not scope or pair[0].node.lineno < node.lineno]  # type: ignore[attr-defined]
+        before = [pair for pair in placed if pair[1] is not scope or _line(pair[0]) < node.lineno]
         return self._of_bindings(before, node, scope, depth) or self._as_argument(key)
 
     def _of_bindings(
         self, placed: list[tuple[Binding, Scope]], node: ast.expr, scope: Scope, depth: int
     ) -> Standing | None:
         """Return what the last of these bindings gives; one under a condition counts when it wraps."""
-        for binding, owner in sorted(placed, key=lambda pair: pair[0].node.lineno, reverse=True):  # type: ignore[attr-defined]
+        for binding, owner in sorted(placed, key=lambda pair: _line(pair[0]), reverse=True):
             if binding.kind == "parameter":
                 return self._of_parameter(binding.name, owner, depth)
             found = self._of_binding(binding, owner, depth)
+            if isinstance(binding.value, ast.Attribute) and binding.value.attr == "module":
+                return found if _is_certain(owner, binding, node) else None  # the model of one branch, of several
             if found is not None and (not found.is_bare or _is_certain(owner, binding, node)):
                 return found
             if _is_certain(owner, binding, node):
@@ -150,6 +152,11 @@ class Wrapping:
             owners = [v for v in self._analysis.evaluate(node.value, scope) if isinstance(v, Instance)]
             return (owners[0].scope, node.attr) if len({owner.scope for owner in owners}) == 1 else None
         return None
+
+
+def _line(binding: Binding) -> int:
+    """Return the line of a binding; the parts of a comprehension have none of their own."""
+    return getattr(binding.node, "lineno", 0) or getattr(binding.value, "lineno", 0)
 
 
 def _common(found: Iterable[Standing | None]) -> Standing | None:

@@ -29,6 +29,8 @@ NAMES = {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.pa
 
 def find(project: Project) -> Iterator[Finding]:
     analysis = project.analysis
+    if project.wrapping.sites:
+        return  # DataParallel is what such a script falls back to in one process
     wrapped = False
     for node, scope in reached_nodes(analysis):
         if isinstance(node, ast.Call) and node.args and analysis.called(node, scope) & NAMES:

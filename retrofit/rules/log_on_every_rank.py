@@ -34,6 +34,9 @@ PRINT_IMPORT = "from retrofit.distributed import print_main as print"
 def find(project: Project) -> Iterator[Finding]:
     quiet = set(project.sources) if _replaces_print(project) else set()
     quiet |= {source for source in project.sources if not _trains(project, source)}
+    # Of a script that distributes itself only what every epoch prints counts: some lines of its start may be meant so.
+    looping = {node for node, _ in project.in_loops}
+    printing = looping if project.distribution.is_by_hand else {output.call for output in project.outputs}
     logging = project.calls_any({"retrofit.distributed.quiet_logging"})
     for output in project.outputs:
         source = output.scope.source
@@ -51,7 +54,7 @@ def find(project: Project) -> Iterator[Finding]:
         elif output.kind == BAR and not any(keyword.arg == "disable" for keyword in output.call.keywords):
             edits = add_argument(source, output.call, "disable=not rd.is_main_process()")
             yield found(CODE, source, output.call, "a progress bar per process", HELP, edits)
-        elif output.kind == PRINT and source not in quiet:
+        elif output.kind == PRINT and source not in quiet and output.call in printing:
             quiet.add(source)
             yield found(CODE, source, output.call, "every process prints", HELP, [import_edit(source, PRINT_IMPORT)])
 

@@ -31,7 +31,7 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         if argument_for(node, ["f", "map_location"], "map_location") is not None or _is_unclear(node):
             continue
-        if not _is_of_a_dataset(project, scope):
+        if not _is_of_a_dataset(project, scope) and not _is_for_one_process(scope, node):
             edits = add_argument(scope.source, node, "map_location=rd.get_device()")
             yield found(CODE, scope.source, node, "every process loads onto the GPU it was saved from", HELP, edits)
 
@@ -45,3 +45,15 @@ def _is_of_a_dataset(project: Project, scope: Scope) -> bool:
     """Return whether a dataset loads its samples, which were saved on the CPU."""
     owner = scope.enclosing_class()
     return owner is not None and any(name.endswith("Dataset") for name in project.analysis.classes.bases(owner))
+
+
+def _is_for_one_process(scope: Scope, node: ast.AST) -> bool:
+    """Return whether the other branch of an `if` loads with a map_location: this one is for a run without ranks."""
+    for outer in scope.source.ancestors(node):
+        if outer is scope.node:
+            break
+        if isinstance(outer, ast.If) and outer.orelse:
+            keywords = [part for part in ast.walk(outer) if isinstance(part, ast.keyword)]
+            if any(keyword.arg == "map_location" for keyword in keywords):
+                return True
+    return False

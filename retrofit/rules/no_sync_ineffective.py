@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.accumulation import steps_in
+from retrofit.project.accumulation import Step, steps_in
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope
 from retrofit.project.values import Result
@@ -49,16 +49,25 @@ def find(project: Project) -> Iterator[Finding]:
                 yield found(CODE, scope.source, node.items[0].context_expr, message, HELP)
     if used:
         return
-    for step in steps_in(project.analysis, project.optimizers, project.in_batches):
-        loop_nodes = [(node, scope) for node, scope in project.in_batches if scope is step.scope]
-        call = _backward(loop_nodes)
+    steps = list(steps_in(project.analysis, project.optimizers, project.in_batches))
+    for step in steps:
+        nodes = [(node, scope) for node, scope in project.in_batches if scope is step.scope]
+        call = _backward(nodes)
         runs_wrapped = any(
-            isinstance(node, ast.Call) and project.wrapping.wrapped(node.func, scope) for node, scope in loop_nodes
+            isinstance(node, ast.Call) and project.wrapping.wrapped(node.func, scope) for node, scope in nodes
         )
-        if call is not None and runs_wrapped and step.test not in step.scope.source.ancestors(call):
+        if call is not None and runs_wrapped and _is_only_one(step, nodes):
             message = "gradients are averaged in every batch, though only some end with a step"
             yield found(CODE, step.scope.source, call, message, HELP)
             return
+
+
+def _is_only_one(step: Step, nodes: list[tuple[ast.AST, Scope]]) -> bool:
+    """Return whether there is one backward call, before the test for the one step: no turns of several optimizers."""
+    calls = [node for node, _ in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    backward = [call for call in calls if call.func.attr == "backward"]  # type: ignore[attr-defined]
+    stepping = [call for call in calls if ast.dump(call.func) == ast.dump(step.call.func)]
+    return len(backward) == 1 and len(stepping) == 1 and step.test not in step.scope.source.ancestors(backward[0])
 
 
 def _is_no_sync(project: Project, context: ast.expr, scope: Scope) -> bool:

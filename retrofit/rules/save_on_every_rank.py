@@ -57,9 +57,11 @@ def _is_taken_care_of(project: Project, output: Output) -> bool:
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
     if isinstance(call.func, ast.Attribute):
         given.append(call.func.value)
+    if any("os.devnull" in analysis.named(part, scope) for part in given):
+        return True
     if project.distribution.is_by_hand and output.name == "mkdir" and any(k.arg == "exist_ok" for k in call.keywords):
         return True
-    return any(mentions_rank(analysis, part, scope) for part in given if not isinstance(part, (ast.Dict, ast.Call)))
+    return any(mentions_rank(analysis, part, scope) for part in given if not isinstance(part, ast.Dict))
 
 
 def _runs_model(project: Project, output: Output) -> bool:

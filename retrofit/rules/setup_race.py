@@ -20,6 +20,7 @@ CODE = "RF504"
 NAME = "setup-race"
 WHY = "Two processes make one folder or fill one cache at the same time: one fails, or reads what is half written."
 HELP = "make folders under `if rd.is_main_process():`, prepare data under `with rd.main_process_first():`"
+COMMANDS = {"os.system", "subprocess.call", "subprocess.run", "subprocess.check_call"}  # which may do anything
 EARLY_HELP = "join the process group first, or read the rank from os.environ['RANK']"
 BAD = """\
 os.makedirs("checkpoints")
@@ -35,7 +36,7 @@ def find(project: Project) -> Iterator[Finding]:
     for output in project.outputs:
         if output.kind != FOLDER or runs_on_one(analysis, output.scope, output.call):
             continue
-        is_shared = project.distribution.is_by_hand and _may_exist(output.call)
+        is_shared = project.distribution.is_by_hand and (output.name in COMMANDS or _may_exist(output.call))
         if not is_shared and not runs_in_turn(analysis, output.scope, output.call):
             edits = list(project.guards.get(output, ()))
             yield found(CODE, output.scope.source, output.call, f"{output.name} runs on every process", HELP, edits)
