@@ -44,7 +44,10 @@ def default_of(function: Function, name: str) -> ast.expr | None:
 
 def returns_of(function: Function) -> list[ast.expr]:
     """Return the expressions that a function returns."""
-    found, waiting = [], list(getattr(function, "body", []))
+    if isinstance(function, ast.Lambda):
+        return [function.body]
+    found: list[ast.expr] = []
+    waiting: list[ast.AST] = list(function.body)
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Return) and node.value is not None:

@@ -101,12 +101,13 @@ class Wrapping:
         self, placed: list[tuple[Binding, Scope]], node: ast.expr, scope: Scope, depth: int
     ) -> Standing | None:
         """Return what the last of these bindings gives; one under a condition counts when it wraps."""
-        for binding, owner in sorted(placed, key=lambda pair: _line(pair[0]), reverse=True):
+        ordered = sorted(placed, key=lambda pair: _line(pair[0]), reverse=True)
+        if any(_unwraps(binding) and not _is_certain(owner, binding, node) for binding, owner in ordered):
+            return None  # `net = model.module` in one branch, `net = model` in the other
+        for binding, owner in ordered:
             if binding.kind == "parameter":
                 return self._of_parameter(binding.name, owner, depth)
             found = self._of_binding(binding, owner, depth)
-            if isinstance(binding.value, ast.Attribute) and binding.value.attr == "module":
-                return found if _is_certain(owner, binding, node) else None  # the model of one branch, of several
             if found is not None and (not found.is_bare or _is_certain(owner, binding, node)):
                 return found
             if _is_certain(owner, binding, node):
@@ -152,6 +153,10 @@ class Wrapping:
             owners = [v for v in self._analysis.evaluate(node.value, scope) if isinstance(v, Instance)]
             return (owners[0].scope, node.attr) if len({owner.scope for owner in owners}) == 1 else None
         return None
+
+
+def _unwraps(binding: Binding) -> bool:
+    return isinstance(binding.value, ast.Attribute) and binding.value.attr == "module"
 
 
 def _line(binding: Binding) -> int:

@@ -26,7 +26,9 @@ NUMBERED = re.compile(r"cuda:\d+")
 
 
 def find(project: Project) -> Iterator[Finding]:
-    for node, scope in reached_nodes(project.analysis):
+    # In a script that distributes itself a GPU's number outside the loop may be for runs of one process.
+    nodes = project.in_batches if project.distribution.is_by_hand else reached_nodes(project.analysis)
+    for node, scope in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and NUMBERED.fullmatch(node.value):
             if _is_flag(node, scope.source.parents.get(node)):
                 continue

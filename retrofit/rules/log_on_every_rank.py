@@ -10,7 +10,7 @@ from retrofit.project.edits import Edit, add_argument
 from retrofit.project.guards import runs_on_one
 from retrofit.project.outputs import BAR, LOGGER, PRINT, TRACK, TRACKER, Output
 from retrofit.project.placement import import_edit
-from retrofit.project.ranks import mentions_rank
+from retrofit.project.rank_texts import mentions_rank
 from retrofit.project.reach import reached_nodes
 from retrofit.project.source import Source
 
@@ -37,7 +37,7 @@ def find(project: Project) -> Iterator[Finding]:
     # Of a script that distributes itself only what every epoch prints counts: some lines of its start may be meant so.
     looping = {node for node, _ in project.in_loops}
     printing = looping if project.distribution.is_by_hand else {output.call for output in project.outputs}
-    logging = project.calls_any({"retrofit.distributed.quiet_logging"})
+    logging = project.distribution.is_by_hand or project.calls_any({"retrofit.distributed.quiet_logging"})
     for output in project.outputs:
         source = output.scope.source
         if runs_on_one(project.analysis, output.scope, output.call) or _tells_rank(project, output):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from retrofit.project import Project
 from retrofit.project.calls import argument_for
 from retrofit.project.edits import add_argument
+from retrofit.project.rank_texts import mentions_rank
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope
 
@@ -31,6 +32,8 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         if argument_for(node, ["f", "map_location"], "map_location") is not None or _is_unclear(node):
             continue
+        if any(mentions_rank(project.analysis, argument, scope) for argument in node.args):
+            continue  # each process reads what it has written itself
         if not _is_of_a_dataset(project, scope) and not _is_for_one_process(scope, node):
             edits = add_argument(scope.source, node, "map_location=rd.get_device()")
             yield found(CODE, scope.source, node, "every process loads onto the GPU it was saved from", HELP, edits)

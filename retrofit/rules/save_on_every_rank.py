@@ -10,7 +10,7 @@ from retrofit.project.analysis import Analysis
 from retrofit.project.edits import surround
 from retrofit.project.guards import runs_on_one
 from retrofit.project.outputs import OPEN, SAVE, WRITE, Output, opens_for_writing, path_of
-from retrofit.project.ranks import mentions_rank
+from retrofit.project.rank_texts import mentions_rank
 from retrofit.project.turns import runs_in_turn
 from retrofit.project.values import Item, Member, Result, Value, name_of
 

@@ -33,7 +33,11 @@ def find(project: Project) -> Iterator[Finding]:
     homes = {model.home for model in project.models}
     for node, scope in reached_nodes(project.analysis):
         model = _asked(project, node, scope)
-        if model is not None and homes_of(project.analysis, model, scope) & homes:
+        if model is None or isinstance(scope.source.parents.get(node), ast.Compare):
+            continue
+        is_by_hand = bool(project.wrapping.sites)
+        is_wrapper = project.wrapping.wrapped(model, scope) is not None
+        if is_wrapper if is_by_hand else homes_of(project.analysis, model, scope) & homes:
             edits = surround(scope.source, model, "rd.unwrap_model(", ")")
             yield found(CODE, scope.source, node, "this would be told about the wrapper", HELP, edits)
 
