@@ -10,7 +10,7 @@ from .ranks import side_of_test
 from .scopes import Scope
 
 
-def mentions_rank(analysis: Analysis, node: ast.AST, scope: Scope, depth: int = 3) -> bool:
+def mentions_rank(analysis: Analysis, node: ast.AST, scope: Scope, depth: int = 4) -> bool:
     """Return whether an expression differs between processes: the rank is part of it, or of what it is made of."""
     if depth == 0:
         return False
@@ -27,7 +27,7 @@ def mentions_rank(analysis: Analysis, node: ast.AST, scope: Scope, depth: int = 
 
 
 def _made_by(analysis: Analysis, node: ast.Name | ast.Attribute, scope: Scope) -> list[tuple[ast.expr, Scope]]:
-    """Return the texts and calls like os.path.join that a name, or an attribute, is assigned."""
+    """Return the texts, names and calls like os.path.join that a name, or an attribute, is assigned."""
     values: list[tuple[ast.expr | None, Scope]] = []
     for binding, where in bindings_of(analysis, node, scope):
         if binding.kind == "parameter":
@@ -41,4 +41,4 @@ def _is_text(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     if isinstance(node, ast.Call):
         is_format = isinstance(node.func, ast.Attribute) and node.func.attr == "format"
         return is_format or bool(analysis.called(node, scope) & {"os.path.join", "str", "pathlib.Path"})
-    return isinstance(node, (ast.JoinedStr, ast.BinOp))
+    return isinstance(node, (ast.JoinedStr, ast.BinOp, ast.Name, ast.Attribute))

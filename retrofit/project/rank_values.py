@@ -31,7 +31,10 @@ def is_rank(analysis: Analysis, node: ast.expr, scope: Scope, depth: int = MOST_
         return True
     if any(is_rank(analysis, given, where, depth - 1) for given, where in _given_for(analysis, node, scope)):
         return True
-    return _is_called_rank(last_name(node)) and not any(_is_something_else(value, node) for value in values)
+    if not _is_called_rank(last_name(node)) or any(_is_something_else(value, node) for value in values):
+        return False
+    kinds = {binding.kind for binding, _ in bindings_of(analysis, node, scope)}
+    return kinds != {"item"}  # the variable of a loop
 
 
 def _given_for(analysis: Analysis, node: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]]:

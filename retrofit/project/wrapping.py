@@ -160,7 +160,9 @@ def _unwraps(binding: Binding) -> bool:
 
 
 def _line(binding: Binding) -> int:
-    """Return the line of a binding; the parts of a comprehension have none of their own."""
+    """Return the line behind which a name is bound; the parts of a comprehension have none of their own."""
+    if binding.kind == "value":
+        return getattr(binding.node, "end_lineno", 0)
     return getattr(binding.node, "lineno", 0) or getattr(binding.value, "lineno", 0)
 
 
