@@ -83,6 +83,14 @@ def _attribute_targets(
             yield from _attribute_targets(part, receiver, node, value, (*path, index))
 
 
+def later_entries(node: ast.Dict, scope: Scope) -> list[tuple[ast.expr, ast.expr]]:
+    """Return what `name[key] = value` adds to a dict that was assigned to `name` in the same scope."""
+    statement = scope.source.parents.get(node)
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+        return []
+    return scope.entries.get(statement.targets[0].id, [])
+
+
 def is_property(function: Function) -> bool:
     return any(isinstance(part, ast.Name) and part.id == "property" for part in getattr(function, "decorator_list", []))
 

@@ -11,6 +11,7 @@ from .values import Display, Instance, Item, Result, Value, name_of
 
 ASKING = {"torch.distributed.get_rank", "retrofit.distributed.get_rank", "retrofit.distributed.get_local_rank"}
 VARIABLES = {"RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK"}
+COMPUTING = ("torch.", "numpy.", "scipy.", "sorted", "len", "range", "enumerate")  # what makes other ranks: of hits
 MOST_DEPTH = 6
 
 
@@ -58,7 +59,8 @@ def _is_rank_value(analysis: Analysis, value: Value, node: ast.expr, depth: int)
 
 def _is_something_else(value: Value, node: ast.expr) -> bool:
     """Return whether what is called a rank is known to be no process: the place of a hit, the counter of a loop."""
-    return isinstance(value, Item) or (isinstance(value, Result) and value.call is not node)
+    is_made = isinstance(value, Result) and value.call is not node and value.maker.startswith(COMPUTING)
+    return is_made or isinstance(value, Item)
 
 
 def _is_variable(node: ast.expr) -> bool:
