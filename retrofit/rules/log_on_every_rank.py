@@ -62,7 +62,8 @@ def find(project: Project) -> Iterator[Finding]:
 def _tells_rank(project: Project, output: Output) -> bool:
     """Return whether each process says which one it is, or writes to a place of its own."""
     given = [*output.call.args, *(keyword.value for keyword in output.call.keywords)]
-    return any(mentions_rank(project.analysis, part, output.scope) for part in given)
+    is_distributed = bool(project.distribution.joins)  # in other scripts a rank is one of something else
+    return is_distributed and any(mentions_rank(project.analysis, part, output.scope) for part in given)
 
 
 def _replaces_print(project: Project) -> bool:

@@ -32,7 +32,8 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         if argument_for(node, ["f", "map_location"], "map_location") is not None or _is_unclear(node):
             continue
-        if any(mentions_rank(project.analysis, argument, scope) for argument in node.args):
+        is_distributed = bool(project.distribution.joins)
+        if is_distributed and any(mentions_rank(project.analysis, argument, scope) for argument in node.args):
             continue  # each process reads what it has written itself
         if not _is_of_a_dataset(project, scope) and not _is_for_one_process(scope, node):
             edits = add_argument(scope.source, node, "map_location=rd.get_device()")

@@ -61,7 +61,8 @@ def _is_taken_care_of(project: Project, output: Output) -> bool:
         return True
     if project.distribution.is_by_hand and output.name == "mkdir" and any(k.arg == "exist_ok" for k in call.keywords):
         return True
-    return any(mentions_rank(analysis, part, scope) for part in given if not isinstance(part, ast.Dict))
+    is_distributed = bool(project.distribution.joins)  # in other scripts a rank is one of something else
+    return is_distributed and any(mentions_rank(analysis, p, scope) for p in given if not isinstance(p, ast.Dict))
 
 
 def _runs_model(project: Project, output: Output) -> bool:

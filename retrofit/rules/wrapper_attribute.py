@@ -33,9 +33,9 @@ def find(project: Project) -> Iterator[Finding]:
     homes = {model.home for model in project.models}
     for node, scope in reached_nodes(project.analysis):
         model = _asked(project, node, scope)
-        if model is None or isinstance(scope.source.parents.get(node), ast.Compare):
-            continue
         is_by_hand = bool(project.wrapping.sites)
+        if model is None or (is_by_hand and isinstance(scope.source.parents.get(node), ast.Compare)):
+            continue  # a script that wraps itself asks `type(model) is DDP` because it wants to know
         is_wrapper = project.wrapping.wrapped(model, scope) is not None
         if is_wrapper if is_by_hand else homes_of(project.analysis, model, scope) & homes:
             edits = surround(scope.source, model, "rd.unwrap_model(", ")")
