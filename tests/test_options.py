@@ -69,6 +69,7 @@ FLAGS: dict[str, tuple[tuple[str, ...], Any, Any]] = {
     "dist_timeout": (("--dist_timeout",), 1800.0, None),
     "batch": (("--batch",), "per_gpu", ("per_gpu", "global")),
     "lr_scale": (("--lr_scale",), "linear", ("linear", "sqrt", "none")),
+    "find_unused_parameters": (("--find_unused_parameters",), False, None),
     "accum_steps": (("--accum_steps",), 1, None),
     "sync_bn": (("--sync_bn",), False, None),
     "dry_run": (("--dry_run",), False, None),

@@ -12,7 +12,15 @@ from .arguments import (
 )
 from .batch_weight import reduce_loss, sum_loss
 from .checkpoint import load_checkpoint, load_weights, read_checkpoint, restore_checkpoint, save_checkpoint
-from .converted import distribute_loader, distribute_model, micro_batch, scaled_lr, set_epoch, share_random_state
+from .converted import (
+    distribute_loader,
+    distribute_model,
+    micro_batch,
+    scaled_lr,
+    set_epoch,
+    share_random_state,
+    visible_gpus,
+)
 from .data import EvaluationSampler, ShardedSampler, loader_workers, shard_eval_loader, shard_loader
 from .environment import DistributedEnvironment, read_environment
 from .epochs import ResumableEpochs
@@ -124,6 +132,7 @@ __all__ = [
     "sum_loss",
     "sum_over_ranks",
     "unwrap_model",
+    "visible_gpus",
     "without_place",
     "without_twins",
     "wrap_model",

@@ -66,6 +66,13 @@ RUNTIME_FLAGS = (
         "learning rate factor for global batch / batch size; none switches it off (default: %(default)s)",
         choices=("linear", "sqrt", "none"),
     ),
+    RuntimeFlag(
+        "find_unused_parameters",
+        False,
+        "let DDP look in every step for parameters that take no part in the loss, which is slower (default: off, such "
+        "a parameter is an error)",
+        bool,
+    ),
 )
 
 

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from .batch_weight import weigh_batches, weigh_gradients
 from .data import ShardedSampler, shard_loader
+from .environment import read_environment
 from .parallel import DDPWrapper, wrap_model
 from .process_group import get_option, get_world_size, is_distributed
 from .random_state import get_rng_state, set_rng_state, split_random_streams
@@ -22,6 +23,7 @@ from .scaling import plan_batch, scale_lr
 from .sync_batchnorm import convert_sync_batchnorm
 
 BATCHNORM_TWIN = "RETROFIT_BATCHNORM"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def share_random_state() -> None:
@@ -38,8 +40,9 @@ def distribute_model(model: nn.Module) -> nn.Module:
 
     Move it to its device first. In an uneven last batch of a loader of `distribute_loader` the ranks count by their
     numbers of samples. RETROFIT_BATCHNORM=local leaves every rank its own BatchNorm statistics, which is faster and
-    another training; `model.eval()` then gives all ranks those of rank 0, and every rank must call it. Collective:
-    every rank. Raises ValueError for another value of that variable, RuntimeError in front of setup_distributed.
+    another training; `model.eval()` then gives all ranks those of rank 0, and every rank must call it. A layer that no
+    loss depends on needs `--find_unused_parameters`. Collective: every rank. Raises ValueError for another value of
+    that variable, RuntimeError in front of setup_distributed.
     """
     choice = os.environ.get(BATCHNORM_TWIN) or "sync"
     _require_group("distribute_model")
@@ -84,6 +87,23 @@ def micro_batch(batch_size: int) -> int:
     Raises ValueError when a global batch cannot be shared out evenly.
     """
     return plan_batch(batch_size, get_world_size(), batch=get_option("batch")).micro_batch
+
+
+def visible_gpus(chosen: str) -> str:
+    """Return what a script sets CUDA_VISIBLE_DEVICES to: its own choice, where that is enough for all processes here.
+
+    Started by a launcher with more processes on this machine than `chosen` names GPUs, the choice is the launcher's.
+    """
+    place = read_environment(os.environ)
+    named = [name for name in str(chosen).split(",") if name.strip() not in ("", "-1")]
+    if place.launcher == "none" or not named or len(named) >= place.local_world_size:
+        return chosen
+    if place.local_rank == 0:
+        print(
+            f"notice: the script's choice of GPUs ({chosen}) is not enough for {place.local_world_size} processes; "
+            "CUDA_VISIBLE_DEVICES, set where the training is started, decides"
+        )
+    return os.environ.get(VISIBLE) or ",".join(str(index) for index in range(place.local_world_size))
 
 
 def scaled_lr(lr: float) -> float:

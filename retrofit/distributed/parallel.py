@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from .process_group import is_distributed
+from .process_group import get_option, is_distributed
 from .sync_batchnorm import CPUSyncBatchNorm
 
 # What wrappers put in front of parameter names: DDP and DataParallel, torch.compile, FSDP1.
@@ -45,7 +46,7 @@ class DDPWrapper(DistributedDataParallel):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return self.module(*inputs, **kwargs)
-        with _running_forward():
+        with _running_forward(), _naming_unused(self.module):
             return super().forward(*inputs, **kwargs)
 
     def train(self, mode: bool = True) -> Any:
@@ -93,16 +94,36 @@ def wrap_model(model: nn.Module, strategy: str = "ddp", **options: Any) -> nn.Mo
     """Return `model` ready to train under `strategy`; outside a process group, `model` itself.
 
     Move it to its device first. A model without trainable parameters needs no wrapper and comes back as it is.
-    `options` go to the strategy's wrapper. Collective: every rank. Raises ValueError for an unknown strategy.
+    `options` go to the strategy's wrapper; `--find_unused_parameters` sets the one of that name.
+    Collective: every rank. Raises ValueError for an unknown strategy.
     """
     if strategy not in STRATEGIES:
         raise ValueError(f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}")
     if not is_distributed() or not any(parameter.requires_grad for parameter in model.parameters()):
         return model
+    if get_option("find_unused_parameters"):
+        options.setdefault("find_unused_parameters", True)
     return STRATEGIES[strategy](model, **options)
 
 
 STRATEGIES = {"ddp": DDPWrapper}
+
+
+@contextmanager
+def _naming_unused(module: nn.Module) -> Iterator[None]:
+    """Say which parameters the last step left without a gradient, where DDP tells their numbers only."""
+    try:
+        yield
+    except RuntimeError as error:
+        listed = re.search(r"did not receive grad for rank \d+: ((?:\d+[ ,]*)+)", str(error))
+        if "Expected to have finished reduction" not in str(error) or listed is None:
+            raise
+        names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+        unused = ", ".join(names[int(number)] for number in re.findall(r"\d+", listed[1]))
+        raise RuntimeError(
+            f"parameters that took no part in the last loss: {unused}; take them out of the model (or freeze them "
+            "before it is wrapped), or train with --find_unused_parameters (RETROFIT_FIND_UNUSED_PARAMETERS=1)"
+        ) from error
 
 
 def unwrap_model(model: nn.Module) -> nn.Module:

@@ -25,6 +25,7 @@ from .source import Place, Source, SourceError
 from .totals import Totals, find_totals
 from .training import Path as TrainingPath
 from .training import training_paths
+from .wrapping import Wrapping
 
 __all__ = ["Place", "Project", "Source", "SourceError", "read_project"]
 
@@ -89,6 +90,10 @@ class Project:
     @cached_property
     def totals(self) -> list[Totals]:
         return find_totals(self.analysis, self.paths, self.loaders)
+
+    @cached_property
+    def wrapping(self) -> Wrapping:
+        return Wrapping(self.analysis, self.distribution)
 
     @cached_property
     def in_loops(self) -> list[tuple[ast.AST, Scope]]:

@@ -6,11 +6,12 @@ import ast
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from .calls import CallSite, argument_for, body_of, default_of, is_method, is_property, returns_of
+from .calls import CallSite, argument_for, body_of, default_of, is_method, is_property, later_entries, returns_of
 from .classes import Classes
 from .modules import Modules
 from .scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, parameters
 from .source import Source
+from .spawned import Spawned
 from .values import (
     NOTHING,
     Display,
@@ -50,6 +51,7 @@ class Analysis:
             self.module_scopes[source] = scope
             self.scope_of_node.update(scopes)
         self.classes = Classes(self)
+        self.spawned = Spawned(self)
         self._memo: dict[object, Values] = {}
         self._open: dict[object, int] = {}
         self._lowest_cut = MOST_DEPTH
@@ -207,7 +209,7 @@ class Analysis:
             return self._of_super(node.attr, scope)
         found: set[Value] = set()
         for base in self.evaluate(node.value, scope):
-            found |= self._member(base, node.attr)
+            found |= self.members(base, node.attr)
         return frozenset(found)
 
     def _of_super(self, name: str, scope: Scope) -> Values:
@@ -218,7 +220,8 @@ class Analysis:
                 return frozenset([LocalFunction(method.node, method.scope, own)])
         return NOTHING
 
-    def _member(self, base: Value, name: str) -> Values:
+    def members(self, base: Value, name: str) -> Values:
+        """Return what the attribute `name` of a value can be."""
         if isinstance(base, External):
             return frozenset([External(f"{base.name}.{name}")])
         if isinstance(base, LocalModule):
@@ -331,7 +334,7 @@ class Analysis:
                 parts = [parts[key]]
             return frozenset().union(*(self.evaluate(part, scope) for part in parts))
         if isinstance(node, ast.Dict):
-            pairs = [*zip(node.keys, node.values), *self._later_entries(node, scope)]
+            pairs = [*zip(node.keys, node.values), *later_entries(node, scope)]
             exact = [value for name, value in pairs if isinstance(name, ast.Constant) and name.value == key]
             chosen = exact if exact and key is not None else [value for _, value in pairs]
             return frozenset().union(*(self.evaluate(part, scope) for part in chosen))
@@ -340,13 +343,6 @@ class Analysis:
         if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
             return self.evaluate(node.elt, scope)
         return NOTHING
-
-    def _later_entries(self, node: ast.Dict, scope: Scope) -> list[tuple[ast.expr, ast.expr]]:
-        """Return what `name[key] = value` adds to a dict that was assigned to `name` in the same scope."""
-        statement = scope.source.parents.get(node)
-        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
-            return []
-        return scope.entries.get(statement.targets[0].id, [])
 
     def _at(self, values: Values, path: tuple[int, ...]) -> Values:
         for index in path:

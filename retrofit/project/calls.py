@@ -44,7 +44,10 @@ def default_of(function: Function, name: str) -> ast.expr | None:
 
 def returns_of(function: Function) -> list[ast.expr]:
     """Return the expressions that a function returns."""
-    found, waiting = [], list(getattr(function, "body", []))
+    if isinstance(function, ast.Lambda):
+        return [function.body]
+    found: list[ast.expr] = []
+    waiting: list[ast.AST] = list(function.body)
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Return) and node.value is not None:
@@ -78,6 +81,14 @@ def _attribute_targets(
     elif isinstance(target, (ast.Tuple, ast.List)):
         for index, part in enumerate(target.elts):
             yield from _attribute_targets(part, receiver, node, value, (*path, index))
+
+
+def later_entries(node: ast.Dict, scope: Scope) -> list[tuple[ast.expr, ast.expr]]:
+    """Return what `name[key] = value` adds to a dict that was assigned to `name` in the same scope."""
+    statement = scope.source.parents.get(node)
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+        return []
+    return scope.entries.get(statement.targets[0].id, [])
 
 
 def is_property(function: Function) -> bool:

@@ -25,8 +25,8 @@ OF_TORCH = (
     "barrier", "monitored_barrier",
 )  # fmt: skip
 OF_THE_RUNTIME = (
-    "reduce_sum", "reduce_sum_later", "reduce_tensor_sum", "reduce_mean", "reduce_dict", "global_mean",
-    "gather_objects", "broadcast_object", "barrier",
+    "reduce_sum", "reduce_sum_later", "reduce_tensor_sum", "reduce_mean", "reduce_dict", "gather_objects",
+    "broadcast_object", "broadcast_buffers", "barrier", "main_process_first", "save_checkpoint",
 )  # fmt: skip
 WITH_GRADIENT = ("all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter")
 COLLECTIVES = {f"torch.distributed.nn.{name}" for name in WITH_GRADIENT}

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from functools import partial
 
 from .analysis import Analysis
+from .calls import is_method
 from .edits import Edit, EditConflict, add_condition, put_under
 from .outputs import FOLDER, PRINT, SAVE, TRACK, WRITE, Output
 from .placement import block_of
-from .reach import is_main_guard
+from .reach import is_main_guard, is_under_main_of_another
 from .scopes import FUNCTIONS, Scope, own_nodes
+from .sides import MAIN, UNCLEAR, side_of
 from .source import Source
 from .values import LocalFunction
 
@@ -54,14 +56,29 @@ def find_guards(analysis: Analysis, outputs: list[Output]) -> dict[Output, tuple
 
 def runs_on_one(analysis: Analysis, scope: Scope, node: ast.AST, depth: int = 4) -> bool:
     """Return whether a node runs on one process only: itself, or every call of its function, is under a test."""
-    if is_guarded(scope.source, node):
+    if side_of(analysis, scope, node) in (MAIN, UNCLEAR) or analysis.spawned.runs_once(scope):
         return True
     if not isinstance(scope.node, FUNCTIONS) or depth == 0:
         return False
-    sites = analysis.callers(scope.node)
+    sites = [s for s in analysis.callers(scope.node) if not is_under_main_of_another(analysis, s.scope, s.call)]
+    if _is_method_on_one(analysis, scope, depth):
+        return True
     if not sites:
         return is_handed_to_main(analysis, scope)
     return all(runs_on_one(analysis, site.scope, site.call, depth - 1) for site in sites)
+
+
+def _is_method_on_one(analysis: Analysis, scope: Scope, depth: int) -> bool:
+    """Return whether a function is a method of objects that one process alone makes."""
+    if not is_method(scope) or getattr(scope.node, "name", "") == "__init__":
+        return False
+    assert scope.parent is not None
+    making = analysis.classes.method(scope.parent, "__init__")
+    sites = analysis.callers(making.node) if making is not None else []
+    sites = [
+        site for site in sites if not isinstance(site.call.func, ast.Attribute) or site.call.func.attr != "__init__"
+    ]
+    return bool(sites) and all(runs_on_one(analysis, site.scope, site.call, depth - 1) for site in sites)
 
 
 def is_handed_to_main(analysis: Analysis, function: Scope) -> bool:

@@ -31,6 +31,8 @@ def find(project: Project) -> Iterator[Finding]:
     if project.distribution.is_by_hand:
         return  # it is what the script does when it is not started as several processes
     analysis = project.analysis
+    if project.wrapping.sites:
+        return  # DataParallel is what such a script falls back to in one process
     wrapped = False
     for node, scope in reached_nodes(analysis):
         if isinstance(node, ast.Call) and node.args and analysis.called(node, scope) & NAMES:

@@ -26,15 +26,17 @@ NUMBERED = re.compile(r"cuda:\d+")
 
 
 def find(project: Project) -> Iterator[Finding]:
-    for node, scope in reached_nodes(project.analysis):
+    # In a script that distributes itself a GPU's number outside the loop may be for runs of one process.
+    nodes = project.in_batches if project.distribution.is_by_hand else reached_nodes(project.analysis)
+    for node, scope in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and NUMBERED.fullmatch(node.value):
-            if _is_flag(scope.source.parents.get(node)):
+            if _is_flag(node, scope.source.parents.get(node)):
                 continue
             text = scope.source.segment(node)
             edits = [replace(scope.source, node, NUMBERED.sub("cuda", text))]
             yield found(CODE, scope.source, node, f"{node.value} is the same GPU for every process", HELP, edits)
 
 
-def _is_flag(parent: ast.AST | None) -> bool:
-    """Return whether a literal is only compared with."""
-    return isinstance(parent, ast.Compare)
+def _is_flag(node: ast.AST, parent: ast.AST | None) -> bool:
+    """Return whether a literal is only compared with, or says what a map_location leads away from."""
+    return isinstance(parent, ast.Compare) or (isinstance(parent, ast.Dict) and node in parent.keys)

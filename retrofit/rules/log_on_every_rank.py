@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
@@ -9,6 +10,8 @@ from retrofit.project.edits import Edit, add_argument
 from retrofit.project.guards import runs_on_one
 from retrofit.project.outputs import BAR, LOGGER, PRINT, TRACK, TRACKER, Output
 from retrofit.project.placement import import_edit
+from retrofit.project.rank_texts import mentions_rank
+from retrofit.project.reach import reached_nodes
 from retrofit.project.source import Source
 
 from .finding import Finding, found
@@ -24,20 +27,24 @@ writer = SummaryWriter("log")
 GOOD = """\
 writer = rd.on_main_process(SummaryWriter, "log")
 """
+BUILTINS = {"builtins", "__builtin__", "__builtins__"}
 PRINT_IMPORT = "from retrofit.distributed import print_main as print"
 
 
 def find(project: Project) -> Iterator[Finding]:
-    by_hand = project.distribution.is_by_hand  # then a line per process may be wanted
-    quiet = {source for source in project.sources if by_hand or not _trains(project, source)}
-    logging = False
+    quiet = set(project.sources) if _replaces_print(project) else set()
+    quiet |= {source for source in project.sources if not _trains(project, source)}
+    # Of a script that distributes itself only what every epoch prints counts: some lines of its start may be meant so.
+    looping = {node for node, _ in project.in_loops}
+    printing = looping if project.distribution.is_by_hand else {output.call for output in project.outputs}
+    logging = project.distribution.is_by_hand or project.calls_any({"retrofit.distributed.quiet_logging"})
     for output in project.outputs:
         source = output.scope.source
-        if runs_on_one(project.analysis, output.scope, output.call):
+        if runs_on_one(project.analysis, output.scope, output.call) or _tells_rank(project, output):
             continue
         if output.kind == TRACKER:
             yield found(CODE, source, output.call, f"{output.name} on every process", HELP, _on_main(output))
-        elif output.kind == LOGGER and not logging and not project.calls_any({"retrofit.distributed.quiet_logging"}):
+        elif output.kind == LOGGER and not logging:
             logging = True
             _, _, edit = behind_setup(project, "rd.quiet_logging()")
             yield found(CODE, source, output.call, "every process logs", HELP, [edit])
@@ -47,9 +54,28 @@ def find(project: Project) -> Iterator[Finding]:
         elif output.kind == BAR and not any(keyword.arg == "disable" for keyword in output.call.keywords):
             edits = add_argument(source, output.call, "disable=not rd.is_main_process()")
             yield found(CODE, source, output.call, "a progress bar per process", HELP, edits)
-        elif output.kind == PRINT and source not in quiet:
+        elif output.kind == PRINT and source not in quiet and output.call in printing:
             quiet.add(source)
             yield found(CODE, source, output.call, "every process prints", HELP, [import_edit(source, PRINT_IMPORT)])
+
+
+def _tells_rank(project: Project, output: Output) -> bool:
+    """Return whether each process says which one it is, or writes to a place of its own."""
+    given = [*output.call.args, *(keyword.value for keyword in output.call.keywords)]
+    is_distributed = bool(project.distribution.joins)  # in other scripts a rank is one of something else
+    return is_distributed and any(mentions_rank(project.analysis, part, output.scope) for part in given)
+
+
+def _replaces_print(project: Project) -> bool:
+    """Return whether the project puts a print of its own in the place of Python's."""
+    targets = [
+        (target, scope)
+        for node, scope in reached_nodes(project.analysis)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Attribute) and target.attr == "print"
+    ]
+    return any(project.analysis.named(target.value, scope) & BUILTINS for target, scope in targets)
 
 
 def _trains(project: Project, source: Source) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from retrofit.project import Project
 from retrofit.project.calls import argument_for
 from retrofit.project.edits import add_argument
+from retrofit.project.rank_texts import mentions_rank
 from retrofit.project.ranks import RANK
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope
@@ -32,6 +33,9 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         if argument_for(node, ["f", "map_location"], "map_location") is not None or _is_unclear(node):
             continue
+        is_distributed = bool(project.distribution.joins)
+        if is_distributed and any(mentions_rank(project.analysis, argument, scope) for argument in node.args):
+            continue  # each process reads what it has written itself
         if not _is_data(project, scope) and not _is_for_one(project, node, scope):
             edits = add_argument(scope.source, node, "map_location=rd.get_device()")
             yield found(CODE, scope.source, node, "every process loads onto the GPU it was saved from", HELP, edits)
@@ -52,3 +56,21 @@ def _is_for_one(project: Project, node: ast.AST, scope: Scope) -> bool:
 def _is_unclear(call: ast.Call) -> bool:
     """Return whether arguments that cannot be seen may hold a map_location."""
     return any(keyword.arg is None for keyword in call.keywords) or any(isinstance(a, ast.Starred) for a in call.args)
+
+
+def _is_of_a_dataset(project: Project, scope: Scope) -> bool:
+    """Return whether a dataset loads its samples, which were saved on the CPU."""
+    owner = scope.enclosing_class()
+    return owner is not None and any(name.endswith("Dataset") for name in project.analysis.classes.bases(owner))
+
+
+def _is_for_one_process(scope: Scope, node: ast.AST) -> bool:
+    """Return whether the other branch of an `if` loads with a map_location: this one is for a run without ranks."""
+    for outer in scope.source.ancestors(node):
+        if outer is scope.node:
+            break
+        if isinstance(outer, ast.If) and outer.orelse:
+            keywords = [part for part in ast.walk(outer) if isinstance(part, ast.keyword)]
+            if any(keyword.arg == "map_location" for keyword in keywords):
+                return True
+    return False

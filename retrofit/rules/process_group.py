@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from retrofit.project import Project
 from retrofit.project.arguments import Parsing
 from retrofit.project.edits import Edit, insert_after, insert_before, surround
+from retrofit.project.environ import assignments_to_environ
 from retrofit.project.placement import after_home, block_of, first_statement
 from retrofit.project.reach import is_main_guard
 from retrofit.project.scopes import Scope
@@ -48,14 +49,33 @@ def behind_setup(project: Project, line: str | None) -> tuple[Source, ast.stmt, 
     place = _behind_parsing(project, project.parsings[0]) if project.parsings else None
     if place is None or _is_too_late(project, place[0].source, place[0].source.statement(place[1])):
         source, statement = _start(project)
-        return source, statement, insert_before(source, statement, lines)
+        choosing = _choosing_gpus(project, source, statement)
+        edit = insert_after(source, choosing, lines) if choosing else insert_before(source, statement, lines)
+        return source, statement, edit
     scope, node = place
     taker = _taker(project, node, scope)
     if taker is not None:
         statement = first_statement(taker)
         return taker.source, statement, insert_before(taker.source, statement, lines)
     statement = scope.source.statement(node)
+    statement = _choosing_gpus(project, scope.source, statement) or statement
     return scope.source, statement, insert_after(scope.source, statement, lines)
+
+
+def _choosing_gpus(project: Project, source: Source, statement: ast.stmt) -> ast.stmt | None:
+    """Return the statement in this block, from `statement` on, that sets which GPUs are visible.
+
+    The runtime chooses a GPU when it joins the group, and CUDA reads that variable once only.
+    """
+    block = block_of(source, statement)
+    for setting, name, _, scope in assignments_to_environ(project.analysis):
+        if name != "CUDA_VISIBLE_DEVICES" or scope.source is not source:
+            continue
+        around = {setting, *source.ancestors(setting)}
+        for later in block[block.index(statement) :]:
+            if later in around and not is_main_guard(later) and not _is_too_late(project, source, later):
+                return later
+    return None
 
 
 def _flags(parsing: Parsing) -> list[Edit]:

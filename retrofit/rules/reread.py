@@ -9,6 +9,9 @@ from retrofit.project import Project
 from retrofit.project.edits import insert_before
 from retrofit.project.placement import block_of
 from retrofit.project.reach import reached_nodes
+from retrofit.project.scopes import Scope
+from retrofit.project.sides import MAIN, side_of
+from retrofit.project.turns import WAITING
 
 from .finding import Finding, found
 
@@ -42,7 +45,13 @@ def find(project: Project) -> Iterator[Finding]:
             statement = scope.source.statement(node)
             block = block_of(scope.source, statement)
             before = block[: block.index(statement)]
-            if before and "barrier()" in scope.source.segment(before[-1]):
+            behind = [earlier for earlier in before if earlier.lineno > lines[scope]]
+            waits = any(_waits(project, part, scope) for earlier in behind for part in ast.walk(earlier))
+            if waits or side_of(project.analysis, scope, node) == MAIN:
                 continue
             edits = [insert_before(scope.source, statement, ["rd.barrier()"])]
             yield found(CODE, scope.source, node, "a checkpoint of this run is read by all processes", HELP, edits)
+
+
+def _waits(project: Project, node: ast.AST, scope: Scope) -> bool:
+    return isinstance(node, ast.Call) and bool(project.analysis.called(node, scope) & WAITING)

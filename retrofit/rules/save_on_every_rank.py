@@ -10,6 +10,8 @@ from retrofit.project.analysis import Analysis
 from retrofit.project.edits import surround
 from retrofit.project.guards import runs_on_one
 from retrofit.project.outputs import OPEN, SAVE, WRITE, Output, opens_for_writing, opens_own_path, path_of
+from retrofit.project.rank_texts import mentions_rank
+from retrofit.project.turns import runs_in_turn
 from retrofit.project.values import Item, Member, Result, Value, name_of
 
 from .finding import Finding, found
@@ -30,7 +32,7 @@ if rd.is_main_process():
 def find(project: Project) -> Iterator[Finding]:
     for output in project.outputs:
         source, call = output.scope.source, output.call
-        if output.kind not in (OPEN, SAVE, WRITE) or runs_on_one(project.analysis, output.scope, call):
+        if output.kind not in (OPEN, SAVE, WRITE) or _is_taken_care_of(project, output):
             continue
         message = f"{output.name} writes on every process"
         if output.kind != OPEN:
@@ -45,6 +47,22 @@ def find(project: Project) -> Iterator[Finding]:
         path = path_of(call)
         if path is not None and "path_on_main" not in source.segment(path):
             yield found(CODE, source, call, message, HELP, surround(source, path, "rd.path_on_main(", ")"))
+
+
+def _is_taken_care_of(project: Project, output: Output) -> bool:
+    """Return whether one process writes, or one after the other, or each into a file of its own."""
+    analysis, scope, call = project.analysis, output.scope, output.call
+    if runs_on_one(analysis, scope, call) or runs_in_turn(analysis, scope, call):
+        return True
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    if isinstance(call.func, ast.Attribute):
+        given.append(call.func.value)
+    if any("os.devnull" in analysis.named(part, scope) for part in given):
+        return True
+    if project.distribution.is_by_hand and output.name == "mkdir" and any(k.arg == "exist_ok" for k in call.keywords):
+        return True
+    is_distributed = bool(project.distribution.joins)  # in other scripts a rank is one of something else
+    return is_distributed and any(mentions_rank(analysis, p, scope) for p in given if not isinstance(p, ast.Dict))
 
 
 def _runs_model(project: Project, output: Output) -> bool:

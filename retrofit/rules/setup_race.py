@@ -6,11 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.early_rank import asked_too_early
 from retrofit.project.edits import Edit, EditConflict, put_under
 from retrofit.project.guards import runs_on_one
 from retrofit.project.outputs import FOLDER
 from retrofit.project.reach import reached_nodes
 from retrofit.project.source import Source
+from retrofit.project.turns import runs_in_turn
 
 from .finding import Finding, found
 
@@ -18,6 +20,8 @@ CODE = "RF504"
 NAME = "setup-race"
 WHY = "Two processes make one folder or fill one cache at the same time: one fails, or reads what is half written."
 HELP = "make folders under `if rd.is_main_process():`, prepare data under `with rd.main_process_first():`"
+COMMANDS = {"os.system", "subprocess.call", "subprocess.run", "subprocess.check_call"}  # which may do anything
+EARLY_HELP = "join the process group first, or read the rank from os.environ['RANK']"
 BAD = """\
 os.makedirs("checkpoints")
 """
@@ -28,28 +32,34 @@ if rd.is_main_process():
 
 
 def find(project: Project) -> Iterator[Finding]:
+    analysis = project.analysis
     for output in project.outputs:
-        if output.kind == FOLDER and not runs_on_one(project.analysis, output.scope, output.call):
+        if output.kind != FOLDER or runs_on_one(analysis, output.scope, output.call):
+            continue
+        is_shared = project.distribution.is_by_hand and (output.name in COMMANDS or _may_exist(output.call))
+        if not is_shared and not runs_in_turn(analysis, output.scope, output.call):
             edits = list(project.guards.get(output, ()))
             yield found(CODE, output.scope.source, output.call, f"{output.name} runs on every process", HELP, edits)
-    for node, scope in reached_nodes(project.analysis):
-        if isinstance(node, ast.Call) and _downloads(node) and not _waits(scope.source, node):
+    for node, scope in reached_nodes(analysis):
+        if not isinstance(node, ast.Call) or not _downloads(node):
+            continue
+        if not runs_in_turn(analysis, scope, node) and not runs_on_one(analysis, scope, node):
             edits = _main_first(scope.source, node)
             yield found(CODE, scope.source, node, "every process downloads the data", HELP, edits)
+    for call, scope in asked_too_early(analysis, project.distribution):
+        message = "the rank is asked before the process group exists: every process is told 0"
+        yield found(CODE, scope.source, call, message, EARLY_HELP)
+
+
+def _may_exist(call: ast.Call) -> bool:
+    """Return whether a folder is made in a way that several processes may go at once."""
+    return any(keyword.arg == "exist_ok" and getattr(keyword.value, "value", True) for keyword in call.keywords)
 
 
 def _downloads(call: ast.Call) -> bool:
     return any(
         keyword.arg == "download" and isinstance(keyword.value, ast.Constant) and keyword.value.value is True
         for keyword in call.keywords
-    )
-
-
-def _waits(source: Source, node: ast.AST) -> bool:
-    """Return whether rank 0 goes first here."""
-    return any(
-        isinstance(outer, ast.With) and any("main_process_first" in source.segment(i.context_expr) for i in outer.items)
-        for outer in source.ancestors(node)
     )
 
 

@@ -115,6 +115,8 @@ class _Signs:
                 elif value.maker.endswith("Loss"):
                     self.means = True
         names = self.analysis.called(call, scope)
+        if "retrofit.distributed.global_mean" in names:
+            self.means = True
         if any(name.startswith("torch.nn.functional.") and _is_loss(name) for name in names):
             self.means = True
         if isinstance(call.func, ast.Attribute):

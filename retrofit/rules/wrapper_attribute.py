@@ -34,7 +34,11 @@ def find(project: Project) -> Iterator[Finding]:
     for node, scope in reached_nodes(project.analysis):
         is_run = _runs_it(project, node, scope)
         model = node.args[0] if is_run and isinstance(node, ast.Call) else _asked(project, node, scope)
-        if model is None or not homes_of(project.analysis, model, scope) & homes:
+        is_by_hand = bool(project.wrapping.sites)
+        if model is None or (is_by_hand and isinstance(scope.source.parents.get(node), ast.Compare)):
+            continue  # a script that wraps itself asks `type(model) is DDP` because it wants to know
+        is_wrapper = project.wrapping.wrapped(model, scope) is not None
+        if not (is_wrapper if is_by_hand else homes_of(project.analysis, model, scope) & homes):
             continue
         source, statement = scope.source, scope.source.statement(node)
         edits = surround(source, model, "rd.unwrap_model(", ")")

@@ -20,6 +20,7 @@ DEFAULTS = {
     "dist_timeout": 1800.0,
     "batch": "per_gpu",
     "lr_scale": "linear",
+    "find_unused_parameters": False,
 }
 OTHER_VALUES = {
     "distributed": ("1", True),
@@ -30,6 +31,7 @@ OTHER_VALUES = {
     "dist_timeout": ("12.5", 12.5),
     "batch": ("global", "global"),
     "lr_scale": ("sqrt", "sqrt"),
+    "find_unused_parameters": ("1", True),
 }
 
 

@@ -115,6 +115,56 @@ def test_the_rate_follows_the_batch_of_all_ranks(ranks):
     assert ranks(2).run(rates, "global", "linear") == [(0.1, 6)] * 2
 
 
+class HalfUsed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left_over = nn.Linear(2, 2)
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def train_half_used(find_unused_parameters):
+    process_group._options.update(find_unused_parameters=find_unused_parameters)
+    try:
+        model = rd.distribute_model(HalfUsed())
+        for _ in range(3):
+            model(torch.ones(1, 2)).sum().backward()
+    except RuntimeError as error:
+        return str(error)
+    finally:
+        process_group._options.clear()
+    return ""
+
+
+def test_a_layer_that_no_loss_depends_on_is_named_unless_ddp_is_to_look_for_it(ranks):
+    for message in ranks(2).run(train_half_used, False):
+        assert message.startswith("parameters that took no part in the last loss: left_over.weight, left_over.bias; ")
+        assert "--find_unused_parameters (RETROFIT_FIND_UNUSED_PARAMETERS=1)" in message
+    assert ranks(2).run(train_half_used, True) == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "from_outside", "visible"),
+    [("0", None, "0,1"), ("0", "4,5", "4,5"), ("2,3", "4,5", "2,3"), ("1,2,3", None, "1,2,3"), ("-1", "4,5", "-1")],
+)
+def test_gpus_that_a_script_chooses_are_those_of_the_launcher_where_they_are_too_few(
+    chosen, from_outside, visible, monkeypatch, capsys
+):
+    if from_outside is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", from_outside)
+    assert rd.visible_gpus(chosen) == chosen
+    for rank in ("0", "1"):
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        for name, value in {**place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
+            monkeypatch.setenv(name, value)
+        assert rd.visible_gpus(chosen) == visible
+        assert ("not enough for 2 processes" in capsys.readouterr().out) is (visible != chosen and rank == "0")
+
+
 def test_one_process_is_as_it_was(options, tmp_path):
     loader, model = DataLoader(TensorDataset(torch.arange(4)), 2), nn.Linear(2, 2)
     assert rd.distribute_loader(loader) is loader and rd.distribute_model(model) is model

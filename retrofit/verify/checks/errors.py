@@ -126,7 +126,7 @@ def _is_prefix(failure: Failure, run: Run) -> bool:
 
 
 _SIGNS: tuple[tuple[str, Callable[[Failure, Run], bool]], ...] = (
-    ("RF204", _says("Expected to have finished reduction")),
+    ("RF204", _says("Expected to have finished reduction", "took no part in the last loss")),
     ("RF205", _says("modified by an inplace operation")),
     ("RF207", _is_wrapper_attribute),
     ("RF502", _is_prefix),

@@ -1,0 +1,98 @@
+"""RF402 collective-on-some-ranks: what every process must take part in, under a test for the rank."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.gradients import has_gradients
+from retrofit.project.layers import has_buffers
+from retrofit.project.reach import reached_nodes
+from retrofit.project.scopes import Scope, own_nodes
+from retrofit.project.sides import MAIN, OTHERS, side_of
+
+from .finding import Finding, found
+
+CODE = "RF402"
+NAME = "collective-on-some-ranks"
+WHY = "A collective call waits for every process. Those that do not come let the others wait for ever."
+HELP = "move it out of the branch: all processes call it, one uses the result; to evaluate alone, call model.module"
+BAD = """\
+correct = torch.tensor(float(total))
+if dist.get_rank() == 0:
+    dist.all_reduce(correct)
+    print(correct)
+"""
+GOOD = """\
+correct = torch.tensor(float(total))
+dist.all_reduce(correct)
+if dist.get_rank() == 0:
+    print(correct)
+"""
+FORWARD = "a forward pass through DDP"
+MOST_DEPTH = 8
+
+
+def find(project: Project) -> Iterator[Finding]:
+    distribution = project.distribution
+    if not distribution.collectives and not project.wrapping.sites:
+        return
+    shared = _Shared(project)
+    parts: dict[tuple[Scope, str], dict[str, list[ast.Call]]] = defaultdict(lambda: defaultdict(list))
+    for node, scope in reached_nodes(project.analysis):
+        if isinstance(node, ast.Call):
+            for name in shared.names(node, scope):
+                side = side_of(project.analysis, scope, node)
+                if side in (MAIN, OTHERS):
+                    parts[scope, name][side].append(node)
+    seen: set[ast.Call] = set()
+    for (scope, name), sides in parts.items():
+        if len(sides[MAIN]) == len(sides[OTHERS]):
+            continue  # `if rank != 0: barrier()` before the work, `if rank == 0: barrier()` behind it
+        for call in (*sides[MAIN], *sides[OTHERS]):
+            if call not in seen:
+                seen.add(call)
+                yield found(CODE, scope.source, call, f"{name} is run by some of the processes only", HELP)
+
+
+class _Shared:
+    """Finds out what calls run that every process must take part in: themselves, or in functions that they call."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.collectives = {site.call: site for site in project.distribution.collectives}
+        self.of_function: dict[ast.AST, set[str]] = {}
+
+    def names(self, call: ast.Call, scope: Scope, depth: int = MOST_DEPTH) -> set[str]:
+        if call in self.collectives:
+            is_of_a_part = any(keyword.arg == "group" for keyword in call.keywords)
+            names = sorted(self.collectives[call].names)
+            return set() if is_of_a_part else {names[0].rpartition(".")[2]}
+        site = self.project.wrapping.wrapped(call.func, scope)
+        if site is not None:
+            is_shared = has_gradients(self.project.analysis, scope, call) or self._copies_buffers(site)
+            return {FORWARD} if is_shared else set()
+        found: set[str] = set()
+        for function in self.project.analysis.functions_called(call, scope) if depth else []:
+            found |= self._inside(function.scope, depth)
+        return found
+
+    def _copies_buffers(self, site) -> bool:  # type: ignore[no-untyped-def]
+        is_off = any(
+            keyword.arg == "broadcast_buffers" and getattr(keyword.value, "value", True) is False
+            for keyword in site.call.keywords
+        )
+        return not is_off and has_buffers(self.project.analysis, site)
+
+    def _inside(self, scope: Scope, depth: int) -> set[str]:
+        """Return what every process that calls a function takes part in there."""
+        if scope.node not in self.of_function:
+            self.of_function[scope.node] = set()
+            for node in own_nodes(scope.node):
+                if isinstance(node, ast.Call):
+                    names = self.names(node, scope, depth - 1)
+                    if names and not side_of(self.project.analysis, scope, node):
+                        self.of_function[scope.node] |= names
+        return self.of_function[scope.node]

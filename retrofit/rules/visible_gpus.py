@@ -1,0 +1,53 @@
+"""RF606 visible-gpus-set: the script says itself which GPUs it sees."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.edits import Edit, surround
+from retrofit.project.environ import assignments_to_environ
+from retrofit.project.placement import import_edit
+from retrofit.project.rank_texts import mentions_rank
+from retrofit.project.scopes import Scope
+
+from .finding import Finding, found
+
+CODE = "RF606"
+NAME = "visible-gpus-set"
+WHY = "A script for one GPU that hides the others from itself hides them from every process: all but one find no GPU."
+HELP = "rd.visible_gpus(value), which leaves the choice to the launcher where one GPU is not enough"
+BAD = """\
+args = parser.parse_args()
+os.environ["CUDA_VISIBLE_DEVICES"] = args.gpu
+"""
+GOOD = """\
+args = parser.parse_args()
+os.environ["CUDA_VISIBLE_DEVICES"] = rd.visible_gpus(args.gpu)
+"""
+NONE = {"", "-1"}  # these mean the CPU
+
+
+def find(project: Project) -> Iterator[Finding]:
+    for statement, name, value, scope in assignments_to_environ(project.analysis):
+        if name != "CUDA_VISIBLE_DEVICES" or mentions_rank(project.analysis, value, scope):
+            continue
+        text = value.value if isinstance(value, ast.Constant) else None
+        is_chosen = isinstance(value, ast.Call) and "retrofit.distributed.visible_gpus" in (
+            project.analysis.called(value, scope)
+        )
+        is_one = isinstance(text, str) and text not in NONE and "," not in text
+        if is_chosen or text in NONE or (project.distribution.is_by_hand and not is_one):
+            continue
+        edits = [] if project.distribution.is_by_hand else _edits(scope, statement, value)
+        message = "every process sees the GPUs that are named here, and no other"
+        yield found(CODE, scope.source, statement, message, HELP, edits)
+
+
+def _edits(scope: Scope, statement: ast.stmt, value: ast.expr) -> list[Edit]:
+    """Return the change; none where the line stands in front of the imports, which the runtime's would be behind."""
+    imports = import_edit(scope.source, "")
+    if scope.parent is None and scope.source.span(statement)[0] < imports.start:
+        return []
+    return surround(scope.source, value, "rd.visible_gpus(", ")")

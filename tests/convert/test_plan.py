@@ -1,0 +1,70 @@
+"""What a conversion leaves to the user, and where the process group is joined."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from retrofit.convert.plan import Conversion, plan_conversion
+from retrofit.project import read_project
+
+SCRIPT = """\
+import argparse
+import os
+BEFORE
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--gpu", default="0")
+args = parser.parse_args()
+BEHIND
+torch.manual_seed(0)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+        LAYER
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+loader = DataLoader(TensorDataset(torch.randn(16, 3)), 4, shuffle=True)
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (x,) in loader:
+    optimizer.zero_grad()
+    model(x).pow(2).mean().backward()
+    optimizer.step()
+"""
+
+
+def conversion_of(folder: Path, before: str = "", behind: str = "", layer: str = "pass") -> Conversion:
+    text = SCRIPT.replace("BEFORE", before).replace("BEHIND", behind).replace("LAYER", layer)
+    (folder / "train.py").write_text(text)
+    return plan_conversion(read_project(folder / "train.py"))
+
+
+def test_a_layer_that_nothing_uses_is_left_to_the_user(tmp_path: Path) -> None:
+    (advice,) = [f for f in conversion_of(tmp_path, layer="self.old = nn.Linear(3, 3)").findings if f.code == "RF204"]
+    assert not advice.edits and not advice.refusal
+    assert "RETROFIT_FIND_UNUSED_PARAMETERS=1" in advice.help
+    assert not [f for f in conversion_of(tmp_path).findings if f.code == "RF204"]
+
+
+def test_the_group_is_joined_behind_the_choice_of_gpus(tmp_path: Path) -> None:
+    (file,) = conversion_of(tmp_path, behind="if args.gpu:\n    os.environ['CUDA_VISIBLE_DEVICES'] = args.gpu").files
+    lines = file.text.splitlines()
+    choice = lines.index("    os.environ['CUDA_VISIBLE_DEVICES'] = rd.visible_gpus(args.gpu)")
+    assert lines[choice + 1] == "rd.setup_distributed()"
+
+
+def test_gpus_that_are_chosen_before_the_imports_are_left_to_the_user(tmp_path: Path) -> None:
+    conversion = conversion_of(tmp_path, before="os.environ['CUDA_VISIBLE_DEVICES'] = '0'")
+    (advice,) = [finding for finding in conversion.findings if finding.code == "RF606"]
+    assert advice.place.line == 3 and not advice.edits
+    (file,) = conversion.files
+    assert "os.environ['CUDA_VISIBLE_DEVICES'] = '0'\n" in file.text
