@@ -21,6 +21,7 @@ from .converted import (
     share_random_state,
     visible_gpus,
 )
+from .criterion import distribute_criterion
 from .data import EvaluationSampler, ShardedSampler, loader_workers, shard_eval_loader, shard_loader
 from .environment import DistributedEnvironment, read_environment
 from .epochs import ResumableEpochs
@@ -75,6 +76,7 @@ __all__ = [
     "checkpoints_in",
     "cleanup_distributed",
     "convert_sync_batchnorm",
+    "distribute_criterion",
     "distribute_loader",
     "distribute_model",
     "distributed_options",

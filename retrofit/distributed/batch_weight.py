@@ -64,17 +64,17 @@ def reduce_loss(loss: torch.Tensor) -> torch.Tensor:
 
     Collective: every rank.
     """
-    weight = _weight()
+    weight = weight_of()
     return reduce_mean(loss if weight == 1.0 else loss * weight)
 
 
 def sum_loss(loss: torch.Tensor) -> torch.Tensor:
     """Return what to call backward on for a loss that is a sum over the samples: DDP averages gradients over ranks."""
     world_size = get_world_size()
-    return loss if world_size == 1 else loss * (world_size / (_weight() or 1.0))
+    return loss if world_size == 1 else loss * (world_size / (weight_of() or 1.0))
 
 
-def _weight(*inputs: Any) -> float:
+def weight_of(*inputs: Any) -> float:
     """Return the weight of the batch in use; 1 where there is none, several differ, or the inputs are no such batch."""
     batches = set(_running.values())
     if len(batches) != 1:
@@ -98,12 +98,12 @@ class _ScaleGradient(torch.autograd.Function):
 
 
 def _restore_behind_inputs(model: nn.Module, args: Any, kwargs: Any) -> Any:
-    weight = _weight(args, kwargs) if torch.is_grad_enabled() else 1.0
+    weight = weight_of(args, kwargs) if torch.is_grad_enabled() else 1.0
     return None if weight in (0.0, 1.0) else (_scaled(args, 1.0 / weight), _scaled(kwargs, 1.0 / weight))
 
 
 def _weigh_output(model: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-    weight = _weight(args, kwargs) if torch.is_grad_enabled() else 1.0
+    weight = weight_of(args, kwargs) if torch.is_grad_enabled() else 1.0
     return None if weight == 1.0 else _scaled(output, weight)
 
 

@@ -28,6 +28,8 @@ class Term:
     call: ast.Call
     scope: Scope
     maker: ast.Call
+    maker_scope: Scope
+    name: str  # cross_entropy, CrossEntropyLoss
 
     @property
     def reduction(self) -> str:
@@ -52,11 +54,11 @@ def term_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Term | None:
         if isinstance(value, External):
             module, _, name = value.name.rpartition(".")
             if module == "torch.nn.functional" and name in _FUNCTIONS:
-                return Term(node, scope, node)
+                return Term(node, scope, node, scope, name)
         elif isinstance(value, Result):
             module, _, name = value.maker.rpartition(".")
             if module in ("torch.nn", "torch.nn.modules.loss") and name.endswith("Loss"):
-                return Term(node, scope, value.call)
+                return Term(node, scope, value.call, value.scope, name)
     return None
 
 

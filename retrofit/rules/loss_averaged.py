@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.losses import MEAN, loss_expressions, term_of
+from retrofit.project.edits import Edit, surround
+from retrofit.project.losses import MEAN, Term, loss_expressions, term_of
 from retrofit.project.measurements import is_collected, name_in, spread
 from retrofit.project.scopes import Scope
 
@@ -19,9 +20,10 @@ WHY = (
     "a process that has few of them."
 )
 HELP = (
-    "sum the loss (reduction='sum') and divide by the number of all processes: "
-    "count, = rd.reduce_sum([valid]); loss = rd.global_mean(loss_sum, count)"
+    "rd.distribute_criterion(nn.CrossEntropyLoss(...)); for a mean of your own, divide the sum by the number of all "
+    "processes: count, = rd.reduce_sum([valid]); loss = rd.global_mean(loss_sum, count)"
 )
+COUNTING = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"}
 BAD = """\
 criterion = nn.CrossEntropyLoss(ignore_index=255)
 for images, labels in loader:
@@ -29,10 +31,9 @@ for images, labels in loader:
     loss.backward()
 """
 GOOD = """\
-criterion = nn.CrossEntropyLoss(ignore_index=255, reduction="sum")
+criterion = rd.distribute_criterion(nn.CrossEntropyLoss(ignore_index=255))
 for images, labels in loader:
-    (count,) = rd.reduce_sum([(labels != 255).sum()])
-    loss = rd.global_mean(criterion(model(images), labels), count)
+    loss = criterion(model(images), labels)
     loss.backward()
 """
 
@@ -45,18 +46,25 @@ def find(project: Project) -> Iterator[Finding]:
                 if node in seen:
                     continue
                 seen.add(node)
-                if _ignores(project, node, scope):
-                    yield found(
-                        CODE, scope.source, node, "the mean is over the elements that this process counts", HELP
-                    )
+                term = term_of(project.analysis, node, scope)
+                if term is not None and _counts(term):
+                    message = "the mean is over the elements that this process counts"
+                    yield found(CODE, scope.source, node, message, HELP, _edits(term))
                 elif _is_masked_mean(project, node, scope):
                     yield found(CODE, scope.source, node, "the sum is divided by this process's own count", HELP)
 
 
-def _ignores(project: Project, node: ast.AST, scope: Scope) -> bool:
-    """Return whether a loss of torch averages over what is not ignored."""
-    term = term_of(project.analysis, node, scope)
-    return term is not None and term.reduction == MEAN and term.option("ignore_index") is not None
+def _counts(term: Term) -> bool:
+    """Return whether a loss of torch averages over what is not ignored, or by the weights of the classes."""
+    given = [term.option(name) for name in ("ignore_index", "weight")]
+    given = [option for option in given if not (isinstance(option, ast.Constant) and option.value is None)]
+    return term.reduction == MEAN and term.name in COUNTING and any(option is not None for option in given)
+
+
+def _edits(term: Term) -> list[Edit]:
+    """Return edits at the place where the criterion is made, or at the function that is called."""
+    node = term.maker.func if term.maker is term.call else term.maker
+    return surround(term.maker_scope.source, node, "rd.distribute_criterion(", ")")
 
 
 def _is_masked_mean(project: Project, node: ast.AST, scope: Scope) -> bool:

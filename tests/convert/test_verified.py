@@ -14,8 +14,8 @@ from convert.shape_cases import SHAPE_CASES
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECTS = Path(__file__).parent / "projects"
-# A trainer in a library with an endless sampler; evaluation, best weights; a scheduler per step; continued runs.
-NAMES = ("lib_trainer", "everything_under_name_main", "onecycle_len_loader", "toplevel_argparse")
+# A trainer in a library with an endless sampler; BatchNorm and a drawn graph; a scheduler per step; continued runs.
+NAMES = ("lib_trainer", "graph_and_reload", "onecycle_len_loader", "toplevel_argparse")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -40,7 +40,10 @@ def _wrap_writer(record: Record, module: ModuleType) -> None:
             _record(record, f"{main_tag}/{tag}", value, global_step)
         return result
 
-    writer.add_scalar, writer.add_scalars = traced_scalar, traced_scalars
+    def no_graph(self: Any, *args: Any, **kwargs: Any) -> None:
+        """Draw nothing: a model whose operators are watched cannot be traced a second time."""
+
+    writer.add_scalar, writer.add_scalars, writer.add_graph = traced_scalar, traced_scalars, no_graph
 
 
 def _wrap_wandb(record: Record, module: ModuleType) -> None:
