@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from .calls import CallSite, argument_for, body_of, default_of, is_method, is_property, returns_of
+from .calls import CallSite, argument_for, default_of, is_method, is_property, returns_of
 from .classes import Classes
 from .modules import Modules
-from .scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, parameters
+from .scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, own_nodes, parameters
 from .source import Source
 from .values import (
     NOTHING,
@@ -49,6 +50,8 @@ class Analysis:
             scope, scopes = build_scopes(source)
             self.module_scopes[source] = scope
             self.scope_of_node.update(scopes)
+        self._holding = {node: scope for scope in self.scopes() for node in own_nodes(scope.node)}
+        self._facts: dict[str, Any] = {}
         self.classes = Classes(self)
         self._memo: dict[object, Values] = {}
         self._open: dict[object, int] = {}
@@ -65,13 +68,14 @@ class Analysis:
 
     def scope_at(self, source: Source, node: ast.AST) -> Scope:
         """Return the scope in which an expression or statement of `source` is evaluated."""
-        inner = node
-        for outer in source.ancestors(node):
-            scope = self.scope_of_node.get(outer)
-            if scope is not None and inner in body_of(outer):
-                return scope
-            inner = outer
-        return self.module_scopes[source]
+        around = (node, *source.ancestors(node))  # an annotation is in no body, what it stands at is
+        return next((self._holding[outer] for outer in around if outer in self._holding), self.module_scopes[source])
+
+    def fact(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Return something about the whole project, worked out when it is first asked for."""
+        if name not in self._facts:
+            self._facts[name] = compute()
+        return self._facts[name]
 
     def callers(self, function: Function) -> list[CallSite]:
         """Return the calls of a function of the project, as far as they can be told."""
@@ -376,16 +380,18 @@ class Analysis:
         sites = [
             CallSite(node, self.scope_at(source, node))
             for source in self.modules.sources.values()
-            for node in ast.walk(source.tree)
+            for node in source.nodes
             if isinstance(node, ast.Call)
         ]
         for _ in range(2):
+            self.classes.index()
             callers: dict[Function, list[CallSite]] = defaultdict(list)
             for site in sites:
                 for function in self.functions_called(site.call, site.scope):
                     callers[function.node].append(site)
             self._callers = callers
             self._memo.clear()
+        self.classes.index()
 
     def functions_called(self, call: ast.Call, scope: Scope) -> list[LocalFunction]:
         """Return the functions of the project that a call can run: a class's __init__, an object's forward too."""

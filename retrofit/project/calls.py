@@ -84,12 +84,6 @@ def is_property(function: Function) -> bool:
     return any(isinstance(part, ast.Name) and part.id == "property" for part in getattr(function, "decorator_list", []))
 
 
-def body_of(node: ast.AST) -> list[ast.AST]:
-    if isinstance(node, ast.Lambda):
-        return [node.body]
-    return list(getattr(node, "body", []))
-
-
 def is_method(scope: Scope) -> bool:
     """Return whether a function's first parameter is the object, or the class, that it belongs to."""
     node, parent = scope.node, scope.parent

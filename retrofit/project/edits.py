@@ -132,7 +132,7 @@ def indentation(source: Source, statement: ast.stmt) -> str:
 
 def indent_step(source: Source) -> str:
     """Return by how much the file indents a block: its own tabs or number of spaces."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         body = getattr(node, "body", None)
         if isinstance(node, ast.stmt) and isinstance(body, list) and isinstance(body[0], ast.stmt):
             outer, inner = indentation(source, node), indentation(source, body[0])
@@ -161,7 +161,7 @@ def _line_end(source: Source, offset: int) -> int:
 def _lines_inside_strings(source: Source, first: int, last: int) -> set[int]:
     """Return the lines that start inside a string: white space in front of them would be part of it."""
     found: set[int] = set()
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         is_plain = isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
         if not is_plain and not isinstance(node, ast.JoinedStr):
             continue

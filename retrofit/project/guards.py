@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from .analysis import Analysis
@@ -66,13 +66,15 @@ def runs_on_one(analysis: Analysis, scope: Scope, node: ast.AST, depth: int = 4)
 
 def is_handed_to_main(analysis: Analysis, function: Scope) -> bool:
     """Return whether a function is only handed to rd.on_main_process(...)."""
+    return function in analysis.fact("handed to main", lambda: set(_handed_to_main(analysis)))
+
+
+def _handed_to_main(analysis: Analysis) -> Iterator[Scope]:
     for scope in analysis.scopes():
         for node in own_nodes(scope.node):
             if isinstance(node, ast.Call) and node.args and ON_MAIN in analysis.called(node, scope):
                 values = analysis.evaluate(node.args[0], scope)
-                if any(isinstance(value, LocalFunction) and value.scope is function for value in values):
-                    return True
-    return False
+                yield from (value.scope for value in values if isinstance(value, LocalFunction))
 
 
 def is_guarded(source: Source, node: ast.AST) -> bool:

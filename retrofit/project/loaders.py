@@ -158,7 +158,7 @@ def _homes(
 
 def _uses(analysis: Analysis, training_loops: set[LoopNode]) -> Iterator[Use]:
     for source in analysis.modules.sources.values():
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, (ast.For, ast.AsyncFor)):
                 role = TRAIN if node in training_loops else EVALUATION
                 yield Use(node.iter, analysis.scope_at(source, node), role, node)

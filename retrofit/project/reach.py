@@ -35,12 +35,18 @@ def reached_scopes(analysis: Analysis) -> set[Scope]:
     return reached
 
 
-def reached_nodes(analysis: Analysis) -> Iterator[tuple[ast.AST, Scope]]:
-    """Yield every node of the code that runs, with the scope it stands in."""
-    for scope in reached_scopes(analysis):
-        for node in own_nodes(scope.node):
-            if not is_under_main_of_another(analysis, scope, node):
-                yield node, scope
+def reached_nodes(analysis: Analysis) -> list[tuple[ast.AST, Scope]]:
+    """Return every node of the code that runs, in source order, with the scope it stands in."""
+    return analysis.fact("reached", lambda: list(_reached_nodes(analysis)))
+
+
+def _reached_nodes(analysis: Analysis) -> Iterator[tuple[ast.AST, Scope]]:
+    reached = reached_scopes(analysis)
+    for scope in analysis.scopes():
+        if scope in reached:
+            for node in own_nodes(scope.node):
+                if not is_under_main_of_another(analysis, scope, node):
+                    yield node, scope
 
 
 def is_under_main_of_another(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
@@ -72,6 +78,6 @@ def _referred_to(analysis: Analysis, node: ast.AST, scope: Scope, methods: dict[
                     if found is not None:
                         yield found.scope
         if isinstance(node, ast.Attribute):
-            yield from methods.get(node.attr, [])
+            yield from methods.pop(node.attr, [])  # once is enough: all of them
     elif isinstance(node, FUNCTIONS) and isinstance(node, ast.Lambda) and inner is not None:
         yield inner

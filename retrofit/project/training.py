@@ -41,7 +41,7 @@ class Path:
 def backward_calls(analysis: Analysis) -> Iterator[tuple[ast.Call, Scope]]:
     """Yield the calls that compute gradients: `loss.backward()`, `scaler.scale(loss).backward()`."""
     for source in analysis.modules.sources.values():
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
             if node.func.attr != "backward":
