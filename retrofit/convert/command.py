@@ -46,11 +46,13 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Carry out the command and return its exit status."""
     from retrofit.project import SourceError
+    from retrofit.project.garbage import no_garbage_search
 
     from .write import WriteError
 
     try:
-        return _convert(args)
+        with no_garbage_search():
+            return _convert(args)
     except (SourceError, WriteError, ValueError) as error:
         print(f"retrofit convert: error: {error}", file=sys.stderr)
         return 2

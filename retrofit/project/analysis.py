@@ -54,6 +54,7 @@ class Analysis:
         self._facts: dict[str, Any] = {}
         self.classes = Classes(self)
         self._memo: dict[object, Values] = {}
+        self._names_of: dict[Values, set[str]] = {}
         self._open: dict[object, int] = {}
         self._lowest_cut = MOST_DEPTH
         self._rounds: Counter[object] = Counter()
@@ -91,12 +92,17 @@ class Analysis:
 
     def named(self, node: ast.expr | None, scope: Scope) -> set[str]:
         """Return the full names of what `node` can be, and of what made it."""
-        return {name for value in self.evaluate(node, scope) if (name := name_of(value))}
+        return self._names(self.evaluate(node, scope))
 
     def called(self, call: ast.Call, scope: Scope) -> set[str]:
         """Return the full names of the functions outside the project that a call can run."""
         values = self.evaluate(call.func, scope)
-        return {name_of(value) for value in values if isinstance(value, (External, Member))} - {""}
+        return self._names(frozenset(value for value in values if isinstance(value, (External, Member))))
+
+    def _names(self, values: Values) -> set[str]:
+        if values not in self._names_of:
+            self._names_of[values] = {name_of(value) for value in values} - {""}
+        return self._names_of[values]
 
     # How.
 

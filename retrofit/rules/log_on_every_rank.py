@@ -28,7 +28,7 @@ PRINT_IMPORT = "from retrofit.distributed import print_main as print"
 
 
 def find(project: Project) -> Iterator[Finding]:
-    quiet = {source for source in project.sources if not _trains(project, source)}
+    quiet = set(project.sources) - _training(project)
     logging = False
     for output in project.outputs:
         source = output.scope.source
@@ -51,9 +51,9 @@ def find(project: Project) -> Iterator[Finding]:
             yield found(CODE, source, output.call, "every process prints", HELP, [import_edit(source, PRINT_IMPORT)])
 
 
-def _trains(project: Project, source: Source) -> bool:
-    """Return whether a file takes part in the training: what others print while they are set up is left alone."""
-    return source is project.entry or any(scope.source is source for _, scope in project.in_loops)
+def _training(project: Project) -> set[Source]:
+    """Return the files that take part in the training: what others print while they are set up is left alone."""
+    return {project.entry, *(scope.source for _, scope in project.in_loops)}
 
 
 def _on_main(output: Output) -> list[Edit]:
