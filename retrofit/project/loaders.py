@@ -75,7 +75,8 @@ def _by_name(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Home, Load
                     if any(_is_known(value) for value in analysis.evaluate(part, frame.scope)):
                         continue
                     for home in homes_of(analysis, part, frame.scope):
-                        yield home, Loader(home, frozenset(), [Use(part, frame.scope, TRAIN, loop)])
+                        use = Use(part, frame.scope, TRAIN, loop)
+                        yield home, Loader(home, frozenset(), [use], _entry_is_shared_out(analysis, home))
 
 
 def _is_known(value: Value) -> bool:
