@@ -31,9 +31,7 @@ def reached_scopes(analysis: Analysis) -> set[Scope]:
     return reached
 
 
-def _extend(
-    analysis: Analysis, reached: set[Scope], waiting: list[Scope], methods: dict[str, list[Scope]]
-) -> None:
+def _extend(analysis: Analysis, reached: set[Scope], waiting: list[Scope], methods: dict[str, list[Scope]]) -> None:
     """Add the scopes in `waiting`, and all that they reach, to `reached`."""
     while waiting:
         scope = waiting.pop()
