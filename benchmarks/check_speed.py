@@ -24,11 +24,11 @@ from typing import Any
 from generated_project import write_project
 from tqdm import tqdm
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from retrofit.project import read_project
 
+ROOT = Path(__file__).resolve().parents[1]
 PYTHON = [sys.executable]
 RETROFIT = [*PYTHON, "-m", "retrofit", "check"]
 REFERENCE = ROOT / "train.py"
