@@ -78,12 +78,17 @@ def _handed_to_main(analysis: Analysis) -> Iterator[Scope]:
 
 
 def is_guarded(source: Source, node: ast.AST) -> bool:
-    """Return whether a node runs on one process only: under a test for the rank."""
+    """Return whether a node runs on one process only: under a test for the rank, or behind `is_main_process() and`."""
     for outer in source.ancestors(node):
         if isinstance(outer, (ast.If, ast.IfExp)):
-            test = source.segment(outer.test)
-            if "is_main_process" in test or "rank" in test.lower():
-                return True
+            test: ast.expr = outer.test
+        elif isinstance(outer, ast.BoolOp) and isinstance(outer.op, ast.And):
+            test = outer.values[0]
+        else:
+            continue
+        text = source.segment(test)
+        if "is_main_process" in text or "rank" in text.lower():
+            return True
     return False
 
 

@@ -13,11 +13,20 @@ LOADERS = {
     "sampler": ["{loader} = DataLoader(data, batch_size={batch}, sampler=RandomSampler(data))"],
     "backslash": ["{loader} = \\", "    DataLoader(data, {batch}, shuffle=True)  # one line"],
     "brackets": ["{loader} = DataLoader(", "    data,", "    batch_size={batch},  # of all", "    shuffle=True,", ")"],
+    "two at once": [
+        "{loader}, second = DataLoader(data, {batch}, shuffle=True), DataLoader(data, 8)",
+        "print('loss', sum(y.sum().item() for x, y in second))",
+    ],
+    "walrus": ["if (number := len(given := DataLoader(data, {batch}, shuffle=True))) > 1: print('loss', number)", "{loader} = given"],
+    "in a dict": ["loaders = {{'train': DataLoader(data, {batch}, shuffle=True)}}", "{loader} = loaders['train']"],
+    "with the data": ["more = data; {loader} = DataLoader(more, {batch}, shuffle=True)"],
     "not shuffled": ["{loader} = DataLoader(data, {batch}); print(len({loader}))"],
 }
 MODELS = {
     "layer": ["{model} = nn.Linear(3, 1)"],
     "class": ["{model} = Net(3)"],
+    "one line": ["torch.manual_seed(1); {model} = Net(3); {model}.train()"],
+    "if": ["if True: {model} = Net(3)", "else:", "    {model} = nn.Linear(3, 1)"],
     "moved": ["{model} = Net(3)", "{model}.to(device)"],
     "chained": ["{model} = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).to(device)"],
 }
@@ -32,9 +41,15 @@ OPTIMIZERS = {
 }
 SCHEDULERS = {
     "none": [],
+    "one line": ["print('loss'); {scheduler} = torch.optim.lr_scheduler.StepLR({optimizer}, step_size=1)"],
     "steps": ["{scheduler} = torch.optim.lr_scheduler.StepLR({optimizer}, 1, gamma=0.5)"],
     "lambda": ["{scheduler} = torch.optim.lr_scheduler.LambdaLR({optimizer}, lambda epoch: 0.9 ** epoch)"],
 }
+EPOCHS = (
+    "for epoch in range({epochs}):",
+    "for epoch in tqdm(range({epochs})):",
+    "epoch = -1\nwhile (epoch := epoch + 1) < {epochs}:",
+)
 LOOPS = ("for x, y in {loader}:", "for step, (x, y) in enumerate({loader}):", "for x, y in tqdm({loader}):")
 STEPS = {
     "lines": [
@@ -44,6 +59,14 @@ STEPS = {
         "{optimizer}.step()",
     ],
     "semicolons": ["{optimizer}.zero_grad(); loss = criterion({model}(x), y); loss.backward(); {optimizer}.step()"],
+    "function": ["{optimizer}.zero_grad()", "loss = compute({model}, x, y)", "loss.backward(); {optimizer}.step()"],
+    "if": [
+        "if True:",
+        "    {optimizer}.zero_grad()",
+        "    loss = criterion({model}(x), y)",
+        "    loss.backward()",
+        "{optimizer}.step()",
+    ],
     "walrus": ["{optimizer}.zero_grad()", "(loss := criterion({model}(x), y)).backward()", "{optimizer}.step()"],
 }
 AFTER_STEP = {
@@ -63,6 +86,8 @@ AFTER_EPOCH = {
         '        "a.pt")',
     ],
     "text": ["with open('log.txt', 'a') as log:", "    log.write('''", "{{}}", "  '''.format(epoch))"],
+    "save and print": ['torch.save({model}, "whole.pt"); print("loss", total)'],
+    "save else": ["if epoch < 1: pass", "else: torch.save({model}.state_dict(), 'model.pt')"],
     "print": ["print('epoch %d' % epoch); print('loss', repr(total))"],
     "evaluate": ["print('loss', repr(evaluate({model}, {loader})))"],
 }
@@ -70,6 +95,8 @@ FOLDERS = {
     "none": [],
     "made": ["os.makedirs('out', exist_ok=True)"],
     "one line": ["if not os.path.isdir('out'): os.makedirs('out')"],
+    "try": ["try: os.mkdir('out')", "except FileExistsError: pass"],
+    "semicolons": ["out = 'out'; os.makedirs(out, exist_ok=True); print('loss', out)"],
     "two lines": ["if not os.path.isdir('out'):", "    os.makedirs('out')"],
 }
 COMMENTS = ("", "# -- a comment, with 'quotes'", "# größer")
@@ -85,6 +112,7 @@ class Script:
     model: str
     optimizer: str
     scheduler: str
+    epochs: str
     loop: str
     step: str
     after_step: str
@@ -115,6 +143,7 @@ def scripts() -> st.SearchStrategy[Script]:
         model=st.sampled_from(sorted(MODELS)),
         optimizer=st.sampled_from(sorted(OPTIMIZERS)),
         scheduler=st.sampled_from(sorted(SCHEDULERS)),
+        epochs=st.sampled_from(EPOCHS),
         loop=st.sampled_from(LOOPS),
         step=st.sampled_from(sorted(STEPS)),
         after_step=st.sampled_from(sorted(AFTER_STEP)),
@@ -139,6 +168,7 @@ def _definitions(script: Script) -> list[str]:
     lines += ["criterion = nn.MSELoss()", "device = 'cuda' if torch.cuda.is_available() else 'cpu'", script.comment, ""]
     lines += ["class Net(nn.Module):", "    def __init__(self, width):", "        super().__init__()"]
     lines += ["        self.layer = nn.Linear(width, 1)", "", "    def forward(self, x): return self.layer(x)", "", ""]
+    lines += ["def compute(model, x, y): output = model(x); return criterion(output, y)", ""]
     lines += ["@torch.no_grad()", "def evaluate(model, loader):"]
     lines += ["    return sum(criterion(model(x), y).item() for x, y in loader)", "", ""]
     if script.options == "argparse in a function":
@@ -198,7 +228,7 @@ def _loop(script: Script) -> list[str]:
     step_scheduler = [] if script.scheduler == "none" else ["{scheduler}.step()"]
     after = [*step_scheduler, *AFTER_EPOCH[script.after_epoch]]
     inner = ["total = 0.0", script.loop, *_nested(of_step), *after]
-    return ["for epoch in range({epochs}):", *_nested(inner), "print('loss', repr(loss.item()))"]
+    return [*script.epochs.split("\n"), *_nested(inner), "print('loss', repr(loss.item()))"]
 
 
 def _nested(lines: list[str]) -> list[str]:
