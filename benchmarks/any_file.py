@@ -59,8 +59,7 @@ def trains(path: Path) -> bool:
 
 
 def examine(path: Path) -> Outcome:
-    """Check and convert one file without the modules that it imports; nothing is written beside it."""
-    modules.MOST_FILES = 1
+    """Check and convert one file; nothing is written beside it."""
     started = time.perf_counter()
     try:
         kind, problem, lines = _examine(path)
@@ -90,13 +89,18 @@ def _examine(path: Path) -> tuple[str, str, int]:
     return CONVERTED, f"the result is not clean: {left}" if left or changed else "", lines
 
 
+def without_imports() -> None:
+    """Let this process read each file alone, not what it imports."""
+    modules.MOST_FILES = 1
+
+
 def main() -> int:
     args = get_arguments()
     files = sorted(args.folder.rglob("*.py")) if args.folder else installed_files()
     if args.number:
         files = random.Random(1).sample(files, min(args.number, len(files)))
     started = time.perf_counter()
-    with Pool(args.processes, maxtasksperchild=500) as pool:
+    with Pool(args.processes, without_imports, maxtasksperchild=500) as pool:
         outcomes = list(tqdm(pool.imap_unordered(examine, files, chunksize=8), total=len(files), unit="files"))
     return report(outcomes, args, time.perf_counter() - started)
 

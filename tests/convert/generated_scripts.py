@@ -17,7 +17,10 @@ LOADERS = {
         "{loader}, second = DataLoader(data, {batch}, shuffle=True), DataLoader(data, 8)",
         "print('loss', sum(y.sum().item() for x, y in second))",
     ],
-    "walrus": ["if (number := len(given := DataLoader(data, {batch}, shuffle=True))) > 1: print('loss', number)", "{loader} = given"],
+    "walrus": [
+        "if (number := len(given := DataLoader(data, {batch}, shuffle=True))) > 1: print('loss', number)",
+        "{loader} = given",
+    ],
     "in a dict": ["loaders = {{'train': DataLoader(data, {batch}, shuffle=True)}}", "{loader} = loaders['train']"],
     "with the data": ["more = data; {loader} = DataLoader(more, {batch}, shuffle=True)"],
     "not shuffled": ["{loader} = DataLoader(data, {batch}); print(len({loader}))"],
