@@ -1,4 +1,7 @@
-"""Whatever file it is given, retrofit neither fails nor touches what trains nothing; benchmarks/any_file.py: all files."""
+"""Whatever file it is given, retrofit neither fails nor touches what trains nothing.
+
+benchmarks/any_file.py gives it all files.
+"""
 
 from __future__ import annotations
 
