@@ -14,6 +14,8 @@ from .scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, own_nodes
 from .source import Source
 from .values import (
     NOTHING,
+    SELF_FUNCTIONS,
+    SELF_METHODS,
     Display,
     External,
     Instance,
@@ -28,13 +30,6 @@ from .values import (
     name_of,
 )
 
-# Methods that give their own object back, or one that is the same for our purposes.
-SELF_METHODS = {
-    "to", "cuda", "cpu", "float", "double", "half", "bfloat16", "type", "train", "eval", "requires_grad_", "apply",
-    "share_memory", "contiguous", "detach", "clone",
-}  # fmt: skip
-# Functions that hand on what their first argument holds.
-SELF_FUNCTIONS = {"tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "iter", "reversed", "rich.progress.track"}
 MOST_DEPTH = 80
 MOST_ROUNDS = 3  # of computing one value anew because it depends on itself in part
 
@@ -263,12 +258,8 @@ class Analysis:
         """Return the methods that `self.name()` can run in objects of derived classes."""
         if not isinstance(base, Instance) or base.call is not None:
             return []
-        return [
-            method
-            for scope in self.classes.derived(base.scope)
-            for method in [self.classes.own_method(scope, name)]
-            if method
-        ]
+        methods = (self.classes.own_method(scope, name) for scope in self.classes.derived(base.scope))
+        return [method for method in methods if method]
 
     def _of_call(self, node: ast.Call, scope: Scope) -> Values:
         found: set[Value] = set()
@@ -325,10 +316,7 @@ class Analysis:
         if given:
             return frozenset().union(*(self.evaluate(value, where) for value, where in given))
         key = node.slice.value if isinstance(node.slice, ast.Constant) else None
-        found: set[Value] = set()
-        for base in self.evaluate(node.value, scope):
-            found |= self._entry(base, key)
-        return frozenset(found)
+        return frozenset().union(*(self._entry(base, key) for base in self.evaluate(node.value, scope)))
 
     def _entry(self, base: Value, key: object) -> Values:
         """Return what a container holds under `key`, or anywhere when the key is not known."""
@@ -401,13 +389,12 @@ class Analysis:
 
     def functions_called(self, call: ast.Call, scope: Scope) -> list[LocalFunction]:
         """Return the functions of the project that a call can run: a class's __init__, an object's forward too."""
-        found = []
+        found: list[LocalFunction | None] = []
         for value in self.evaluate(call.func, scope):
             if isinstance(value, LocalFunction):
                 found.append(value)
             elif isinstance(value, LocalClass):
-                found += [method for method in [self.classes.method(value.scope, "__init__")] if method]
+                found.append(self.classes.method(value.scope, "__init__"))
             elif isinstance(value, Instance):
-                names = ("__call__", "forward")
-                found += [method for method in (self.classes.method(value.scope, name) for name in names) if method]
-        return found
+                found += [self.classes.method(value.scope, name) for name in ("__call__", "forward")]
+        return [function for function in found if function]

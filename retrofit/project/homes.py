@@ -6,10 +6,10 @@ import ast
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from .analysis import SELF_FUNCTIONS, SELF_METHODS, Analysis
+from .analysis import Analysis
 from .calls import argument_for, default_of, is_method
 from .scopes import FUNCTIONS, Binding, Scope, own_nodes, parameters
-from .values import Display, Instance, LocalClass, LocalFunction, LocalModule
+from .values import SELF_FUNCTIONS, SELF_METHODS, Display, Instance, LocalClass, LocalFunction, LocalModule
 
 MOST_STEPS = 400
 WRAPPERS = {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.compile", "torch.jit.script"}
