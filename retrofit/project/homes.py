@@ -121,7 +121,7 @@ def assignments_to(analysis: Analysis, home: Home) -> list[Assignment]:
         for node in own_nodes(scope.node):
             if _changes_in_place(node) and home in homes_of(analysis, node.value.func.value, scope):  # type: ignore[attr-defined]
                 found.append(Assignment(node, scope))  # type: ignore[arg-type]
-    return sorted(set(found), key=lambda a: (a.scope.source.name, a.statement.lineno))
+    return sorted(set(found), key=lambda a: (a.scope.source.name, a.statement.lineno, a.statement.col_offset))
 
 
 def _bindings(analysis: Analysis, home: Home) -> list[tuple[Binding, Scope]]:
