@@ -79,7 +79,7 @@ def _top_imports(source: Source) -> list[ast.Import | ast.ImportFrom]:
 def _training_line(scope: Scope, paths: list[Path]) -> float:
     """Return the line of the statement in `scope` that trains, infinity when training is not started there."""
     lines = [
-        (frame.loops[-1] if frame.loops else frame.node).lineno  # type: ignore[attr-defined]
+        scope.source.statement(frame.loops[-1] if frame.loops else frame.node).lineno
         for path in paths
         for frame in path.frames
         if frame.scope is scope
