@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTHON = [sys.executable]
 RETROFIT = [*PYTHON, "-m", "retrofit", "check"]
 REFERENCE = ROOT / "train.py"
+TICKS = [0.1, 0.3, 1, 3, 10, 30, 100, 300]  # seconds
 
 
 def main() -> int:
@@ -74,7 +75,12 @@ def get_arguments() -> argparse.Namespace:
 def environment() -> dict[str, Any]:
     """Return what the figures depend on."""
     machine = f"{platform.system()} {platform.machine()}"
-    return {"python": platform.python_version(), "machine": machine, "cpus": os.cpu_count()}
+    return {
+        "python": platform.python_version(),
+        "machine": machine,
+        "cpus": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+    }
 
 
 def install_torchfix(folder: Path) -> list[str]:
@@ -179,7 +185,7 @@ def plot(figures: dict[str, Any], picture: Path) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FuncFormatter, NullLocator
 
     rows = figures["sizes"]
     lines = [value["lines"] for value in rows]
@@ -187,10 +193,16 @@ def plot(figures: dict[str, Any], picture: Path) -> None:
     axes.plot(lines, [value["retrofit seconds"] for value in rows], "o-", color="#1f6fb4", label="retrofit check")
     if "torchfix seconds" in rows[0]:
         axes.plot(lines, [value["torchfix seconds"] for value in rows], "s--", color="#8a8a8a", label="TorchFix, 1 job")
+    first = rows[0]["retrofit seconds"] / lines[0]
+    axes.plot(
+        lines, [first * value for value in lines], ":", color="#1f6fb4", linewidth=1, label="linear from the first"
+    )
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xticks(lines, [f"{value / 1000:.1f}".rstrip("0").rstrip(".") for value in lines])
-    axes.xaxis.set_minor_formatter(FuncFormatter(lambda value, position: ""))
+    axes.set_yticks([value for value in TICKS if value <= axes.get_ylim()[1]])
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, position: f"{value:g}"))
     axes.set_xlabel("project size [1000 lines]")
     axes.set_ylabel("whole run, start-up included [s]")
