@@ -195,7 +195,7 @@ def plot(figures: dict[str, Any], picture: Path) -> None:
         axes.plot(lines, [value["torchfix seconds"] for value in rows], "s--", color="#8a8a8a", label="TorchFix, 1 job")
     first = rows[0]["retrofit seconds"] / lines[0]
     axes.plot(
-        lines, [first * value for value in lines], ":", color="#1f6fb4", linewidth=1, label="linear from the first"
+        lines, [first * value for value in lines], ":", color="#1f6fb4", linewidth=1, label="proportional to the lines"
     )
     axes.set_xscale("log")
     axes.set_yscale("log")
