@@ -14,7 +14,7 @@ from benchmarks.any_file import CONVERTED, LEFT_ALONE, UNREADABLE, examine, inst
 from retrofit.convert.plan import plan_conversion
 from retrofit.project import read_project
 
-NUMBER = 200
+NUMBER = 150
 LARGEST = 200_000  # bytes
 PROJECTS = Path(__file__).parent / "projects"
 
