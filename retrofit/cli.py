@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 
@@ -30,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if of_script and not hasattr(args, "script"):
         parser.error(f"{args.command} runs no script, so there is nothing for -- {' '.join(of_script)}")
     args.arguments = of_script
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a path or a line of code may hold what the terminal cannot show
+        sys.stdout.reconfigure(errors="backslashreplace")
     return COMMANDS[args.command].run(args)
 
 

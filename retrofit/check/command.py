@@ -38,6 +38,13 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the command and return its exit status."""
+    from retrofit.project.garbage import no_garbage_search
+
+    with no_garbage_search():
+        return _check(args)
+
+
+def _check(args: argparse.Namespace) -> int:
     from retrofit.project import SourceError, read_project
     from retrofit.rules import find_hazards
 

@@ -56,11 +56,13 @@ exec "${{PYTHON}}" -m torch.distributed.launch --use_env --master_port="${{MASTE
 def additions(root: Path, entry: Path, vendor: bool) -> dict[Path, bytes]:
     """Return the files that are put into `root`, by their path; what is there already and says the same is left out."""
     script = os.path.relpath(entry, root)
-    named = {"entry": script, "quoted": _shell_quoted(script)}
+    if script.startswith("-"):
+        script = f"./{script}"  # not an option
+    named = {"entry": script.replace("\n", " "), "quoted": shlex.quote(script)}
     files = {
-        root / "train_torchrun.sh": TORCHRUN.format(**named).encode(),
-        root / "train_ddp.sh": DDP.format(**named).encode(),
-        root / NAME: guide(script).encode(),
+        root / "train_torchrun.sh": os.fsencode(TORCHRUN.format(**named)),
+        root / "train_ddp.sh": os.fsencode(DDP.format(**named)),
+        root / NAME: os.fsencode(guide(script)),
     }
     launch = root / ".vscode" / "launch.json"
     merged = merge_launch(launch.read_text(encoding="utf-8") if launch.exists() else "", script)
@@ -107,7 +109,3 @@ def merge_launch(text: str, script: str) -> str | None:
         }
     )
     return json.dumps(content, indent=4) + "\n"
-
-
-def _shell_quoted(text: str) -> str:
-    return shlex.quote(text)

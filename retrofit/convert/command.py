@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import shlex
 import subprocess
 import sys
@@ -46,12 +47,14 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Carry out the command and return its exit status."""
     from retrofit.project import SourceError
+    from retrofit.project.garbage import no_garbage_search
 
     from .write import WriteError
 
     try:
-        return _convert(args)
-    except (SourceError, WriteError, ValueError) as error:
+        with no_garbage_search():
+            return _convert(args)
+    except (SourceError, WriteError, ValueError, OSError) as error:
         print(f"retrofit convert: error: {error}", file=sys.stderr)
         return 2
 
@@ -118,15 +121,16 @@ def _write(args: argparse.Namespace, root: Path, conversion: Conversion) -> None
     files = {file.path: file.data for file in conversion.files}
     files.update(additions(root, conversion.project.entry.path, vendor=not args.no_vendor))
     write_all(root, files)
-    again = shlex.join(["retrofit", "convert", args.path, "--undo"])
+    given = ["--root", args.root] if args.root else []
+    again = shlex.join(["retrofit", "convert", args.path, *given, "--undo"])
     print(f"wrote {len(files)} files, read MULTI_GPU.md; `{again}` takes it back", file=sys.stderr)
 
 
 def _diff(before: str, after: str, name: str) -> str:
-    lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}", n=2
-    )
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+    # A form feed ends no line, though str.splitlines says so.
+    old, new = (list(io.StringIO(text, newline="")) for text in (before, after))
+    lines = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}", n=2)
+    return "".join(line if line.endswith(("\n", "\r")) else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def _is_dirty(root: Path) -> bool:

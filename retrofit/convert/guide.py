@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 NAME = "MULTI_GPU.md"
 PAGE = """\
 # Training on several GPUs
@@ -10,11 +12,11 @@ PAGE = """\
 |---|---|
 | train on every GPU of this machine | `bash train_torchrun.sh ARGUMENTS` |
 | train on two of them | `CUDA_VISIBLE_DEVICES=0,1 bash train_torchrun.sh ARGUMENTS` |
-| train on one GPU, as before | `python {entry} ARGUMENTS` |
+| train on one GPU, as before | `python {command} ARGUMENTS` |
 | try it without a GPU, in two processes | `CUDA_VISIBLE_DEVICES= NPROC_PER_NODE=2 bash train_torchrun.sh ARGUMENTS` |
 | debug | "Debug DDP Training" in VS Code |
-| prove that it is the same training | `retrofit verify {entry} -- ARGUMENTS` |
-| take the conversion back | `retrofit convert {entry} --undo` |
+| prove that it is the same training | `retrofit verify {command} -- ARGUMENTS` |
+| take the conversion back | `retrofit convert {command} --undo` |
 
 ARGUMENTS are those of {entry}.
 
@@ -35,4 +37,4 @@ first process's share.
 
 def guide(entry: str) -> str:
     """Return the page for the script `entry`, a path from the project's folder."""
-    return PAGE.format(entry=entry)
+    return PAGE.format(entry=entry, command=shlex.quote(entry).replace("|", "\\|"))  # it stands in a table

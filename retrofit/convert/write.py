@@ -24,6 +24,8 @@ def write_all(root: Path, files: dict[Path, bytes]) -> None:
     """
     before = {path: path.read_bytes() if path.exists() else None for path in files}
     temporary: dict[Path, Path] = {}
+    made = [folder for path in files for folder in path.parents if not folder.exists()]
+    had_undo = (root / FOLDER).exists()
     try:
         for path, data in files.items():
             target = Path(os.path.realpath(path))  # a link stays a link
@@ -42,10 +44,21 @@ def write_all(root: Path, files: dict[Path, bytes]) -> None:
     except OSError as error:
         for new in temporary.values():
             new.unlink(missing_ok=True)
-        for path, old in before.items():
-            if old is not None and path.exists() and path.read_bytes() != old:
-                path.write_bytes(old)
+        _restore(before)
+        for folder in sorted(set(made), reverse=True):  # the inner ones first
+            if folder.is_dir():
+                folder.rmdir()
+        if not had_undo:
+            shutil.rmtree(root / FOLDER, ignore_errors=True)
         raise WriteError(f"{error.filename or root}: {error.strerror}; nothing was changed") from error
+
+
+def _restore(before: dict[Path, bytes | None]) -> None:
+    for path, old in before.items():
+        if old is None:
+            path.unlink(missing_ok=True)
+        elif path.read_bytes() != old:
+            path.write_bytes(old)
 
 
 def undo(root: Path) -> list[Path]:

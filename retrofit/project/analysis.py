@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ast
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from .calls import CallSite, argument_for, body_of, default_of, is_method, is_property, later_entries, returns_of
+from .calls import CallSite, argument_for, default_of, is_method, is_property, later_entries, returns_of
 from .classes import Classes
 from .modules import Modules
-from .scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, parameters
+from .scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, own_nodes, parameters
 from .source import Source
 from .spawned import Spawned
 from .values import (
     NOTHING,
+    SELF_FUNCTIONS,
+    SELF_METHODS,
     Display,
     External,
     Instance,
@@ -28,13 +31,6 @@ from .values import (
     name_of,
 )
 
-# Methods that give their own object back, or one that is the same for our purposes.
-SELF_METHODS = {
-    "to", "cuda", "cpu", "float", "double", "half", "bfloat16", "type", "train", "eval", "requires_grad_", "apply",
-    "share_memory", "contiguous", "detach", "clone",
-}  # fmt: skip
-# Functions that hand on what their first argument holds.
-SELF_FUNCTIONS = {"tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "iter", "reversed", "rich.progress.track"}
 MOST_DEPTH = 80
 MOST_ROUNDS = 3  # of computing one value anew because it depends on itself in part
 
@@ -50,9 +46,12 @@ class Analysis:
             scope, scopes = build_scopes(source)
             self.module_scopes[source] = scope
             self.scope_of_node.update(scopes)
+        self._holding = {node: scope for scope in self.scopes() for node in own_nodes(scope.node)}
+        self._facts: dict[str, Any] = {}
         self.classes = Classes(self)
         self.spawned = Spawned(self)
         self._memo: dict[object, Values] = {}
+        self._names_of: dict[Values, set[str]] = {}
         self._open: dict[object, int] = {}
         self._lowest_cut = MOST_DEPTH
         self._rounds: Counter[object] = Counter()
@@ -67,13 +66,14 @@ class Analysis:
 
     def scope_at(self, source: Source, node: ast.AST) -> Scope:
         """Return the scope in which an expression or statement of `source` is evaluated."""
-        inner = node
-        for outer in source.ancestors(node):
-            scope = self.scope_of_node.get(outer)
-            if scope is not None and inner in body_of(outer):
-                return scope
-            inner = outer
-        return self.module_scopes[source]
+        around = (node, *source.ancestors(node))  # an annotation is in no body, what it stands at is
+        return next((self._holding[outer] for outer in around if outer in self._holding), self.module_scopes[source])
+
+    def fact(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Return something about the whole project, worked out when it is first asked for."""
+        if name not in self._facts:
+            self._facts[name] = compute()
+        return self._facts[name]
 
     def callers(self, function: Function) -> list[CallSite]:
         """Return the calls of a function of the project, as far as they can be told."""
@@ -89,12 +89,17 @@ class Analysis:
 
     def named(self, node: ast.expr | None, scope: Scope) -> set[str]:
         """Return the full names of what `node` can be, and of what made it."""
-        return {name for value in self.evaluate(node, scope) if (name := name_of(value))}
+        return self._names(self.evaluate(node, scope))
 
     def called(self, call: ast.Call, scope: Scope) -> set[str]:
         """Return the full names of the functions outside the project that a call can run."""
         values = self.evaluate(call.func, scope)
-        return {name_of(value) for value in values if isinstance(value, (External, Member))} - {""}
+        return self._names(frozenset(value for value in values if isinstance(value, (External, Member))))
+
+    def _names(self, values: Values) -> set[str]:
+        if values not in self._names_of:
+            self._names_of[values] = {name_of(value) for value in values} - {""}
+        return self._names_of[values]
 
     # How.
 
@@ -256,12 +261,8 @@ class Analysis:
         """Return the methods that `self.name()` can run in objects of derived classes."""
         if not isinstance(base, Instance) or base.call is not None:
             return []
-        return [
-            method
-            for scope in self.classes.derived(base.scope)
-            for method in [self.classes.own_method(scope, name)]
-            if method
-        ]
+        methods = (self.classes.own_method(scope, name) for scope in self.classes.derived(base.scope))
+        return [method for method in methods if method]
 
     def _of_call(self, node: ast.Call, scope: Scope) -> Values:
         found: set[Value] = set()
@@ -318,10 +319,7 @@ class Analysis:
         if given:
             return frozenset().union(*(self.evaluate(value, where) for value, where in given))
         key = node.slice.value if isinstance(node.slice, ast.Constant) else None
-        found: set[Value] = set()
-        for base in self.evaluate(node.value, scope):
-            found |= self._entry(base, key)
-        return frozenset(found)
+        return frozenset().union(*(self._entry(base, key) for base in self.evaluate(node.value, scope)))
 
     def _entry(self, base: Value, key: object) -> Values:
         """Return what a container holds under `key`, or anywhere when the key is not known."""
@@ -372,26 +370,27 @@ class Analysis:
         sites = [
             CallSite(node, self.scope_at(source, node))
             for source in self.modules.sources.values()
-            for node in ast.walk(source.tree)
+            for node in source.nodes
             if isinstance(node, ast.Call)
         ]
         for _ in range(2):
+            self.classes.index()
             callers: dict[Function, list[CallSite]] = defaultdict(list)
             for site in sites:
                 for function in self.functions_called(site.call, site.scope):
                     callers[function.node].append(site)
             self._callers = callers
             self._memo.clear()
+        self.classes.index()
 
     def functions_called(self, call: ast.Call, scope: Scope) -> list[LocalFunction]:
         """Return the functions of the project that a call can run: a class's __init__, an object's forward too."""
-        found = []
+        found: list[LocalFunction | None] = []
         for value in self.evaluate(call.func, scope):
             if isinstance(value, LocalFunction):
                 found.append(value)
             elif isinstance(value, LocalClass):
-                found += [method for method in [self.classes.method(value.scope, "__init__")] if method]
+                found.append(self.classes.method(value.scope, "__init__"))
             elif isinstance(value, Instance):
-                names = ("__call__", "forward")
-                found += [method for method in (self.classes.method(value.scope, name) for name in names) if method]
-        return found
+                found += [self.classes.method(value.scope, name) for name in ("__call__", "forward")]
+        return [function for function in found if function]

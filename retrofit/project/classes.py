@@ -19,8 +19,19 @@ class Classes:
 
     def __init__(self, analysis: Analysis) -> None:
         self._analysis = analysis
-        self._known: list[Scope] | None = None
+        self._mros: dict[Scope, list[Scope]] = {}
+        self._derived: dict[Scope, list[Scope]] = {}
         self._attributes: dict[Scope, dict[str, list[tuple[Binding, Scope]]]] = {}
+
+    def index(self) -> None:
+        """Find what each class is derived from; to be called when no value is being worked out."""
+        self._mros.clear()
+        scopes = [scope for scope in self._analysis.scopes() if isinstance(scope.node, ast.ClassDef)]
+        self._mros.update({scope: self.mro(scope) for scope in scopes})
+        self._derived = defaultdict(list)
+        for scope in scopes:
+            for base in self._mros[scope][1:]:
+                self._derived[base].append(scope)
 
     def bases(self, class_scope: Scope) -> set[str]:
         """Return the full names of the classes outside the project that a class is derived from."""
@@ -33,6 +44,8 @@ class Classes:
 
     def mro(self, class_scope: Scope) -> list[Scope]:
         """Return a class and the classes of the project that it is derived from, nearest first."""
+        if class_scope in self._mros:
+            return self._mros[class_scope]
         found, waiting = [], [class_scope]
         while waiting:
             scope = waiting.pop(0)
@@ -77,6 +90,5 @@ class Classes:
         return self._attributes[class_scope]
 
     def derived(self, class_scope: Scope) -> list[Scope]:
-        if self._known is None:
-            self._known = [scope for scope in self._analysis.scopes() if isinstance(scope.node, ast.ClassDef)]
-        return [scope for scope in self._known if scope is not class_scope and class_scope in self.mro(scope)]
+        """Return the classes of the project that are derived from a class, in source order."""
+        return self._derived.get(class_scope, [])

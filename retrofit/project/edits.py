@@ -20,6 +20,7 @@ class Edit:
     start: int
     end: int
     text: str
+    order: int = 0  # among the insertions at one place: a lower one comes first
 
 
 class EditConflict(ValueError):
@@ -27,13 +28,13 @@ class EditConflict(ValueError):
 
 
 def apply_edits(source: Source, edits: Iterable[Edit]) -> str:
-    """Return the text of `source` after all edits. Insertions at one place come in the order in which they are given.
+    """Return the text of `source` after all edits. Insertions at one place come by `order`, then as they are given.
 
     Raises EditConflict when two edits overlap. An edit that is given twice counts once.
     """
     unique = [edit for edit in dict.fromkeys(edits) if edit.source is source]
     parts, position = [], 0
-    for edit in sorted(unique, key=lambda edit: (edit.start, edit.end > edit.start)):
+    for edit in sorted(unique, key=lambda edit: (edit.start, edit.end > edit.start, edit.order)):
         if edit.start < position:
             line = source.line_of(edit.start)
             raise EditConflict(f"{source.name}:{line}: two changes want the same text; this is an error of retrofit")
@@ -52,15 +53,22 @@ def surround(source: Source, node: ast.AST, before: str, after: str) -> list[Edi
 
 
 def insert_after(source: Source, statement: ast.stmt, lines: Sequence[str]) -> Edit:
-    """Insert lines behind a statement, at its indentation."""
+    """Insert lines behind a statement, at its indentation; on its line where that goes on, or begins with a header."""
     _, end = source.span(statement)
+    if _goes_on(source, end) or _is_beside_header(source, statement):
+        return Edit(source, end, end, "".join(f"; {line}" for line in lines if line), order=1)
     place = _line_end(source, end)
     return _insert_lines(source, place, indentation(source, statement), lines)
 
 
 def insert_before(source: Source, statement: ast.stmt, lines: Sequence[str]) -> Edit:
-    """Insert lines in front of a statement, at its indentation; of a decorated one, in front of its decorators."""
+    """Insert lines in front of a statement, at its indentation; of a decorated one, in front of its decorators.
+
+    On its line where something else stands there before it.
+    """
     start, _ = source.span(statement)
+    if source.text[_line_start(source, start) : start].strip():
+        return Edit(source, start, start, "".join(f"{line}; " for line in lines if line), order=-1)
     return _insert_lines(source, _line_start(source, start), indentation(source, statement), lines)
 
 
@@ -123,6 +131,31 @@ def has_own_lines(source: Source, statement: ast.stmt) -> bool:
     return not before.strip() and (not after or after.startswith("#"))
 
 
+def _goes_on(source: Source, end: int) -> bool:
+    """Return whether another statement follows on the line: `a; b`, not `a;  # comment`."""
+    rest = source.text[end : _line_end(source, end)].lstrip()
+    return rest.startswith(";") and not rest[1:].lstrip().startswith("#") and bool(rest[1:].strip())
+
+
+def _is_beside_header(source: Source, statement: ast.stmt) -> bool:
+    """Return whether a statement's block stands on the line of its header: `if x: a; b`."""
+    first, _ = source.span(block_of(source, statement)[0])
+    return bool(source.text[_line_start(source, first) : first].strip())
+
+
+def block_of(source: Source, statement: ast.stmt) -> list[ast.stmt]:
+    """Return the list of statements that holds `statement`."""
+    parent = source.parents[statement]
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(parent, name, None)
+        if isinstance(block, list) and statement in block:
+            return block
+    for handler in getattr(parent, "handlers", []):
+        if statement in handler.body:
+            return handler.body
+    return [statement]
+
+
 def indentation(source: Source, statement: ast.stmt) -> str:
     """Return the white space in front of a statement's line."""
     start, _ = source.span(statement)
@@ -132,7 +165,7 @@ def indentation(source: Source, statement: ast.stmt) -> str:
 
 def indent_step(source: Source) -> str:
     """Return by how much the file indents a block: its own tabs or number of spaces."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         body = getattr(node, "body", None)
         if isinstance(node, ast.stmt) and isinstance(body, list) and isinstance(body[0], ast.stmt):
             outer, inner = indentation(source, node), indentation(source, body[0])
@@ -161,7 +194,7 @@ def _line_end(source: Source, offset: int) -> int:
 def _lines_inside_strings(source: Source, first: int, last: int) -> set[int]:
     """Return the lines that start inside a string: white space in front of them would be part of it."""
     found: set[int] = set()
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         is_plain = isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
         if not is_plain and not isinstance(node, ast.JoinedStr):
             continue

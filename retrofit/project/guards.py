@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from .analysis import Analysis
@@ -83,26 +83,36 @@ def _is_method_on_one(analysis: Analysis, scope: Scope, depth: int) -> bool:
 
 def is_handed_to_main(analysis: Analysis, function: Scope) -> bool:
     """Return whether a function is only handed to rd.on_main_process(...)."""
+    return function in analysis.fact("handed to main", lambda: set(_handed_to_main(analysis)))
+
+
+def _handed_to_main(analysis: Analysis) -> Iterator[Scope]:
     for scope in analysis.scopes():
         for node in own_nodes(scope.node):
             if isinstance(node, ast.Call) and node.args and ON_MAIN in analysis.called(node, scope):
                 values = analysis.evaluate(node.args[0], scope)
-                if any(isinstance(value, LocalFunction) and value.scope is function for value in values):
-                    return True
-    return False
+                yield from (value.scope for value in values if isinstance(value, LocalFunction))
 
 
 def is_guarded(source: Source, node: ast.AST) -> bool:
-    """Return whether a node runs on one process only, or on that one first: under a test for the rank."""
+    """Return whether a node runs on one process only, or on that one first: under a test for the rank.
+
+    Or behind `rd.is_main_process() and`.
+    """
     for outer in source.ancestors(node):
         if isinstance(outer, ast.With) and any(
             "main_process_first" in source.segment(i.context_expr) for i in outer.items
         ):
             return True
         if isinstance(outer, (ast.If, ast.IfExp)):
-            test = source.segment(outer.test)
-            if "is_main_process" in test or "rank" in test.lower():
-                return True
+            test: ast.expr = outer.test
+        elif isinstance(outer, ast.BoolOp) and isinstance(outer.op, ast.And):
+            test = outer.values[0]
+        else:
+            continue
+        text = source.segment(test)
+        if "is_main_process" in text or "rank" in text.lower():
+            return True
     return False
 
 

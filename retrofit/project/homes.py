@@ -6,10 +6,10 @@ import ast
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from .analysis import SELF_FUNCTIONS, SELF_METHODS, Analysis
+from .analysis import Analysis
 from .calls import argument_for, default_of, is_method
 from .scopes import FUNCTIONS, Binding, Scope, own_nodes, parameters
-from .values import Display, Instance, LocalClass, LocalFunction, LocalModule
+from .values import SELF_FUNCTIONS, SELF_METHODS, Display, Instance, LocalClass, LocalFunction, LocalModule
 
 MOST_STEPS = 400
 WRAPPERS = {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.compile", "torch.jit.script"}
@@ -121,7 +121,7 @@ def assignments_to(analysis: Analysis, home: Home) -> list[Assignment]:
         for node in own_nodes(scope.node):
             if _changes_in_place(node) and home in homes_of(analysis, node.value.func.value, scope):  # type: ignore[attr-defined]
                 found.append(Assignment(node, scope))  # type: ignore[arg-type]
-    return sorted(set(found), key=lambda a: (a.scope.source.name, a.statement.lineno))
+    return sorted(set(found), key=lambda a: (a.scope.source.name, a.statement.lineno, a.statement.col_offset))
 
 
 def _bindings(analysis: Analysis, home: Home) -> list[tuple[Binding, Scope]]:

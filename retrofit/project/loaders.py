@@ -75,7 +75,8 @@ def _by_name(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Home, Load
                     if any(_is_known(value) for value in analysis.evaluate(part, frame.scope)):
                         continue
                     for home in homes_of(analysis, part, frame.scope):
-                        yield home, Loader(home, frozenset(), [Use(part, frame.scope, TRAIN, loop)])
+                        use = Use(part, frame.scope, TRAIN, loop)
+                        yield home, Loader(home, frozenset(), [use], _entry_is_shared_out(analysis, home))
 
 
 def _is_known(value: Value) -> bool:
@@ -158,7 +159,7 @@ def _homes(
 
 def _uses(analysis: Analysis, training_loops: set[LoopNode]) -> Iterator[Use]:
     for source in analysis.modules.sources.values():
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, (ast.For, ast.AsyncFor)):
                 role = TRAIN if node in training_loops else EVALUATION
                 yield Use(node.iter, analysis.scope_at(source, node), role, node)

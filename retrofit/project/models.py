@@ -98,7 +98,7 @@ def _calls(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Call, set[Ho
 def _switched_to_training(analysis: Analysis) -> set[Home]:
     found: set[Home] = set()
     for source in analysis.modules.sources.values():
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.keywords:
                 continue
             if node.func.attr == "train" and all(isinstance(argument, ast.Constant) for argument in node.args):

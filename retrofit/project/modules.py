@@ -49,7 +49,7 @@ class Modules:
                     waiting.append(self.sources[path])
 
     def _imports_of(self, source: Source) -> Iterator[Path]:
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     yield from self._with_packages(alias.name, 0, source)

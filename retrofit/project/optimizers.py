@@ -29,7 +29,7 @@ def find_optimizers(analysis: Analysis) -> list[Optimizer]:
     """Return the optimizers that the project makes from torch.optim, in source order."""
     found = []
     for source in analysis.modules.sources.values():
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.Call):
                 scope = analysis.scope_at(source, node)
                 name = _optimizer_name(analysis, node, scope)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from .analysis import Analysis
-from .edits import Edit, insert_after, insert_before
+from .edits import Edit, block_of, insert_after, insert_before
 from .homes import Home, assignments_to, first_alias
 from .reach import is_main_guard
 from .scopes import FUNCTIONS, Scope
@@ -31,19 +31,6 @@ def after_home(analysis: Analysis, home: Home, paths: list[Path]) -> tuple[Sourc
     prepared = [a for a in assignments if a.statement.lineno < (min(limit, alias) if a.only_fills else limit)]
     before = [a.statement for a in prepared] or [assignments[0].statement]
     return scope.source, _in_common_block(scope.source, before)
-
-
-def block_of(source: Source, statement: ast.stmt) -> list[ast.stmt]:
-    """Return the list of statements that holds `statement`."""
-    parent = source.parents[statement]
-    for name in ("body", "orelse", "finalbody"):
-        block = getattr(parent, name, None)
-        if isinstance(block, list) and statement in block:
-            return block
-    for handler in getattr(parent, "handlers", []):
-        if statement in handler.body:
-            return handler.body
-    return [statement]
 
 
 def first_statement(scope: Scope) -> ast.stmt:
@@ -92,7 +79,7 @@ def _top_imports(source: Source) -> list[ast.Import | ast.ImportFrom]:
 def _training_line(scope: Scope, paths: list[Path]) -> float:
     """Return the line of the statement in `scope` that trains, infinity when training is not started there."""
     lines = [
-        (frame.loops[-1] if frame.loops else frame.node).lineno  # type: ignore[attr-defined]
+        scope.source.statement(frame.loops[-1] if frame.loops else frame.node).lineno
         for path in paths
         for frame in path.frames
         if frame.scope is scope
@@ -108,7 +95,7 @@ def _in_common_block(source: Source, statements: list[ast.stmt]) -> ast.stmt:
         if not _same_block(source, [chain[depth + 1] for chain in chains]):
             break
         depth += 1
-    return max((chain[depth] for chain in chains), key=lambda statement: statement.lineno)
+    return max((chain[depth] for chain in chains), key=lambda statement: (statement.lineno, statement.col_offset))
 
 
 def _chain(source: Source, statement: ast.stmt) -> list[ast.stmt]:

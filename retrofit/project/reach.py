@@ -8,13 +8,15 @@ from collections.abc import Iterator
 
 from .analysis import Analysis
 from .scopes import FUNCTIONS, Scope, own_nodes
+from .training import training_paths
 from .values import LocalClass, LocalFunction
 
 
 def reached_scopes(analysis: Analysis) -> set[Scope]:
     """Return the modules, and the functions that are called or handed on in them and in what they reach.
 
-    A method is reached through an object that the analysis cannot see when anything reached calls its name.
+    A method is reached through an object that the analysis cannot see when anything reached calls its name. Where the
+    training is not reached (a decorator makes it a command, another script calls it), it is taken to run all the same.
     """
     methods: dict[str, list[Scope]] = defaultdict(list)
     for scope in analysis.scopes():
@@ -22,7 +24,15 @@ def reached_scopes(analysis: Analysis) -> set[Scope]:
         if is_method and isinstance(scope.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             methods[scope.node.name].append(scope)
     reached: set[Scope] = set()
-    waiting = list(analysis.module_scopes.values())
+    _extend(analysis, reached, list(analysis.module_scopes.values()), methods)
+    starts = [path.frames[-1].scope for path in training_paths(analysis)]
+    if not reached.intersection(starts):
+        _extend(analysis, reached, starts, methods)
+    return reached
+
+
+def _extend(analysis: Analysis, reached: set[Scope], waiting: list[Scope], methods: dict[str, list[Scope]]) -> None:
+    """Add the scopes in `waiting`, and all that they reach, to `reached`."""
     while waiting:
         scope = waiting.pop()
         if scope in reached:
@@ -32,15 +42,20 @@ def reached_scopes(analysis: Analysis) -> set[Scope]:
             if is_under_main_of_another(analysis, scope, node):
                 continue
             waiting += [inner for inner in _referred_to(analysis, node, scope, methods) if inner not in reached]
-    return reached
 
 
-def reached_nodes(analysis: Analysis) -> Iterator[tuple[ast.AST, Scope]]:
-    """Yield every node of the code that runs, with the scope it stands in."""
-    for scope in reached_scopes(analysis):
-        for node in own_nodes(scope.node):
-            if not is_under_main_of_another(analysis, scope, node):
-                yield node, scope
+def reached_nodes(analysis: Analysis) -> list[tuple[ast.AST, Scope]]:
+    """Return every node of the code that runs, in source order, with the scope it stands in."""
+    return analysis.fact("reached", lambda: list(_reached_nodes(analysis)))
+
+
+def _reached_nodes(analysis: Analysis) -> Iterator[tuple[ast.AST, Scope]]:
+    reached = reached_scopes(analysis)
+    for scope in analysis.scopes():
+        if scope in reached:
+            for node in own_nodes(scope.node):
+                if not is_under_main_of_another(analysis, scope, node):
+                    yield node, scope
 
 
 def is_under_main_of_another(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
@@ -72,6 +87,6 @@ def _referred_to(analysis: Analysis, node: ast.AST, scope: Scope, methods: dict[
                     if found is not None:
                         yield found.scope
         if isinstance(node, ast.Attribute):
-            yield from methods.get(node.attr, [])
+            yield from methods.pop(node.attr, [])  # once is enough: all of them
     elif isinstance(node, FUNCTIONS) and isinstance(node, ast.Lambda) and inner is not None:
         yield inner

@@ -107,7 +107,7 @@ class _Builder:
             parent.children.append(scope)
         if isinstance(node, FUNCTIONS):
             self._bind_parameters(scope, node)
-        found = list(own_nodes(node))
+        found = own_nodes(node)
         for inner in found:
             if isinstance(inner, (ast.Global, ast.Nonlocal)):
                 self._declare(scope, inner)
@@ -195,11 +195,18 @@ class _Builder:
         owner.bindings.setdefault(binding.name, []).append(binding)
 
 
-def own_nodes(owner: ast.Module | ast.ClassDef | Function) -> Iterator[ast.AST]:
-    """Yield all nodes of a scope's body in source order, without what is inside functions and classes in it.
+def own_nodes(owner: ast.Module | ast.ClassDef | Function) -> list[ast.AST]:
+    """Return all nodes of a scope's body in source order, without what is inside functions and classes in it.
 
     Their decorators, defaults and bases do belong to the scope around them.
     """
+    known = vars(owner)  # many ask, so the list stays with the node
+    if "own_nodes" not in known:
+        known["own_nodes"] = list(_own_nodes(owner))
+    return known["own_nodes"]
+
+
+def _own_nodes(owner: ast.Module | ast.ClassDef | Function) -> Iterator[ast.AST]:
     waiting: list[ast.AST] = [owner.body] if isinstance(owner, ast.Lambda) else list(reversed(owner.body))
     while waiting:
         node = waiting.pop()

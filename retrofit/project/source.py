@@ -43,11 +43,15 @@ class Source:
     has_bom: bool
     tree: ast.Module
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+    nodes: list[ast.AST] = field(default_factory=list)  # of the whole tree, in the order of ast.walk
 
     def __post_init__(self) -> None:
-        for node in ast.walk(self.tree):
+        self.nodes.append(self.tree)
+        for node in self.nodes:  # which grows meanwhile
             for child in ast.iter_child_nodes(node):
-                self.parents[child] = node
+                if not isinstance(child, ast.expr_context):  # one object for all names
+                    self.parents[child] = node
+                    self.nodes.append(child)
 
     @cached_property
     def line_starts(self) -> list[int]:

@@ -41,7 +41,7 @@ class Path:
 def backward_calls(analysis: Analysis) -> Iterator[tuple[ast.Call, Scope]]:
     """Yield the calls that compute gradients: `loss.backward()`, `scaler.scale(loss).backward()`."""
     for source in analysis.modules.sources.values():
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
             if node.func.attr != "backward":
@@ -72,8 +72,12 @@ def paths_to(analysis: Analysis, node: ast.AST, scope: Scope) -> list[Path]:
 
 def training_paths(analysis: Analysis) -> list[Path]:
     """Return every way to every backward call that stands in a loop."""
-    paths = [path for call, scope in backward_calls(analysis) for path in paths_to(analysis, call, scope)]
-    return [path for path in paths if path.loops]
+
+    def compute() -> list[Path]:
+        paths = [path for call, scope in backward_calls(analysis) for path in paths_to(analysis, call, scope)]
+        return [path for path in paths if path.loops]
+
+    return analysis.fact("training paths", compute)
 
 
 def calls_without_training(analysis: Analysis, paths: list[Path]) -> set[ast.Call]:

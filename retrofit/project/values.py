@@ -12,6 +12,14 @@ from typing import Union
 
 from .scopes import Function, Scope
 
+# Methods that give their own object back, or one that is the same for our purposes.
+SELF_METHODS = {
+    "to", "cuda", "cpu", "float", "double", "half", "bfloat16", "type", "train", "eval", "requires_grad_", "apply",
+    "share_memory", "contiguous", "detach", "clone",
+}  # fmt: skip
+# Functions that hand on what their first argument holds.
+SELF_FUNCTIONS = {"tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "iter", "reversed", "rich.progress.track"}
+
 
 @dataclass(frozen=True)
 class External:

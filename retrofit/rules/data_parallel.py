@@ -61,13 +61,15 @@ def _without(source: Source, call: ast.Call) -> Edit:
         and statement.value is call
         and [source.segment(target) for target in statement.targets] == [inner]
     )
-    if says_x_is_x and has_own_lines(source, statement):
+    if says_x_is_x:
         return _remove(source, statement)
     return replace(source, call, inner)
 
 
 def _remove(source: Source, statement: ast.stmt) -> Edit:
     block = block_of(source, statement)
+    if not has_own_lines(source, statement):
+        return replace(source, statement, "pass")
     if len(block) > 1:
         return delete_statement(source, statement)
     parent = source.parents[statement]

@@ -32,8 +32,7 @@ PRINT_IMPORT = "from retrofit.distributed import print_main as print"
 
 
 def find(project: Project) -> Iterator[Finding]:
-    quiet = set(project.sources) if _replaces_print(project) else set()
-    quiet |= {source for source in project.sources if not _trains(project, source)}
+    quiet = set(project.sources) if _replaces_print(project) else set(project.sources) - _training(project)
     # Of a script that distributes itself only what every epoch prints counts: some lines of its start may be meant so.
     looping = {node for node, _ in project.in_loops}
     printing = looping if project.distribution.is_by_hand else {output.call for output in project.outputs}
@@ -78,9 +77,9 @@ def _replaces_print(project: Project) -> bool:
     return any(project.analysis.named(target.value, scope) & BUILTINS for target, scope in targets)
 
 
-def _trains(project: Project, source: Source) -> bool:
-    """Return whether a file takes part in the training: what others print while they are set up is left alone."""
-    return source is project.entry or any(scope.source is source for _, scope in project.in_loops)
+def _training(project: Project) -> set[Source]:
+    """Return the files that take part in the training: what others print while they are set up is left alone."""
+    return {project.entry, *(scope.source for _, scope in project.in_loops)}
 
 
 def _on_main(output: Output) -> list[Edit]:

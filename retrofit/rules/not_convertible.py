@@ -53,7 +53,7 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
                     scope.source,
                     "LBFGS evaluates the loss several times per step, which ranks would do unequally",
                 )
-    for node in ast.walk(entry.tree):
+    for node in entry.nodes:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
             for framework in (FRAMEWORKS.get(name.partition(".")[0]) for name in names):

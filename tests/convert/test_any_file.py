@@ -1,38 +1,51 @@
-"""Whatever file it is given, `retrofit convert` neither fails nor touches what trains nothing."""
+"""Whatever file it is given, retrofit neither fails nor touches what trains nothing.
+
+benchmarks/any_file.py gives it all files.
+"""
 
 from __future__ import annotations
 
 import random
-import sysconfig
 from pathlib import Path
 
 import pytest
 
+from benchmarks.any_file import CONVERTED, LEFT_ALONE, UNREADABLE, examine, installed_files
 from retrofit.convert.plan import plan_conversion
-from retrofit.project import SourceError, read_project
+from retrofit.project import read_project
 
 NUMBER = 150
 LARGEST = 200_000  # bytes
+PROJECTS = Path(__file__).parent / "projects"
 
 
-def installed_files() -> list[Path]:
-    """Return some of the files of the installed packages and the standard library, the same ones each time."""
-    folders = [Path(sysconfig.get_path(name)) for name in ("purelib", "stdlib")]
-    files = sorted({path for folder in folders for path in folder.rglob("*.py") if path.stat().st_size < LARGEST})
-    return random.Random(1).sample(files, NUMBER)
+@pytest.fixture(autouse=True)
+def _without_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retrofit.project.modules.MOST_FILES", 1)  # each file alone
 
 
-def test_installed_files_are_read_and_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrofit.project.modules.MOST_FILES", 1)  # each file alone, not what it imports
-    read = 0
-    for path in installed_files():
-        try:
-            conversion = plan_conversion(read_project(path))
-        except SourceError:
-            continue  # a test file with broken syntax, on purpose
-        read += 1
-        assert conversion.refusals or not conversion.files, path
-    assert read > NUMBER * 0.9
+@pytest.fixture(scope="module")
+def installed() -> list[Path]:
+    return [path for path in installed_files() if path.stat().st_size < LARGEST]
+
+
+def test_some_of_the_installed_files(installed: list[Path]) -> None:
+    outcomes = [examine(path) for path in random.Random(1).sample(installed, NUMBER)]
+    assert [outcome for outcome in outcomes if outcome.problem] == []
+    assert sum(outcome.kind == LEFT_ALONE for outcome in outcomes) > NUMBER * 0.9
+
+
+def test_every_installed_file_that_computes_gradients(installed: list[Path]) -> None:
+    files = [path for path in installed if b".backward(" in path.read_bytes()]
+    outcomes = [examine(path) for path in files]
+    assert [outcome for outcome in outcomes if outcome.problem] == []
+    assert {outcome.kind for outcome in outcomes} <= {LEFT_ALONE, CONVERTED, UNREADABLE} and len(files) > 10
+
+
+def test_the_files_of_the_example_projects() -> None:
+    outcomes = [examine(path) for path in sorted(PROJECTS.rglob("*.py"))]
+    assert [outcome for outcome in outcomes if outcome.problem] == []
+    assert sum(outcome.kind == CONVERTED for outcome in outcomes) > 20
 
 
 def test_a_very_long_file(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_write_adds_the_runtime_and_the_scripts_and_undo_takes_all_back(
     before = files_in(script.parent)
     assert main(["convert", str(script), "--write"]) == 0
     after = files_in(script.parent)
-    assert "`python train it.py ARGUMENTS`" in after["MULTI_GPU.md"].decode()
+    assert "`python 'train it.py' ARGUMENTS`" in after["MULTI_GPU.md"].decode()
     assert {"train_torchrun.sh", "train_ddp.sh", ".vscode/launch.json", "retrofit/distributed/parallel.py"} <= set(
         after
     )
@@ -129,16 +129,6 @@ def test_a_file_with_comments_is_left_alone(script: Path) -> None:
     launch.write_text('{\n  // mine\n  "configurations": []\n}')
     main(["convert", str(script), "--write"])
     assert launch.read_text() == '{\n  // mine\n  "configurations": []\n}'
-
-
-def test_nothing_is_written_where_one_file_cannot_be(
-    script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = files_in(script.parent)
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != script)  # root may write to everything
-    assert main(["convert", str(script), "--write"]) == 2
-    assert "read-only; nothing was changed" in capsys.readouterr().err
-    assert files_in(script.parent) == before
 
 
 def test_a_dirty_work_tree_needs_force(script: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,6 +47,25 @@ def test_inserted_lines_follow_the_file(newline, indent):
     assert indent_step(source) == indent
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a = 1; x = f(1); b = 2\n", "a = 1; w = 0; x = g(f(1)); y = x; b = 2\n"),
+        ("if a: x = f(1)\n", "if a: w = 0; x = g(f(1)); y = x\n"),
+        ("if a: pass\nelse: x = f(1);  # one\n", "if a: pass\nelse: w = 0; x = g(f(1)); y = x;  # one\n"),
+        ("a = 1; x = f(1)\n", "a = 1; w = 0; x = g(f(1))\ny = x\n"),
+        ('a = """\n"""; x = f(1)\n', 'a = """\n"""; w = 0; x = g(f(1))\ny = x\n'),
+        ("x = f(1); b = 2\n", "w = 0\nx = g(f(1)); y = x; b = 2\n"),
+        ("x = f(1);\n", "w = 0\nx = g(f(1));\ny = x\n"),
+    ],
+)
+def test_inserted_lines_stay_with_a_statement_that_shares_its_line(text, expected):
+    source = source_of(text)
+    statement = next(node for node in source.nodes if isinstance(node, ast.Assign) and node.targets[0].id == "x")
+    edits = [insert_after(source, statement, ["y = x"]), insert_before(source, statement, ["w = 0"])]
+    assert apply_edits(source, [*edits, *surround(source, statement.value, "g(", ")")]) == expected
+
+
 def test_statements_go_under_a_header_and_strings_stay_as_they_are():
     source = source_of('if a:\n    save("""one\n  two\n""", b"x"\n         b"y")\n\n    load()\n')
     text = apply_edits(source, put_under(source, first(source, ast.If).body, "if main():"))
