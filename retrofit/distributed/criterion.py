@@ -23,7 +23,7 @@ def distribute_criterion(criterion: Callable[..., torch.Tensor]) -> Any:
 
     `criterion`: nn.CrossEntropyLoss or nn.NLLLoss with reduction="mean", or the function of either. DDP averages the
     gradients of what it returns to those of the loss over all ranks; the mean over ranks of the values is that loss.
-    Without gradients it is the loss of this rank's batch alone. Collective: every rank, wherever gradients are on.
+    Of an output without gradients it is the loss of this rank's batch alone. Collective: every rank, in training.
     """
     return WholeBatchLoss(criterion) if is_distributed() else criterion
 
@@ -36,7 +36,7 @@ class WholeBatchLoss(nn.Module):
         self.criterion = criterion
 
     def forward(self, output: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or not output.requires_grad:  # an evaluation: ranks may have other numbers of it
             return self.criterion(output, target, *args, **kwargs)
         total, options = self._sum(output, target, *args, **kwargs)
         share = weight_of(output)  # 0 for a sample that was repeated to give every rank one

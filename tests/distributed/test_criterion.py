@@ -61,9 +61,10 @@ def test_the_training_is_that_of_one_process(ranks, kind, number):
 def without_gradients():
     criterion = rd.distribute_criterion(nn.CrossEntropyLoss(ignore_index=3))
     output, target = torch.randn(2, 4), torch.tensor([rd.get_rank(), 3])
-    if rd.get_rank() == 0:
-        with torch.no_grad():  # no rank waits for another one
-            assert torch.equal(criterion(output, target), F.cross_entropy(output, target, ignore_index=3))
+    if rd.get_rank() == 0:  # no rank waits for another one
+        assert torch.equal(criterion(output, target), F.cross_entropy(output, target, ignore_index=3))
+        with torch.no_grad():
+            criterion(nn.Linear(4, 4)(output), target)
     return criterion.ignore_index, criterion.reduction, type(criterion.to("cpu")).__name__
 
 
