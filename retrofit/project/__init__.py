@@ -8,7 +8,9 @@ from pathlib import Path
 
 from .analysis import Analysis
 from .arguments import Parsing, find_parsings
-from .distribution import Distribution, find_distribution, leads_to_collective
+from .distributed.distribution import Distribution, find_distribution, leads_to_collective
+from .distributed.ranks import Ranks
+from .distributed.wrapping import Wrapping
 from .edits import Edit
 from .evaluation import Evaluation, find_evaluations
 from .guards import find_guards
@@ -18,14 +20,12 @@ from .models import Model, find_models, reachable_from_loops
 from .modules import Modules
 from .optimizers import Optimizer, find_optimizers
 from .outputs import Output, find_outputs
-from .ranks import Ranks
 from .reach import reached_nodes
 from .scopes import Scope
 from .source import Place, Source, SourceError
 from .totals import Totals, find_totals
 from .training import Path as TrainingPath
 from .training import training_paths
-from .wrapping import Wrapping
 
 __all__ = ["Place", "Project", "Source", "SourceError", "read_project"]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from .calls import CallSite, argument_for, default_of, is_method, is_property, later_entries, returns_of
 from .classes import Classes
+from .distributed.spawned import Spawned
 from .modules import Modules
 from .scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, own_nodes, parameters
 from .source import Source
-from .spawned import Spawned
 from .values import (
     NOTHING,
     SELF_FUNCTIONS,

@@ -28,10 +28,17 @@ def is_switched_off(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
             contexts = [item.context_expr for item in outer.items]
         elif isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
             contexts, where = outer.decorator_list, analysis.scope_of_node[outer].parent or scope
-        for context in contexts:
-            made = context.func if isinstance(context, ast.Call) else context
-            if analysis.named(made, where) & SWITCHED_OFF:
-                return True
+        if any(_switches_off(analysis, context, where) for context in contexts):
+            return True
         if outer is scope.node:
             return False
     return False
+
+
+def _switches_off(analysis: Analysis, context: ast.expr, scope: Scope) -> bool:
+    """Return whether this is `torch.no_grad()`, `torch.no_grad` or `torch.set_grad_enabled(False)`."""
+    if isinstance(context, ast.Call):
+        names = analysis.called(context, scope)
+        is_false = [isinstance(given, ast.Constant) and given.value is False for given in context.args]
+        return bool(names & SWITCHED_OFF) or ("torch.set_grad_enabled" in names and is_false == [True])
+    return bool(analysis.named(context, scope) & SWITCHED_OFF)

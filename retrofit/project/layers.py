@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from .analysis import Analysis
-from .distribution import Site
+from .distributed.distribution import Site
 from .scopes import Scope, own_nodes
 from .values import Display, Instance, Result
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .analysis import Analysis
 from .calls import argument_for
-from .distribution import Distribution, leads_to_collective
+from .distributed.distribution import Distribution, leads_to_collective
 from .scopes import Scope
 from .training import Path
 from .values import External, Result

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .analysis import Analysis
 from .calls import returns_of
-from .distribution import Distribution, leads_to_collective
+from .distributed.distribution import Distribution, leads_to_collective
 from .homes import Home, homes_of, upstream
 from .loaders import EVALUATION, Loader
 from .models import Model

@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.distributed.sides import MAIN, OTHERS, side_of
 from retrofit.project.gradients import has_gradients
 from retrofit.project.layers import has_buffers
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope, own_nodes
-from retrofit.project.sides import MAIN, OTHERS, side_of
 
 from .finding import Finding, found
 

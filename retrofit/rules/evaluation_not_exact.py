@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.shards import constant, is_sharded, makers_of
+from retrofit.project.distributed.shards import constant, is_sharded, makers_of
 
 from .finding import Finding, found
 

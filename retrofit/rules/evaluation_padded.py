@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.distribution import SAMPLERS
+from retrofit.project.distributed.distribution import SAMPLERS
+from retrofit.project.distributed.shards import constant, distributed_samplers
 from retrofit.project.reach import reached_nodes
-from retrofit.project.shards import constant, distributed_samplers
 from retrofit.project.values import Member, Result, Value
 
 from .finding import Finding, found

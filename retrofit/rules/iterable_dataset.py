@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.distributed.ranks import RANK
+from retrofit.project.distributed.shards import given_to, is_sharded, makers_of
 from retrofit.project.loaders import TRAIN, Loader
-from retrofit.project.ranks import RANK
 from retrofit.project.scopes import Scope
-from retrofit.project.shards import given_to, is_sharded, makers_of
 from retrofit.project.values import Instance
 
 from .finding import Finding, found

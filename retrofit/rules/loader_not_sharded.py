@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.distributed.shards import is_sharded
 from retrofit.project.edits import insert_after, surround
 from retrofit.project.loaders import EVALUATION, TRAIN
 from retrofit.project.placement import after_home
-from retrofit.project.shards import is_sharded
 
 from .finding import Finding, found
 from .iterable_dataset import is_stream

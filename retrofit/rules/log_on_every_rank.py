@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.distributed.rank_texts import mentions_rank
 from retrofit.project.edits import Edit, add_argument
 from retrofit.project.guards import runs_on_one
 from retrofit.project.outputs import BAR, LOGGER, PRINT, TRACK, TRACKER, Output
 from retrofit.project.placement import import_edit
-from retrofit.project.rank_texts import mentions_rank
 from retrofit.project.reach import reached_nodes
 from retrofit.project.source import Source
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.calls import argument_for
+from retrofit.project.distributed.shards import given_to, makers_of
 from retrofit.project.loaders import TRAIN
 from retrofit.project.scopes import Scope
-from retrofit.project.shards import given_to, makers_of
 
 from .finding import Finding, found
 from .learning_rate import SCALING

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.decisions import decides
+from retrofit.project.distributed.shards import is_sharded
 from retrofit.project.edits import surround
 from retrofit.project.guards import is_guarded
 from retrofit.project.losses import is_of_all
 from retrofit.project.measurements import Measurement, is_collected, spread, users
 from retrofit.project.occurrences import stored_names
 from retrofit.project.scopes import Scope, own_nodes
-from retrofit.project.shards import is_sharded
 from retrofit.project.training import LOOPS, Frame
 
 from .finding import Finding, found

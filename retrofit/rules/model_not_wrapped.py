@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.distribution import WRAPPERS
+from retrofit.project.distributed.distribution import WRAPPERS
 from retrofit.project.edits import insert_after
 from retrofit.project.homes import assignments_to
 from retrofit.project.models import Model

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.calls import argument_for
+from retrofit.project.distributed.rank_texts import mentions_rank
+from retrofit.project.distributed.ranks import RANK
 from retrofit.project.edits import add_argument
-from retrofit.project.rank_texts import mentions_rank
-from retrofit.project.ranks import RANK
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.accumulation import Step, steps_in
+from retrofit.project.distributed.accumulation import Step, steps_in
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope
 from retrofit.project.values import Result

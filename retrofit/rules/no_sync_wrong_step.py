@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.accumulation import Cycle, cycle_of, steps_in
+from retrofit.project.distributed.accumulation import Cycle, cycle_of, steps_in
 from retrofit.project.scopes import Scope
 
 from .finding import Finding, found

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.calls import argument_for
+from retrofit.project.distributed.ranks import RANK
 from retrofit.project.guards import is_guarded
-from retrofit.project.ranks import RANK
 from retrofit.project.reach import is_main_guard, reached_nodes
 from retrofit.project.scopes import Scope
 

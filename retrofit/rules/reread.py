@@ -6,12 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.distributed.sides import MAIN, side_of
+from retrofit.project.distributed.turns import WAITING
 from retrofit.project.edits import insert_before
 from retrofit.project.placement import block_of
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope
-from retrofit.project.sides import MAIN, side_of
-from retrofit.project.turns import WAITING
 
 from .finding import Finding, found
 

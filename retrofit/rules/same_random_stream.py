@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.distributed.ranks import RANK
+from retrofit.project.distributed.shards import given_to, makers_of, may_give
 from retrofit.project.loaders import RUNTIME, TRAIN
-from retrofit.project.ranks import RANK
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope, own_nodes
-from retrofit.project.shards import given_to, makers_of, may_give
 from retrofit.project.values import Instance
 
 from .finding import Finding, found

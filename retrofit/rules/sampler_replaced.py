@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.analysis import Analysis
-from retrofit.project.distribution import SAMPLERS
+from retrofit.project.distributed.distribution import SAMPLERS
+from retrofit.project.distributed.shards import distributed_samplers, makers_of, sampler_values
 from retrofit.project.loaders import TRAIN
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope
-from retrofit.project.shards import distributed_samplers, makers_of, sampler_values
 from retrofit.project.values import Instance, Result, Value
 
 from .finding import Finding, found

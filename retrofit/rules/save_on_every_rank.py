@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.analysis import Analysis
+from retrofit.project.distributed.rank_texts import mentions_rank
+from retrofit.project.distributed.turns import runs_in_turn
 from retrofit.project.edits import surround
 from retrofit.project.guards import runs_on_one
 from retrofit.project.outputs import OPEN, SAVE, WRITE, Output, opens_for_writing, opens_own_path, path_of
-from retrofit.project.rank_texts import mentions_rank
-from retrofit.project.turns import runs_in_turn
 from retrofit.project.values import Item, Member, Result, Value, name_of
 
 from .finding import Finding, found

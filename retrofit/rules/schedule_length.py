@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.calls import argument_for
+from retrofit.project.distributed.ranks import WORLD_SIZE
+from retrofit.project.distributed.shards import given_to, is_same, makers_of
 from retrofit.project.loaders import TRAIN
-from retrofit.project.ranks import WORLD_SIZE
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope
-from retrofit.project.shards import given_to, is_same, makers_of
 from retrofit.project.training import LOOPS
 from retrofit.project.values import Member, Result, Values
 

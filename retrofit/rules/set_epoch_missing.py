@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from retrofit.project import Project
 from retrofit.project.analysis import Analysis
 from retrofit.project.calls import argument_for
-from retrofit.project.distribution import SAMPLERS
+from retrofit.project.distributed.distribution import SAMPLERS
+from retrofit.project.distributed.shards import constant, distributed_samplers, makers_of
 from retrofit.project.edits import Edit, has_own_lines, insert_before
 from retrofit.project.homes import homes_of
 from retrofit.project.loaders import TRAIN, Loader
 from retrofit.project.scopes import Scope, own_nodes
-from retrofit.project.shards import constant, distributed_samplers, makers_of
 from retrofit.project.values import Member, Result, Value
 
 from .finding import Finding, found

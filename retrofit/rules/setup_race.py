@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.early_rank import asked_too_early
+from retrofit.project.distributed.early_rank import asked_too_early
+from retrofit.project.distributed.turns import runs_in_turn
 from retrofit.project.edits import Edit, EditConflict, put_under
 from retrofit.project.guards import runs_on_one
 from retrofit.project.outputs import FOLDER
 from retrofit.project.reach import reached_nodes
 from retrofit.project.source import Source
-from retrofit.project.turns import runs_in_turn
 
 from .finding import Finding, found
 

@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.distributed.ranks import RANK, WORLD_SIZE
+from retrofit.project.distributed.shards import given_to, makers_of, may_give, strides
 from retrofit.project.loaders import TRAIN, Use
-from retrofit.project.ranks import RANK, WORLD_SIZE
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope
-from retrofit.project.shards import given_to, makers_of, may_give, strides
 
 from .finding import Finding, found
 from .iterable_dataset import is_stream

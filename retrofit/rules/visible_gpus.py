@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.distributed.rank_texts import mentions_rank
 from retrofit.project.edits import Edit, surround
 from retrofit.project.environ import assignments_to_environ
 from retrofit.project.placement import import_edit
-from retrofit.project.rank_texts import mentions_rank
 from retrofit.project.scopes import Scope
 
 from .finding import Finding, found

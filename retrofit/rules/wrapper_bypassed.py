@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.distribution import Site
+from retrofit.project.distributed.distribution import Site
 from retrofit.project.gradients import has_gradients
 from retrofit.project.layers import model_of
 from retrofit.project.optimizers import is_module

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from retrofit.project import read_project
+from retrofit.project.distributed.sides import MAIN, OTHERS, UNCLEAR, side_of
 from retrofit.project.scopes import own_nodes
-from retrofit.project.sides import MAIN, OTHERS, UNCLEAR, side_of
 
 SCRIPT = """\
 import os

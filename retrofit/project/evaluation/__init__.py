@@ -13,9 +13,9 @@ from ..outputs import Output
 from ..scopes import Scope
 from .afterwards import Afterwards
 from .body import BARS, Body
-from .gradients import Gradients
 from .loop import Loop, NotShareable, calls_in
 from .meters import LIST, METER, SUM, Accumulator, Meter
+from .mode import Mode
 
 __all__ = ["LIST", "METER", "SUM", "Accumulator", "Evaluation", "Meter", "find_evaluations"]
 
@@ -55,7 +55,7 @@ def find_evaluations(
 
 def _accumulators(loop: Loop, outputs: list[Output]) -> tuple[Accumulator, ...]:
     """Return what the batches of a loop add to and something behind it reads. Raises NotShareable."""
-    Gradients(loop).require_none()
+    Mode(loop).require_evaluation()
     body = Body(loop, outputs)
     body.read()
     afterwards = Afterwards(loop, body.own)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from .analysis import Analysis
+from ..analysis import Analysis
+from ..scopes import Scope, own_nodes
 from .distribution import Distribution
-from .scopes import Scope, own_nodes
 
 RANK = "torch.distributed.get_rank"
 ASKING_FOR_GROUP = {"torch.distributed.is_initialized", "torch.distributed.distributed_c10d.is_initialized"}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from .analysis import Analysis
-from .calls import argument_for
+from ..analysis import Analysis
+from ..calls import argument_for
+from ..homes import assignments_to
+from ..loaders import SHARDED, Loader
+from ..scopes import Scope
+from ..values import Instance, Result, Values
 from .distribution import SAMPLERS
-from .homes import assignments_to
-from .loaders import SHARDED, Loader
 from .ranks import RANK, Ranks
-from .scopes import Scope
-from .values import Instance, Result, Values
 
 WORKERS = {"retrofit.distributed.loader_workers"}  # gives the arguments about workers alone
 ARGUMENTS = ["dataset", "batch_size", "shuffle", "sampler", "batch_sampler"]  # of DataLoader, in their order

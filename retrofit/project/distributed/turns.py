@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 
-from .analysis import Analysis
-from .calls import body_of
-from .placement import block_of
-from .scopes import FUNCTIONS, Scope
+from ..analysis import Analysis
+from ..calls import body_of
+from ..placement import block_of
+from ..scopes import FUNCTIONS, Scope
 from .sides import OTHERS, side_of_test
 
 IN_TURN = "retrofit.distributed.main_process_first"

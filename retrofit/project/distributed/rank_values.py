@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 
-from .analysis import Analysis
-from .calls import argument_for, is_method
-from .scopes import FUNCTIONS, Binding, Scope, parameters
-from .values import Display, Instance, Item, Result, Value, name_of
+from ..analysis import Analysis
+from ..calls import argument_for, is_method
+from ..scopes import FUNCTIONS, Binding, Scope, parameters
+from ..values import Display, Instance, Item, Result, Value, name_of
 
 ASKING = {"torch.distributed.get_rank", "retrofit.distributed.get_rank", "retrofit.distributed.get_local_rank"}
 VARIABLES = {"RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK"}

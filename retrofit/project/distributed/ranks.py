@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
 
-from .analysis import Analysis
-from .calls import CallSite, argument_for, is_method
-from .homes import part_of
-from .reach import reached_nodes
-from .scopes import FUNCTIONS, Function, Scope, own_nodes, parameters
-from .values import Display, Instance, LocalFunction, Result, Value
+from ..analysis import Analysis
+from ..calls import CallSite, argument_for, is_method
+from ..homes import part_of
+from ..reach import reached_nodes
+from ..scopes import FUNCTIONS, Function, Scope, own_nodes, parameters
+from ..values import Display, Instance, LocalFunction, Result, Value
 
 RANK, WORLD_SIZE = "rank", "world_size"
 _RUNTIME = "retrofit.distributed"

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .analysis import Analysis
-from .reach import reached_nodes
-from .scopes import Scope, own_nodes
-from .values import LocalClass, LocalFunction
+from ..analysis import Analysis
+from ..reach import reached_nodes
+from ..scopes import Scope, own_nodes
+from ..values import LocalClass, LocalFunction
 
 RUNTIME = "retrofit.distributed"
 JOINING = {f"{RUNTIME}.setup_distributed", "torch.distributed.init_process_group"}

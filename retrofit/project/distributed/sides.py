@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from .analysis import Analysis
-from .calls import returns_of
-from .placement import block_of
+from ..analysis import Analysis
+from ..calls import returns_of
+from ..placement import block_of
+from ..scopes import Scope
+from ..values import Display, name_of
 from .rank_values import arguments_for, bindings_of, is_rank, last_name
-from .scopes import Scope
-from .values import Display, name_of
 
 # One process only; all but one; some that cannot be told; "" stands for every process.
 MAIN, OTHERS, UNCLEAR = "main", "others", "unclear"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from .analysis import Analysis
+from ..analysis import Analysis
+from ..scopes import Scope
 from .rank_values import arguments_for, bindings_of, is_rank
-from .scopes import Scope
 from .sides import side_of_test
 
 

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .analysis import Analysis
-from .optimizers import Optimizer
-from .scopes import Scope
-from .values import Display, Result
+from ..analysis import Analysis
+from ..optimizers import Optimizer
+from ..scopes import Scope
+from ..values import Display, Result
 
 
 @dataclass(frozen=True)

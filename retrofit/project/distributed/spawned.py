@@ -6,11 +6,11 @@ import ast
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from .scopes import FUNCTIONS, Scope, own_nodes
-from .values import LocalFunction
+from ..scopes import FUNCTIONS, Scope, own_nodes
+from ..values import LocalFunction
 
 if TYPE_CHECKING:
-    from .analysis import Analysis
+    from ..analysis import Analysis
 
 STARTING = {"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"}
 
