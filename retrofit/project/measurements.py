@@ -45,13 +45,19 @@ class Known:
 def find_measurements(analysis: Analysis, loaders: list[Loader], models: list[Model]) -> Iterator[Measurement]:
     """Yield the loops that measure a model in training on a loader which nothing trains from."""
     homes = {home for model in models for home in ({model.home} | upstream(analysis, model.home))}
+    measured: dict[LoopNode, tuple[frozenset[str], frozenset[str]] | None] = {}  # of a loop that many loaders pass
     for loader in loaders:
         if loader.roles != {EVALUATION}:
             continue
         for use in loader.uses:
-            if use.loop is not None and _runs(analysis, use.loop, use.scope, homes):
-                sums, lists = _measured(analysis, use.loop, use.scope)
-                yield Measurement(loader, use.loop, use.scope, sums, lists)
+            if use.loop is None:
+                continue
+            if use.loop not in measured:
+                runs = _runs(analysis, use.loop, use.scope, homes)
+                measured[use.loop] = _measured(analysis, use.loop, use.scope) if runs else None
+            found = measured[use.loop]
+            if found is not None:
+                yield Measurement(loader, use.loop, use.scope, *found)
 
 
 def _measured(analysis: Analysis, loop: LoopNode, scope: Scope) -> tuple[frozenset[str], frozenset[str]]:

@@ -36,9 +36,11 @@ SIZES = {"total_size", "num_samples"}
 
 
 def find(project: Project) -> Iterator[Finding]:
+    if not project.distribution.samplers or _knows_size(project):
+        return
     seen: set[ast.Call] = set()
     for evaluation in project.measurements:
-        if not evaluation.sums or _knows_size(project):
+        if not evaluation.sums:
             continue
         for sampler in distributed_samplers(project.analysis, evaluation.loader):
             if sampler.call in seen:

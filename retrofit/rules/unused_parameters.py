@@ -9,7 +9,7 @@ from retrofit.project import Project
 from retrofit.project.layers import calls_of, model_of
 from retrofit.project.optimizers import is_module
 from retrofit.project.scopes import Scope
-from retrofit.project.unused_layers import unused_layers
+from retrofit.project.unused_layers import UnusedLayers
 from retrofit.project.values import Instance
 
 from .finding import Finding, found
@@ -51,13 +51,14 @@ TAKEN_CARE_OF = {"find_unused_parameters", "static_graph"}
 
 def find(project: Project) -> Iterator[Finding]:
     seen: set[ast.AST] = set()
-    for node, scope in _models(project):
-        for class_scope in _classes(project, node, scope):
-            for value in unused_layers(project.analysis, class_scope):
-                if value not in seen:
-                    seen.add(value)
-                    message = f"no forward pass of {class_scope.node.name} uses this layer"  # type: ignore[union-attr]
-                    yield found(CODE, class_scope.source, value, message, HELP)
+    layers = UnusedLayers(project.analysis)
+    classes = {c: None for node, scope in _models(project) for c in _classes(project, node, scope)}
+    for class_scope in classes:
+        for value in layers.of(class_scope):
+            if value not in seen:
+                seen.add(value)
+                message = f"no forward pass of {class_scope.node.name} uses this layer"  # type: ignore[union-attr]
+                yield found(CODE, class_scope.source, value, message, HELP)
 
 
 def _models(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
@@ -71,8 +72,8 @@ def _models(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
                 yield model, site.scope
         return
     for model_in_training in project.models:
-        for call in model_in_training.calls:
-            yield call.call.func, call.scope
+        call = model_in_training.calls[0]
+        yield call.call.func, call.scope
 
 
 def _classes(project: Project, node: ast.expr, scope: Scope) -> list[Scope]:
