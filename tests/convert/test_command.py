@@ -207,8 +207,8 @@ def test_there_is_nothing_to_undo(script: Path, capsys: pytest.CaptureFixture[st
 ADVICE = {  # what the plan says of a script, by the change to SCRIPT that brings it about: (before, after, message)
     "RF302": (
         "loss = model(x).pow(2).mean()",
-        "loss = torch.nn.functional.cross_entropy(model(x), x[:, 0].long(), ignore_index=-1)",
-        "reduction='sum'",
+        "mask = (x[:, :1] > 0).float()\n        loss = (model(x).pow(2) * mask).sum() / mask.sum()",
+        "rd.global_mean(loss_sum, count)",
     ),
     "RF305": (
         "for epoch",
