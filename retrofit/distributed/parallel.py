@@ -192,25 +192,28 @@ _forward_depth = 0
 _guarded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
-@contextmanager
-def run_alone(model: nn.Module) -> Iterator[None]:
-    """Let this rank run `model` by itself inside, for a summary, a graph, an export: no layer waits for other ranks.
+def run_alone(function: Callable[..., Any], model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Return `function(model, ...)` for one that runs the model itself: a summary, a graph, an export.
 
-    Nothing is trained by that. Synchronised BatchNorm uses its running statistics meanwhile.
+    This rank may do so alone: `function` gets your own module, no layer of it waits for other ranks, and nothing is
+    trained by it. Synchronised BatchNorm uses its running statistics meanwhile. Outside a group it is the plain call.
     """
-    waiting = [layer for layer in unwrap_model(model).modules() if _is_synchronised(layer) and layer.training]
+    if not is_distributed():
+        return function(model, *args, **kwargs)
+    module = unwrap_model(model)
+    waiting = [layer for layer in module.modules() if _is_synchronised(layer) and layer.training]
     for layer in waiting:
         layer.training = False
     try:
         with _running_forward():
-            yield
+            return function(module, *args, **kwargs)
     finally:
         for layer in waiting:
             layer.training = True
 
 
 def _is_synchronised(layer: nn.Module) -> bool:
-    return is_distributed() and isinstance(layer, (nn.SyncBatchNorm, CPUSyncBatchNorm))
+    return isinstance(layer, (nn.SyncBatchNorm, CPUSyncBatchNorm))
 
 
 @contextmanager

@@ -119,6 +119,16 @@ def add_argument(source: Source, call: ast.Call, text: str) -> list[Edit]:
     return [Edit(source, end, end, f", {text}")]
 
 
+def call_through(source: Source, call: ast.Call, function: str) -> list[Edit]:
+    """Make `SummaryWriter(path)` into `function(SummaryWriter, path)`."""
+    start, end = source.span(call.func)
+    bracket = source.text.index("(", end)
+    separator = ""
+    if call.args or call.keywords:
+        separator = "," if source.text[bracket + 1] in "\r\n" else ", "
+    return [Edit(source, start, start, f"{function}("), Edit(source, end, bracket + 1, separator)]
+
+
 def _is_and(test: ast.expr) -> bool:
     return isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
 

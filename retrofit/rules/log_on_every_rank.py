@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.distributed.rank_texts import mentions_rank
-from retrofit.project.edits import Edit, add_argument
+from retrofit.project.edits import add_argument, call_through
 from retrofit.project.guards import runs_on_one
 from retrofit.project.outputs import BAR, LOGGER, PRINT, TRACK, TRACKER, Output
 from retrofit.project.placement import import_edit
@@ -42,7 +42,14 @@ def find(project: Project) -> Iterator[Finding]:
         if runs_on_one(project.analysis, output.scope, output.call) or _tells_rank(project, output):
             continue
         if output.kind == TRACKER:
-            yield found(CODE, source, output.call, f"{output.name} on every process", HELP, _on_main(output))
+            yield found(
+                CODE,
+                source,
+                output.call,
+                f"{output.name} on every process",
+                HELP,
+                call_through(source, output.call, "rd.on_main_process"),
+            )
         elif output.kind == LOGGER and not logging:
             logging = True
             _, _, edit = behind_setup(project, "rd.quiet_logging()")
@@ -80,17 +87,3 @@ def _replaces_print(project: Project) -> bool:
 def _training(project: Project) -> set[Source]:
     """Return the files that take part in the training: what others print while they are set up is left alone."""
     return {project.entry, *(scope.source for _, scope in project.in_loops)}
-
-
-def _on_main(output: Output) -> list[Edit]:
-    """Return edits that make `SummaryWriter(path)` into `rd.on_main_process(SummaryWriter, path)`."""
-    source, call = output.scope.source, output.call
-    start, end = source.span(call.func)
-    bracket = source.text.index("(", end)
-    separator = ""
-    if call.args or call.keywords:
-        separator = "," if source.text[bracket + 1] in "\r\n" else ", "
-    return [
-        Edit(source, start, start, "rd.on_main_process("),
-        Edit(source, end, bracket + 1, separator),
-    ]

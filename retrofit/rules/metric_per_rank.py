@@ -49,8 +49,11 @@ def find(project: Project) -> Iterator[Finding]:
 def _decisions(project: Project) -> Iterator[Finding]:
     """Yield what is decided by the sums that each process has of its own share of an evaluation."""
     seen: set[ast.AST] = set()
+    training = {loop for path in project.paths for loop, _ in path.loops}
     for evaluation in project.measurements:
         measured = evaluation.sums | evaluation.lists
+        if evaluation.loop in training:
+            continue  # which of the two a loop is at a time, and of which loader, depends on its caller
         if not measured or not is_sharded(project.ranks, evaluation.loader):
             continue
         known = list(users(project.analysis, evaluation.scope, measured))

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.edits import put_under, surround
+from retrofit.project.edits import call_through, surround
 from retrofit.project.homes import homes_of
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope
@@ -16,7 +16,7 @@ from .finding import Finding, found
 CODE = "RF207"
 NAME = "wrapper-attribute"
 WHY = "The wrapped model is of another class and has one child, the model itself; its own attributes pass through."
-HELP = "rd.unwrap_model(model), and `with rd.run_alone(model):` around what runs it on one process"
+HELP = "rd.unwrap_model(model), or rd.run_alone(writer.add_graph, model, ...) for what runs it on one process"
 BAD = """\
 content = {"arch": type(model).__name__}
 """
@@ -30,7 +30,6 @@ RUN_IT = {"torch.onnx.export", "torch.jit.trace", "thop.profile", "torchsummary.
 
 def find(project: Project) -> Iterator[Finding]:
     homes = {model.home for model in project.models}
-    guarded = {output.scope.source.statement(output.call) for output in project.guards}
     for node, scope in reached_nodes(project.analysis):
         is_run = _runs_it(project, node, scope)
         model = node.args[0] if is_run and isinstance(node, ast.Call) else _asked(project, node, scope)
@@ -40,10 +39,11 @@ def find(project: Project) -> Iterator[Finding]:
         is_wrapper = project.wrapping.wrapped(model, scope) is not None
         if not (is_wrapper if is_by_hand else homes_of(project.analysis, model, scope) & homes):
             continue
-        source, statement = scope.source, scope.source.statement(node)
-        edits = surround(source, model, "rd.unwrap_model(", ")")
-        if is_run and statement not in guarded:
-            edits += put_under(source, [statement], f"with rd.run_alone({source.segment(model)}):")
+        source = scope.source
+        if is_run and isinstance(node, ast.Call):
+            edits = call_through(source, node, "rd.run_alone")
+        else:
+            edits = surround(source, model, "rd.unwrap_model(", ")")
         yield found(CODE, source, node, "this would be told about the wrapper", HELP, edits)
 
 

@@ -270,8 +270,8 @@ def run_on_one_rank():
     model = DDPWrapper(convert_sync_batchnorm(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))))
     statistics = unwrap_model(model)[1].running_mean.clone()
     if get_rank() == 0:
-        with run_alone(model):
-            unwrap_model(model)(torch.randn(4, 2))
+        shape = run_alone(lambda module, x, scale: (module(x) * scale).shape, model, torch.randn(4, 2), scale=2)
+        assert shape == (4, 3)
     assert torch.equal(unwrap_model(model)[1].running_mean, statistics) and unwrap_model(model)[1].training
     with pytest.raises(RuntimeError, match="ran in training outside"):
         unwrap_model(model)(torch.randn(4, 2))
@@ -279,6 +279,8 @@ def run_on_one_rank():
 
 
 def test_one_rank_may_run_a_model_for_a_summary(ranks):
+    model = nn.Linear(1, 1)
+    assert run_alone(lambda module, x: (module, x), model, 3) == (model, 3)
     ranks(2).run(run_on_one_rank, timeout_s=120.0)
 
 
