@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 import retrofit.distributed as rd
-from retrofit.convert.plan import plan_conversion
-from retrofit.project import read_project
+from retrofit.cli import main
 from retrofit.verify.command import add_parser
 from train import get_arguments
 
@@ -40,22 +40,19 @@ def diffs_in(name: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("name", READMES)
-def test_the_conversion_shown_is_what_convert_does(name: str, tmp_path: Path) -> None:
-    _, shown = diffs_in(name)
-    *before, save = [line[1:] for line in shown if line[:1] in (" ", "-")]
-    head = ["import argparse", "import torch", "from torch.utils.data import DataLoader"]
-    head += ["parser = argparse.ArgumentParser()", "torch.manual_seed(1)"]
-    loop = [
-        "for epoch in range(2):",
-        "    for x in loader:",
-        "        model(x).sum().backward()",
-        "        optimizer.step()",
-    ]
-    script = tmp_path / "train.py"
-    script.write_text("\n".join([*head, *before, *loop, save, ""]))
-    (file,) = plan_conversion(read_project(script)).files
-    real = set(difflib.unified_diff(file.source.text.splitlines(), file.text.splitlines(), lineterm=""))
-    assert [line for line in shown if line[:1] in ("+", "-") and line not in real] == []
+def test_the_session_shown_is_what_the_commands_print(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(ROOT / "tests" / "convert" / "projects" / "main_function", tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+    blocks = dict(re.findall(r"```text\n\$ retrofit (\w+) [^\n]*\n(.*?)\n```", text(name), re.DOTALL))
+    assert main(["check", "train.py"]) == 1
+    assert blocks["check"] == capsys.readouterr().out.rstrip()
+    assert main(["convert", "train.py", "--write"]) == 0
+    shown = capsys.readouterr()
+    assert blocks["convert"] == shown.err.rstrip()
+    _, diff = diffs_in(name)
+    assert diff == shown.out.splitlines()
 
 
 @pytest.mark.parametrize("name", READMES)
