@@ -15,7 +15,7 @@ from retrofit.project.reach import reached_nodes
 from retrofit.project.source import Source
 
 from .finding import Finding, found
-from .process_group import behind_setup
+from .joining import behind_setup
 
 CODE = "RF505"
 NAME = "log-on-every-rank"

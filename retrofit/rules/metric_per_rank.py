@@ -14,10 +14,10 @@ from retrofit.project.losses import is_of_all
 from retrofit.project.measurements import Measurement, is_collected, spread, users
 from retrofit.project.occurrences import stored_names
 from retrofit.project.scopes import Scope, own_nodes
+from retrofit.project.summed import is_summed
 from retrofit.project.training import LOOPS, Frame
 
 from .finding import Finding, found
-from .sum_loss import is_summed
 
 CODE = "RF401"
 NAME = "metric-per-rank"
@@ -81,7 +81,7 @@ def _shown(project: Project) -> Iterator[Finding]:
         frame = path.frames[0]
         call = frame.node
         assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-        if is_summed(project, call, frame.scope) or is_of_all(project.analysis, project.distribution, path):
+        if is_summed(project.analysis, call, frame.scope) or is_of_all(project.analysis, project.distribution, path):
             continue
         for node in _readings(_loss_names(call.func.value), frame):
             source = frame.scope.source

@@ -36,7 +36,7 @@ def find(project: Project) -> Iterator[Finding]:
         is_distributed = bool(project.distribution.joins)
         if is_distributed and any(mentions_rank(project.analysis, argument, scope) for argument in node.args):
             continue  # each process reads what it has written itself
-        if not _is_data(project, scope) and not _is_for_one(project, node, scope):
+        if not (_is_data(project, scope) or _is_for_one(project, node, scope) or _is_for_one_process(scope, node)):
             edits = add_argument(scope.source, node, "map_location=rd.get_device()")
             yield found(CODE, scope.source, node, "every process loads onto the GPU it was saved from", HELP, edits)
 
@@ -56,12 +56,6 @@ def _is_for_one(project: Project, node: ast.AST, scope: Scope) -> bool:
 def _is_unclear(call: ast.Call) -> bool:
     """Return whether arguments that cannot be seen may hold a map_location."""
     return any(keyword.arg is None for keyword in call.keywords) or any(isinstance(a, ast.Starred) for a in call.args)
-
-
-def _is_of_a_dataset(project: Project, scope: Scope) -> bool:
-    """Return whether a dataset loads its samples, which were saved on the CPU."""
-    owner = scope.enclosing_class()
-    return owner is not None and any(name.endswith("Dataset") for name in project.analysis.classes.bases(owner))
 
 
 def _is_for_one_process(scope: Scope, node: ast.AST) -> bool:

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from retrofit.project import Project
 from retrofit.project.arguments import Parsing
 from retrofit.project.edits import Edit, insert_after, insert_before, surround
-from retrofit.project.environ import assignments_to_environ
-from retrofit.project.placement import after_home, block_of, first_statement
+from retrofit.project.placement import block_of
 from retrofit.project.reach import is_main_guard
 from retrofit.project.scopes import Scope
 from retrofit.project.source import Source
-from retrofit.project.values import LocalClass, LocalFunction
 
 from .finding import Finding, found
+from .joining import behind_setup
 
 CODE = "RF605"
 NAME = "process-group-missing"
@@ -43,92 +42,12 @@ def find(project: Project) -> Iterator[Finding]:
     yield found(CODE, source, statement, "the processes do not form a group", HELP, edits)
 
 
-def behind_setup(project: Project, line: str | None) -> tuple[Source, ast.stmt, Edit]:
-    """Return an edit that joins the group, or that adds a line behind the place where it is joined."""
-    lines = [line or "rd.setup_distributed()"]
-    place = _behind_parsing(project, project.parsings[0]) if project.parsings else None
-    if place is None or _is_too_late(project, place[0].source, place[0].source.statement(place[1])):
-        source, statement = _start(project)
-        choosing = _choosing_gpus(project, source, statement)
-        edit = insert_after(source, choosing, lines) if choosing else insert_before(source, statement, lines)
-        return source, statement, edit
-    scope, node = place
-    taker = _taker(project, node, scope)
-    if taker is not None:
-        statement = first_statement(taker)
-        return taker.source, statement, insert_before(taker.source, statement, lines)
-    statement = scope.source.statement(node)
-    statement = _choosing_gpus(project, scope.source, statement) or statement
-    return scope.source, statement, insert_after(scope.source, statement, lines)
-
-
-def _choosing_gpus(project: Project, source: Source, statement: ast.stmt) -> ast.stmt | None:
-    """Return the statement in this block, from `statement` on, that sets which GPUs are visible.
-
-    The runtime chooses a GPU when it joins the group, and CUDA reads that variable once only.
-    """
-    block = block_of(source, statement)
-    for setting, name, _, scope in assignments_to_environ(project.analysis):
-        if name != "CUDA_VISIBLE_DEVICES" or scope.source is not source:
-            continue
-        around = {setting, *source.ancestors(setting)}
-        for later in block[block.index(statement) :]:
-            if later in around and not is_main_guard(later) and not _is_too_late(project, source, later):
-                return later
-    return None
-
-
 def _flags(parsing: Parsing) -> list[Edit]:
     source = parsing.scope.source
     if isinstance(parsing.parser, (ast.Name, ast.Attribute)):
         text = source.segment(parsing.parser)
         return [insert_before(source, source.statement(parsing.call), [f"rd.add_runtime_flags({text})"])]
     return surround(source, parsing.parser, "rd.add_runtime_flags(", ")")
-
-
-def _is_too_late(project: Project, source: Source, statement: ast.stmt) -> bool:
-    """Return whether a loader or a model is made by the script's own lines before it parses its command line."""
-    homes = [model.home for model in project.models] + [loader.home for loader in project.loaders if loader.home]
-    made = [after_home(project.analysis, home, project.paths) for home in homes if home.scope.parent is None]
-    return any(place is not None and place[0] is source and place[1].lineno < statement.lineno for place in made)
-
-
-def _behind_parsing(project: Project, parsing: Parsing) -> tuple[Scope, ast.expr] | None:
-    """Return the call with which the command line is parsed: what returns it from a function leads to its call."""
-    node, scope = parsing.call, parsing.scope
-    for _ in range(5):
-        statement = scope.source.statement(node)
-        if not isinstance(statement, ast.Return):
-            return scope, node
-        callers = project.analysis.callers(scope.node)  # type: ignore[arg-type]
-        if len(callers) != 1:
-            return None
-        node, scope = callers[0].call, callers[0].scope
-    return None
-
-
-def _taker(project: Project, node: ast.expr, scope: Scope) -> Scope | None:
-    """Return the function, or the class's `__init__`, that is given what was parsed: `main(parser.parse_args())`."""
-    for outer in scope.source.ancestors(node):
-        if isinstance(outer, ast.stmt):
-            break
-        for value in project.analysis.evaluate(outer.func, scope) if isinstance(outer, ast.Call) else ():
-            function = (
-                project.analysis.classes.method(value.scope, "__init__") if isinstance(value, LocalClass) else value
-            )
-            if isinstance(function, LocalFunction) and not isinstance(function.node, ast.Lambda):
-                return function.scope
-    return None
-
-
-def _start(project: Project) -> tuple[Source, ast.stmt]:
-    """Return the statement with which the training script's own work begins."""
-    frame = project.paths[0].frames[-1]
-    statement = first_statement(frame.scope)
-    if is_main_guard(statement):
-        assert isinstance(statement, ast.If)
-        statement = statement.body[0]
-    return frame.scope.source, statement
 
 
 def _cleanup(project: Project) -> list[Edit]:

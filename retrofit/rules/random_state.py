@@ -13,7 +13,7 @@ from retrofit.project.reach import is_main_guard, reached_nodes
 from retrofit.project.scopes import Scope
 
 from .finding import Finding, found
-from .process_group import behind_setup
+from .joining import behind_setup
 
 CODE = "RF108"
 NAME = "split-differs-by-rank"
