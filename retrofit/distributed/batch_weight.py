@@ -8,7 +8,7 @@ over the 7. A sample that was repeated to give every rank one counts nothing.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,6 +19,8 @@ from torch.utils.data import DataLoader
 from .data import ShardedSampler
 from .process_group import get_world_size
 from .reduce import reduce_mean
+
+_AT_FIRST = "_retrofit_at_first"
 
 
 class _Use:
@@ -34,6 +36,7 @@ class WeighedLoader(DataLoader):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         sampler, use = self.sampler, _Use()
         assert isinstance(sampler, ShardedSampler)
+        self.__dict__.pop(_AT_FIRST, lambda: None)()
         try:
             for number, batch in enumerate(super().__iter__()):
                 _running[use] = (sampler.batch_length(number), sampler.batch_weight(number))
@@ -42,9 +45,13 @@ class WeighedLoader(DataLoader):
             _running.pop(use, None)
 
 
-def weigh_batches(loader: DataLoader) -> DataLoader:
-    """Return `loader`, whose sampler is a `ShardedSampler`, as one of its own class that weighs its batches too."""
+def weigh_batches(loader: DataLoader, at_first: Callable[[], None]) -> DataLoader:
+    """Return `loader`, whose sampler is a `ShardedSampler`, as one of its own class that weighs its batches too.
+
+    `at_first` is called when its first iteration begins.
+    """
     kind = type(loader)
+    loader.__dict__[_AT_FIRST] = at_first
     loader.__class__ = type(kind.__name__, (WeighedLoader, kind), {})
     return loader
 

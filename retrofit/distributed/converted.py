@@ -7,6 +7,7 @@ group.
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import torch
 from torch import nn
@@ -59,8 +60,9 @@ def distribute_model(model: nn.Module) -> nn.Module:
 def distribute_loader(loader: DataLoader) -> DataLoader:
     """Return a training loader over this rank's shard of `loader`'s samples.
 
-    The loader's batch size counts samples per rank, or over all ranks with `--batch global`. From here on every rank
-    draws random numbers of its own, so that no two ranks augment alike. Collective: every rank. Raises what
+    The loader's batch size counts samples per rank, or over all ranks with `--batch global`. From its first
+    iteration on every rank draws random numbers of its own, so that no two ranks augment alike; what a script draws
+    before (weights, a fixed order of the pixels) is the same on all. Collective: every rank. Raises what
     `shard_loader` and `plan_batch` raise, and RuntimeError in front of setup_distributed.
     """
     _require_group("distribute_loader")
@@ -68,8 +70,7 @@ def distribute_loader(loader: DataLoader) -> DataLoader:
         return shard_loader(loader)
     seed = broadcast_object(torch.initial_seed()) % 2**31  # or the shards of an unseeded script would overlap
     sharded = shard_loader(loader, seed=seed, batch_size=micro_batch(loader.batch_size))
-    split_random_streams(seed)
-    return weigh_batches(sharded)
+    return weigh_batches(sharded, at_first=partial(split_random_streams, seed))
 
 
 def set_epoch(loader: DataLoader, epoch: int) -> None:

@@ -20,7 +20,8 @@ WRITERS = {
     "cv2.imwrite", "imageio.imwrite", "imageio.imsave", "imageio.mimsave", "skimage.io.imsave",
     "scipy.misc.imsave", "scipy.io.savemat", "joblib.dump", "dill.dump", "torchvision.io.write_png",
     "torchvision.io.write_jpeg", "logging.config.dictConfig", "logging.config.fileConfig", "torch.jit.save",
-    "torch.onnx.export", "soundfile.write", "torchaudio.save",
+    "torch.onnx.export", "soundfile.write", "torchaudio.save", "matplotlib.pyplot.imsave", "matplotlib.image.imsave",
+    "torchvision.io.write_video", "scipy.io.wavfile.write", "librosa.output.write_wav",
 }  # fmt: skip
 # Functions that change folders and files.
 FILE_CHANGERS = {
@@ -87,6 +88,8 @@ def _output_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[Outp
 def _kind(name: str, call: ast.Call) -> str:
     if name == "torch.save":
         return SAVE
+    if name.startswith("PIL.Image.") and name.endswith(".save"):
+        return WRITE
     if name in WRITERS:
         return WRITE
     if name in FILE_CHANGERS:

@@ -38,11 +38,11 @@ NAMED_BY_LOSS = {"toplevel_constants"}  # of which several processes make anothe
 @pytest.fixture(scope="module")
 def launcher() -> Iterator[Launcher]:
     # The batch size counts all processes together, so that every number of them makes the same steps.
-    before = os.environ.get("RETROFIT_BATCH")
-    os.environ["RETROFIT_BATCH"] = "global"
-    with Launcher() as started:
-        yield started
-    os.environ.pop("RETROFIT_BATCH") if before is None else os.environ.update(RETROFIT_BATCH=before)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RETROFIT_BATCH", "global")
+        patch.setenv("SHOW_WRITES", "1")  # in the output of ranks other than 0, which is to be empty
+        with Launcher() as started:
+            yield started
 
 
 def copy_case(case: Case, target: Path) -> Path:

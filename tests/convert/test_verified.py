@@ -14,8 +14,9 @@ from convert.shape_cases import SHAPE_CASES
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECTS = Path(__file__).parent / "projects"
-# A trainer in a library with an endless sampler; BatchNorm and a drawn graph; a scheduler per step; continued runs.
-NAMES = ("lib_trainer", "graph_and_reload", "onecycle_len_loader", "toplevel_argparse")
+# A trainer in a library with an endless sampler; BatchNorm and a drawn graph; a scheduler per step; continued runs;
+# a rate that follows the evaluation.
+NAMES = ("lib_trainer", "graph_and_reload", "onecycle_len_loader", "toplevel_argparse", "plateau_early_stop")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -43,12 +43,17 @@ def test_a_global_batch_is_shared_out_and_a_batch_per_rank_is_not(ranks):
 def draws():
     torch.manual_seed(5)
     random.seed(5)
+    loader = rd.distribute_loader(DataLoader(TensorDataset(torch.arange(4)), 1, shuffle=True))
     before = torch.rand(1).item()
-    rd.distribute_loader(DataLoader(TensorDataset(torch.arange(4)), 1, shuffle=True))
-    return before, torch.rand(1).item(), random.random()
+    list(loader)
+    found = before, torch.rand(1).item(), random.random()
+    state = torch.get_rng_state()
+    list(loader)
+    assert not torch.equal(torch.get_rng_state(), state) and "_retrofit_at_first" not in vars(loader)
+    return found
 
 
-def test_ranks_draw_numbers_of_their_own_from_the_loader_on(ranks):
+def test_ranks_draw_numbers_of_their_own_from_the_first_batch_on(ranks):
     (before, *first), (also_before, *second) = ranks(2).run(draws)
     assert before == also_before
     assert not set(first) & set(second)

@@ -1,4 +1,7 @@
-"""Whether every optimizer step has the learning rate that it has on one process."""
+"""Whether every optimizer step has the learning rate that it has on one process.
+
+That is any run on one process; where the rate follows from results, the one on the same batches.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ def lr_fault(runs: Runs) -> Finding | None:
             ratios.append(a / b if b else float("inf"))
             if first is None and relative_difference(a, b) > SAME:
                 first = step
-    if first is None:
+    if first is None or _follows_results(runs, ours):
         return None
     value = _shown(many, first, ours[places[first]], theirs[places[first]])
     is_from_start = first == 0 and relative_difference(ratios[0], 1.0) > SAME
@@ -65,6 +68,16 @@ def lr_fault(runs: Runs) -> Finding | None:
     if apart is not None:
         return Finding(apart, undecided=True)
     return Finding("the learning rate changes at other steps than on one process", "RF305", first, value)
+
+
+def _follows_results(runs: Runs, ours: dict[Place, list[float]]) -> bool:
+    """Return whether one process on the very same batches has these rates: ReduceLROnPlateau, an early stop."""
+    if not_made(runs, "reference"):
+        return False
+    theirs = _rates(runs["reference"].main)
+    common = set(ours) & set(theirs)
+    pairs = [(a, b) for place in common for a, b in zip(ours[place], theirs[place])]
+    return len(common) == len(ours) and all(a == b or relative_difference(a, b) <= SAME for a, b in pairs)
 
 
 def _steps_apart(runs: Runs) -> str | None:

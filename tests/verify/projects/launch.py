@@ -90,6 +90,8 @@ def _become_rank(
             values = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
             os.environ.update({name: str(value) for name, value in values.items()})
             os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(port))
+        if rank > 0 and os.environ.get("SHOW_WRITES"):
+            sys.addaudithook(_show_write)
         sys.argv = [script, *arguments]
         sys.path[0] = os.path.abspath(os.path.dirname(script))
         runpy.run_path(script, run_name="__main__")
@@ -102,6 +104,19 @@ def _become_rank(
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)  # the interpreter's own exit after DDP can abort under load
+
+
+def _show_write(event: str, arguments: tuple[Any, ...]) -> None:
+    """Print what this process writes in its folder, but for caches."""
+    if event == "open":
+        path, mode, flags = arguments
+        is_writing = any(letter in mode for letter in "wax+") if mode else flags & (os.O_WRONLY | os.O_RDWR)
+    else:
+        path, is_writing = (arguments or [""])[0], event in ("os.mkdir", "os.remove", "os.rename", "shutil.rmtree")
+    if is_writing and isinstance(path, (str, bytes, os.PathLike)):
+        place = os.path.abspath(os.fsdecode(path))
+        if place.startswith(os.getcwd()) and "__pycache__" not in place:
+            print(f"{event} {place}", file=sys.stderr)
 
 
 def _wait(pids: dict[int, int], deadline: float) -> dict[int, int | None]:
