@@ -9,6 +9,7 @@ from typing import Any
 
 EPILOG = """\
 examples:
+  retrofit check                                the script in this folder that trains
   retrofit check train.py
   retrofit check train.py --format github        annotations in a workflow
   retrofit check train.py --format sarif > check.sarif
@@ -31,7 +32,13 @@ def add_parser(commands: Any) -> None:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("path", metavar="SCRIPT", help="the training script")
+    add(
+        "path",
+        metavar="SCRIPT",
+        nargs="?",
+        default=".",
+        help="the training script, or its folder (default: this folder)",
+    )
     add("--root", metavar="DIR", help="the folder that the script is started from (default: the script's)")
     add("--format", choices=FORMAT_NAMES, default="text", help="what is printed (default: %(default)s)")
 
@@ -46,18 +53,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     from retrofit.project import SourceError, read_project
+    from retrofit.project.entry import find_entry
     from retrofit.rules import find_hazards
 
     from .formats import FORMATS
     from .ignores import without_ignored
 
-    path = Path(args.path)
-    if not path.is_file():
-        print(f"retrofit check: error: no script at {args.path}; give the script that trains", file=sys.stderr)
-        return 2
     try:
+        path = find_entry(Path(args.path))
         project = read_project(path, Path(args.root) if args.root else None)
-    except SourceError as error:
+    except (SourceError, ValueError) as error:
         print(f"retrofit check: error: {error}", file=sys.stderr)
         return 2
     for reason in project.modules.unreadable.values():
@@ -66,9 +71,5 @@ def _check(args: argparse.Namespace) -> int:
     sys.stdout.write(FORMATS[args.format](findings))
     if args.format == "text":
         number = len(findings)
-        print(
-            f"{number} finding{'' if number == 1 else 's'} in {args.path}"
-            if number
-            else f"nothing found in {args.path}"
-        )
+        print(f"{number} finding{'' if number == 1 else 's'} in {path}" if number else f"nothing found in {path}")
     return int(bool(findings))

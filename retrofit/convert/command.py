@@ -36,7 +36,13 @@ def add_parser(commands: Any) -> None:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("path", metavar="SCRIPT", help="the training script")
+    add(
+        "path",
+        metavar="SCRIPT",
+        nargs="?",
+        default=".",
+        help="the training script, or its folder (default: this folder)",
+    )
     add("--root", metavar="DIR", help="the folder that the script is started from (default: the script's)")
     add("--write", action="store_true", help="write the changes (default: show them)")
     add("--undo", action="store_true", help="restore what the last --write changed")
@@ -61,27 +67,27 @@ def run(args: argparse.Namespace) -> int:
 
 def _convert(args: argparse.Namespace) -> int:
     from retrofit.project import read_project
+    from retrofit.project.entry import find_entry
 
     from .plan import is_converted, plan_conversion
     from .write import undo
 
-    entry = Path(args.path)
-    if not entry.is_file():
-        raise ValueError(f"no script at {args.path}; give the path of the script that trains")
-    root = Path(args.root or entry.parent).resolve()
+    given = Path(args.path)
+    root = Path(args.root or (given if given.is_dir() else given.parent)).resolve()
     if args.undo:
         for path in undo(root):
             print(f"restored {path.relative_to(root)}")
         return 0
+    entry = find_entry(given)
     project = read_project(entry, root)
     if is_converted(project):
-        print(f"{args.path} uses the runtime already; nothing to do")
+        print(f"{entry} uses the runtime already; nothing to do")
         return 0
     conversion = plan_conversion(project)
     reasons = [f"{finding.place}: {finding.code} {finding.refusal}" for finding in conversion.refusals]
     reasons += project.modules.unreadable.values()
     if reasons:
-        print("\n".join([*reasons, f"{args.path} cannot be converted; nothing was written"]), file=sys.stderr)
+        print("\n".join([*reasons, f"{entry} cannot be converted; nothing was written"]), file=sys.stderr)
         return 1
     _show(conversion)
     if not args.write:

@@ -12,6 +12,7 @@ from retrofit.project.distributed.turns import runs_in_turn
 from retrofit.project.edits import surround
 from retrofit.project.guards import runs_on_one
 from retrofit.project.outputs import OPEN, SAVE, WRITE, Output, opens_for_writing, opens_own_path, path_of
+from retrofit.project.sample_files import is_named_by_sample
 from retrofit.project.values import Item, Member, Result, Value, name_of
 
 from .finding import Finding, found
@@ -33,6 +34,8 @@ def find(project: Project) -> Iterator[Finding]:
     for output in project.outputs:
         source, call = output.scope.source, output.call
         if output.kind not in (OPEN, SAVE, WRITE) or _is_taken_care_of(project, output):
+            continue
+        if is_named_by_sample(project.analysis, output):
             continue
         message = f"{output.name} writes on every process"
         if output.kind != OPEN:

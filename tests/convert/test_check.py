@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -99,6 +100,40 @@ def test_the_reference_project_is_clean(capsys: pytest.CaptureFixture[str]) -> N
 def test_sound_projects_are_clean(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, shown, _ = check(capsys, str(script))
     assert (status, shown) == (0, f"nothing found in {script}\n")
+
+
+def test_the_script_that_trains_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(PROJECT.parent / "trainer_class_in_module", tmp_path / "one")  # its loop is in another module
+    (tmp_path / "one" / "plot.py").write_text("print('no training')\n")
+    assert f" findings in {tmp_path / 'one' / 'train.py'}" in check(capsys, str(tmp_path / "one"))[1]
+    monkeypatch.chdir(tmp_path / "one")
+    assert check(capsys)[1].endswith(" findings in train.py\n")
+    assert main(["convert"]) == 0 and "--- a/train.py" in capsys.readouterr().out
+    shutil.copy("train.py", "train_again.py")
+    status, _, error = check(capsys)
+    assert status == 2 and "several scripts in . train; give one of: train.py, train_again.py" in error
+    (tmp_path / "none").mkdir()
+    assert "no script in" in check(capsys, str(tmp_path / "none"))[2]
+
+
+@pytest.mark.parametrize(
+    ("path", "codes"), [('f"{name}.png"', []), ('f"{epoch}.png"', ["RF501"]), ('"last.png"', ["RF501"])]
+)
+def test_each_process_may_write_a_file_for_each_of_its_samples(
+    path: str, codes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = (PROJECT / "train.py").read_text()
+    (tmp_path / "train.py").write_text(script)
+    assert main(["convert", str(tmp_path / "train.py"), "--write"]) == 0
+    lines = ["from PIL import Image", "def keep(mask, path):", "    Image.fromarray(mask).save(path)", "epoch = 3"]
+    lines += ["for mask, name in rd.shard_eval_loader(DataLoader(digits(8, 9), 2)):", f"    keep(mask, {path})"]
+    with open(tmp_path / "train.py", "a") as file:
+        file.write("\n".join(["", *lines, ""]))
+    capsys.readouterr()
+    _, shown, _ = check(capsys, str(tmp_path / "train.py"), "--format", "json")
+    assert [finding["code"] for finding in json.loads(shown)["findings"]] == codes
 
 
 def test_usage_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
