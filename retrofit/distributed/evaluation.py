@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
-from .data import without_generator
+from .data import ShardedSampler, without_generator
 from .process_group import get_device, get_rank, get_world_size, is_distributed
 from .random_state import mix_seed, seeded
 from .reduce import gather_objects
@@ -56,12 +56,13 @@ def share_batches(batches: Iterable[Any]) -> Iterable[Any]:
     return islice(batches, get_rank(), None, get_world_size())
 
 
-def sum_over_ranks(*values: Any) -> Any:
+def sum_over_ranks(*values: Any, of: DataLoader | None = None) -> Any:
     """Return the sums over all ranks of numbers, arrays or tensors, each of its own type; one value comes back bare.
 
-    Collective: every rank, the same number of values. Sums are formed in rank order, so all ranks have the same bits.
+    With `of`, the loader that they come from, only where that gives each rank a share of its own. Collective: every
+    rank, the same number of values. Sums are formed in rank order, so all ranks have the same bits.
     """
-    if is_distributed():
+    if is_distributed() and _is_share(of):
         values = tuple(_sum(of_ranks) for of_ranks in zip(*_gather(values)))
     return values if len(values) != 1 else values[0]
 
@@ -76,18 +77,22 @@ def gather_batches(*lists: list[Any]) -> Any:
     return lists if len(lists) != 1 else lists[0]
 
 
-def sum_attributes(meter: Any, *names: str, **derived: Callable[[Any], Any]) -> None:
-    """Sum attributes of an object over all ranks, then set those that follow from them.
+def sum_attributes(meter: Any, *names: str, of: DataLoader | None = None, **derived: Callable[[Any], Any]) -> None:
+    """Sum attributes of an object over all ranks, then set those that follow from them; `of` as in `sum_over_ranks`.
 
     `sum_attributes(meter, "sum", "count", avg=lambda m: m.sum / m.count)`. Collective: every rank.
     """
-    if not is_distributed():
+    if not is_distributed() or not _is_share(of):
         return
     totals = [_sum(of_ranks) for of_ranks in zip(*_gather(tuple(getattr(meter, name) for name in names)))]
     for name, total in zip(names, totals):
         setattr(meter, name, total)
     for name, formula in derived.items():
         setattr(meter, name, formula(meter))
+
+
+def _is_share(loader: DataLoader | None) -> bool:
+    return loader is None or isinstance(loader.sampler, ShardedSampler)
 
 
 def _with_share(loader: DataLoader) -> DataLoader:

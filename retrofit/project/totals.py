@@ -23,11 +23,15 @@ MOST_STEPS = 20
 
 @dataclass(frozen=True)
 class Totals:
-    """A training loop and what it adds up, of the share of one process."""
+    """A training loop and what it adds up, of the share of one process.
+
+    A loop that evaluates as well, on all samples, has the expression of its loader in `loader`.
+    """
 
     loop: ast.For
     scope: Scope
     accumulators: tuple[Accumulator, ...]
+    loader: ast.expr | None = None
 
 
 def find_totals(analysis: Analysis, paths: list[Path], loaders: list[Loader]) -> list[Totals]:
@@ -38,12 +42,13 @@ def find_totals(analysis: Analysis, paths: list[Path], loaders: list[Loader]) ->
     found: dict[ast.For, Totals] = {}
     for path in paths:
         loop, frame = path.loops[0]
-        # What also runs as an evaluation adds up all samples there, on every process.
-        if loop in found or loop not in uses or loop in phases or frame.scope.node in silent:
+        if loop in found or loop not in uses or not isinstance(loop, ast.For):
             continue
-        if isinstance(loop, ast.For):
-            reader = _Reader(analysis, loop, frame.scope)
-            found[loop] = Totals(loop, frame.scope, tuple(reader.totals()))
+        drawn = Loop(analysis, loop, frame.scope, frozenset()).loader()
+        is_both = loop in phases or frame.scope.node in silent
+        if not is_both or drawn is not None:
+            accumulators = tuple(_Reader(analysis, loop, frame.scope).totals())
+            found[loop] = Totals(loop, frame.scope, accumulators, drawn[1] if is_both and drawn else None)
     return [totals for totals in found.values() if totals.accumulators]
 
 

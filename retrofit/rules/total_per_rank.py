@@ -48,7 +48,8 @@ def find(project: Project) -> Iterator[Finding]:
         missing = tuple(a for a in totals.accumulators if ast.unparse(a.target) not in summed)
         if missing:
             names = ", ".join(ast.unparse(accumulator.target) for accumulator in missing)
-            edits = [insert_after(source, totals.loop, [*reductions(missing)])]
+            of = source.segment(totals.loader) if totals.loader is not None else ""
+            edits = [insert_after(source, totals.loop, [*reductions(missing, of)])]
             yield found(CODE, source, totals.loop, f"{names}: of one process's share", HELP, edits)
 
 

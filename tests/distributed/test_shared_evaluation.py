@@ -72,6 +72,20 @@ def test_sums_keep_their_type(ranks):
         assert large == 3 * 2**60 + 3
 
 
+def sums_of_shares():
+    whole, meter = loader_of("plain"), Meter()
+    share = rd.distribute_loader(loader_of("plain"))
+    meter.update(1.0, 2)
+    rd.sum_attributes(meter, "sum", of=whole)
+    before = meter.sum
+    rd.sum_attributes(meter, "sum", of=share)
+    return rd.sum_over_ranks(5, of=whole), rd.sum_over_ranks(5, 1, of=share), before, meter.sum
+
+
+def test_sums_of_a_loader_are_over_ranks_where_it_is_shared_out(ranks):
+    assert ranks(3).run(sums_of_shares) == [(5, (15, 3), 2.0, 6.0)] * 3
+
+
 def lists(count):
     """Fill two lists in a loop over numbered batches."""
     numbers, tensors = [], []

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from ..analysis import Analysis
 from ..guards import runs_on_one
 from ..homes import Home
-from ..loaders import EVALUATION, Loader, is_loader, is_shared_out, loaders_in
+from ..loaders import EVALUATION, Loader, is_shared_out
 from ..outputs import Output
 from ..scopes import Scope
 from .afterwards import Afterwards
-from .body import BARS, Body
+from .body import Body
 from .loop import Loop, NotShareable, calls_in
 from .meters import LIST, METER, SUM, Accumulator, Meter
 from .mode import Mode
@@ -74,18 +74,12 @@ def _batches(loop: Loop) -> ast.expr:
         raise NotShareable("its loop has an else")
     if runs_on_one(loop.analysis, loop.scope, loop.node):
         raise NotShareable("one process alone runs it")
-    node: ast.expr = loop.node.iter
-    if isinstance(node, ast.Call) and loop.is_called(node, {"enumerate"}) and node.args:
-        node = node.args[0]
-    if isinstance(node, ast.Name):
-        made = [binding.value for binding in loop.scope.bindings.get(node.id, []) if binding.value is not None]
-        if len(made) == 1 and loop.is_called(made[0], BARS):
-            node = made[0]
-    found = loaders_in(loop.analysis, node, loop.scope)
-    if len(found) != 1 or not any(is_loader(loop.analysis, v) for v in loop.analysis.evaluate(found[0], loop.scope)):
+    drawn = loop.loader()
+    if drawn is None:
         raise NotShareable("it does not draw from one loader alone")
+    node, loader = drawn
     if any(loop.is_called(call, SHARING) for call in [*calls_in(loop.node.iter), *calls_in(node)]):
         raise NotShareable("it is shared out already")
-    if is_shared_out(loop.analysis, found[0], loop.scope):
+    if is_shared_out(loop.analysis, loader, loop.scope):
         raise NotShareable("its loader is shared out already")
-    return found[0]
+    return loader

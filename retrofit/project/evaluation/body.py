@@ -8,13 +8,12 @@ from ..occurrences import loaded_names, occurrences, stored_names
 from ..outputs import PRINT, Output
 from ..scopes import Scope, own_nodes
 from ..values import Instance, LocalFunction
-from .loop import Loop, NotShareable, calls_in, root_name
+from .loop import BARS, Loop, NotShareable, calls_in, root_name
 from .meters import LIST, METER, SUM, Accumulator, Meter, meter_of
 
 SHOWING = {
     "set_postfix", "set_postfix_str", "set_description", "set_description_str", "update", "refresh", "write", "close",
 }  # fmt: skip
-BARS = {"tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.trange"}
 CLOCKS = {"time.time", "time.perf_counter", "time.monotonic", "timeit.default_timer"}
 
 

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 
 from ..analysis import Analysis
 from ..homes import Home, homes_of, upstream
+from ..loaders import is_loader, loaders_in
 from ..optimizers import is_module
 from ..scopes import Scope
 from ..source import Source
+
+BARS = {"tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.trange"}
 
 
 class NotShareable(Exception):
@@ -39,6 +42,21 @@ class Loop:
             return True
         homes = homes_of(self.analysis, call.func, self.scope)
         return any(({home} | upstream(self.analysis, home)) & self.models for home in homes)
+
+    def loader(self) -> tuple[ast.expr, ast.expr] | None:
+        """Return what is drawn from and the one loader in it, behind enumerate and a progress bar made before."""
+        node: ast.expr = self.node.iter
+        if isinstance(node, ast.Call) and self.is_called(node, {"enumerate"}) and node.args:
+            node = node.args[0]
+        if isinstance(node, ast.Name):
+            made = [binding.value for binding in self.scope.bindings.get(node.id, []) if binding.value is not None]
+            if len(made) == 1 and self.is_called(made[0], BARS):
+                node = made[0]
+        found = loaders_in(self.analysis, node, self.scope)
+        is_one = len(found) == 1 and any(
+            is_loader(self.analysis, value) for value in self.analysis.evaluate(found[0], self.scope)
+        )
+        return (node, found[0]) if is_one else None
 
     def is_called(self, node: ast.AST, names: set[str]) -> bool:
         """Return whether `node` calls one of these functions, given by their full names."""

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, field
 
 from ..analysis import Analysis
-from ..scopes import FUNCTIONS, Function, own_nodes, parameters
+from ..scopes import FUNCTIONS, Binding, Function, Scope, own_nodes, parameters
 from ..values import Instance
 from .start import is_zero_value
 
@@ -133,10 +133,15 @@ def _starts_from_zero(analysis: Analysis, instance: Instance, sums: tuple[str, .
         ]
         for found in bindings
     ]
-    return all(
-        found and all(not b.path and b.value is not None and is_zero_value(analysis, b.value, s) for b, s in found)
-        for found in resets
-    )
+    return all(found and all(_is_set_to_zero(analysis, b, s) for b, s in found) for found in resets)
+
+
+def _is_set_to_zero(analysis: Analysis, binding: Binding, scope: Scope) -> bool:
+    """Return whether `self.sum = 0` or `self.sum, self.count = 0.0, 0` sets an attribute to zero."""
+    value = binding.value
+    for index in binding.path:
+        value = value.elts[index] if isinstance(value, ast.Tuple) and index < len(value.elts) else None
+    return value is not None and is_zero_value(analysis, value, scope)
 
 
 def _readers(analysis: Analysis, instance: Instance, others: set[str]) -> tuple[str, ...]:
