@@ -70,8 +70,8 @@ def _given(analysis: Analysis, node: ast.Name | ast.Attribute, scope: Scope) -> 
         bindings = analysis.classes.attribute_bindings(owner, node.attr)
         scopes = {where for where in owner.walk() if where is not owner}
     yield from ((binding.value, where) for binding, where in bindings if binding.value is not None)
-    for where in scopes:
-        for call in own_nodes(where.node):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "append":
-                if ast.unparse(call.func.value) == ast.unparse(node):
-                    yield from ((value, where) for value in call.args)
+    calls = ((call, where) for where in scopes for call in own_nodes(where.node) if isinstance(call, ast.Call))
+    for call, where in calls:
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "append":
+            is_this = ast.unparse(call.func.value) == ast.unparse(node)
+            yield from ((value, where) for value in call.args if is_this)

@@ -38,17 +38,17 @@ def can_come_first(project: Project, source: Source, statement: ast.stmt, choice
     scope = project.analysis.scope_at(source, statement)
     if not any(_leaves_something(project, part, scope) for part in between):
         return False
-    needed = loaded_names([choice])
-    changed = stored_names(between) | {
-        target.value.id
-        for part in between
-        for target in ast.walk(part)
-        if isinstance(target, ast.Attribute)
-        and isinstance(target.ctx, ast.Store)
-        and isinstance(target.value, ast.Name)
-        if ast.unparse(target) in {ast.unparse(read) for read in ast.walk(choice) if isinstance(read, ast.Attribute)}
-    }
-    return isinstance(choice, ast.Assign) and has_own_lines(source, choice) and not needed & changed
+    is_known = not (loaded_names([choice]) & stored_names(between) or _attributes([choice]) & _set_attributes(between))
+    return isinstance(choice, ast.Assign) and has_own_lines(source, choice) and is_known
+
+
+def _attributes(nodes: list[ast.stmt]) -> set[str]:
+    return {ast.unparse(part) for node in nodes for part in ast.walk(node) if isinstance(part, ast.Attribute)}
+
+
+def _set_attributes(nodes: list[ast.stmt]) -> set[str]:
+    parts = (part for node in nodes for part in ast.walk(node))
+    return {ast.unparse(part) for part in parts if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store)}
 
 
 def _leaves_something(project: Project, node: ast.AST, scope: Scope, depth: int = MOST_CALLS) -> bool:

@@ -112,3 +112,36 @@ def test_a_choice_of_gpus_comes_before_the_first_file(tmp_path: Path) -> None:
     assert sum("CUDA_VISIBLE_DEVICES" in line for line in lines) == 1
     lines = converted(tmp_path, HEAD + middle.format("args.out") + MAKE + TRAIN)  # known behind the folder only
     assert lines.index("os.makedirs(args.out)") < lines.index("rd.setup_distributed()")
+
+
+def test_a_seed_that_is_drawn_is_shared(tmp_path: Path) -> None:
+    draw = "if args.seed is None:\n    args.seed = {}\n"
+    seeded = MAKE.replace("manual_seed(0)", "manual_seed(args.seed)")
+    lines = converted(tmp_path, HEAD + draw.format("random.randint(1, 10000)") + seeded + TRAIN)
+    assert lines.index("rd.share_random_state()") < lines.index("if args.seed is None:")
+    assert "rd.share_random_state()" not in converted(tmp_path, HEAD + draw.format("7") + seeded + TRAIN)
+
+
+def test_what_is_drawn_before_the_seed_is_set_is_shared(tmp_path: Path) -> None:
+    draw = "run = random.randint(1, 10000)\n"
+    assert "rd.share_random_state()" in converted(tmp_path, HEAD + draw + MAKE + TRAIN)
+    assert "rd.share_random_state()" not in converted(tmp_path, HEAD + "random.seed(0)\n" + draw + MAKE + TRAIN)
+    train = "".join(f"    {line}\n" for line in (MAKE + TRAIN).splitlines())
+    later = HEAD + draw + "\n\ndef train(run):\n    random.seed(0)\n" + train + "\n\ntrain(run)\n"
+    assert "rd.share_random_state()" in converted(tmp_path, later)
+
+
+def test_a_picture_is_written_by_one_process(tmp_path: Path) -> None:
+    show = "\n\ndef show(image, name):\n    image.save('out/' + name + '.png')\n\n\nshow(draw(model), 'last')\n"
+    lines = converted(tmp_path, HEAD + "from pictures import draw\n" + MAKE + TRAIN + show)
+    assert lines[lines.index("image.save('out/' + name + '.png')") - 1] == "if rd.is_main_process():"
+    other = show.replace(".png'", ".pt'")  # perhaps of something that waits for all processes
+    lines = converted(tmp_path, HEAD + "from pictures import draw\n" + MAKE + TRAIN + other)
+    assert lines[lines.index("image.save('out/' + name + '.pt')") - 1] == "def show(image, name):"
+
+
+def test_curves_of_a_module_are_one_process_s(tmp_path: Path) -> None:
+    script = HEAD + "from tensorboard_logger import configure, log_value\n\nconfigure('runs')\n" + MAKE + TRAIN
+    lines = converted(tmp_path, script + "    log_value('epoch', epoch)\n")
+    for call in ("configure('runs')", "log_value('epoch', epoch)"):
+        assert lines[lines.index(call) - 1] == "if rd.is_main_process():"
