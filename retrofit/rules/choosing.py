@@ -31,15 +31,22 @@ def choice_behind(project: Project, source: Source, statement: ast.stmt) -> ast.
     return None
 
 
-def can_come_first(project: Project, source: Source, statement: ast.stmt, choice: ast.stmt) -> bool:
-    """Return whether a choice has to move up to `statement`, because files are made in between, and can."""
-    block = block_of(source, statement)
-    between = block[block.index(statement) + 1 : block.index(choice)]
-    scope = project.analysis.scope_at(source, statement)
-    if not any(_leaves_something(project, part, scope) for part in between):
-        return False
+def can_come_first(source: Source, statement: ast.stmt, choice: ast.stmt) -> bool:
+    """Return whether everything that a choice reads is known behind `statement` already."""
+    between = _between(source, statement, choice)
     is_known = not (loaded_names([choice]) & stored_names(between) or _attributes([choice]) & _set_attributes(between))
     return isinstance(choice, ast.Assign) and has_own_lines(source, choice) and is_known
+
+
+def leaves_something(project: Project, source: Source, statement: ast.stmt, choice: ast.stmt) -> bool:
+    """Return whether files or folders are made between two statements."""
+    scope = project.analysis.scope_at(source, statement)
+    return any(_leaves_something(project, part, scope) for part in _between(source, statement, choice))
+
+
+def _between(source: Source, statement: ast.stmt, choice: ast.stmt) -> list[ast.stmt]:
+    block = block_of(source, statement)
+    return block[block.index(statement) + 1 : block.index(choice)]
 
 
 def _attributes(nodes: list[ast.stmt]) -> set[str]:

@@ -14,7 +14,7 @@ from retrofit.project.scopes import Scope
 from retrofit.project.source import Source
 from retrofit.project.values import LocalClass, LocalFunction
 
-from .choosing import can_come_first, choice_behind
+from .choosing import can_come_first, choice_behind, leaves_something
 
 
 def behind_setup(project: Project, line: str | None) -> tuple[Source, ast.stmt, Edit]:
@@ -32,9 +32,9 @@ def behind_setup(project: Project, line: str | None) -> tuple[Source, ast.stmt, 
         statement = first_statement(taker)
         return taker.source, statement, insert_before(taker.source, statement, lines)
     statement = scope.source.statement(node)
-    choice = _choosing_gpus(project, scope.source, statement)
-    if choice is not None and not can_come_first(project, scope.source, statement, choice):
-        statement = choice
+    choice = choice_behind(project, scope.source, statement)
+    if choice is not None and not _moves(project, scope.source, statement, choice):
+        statement = statement if _is_too_late(project, scope.source, choice) else choice
     return scope.source, statement, insert_after(scope.source, statement, lines)
 
 
@@ -46,7 +46,7 @@ def place_in_front(project: Project, choice: ast.stmt, line: str) -> Edit | None
     block = block_of(source, statement)
     if choice not in block or block.index(choice) <= block.index(statement):
         return None
-    return replace(edit, order=-1) if can_come_first(project, source, statement, choice) else None
+    return replace(edit, order=-1) if _moves(project, source, statement, choice) else None
 
 
 def _choosing_gpus(project: Project, source: Source, statement: ast.stmt) -> ast.stmt | None:
@@ -54,10 +54,18 @@ def _choosing_gpus(project: Project, source: Source, statement: ast.stmt) -> ast
     return None if choice is None or _is_too_late(project, source, choice) else choice
 
 
+def _moves(project: Project, source: Source, statement: ast.stmt, choice: ast.stmt) -> bool:
+    """Return whether a choice of GPUs moves up behind `statement`, because something in between needs the group."""
+    needed = leaves_something(project, source, statement, choice) or _is_too_late(project, source, choice)
+    return needed and can_come_first(source, statement, choice)
+
+
 def _is_too_late(project: Project, source: Source, statement: ast.stmt) -> bool:
-    """Return whether a loader or a model is made by the script's own lines before it parses its command line."""
+    """Return whether a loader or a model is made in front of a statement, by the same lines or by the script's own."""
+    scope = project.analysis.scope_at(source, statement)
     homes = [model.home for model in project.models] + [loader.home for loader in project.loaders if loader.home]
-    made = [after_home(project.analysis, home, project.paths) for home in homes if home.scope.parent is None]
+    around = [home for home in homes if home.scope.parent is None or home.scope is scope]
+    made = [after_home(project.analysis, home, project.paths) for home in around]
     return any(place is not None and place[0] is source and place[1].lineno < statement.lineno for place in made)
 
 
