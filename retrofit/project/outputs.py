@@ -13,6 +13,7 @@ from .reach import reached_nodes
 from .scopes import Scope
 from .values import LocalFunction
 
+PICTURES = ("PIL.Image.fromarray.save", "PIL.Image.new.save", "save")
 # Functions that write, by their full name.
 WRITERS = {
     "torch.save", "numpy.save", "numpy.savez", "numpy.savez_compressed", "numpy.savetxt", "json.dump",
@@ -20,7 +21,8 @@ WRITERS = {
     "cv2.imwrite", "imageio.imwrite", "imageio.imsave", "imageio.mimsave", "skimage.io.imsave",
     "scipy.misc.imsave", "scipy.io.savemat", "joblib.dump", "dill.dump", "torchvision.io.write_png",
     "torchvision.io.write_jpeg", "logging.config.dictConfig", "logging.config.fileConfig", "torch.jit.save",
-    "torch.onnx.export", "soundfile.write", "torchaudio.save", "PIL.Image.fromarray.save", "PIL.Image.new.save",
+    "torch.onnx.export", "soundfile.write", "torchaudio.save",
+    *PICTURES,
 }  # fmt: skip
 # Functions that change folders and files.
 FILE_CHANGERS = {
@@ -48,7 +50,14 @@ TRACKER_CALLS = {
 }  # fmt: skip
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif")
 WRITING_MODE = re.compile(r"(?=.*[wax+])[rwaxbt+U]{1,4}")  # of open()
-PROGRESS_BARS = {"tqdm.tqdm", "tqdm.trange", "tqdm.auto.tqdm", "tqdm.auto.trange", "tqdm.notebook.tqdm"}
+PROGRESS_BARS = {
+    "tqdm.tqdm",
+    "tqdm.trange",
+    "tqdm.auto.tqdm",
+    "tqdm.auto.trange",
+    "tqdm.notebook.tqdm",
+    "tqdm.autonotebook.tqdm",
+}
 LOGGERS = {"logging.basicConfig", "logging.StreamHandler"}
 SAVE, WRITE, FOLDER, OPEN, TRACKER, TRACK, PRINT, BAR, LOGGER = (
     "save", "write", "folder", "open", "tracker", "track", "print", "bar", "logger",

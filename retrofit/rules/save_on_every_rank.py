@@ -11,7 +11,7 @@ from retrofit.project.distributed.rank_texts import mentions_rank
 from retrofit.project.distributed.turns import runs_in_turn
 from retrofit.project.edits import surround
 from retrofit.project.guards import runs_on_one
-from retrofit.project.outputs import OPEN, SAVE, WRITE, Output, opens_for_writing, opens_own_path, path_of
+from retrofit.project.outputs import OPEN, PICTURES, SAVE, WRITE, Output, opens_for_writing, opens_own_path, path_of
 from retrofit.project.values import Item, Member, Result, Value, name_of
 
 from .finding import Finding, found
@@ -59,6 +59,8 @@ def _is_taken_care_of(project: Project, output: Output) -> bool:
         given.append(call.func.value)
     if any("os.devnull" in analysis.named(part, scope) for part in given):
         return True
+    if project.distribution.joins and output.name in PICTURES:
+        return True  # each process those of its own samples
     if project.distribution.is_by_hand and output.name == "mkdir" and any(k.arg == "exist_ok" for k in call.keywords):
         return True
     is_distributed = bool(project.distribution.joins)  # in other scripts a rank is one of something else

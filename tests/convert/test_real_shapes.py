@@ -145,3 +145,39 @@ def test_curves_of_a_module_are_one_process_s(tmp_path: Path) -> None:
     lines = converted(tmp_path, script + "    log_value('epoch', epoch)\n")
     for call in ("configure('runs')", "log_value('epoch', epoch)"):
         assert lines[lines.index(call) - 1] == "if rd.is_main_process():"
+
+
+def test_a_step_is_left_out_by_all_processes_or_by_none(tmp_path: Path) -> None:
+    backward = "        model(x).pow(2).mean().backward()\n"
+    step = "        loss = model(x).pow(2).mean()\n        if {}:\n            continue\n        loss.backward()\n"
+    train = TRAIN.replace(backward, step)
+    lines = converted(tmp_path, HEAD + MAKE + train.format("loss == 0 or not torch.isfinite(loss)"))
+    assert "if rd.reduce_loss(loss) == 0 or not torch.isfinite(rd.reduce_loss(loss)):" in lines
+    lines = converted(tmp_path, HEAD + MAKE + train.format("loss.item() > 1e6"))
+    assert "if rd.reduce_loss(loss).item() > 1e6:" in lines
+    (reason,) = refusals(tmp_path, HEAD + MAKE + train.format("len(x) < 2"))
+    assert "decides whether a step is made" in reason
+    numbered = train.replace("for (x,) in loader", "for i, (x,) in enumerate(loader)")
+    assert "if i < 2:" in converted(tmp_path, HEAD + MAKE + numbered.format("i < 2"))
+
+
+def test_two_ways_to_compute_gradients_are_no_skipped_step(tmp_path: Path) -> None:
+    backward = "        model(x).pow(2).mean().backward()\n"
+    step = (
+        "        loss = model(x).pow(2).mean()\n        if loss > 1:\n            (0.5 * loss).backward()\n"
+        "        else:\n            loss.backward()\n"
+    )
+    assert "if loss > 1:" in converted(tmp_path, HEAD + MAKE + TRAIN.replace(backward, step))
+
+
+def test_a_choice_of_gpus_in_a_function_comes_before_its_loader(tmp_path: Path) -> None:
+    choice = "os.environ['CUDA_VISIBLE_DEVICES'] = args.gpu\n"
+    first, loader, rest = MAKE.partition("loader = DataLoader(TensorDataset(torch.randn(16, 3)), 4, shuffle=True)\n")
+    parse = "args = parser.parse_args()\n"
+    body = parse + first + loader + choice + rest + TRAIN
+    main = "def main():\n" + "".join(f"    {line}\n" for line in body.splitlines()) + "\n\nmain()\n"
+    lines = converted(tmp_path, HEAD.replace(parse, "") + main)
+    assert lines.index("os.environ['CUDA_VISIBLE_DEVICES'] = rd.visible_gpus(args.gpu)") < lines.index(
+        "rd.setup_distributed()"
+    )
+    assert lines.index("rd.setup_distributed()") < lines.index("loader = rd.distribute_loader(loader)")

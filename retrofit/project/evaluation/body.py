@@ -14,7 +14,7 @@ from .meters import LIST, METER, SUM, Accumulator, Meter, meter_of
 SHOWING = {
     "set_postfix", "set_postfix_str", "set_description", "set_description_str", "update", "refresh", "write", "close",
 }  # fmt: skip
-BARS = {"tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.trange"}
+BARS = {"tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.autonotebook.tqdm", "tqdm.trange"}
 CLOCKS = {"time.time", "time.perf_counter", "time.monotonic", "timeit.default_timer"}
 
 
