@@ -42,15 +42,21 @@ def quiet_logging() -> None:
 
 
 class SilentObject:
-    """Takes every method call, also of its attributes, and does nothing; falsy: `if writer:` guards preparation."""
+    """Takes every method call, also of its attributes, and does nothing; falsy: `if writer:` guards preparation.
+
+    As a path, `os.path.join(writer.log_dir, "best.pt")`, it lies under the null device, where no file can be.
+    """
 
     def __getattr__(self, name: str) -> SilentObject:
         if name.startswith("__"):
             raise AttributeError(name)
         return SilentObject()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        return None
+    def __call__(self, *args: Any, **kwargs: Any) -> SilentObject:
+        return SilentObject()
+
+    def __fspath__(self) -> str:
+        return os.devnull
 
     def __bool__(self) -> bool:
         return False

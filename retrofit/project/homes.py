@@ -219,6 +219,10 @@ class _Trace:
             value = part_of(binding)
             if binding.kind == "value" and isinstance(value, ast.Constant):
                 continue  # None, until there is something to hold
+            unpacked = self._unpacked(binding, scope)
+            if unpacked:
+                found |= unpacked
+                continue
             if binding.kind != "value" or not (_is_plain(value) or self._hands_on(value, scope)):
                 return set()
             assert value is not None
@@ -227,6 +231,18 @@ class _Trace:
                 return set()
             found |= inner
         return found
+
+    def _unpacked(self, binding: Binding, scope: Scope) -> set[Home]:
+        """Return the homes of what a name gets of a parameter: `encoder, decoder = models`, called with a list."""
+        value = binding.value
+        given = scope.bindings.get(value.id, []) if isinstance(value, ast.Name) else []
+        if len(binding.path) != 1 or [b.kind for b in given] != ["parameter"]:
+            return set()
+        assert value is not None
+        lists = [v for v in self.analysis.evaluate(value, scope) if isinstance(v, Display)]
+        entries = [(v.node.elts, v.scope) for v in lists if isinstance(v.node, (ast.List, ast.Tuple))]
+        homes = [self.of(elts[binding.path[0]], where) for elts, where in entries if binding.path[0] < len(elts)]
+        return set().union(*homes)
 
     def _hands_on(self, value: ast.expr | None, scope: Scope) -> bool:
         if not isinstance(value, ast.Call):

@@ -20,8 +20,8 @@ WRITERS = {
     "cv2.imwrite", "imageio.imwrite", "imageio.imsave", "imageio.mimsave", "skimage.io.imsave",
     "scipy.misc.imsave", "scipy.io.savemat", "joblib.dump", "dill.dump", "torchvision.io.write_png",
     "torchvision.io.write_jpeg", "logging.config.dictConfig", "logging.config.fileConfig", "torch.jit.save",
-    "torch.onnx.export", "soundfile.write", "torchaudio.save", "matplotlib.pyplot.imsave", "matplotlib.image.imsave",
-    "torchvision.io.write_video", "scipy.io.wavfile.write", "librosa.output.write_wav",
+    "torch.onnx.export", "soundfile.write", "torchaudio.save", "torchvision.io.write_video", "scipy.io.wavfile.write",
+    "librosa.output.write_wav",
 }  # fmt: skip
 # Functions that change folders and files.
 FILE_CHANGERS = {
@@ -42,9 +42,21 @@ TRACKERS = {
     "comet_ml.Experiment", "aim.Run", "tensorflow.summary.FileWriter",
     "tensorflow.summary.create_file_writer",
 }  # fmt: skip
-TRACKER_CALLS = {"wandb.log", "wandb.finish", "wandb.save", "wandb.watch", "mlflow.log_metric", "mlflow.log_param"}
+TRACKER_CALLS = {
+    "wandb.log", "wandb.finish", "wandb.save", "wandb.watch", "mlflow.log_metric", "mlflow.log_param",
+    "tensorboard_logger.configure", "tensorboard_logger.log_value", "tensorboard_logger.log_histogram",
+    "tensorboard_logger.log_images", "matplotlib.pyplot.show",
+}  # fmt: skip
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif")
 WRITING_MODE = re.compile(r"(?=.*[wax+])[rwaxbt+U]{1,4}")  # of open()
-PROGRESS_BARS = {"tqdm.tqdm", "tqdm.trange", "tqdm.auto.tqdm", "tqdm.auto.trange", "tqdm.notebook.tqdm"}
+PROGRESS_BARS = {
+    "tqdm.tqdm",
+    "tqdm.trange",
+    "tqdm.auto.tqdm",
+    "tqdm.auto.trange",
+    "tqdm.notebook.tqdm",
+    "tqdm.autonotebook.tqdm",
+}
 LOGGERS = {"logging.basicConfig", "logging.StreamHandler"}
 SAVE, WRITE, FOLDER, OPEN, TRACKER, TRACK, PRINT, BAR, LOGGER = (
     "save", "write", "folder", "open", "tracker", "track", "print", "bar", "logger",
@@ -79,7 +91,7 @@ def _output_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[Outp
     if not isinstance(node.func, ast.Attribute):
         return
     is_own = any(isinstance(value, LocalFunction) for value in analysis.evaluate(node.func, scope))
-    if node.func.attr in WRITING_METHODS and not is_own:
+    if not is_own and (node.func.attr in WRITING_METHODS or _saves_image(node)):
         yield Output(WRITE, node.func.attr, node, scope)
     elif not is_own and opens_own_path(node):
         yield Output(OPEN, "open", node, scope)
@@ -121,6 +133,14 @@ def path_of(call: ast.Call) -> ast.expr | None:
 
 def opens_for_writing(call: ast.Call) -> bool:
     return _is_mode_for_writing(argument_for(call, ["file", "mode"], "mode"))
+
+
+def _saves_image(call: ast.Call) -> bool:
+    """Return whether this is `image.save(path + ".png")`: a library's image, whatever made it."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "save" or not call.args:
+        return False
+    texts = (part.value for part in ast.walk(call.args[0]) if isinstance(part, ast.Constant))
+    return any(isinstance(text, str) and text.lower().endswith(IMAGES) for text in texts)
 
 
 def opens_own_path(call: ast.Call) -> bool:

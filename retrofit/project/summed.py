@@ -46,6 +46,7 @@ class _Signs:
                 if isinstance(inner.value, (ast.Call, ast.BinOp)):
                     self.look(inner.value, scope)
             elif isinstance(inner, ast.AugAssign) and _names(inner.target, name):
+                self.means = self.means or isinstance(inner.op, ast.Div)  # loss /= len(images)
                 self.look(inner.value, scope)
 
     def _look_at_call(self, call: ast.Call, scope: Scope) -> None:

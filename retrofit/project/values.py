@@ -18,7 +18,15 @@ SELF_METHODS = {
     "share_memory", "contiguous", "detach", "clone",
 }  # fmt: skip
 # Functions that hand on what their first argument holds.
-SELF_FUNCTIONS = {"tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "iter", "reversed", "rich.progress.track"}
+SELF_FUNCTIONS = {
+    "tqdm.tqdm",
+    "tqdm.auto.tqdm",
+    "tqdm.notebook.tqdm",
+    "tqdm.autonotebook.tqdm",
+    "iter",
+    "reversed",
+    "rich.progress.track",
+}
 
 
 @dataclass(frozen=True)

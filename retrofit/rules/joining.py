@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
 from retrofit.project import Project
 from retrofit.project.arguments import Parsing
 from retrofit.project.edits import Edit, insert_after, insert_before
-from retrofit.project.environ import assignments_to_environ
 from retrofit.project.placement import after_home, block_of, first_statement
 from retrofit.project.reach import is_main_guard
 from retrofit.project.scopes import Scope
 from retrofit.project.source import Source
 from retrofit.project.values import LocalClass, LocalFunction
+
+from .choosing import can_come_first, choice_behind, leaves_something
 
 
 def behind_setup(project: Project, line: str | None) -> tuple[Source, ast.stmt, Edit]:
@@ -30,30 +32,40 @@ def behind_setup(project: Project, line: str | None) -> tuple[Source, ast.stmt, 
         statement = first_statement(taker)
         return taker.source, statement, insert_before(taker.source, statement, lines)
     statement = scope.source.statement(node)
-    statement = _choosing_gpus(project, scope.source, statement) or statement
+    choice = choice_behind(project, scope.source, statement)
+    if choice is not None and not _moves(project, scope.source, statement, choice):
+        statement = statement if _is_too_late(project, scope.source, choice) else choice
     return scope.source, statement, insert_after(scope.source, statement, lines)
 
 
-def _choosing_gpus(project: Project, source: Source, statement: ast.stmt) -> ast.stmt | None:
-    """Return the statement in this block, from `statement` on, that sets which GPUs are visible.
-
-    The runtime chooses a GPU when it joins the group, and CUDA reads that variable once only.
-    """
+def place_in_front(project: Project, choice: ast.stmt, line: str) -> Edit | None:
+    """Return an edit that puts `line`, a choice of GPUs, in front of where the group is joined; None if it stays."""
+    if not project.paths or not project.parsings or project.distribution.joins:
+        return None
+    source, statement, edit = behind_setup(project, line)
     block = block_of(source, statement)
-    for setting, name, _, scope in assignments_to_environ(project.analysis):
-        if name != "CUDA_VISIBLE_DEVICES" or scope.source is not source:
-            continue
-        around = {setting, *source.ancestors(setting)}
-        for later in block[block.index(statement) :]:
-            if later in around and not is_main_guard(later) and not _is_too_late(project, source, later):
-                return later
-    return None
+    if choice not in block or block.index(choice) <= block.index(statement):
+        return None
+    return replace(edit, order=-1) if _moves(project, source, statement, choice) else None
+
+
+def _choosing_gpus(project: Project, source: Source, statement: ast.stmt) -> ast.stmt | None:
+    choice = choice_behind(project, source, statement)
+    return None if choice is None or _is_too_late(project, source, choice) else choice
+
+
+def _moves(project: Project, source: Source, statement: ast.stmt, choice: ast.stmt) -> bool:
+    """Return whether a choice of GPUs moves up behind `statement`, because something in between needs the group."""
+    needed = leaves_something(project, source, statement, choice) or _is_too_late(project, source, choice)
+    return needed and can_come_first(source, statement, choice)
 
 
 def _is_too_late(project: Project, source: Source, statement: ast.stmt) -> bool:
-    """Return whether a loader or a model is made by the script's own lines before it parses its command line."""
+    """Return whether a loader or a model is made in front of a statement, by the same lines or by the script's own."""
+    scope = project.analysis.scope_at(source, statement)
     homes = [model.home for model in project.models] + [loader.home for loader in project.loaders if loader.home]
-    made = [after_home(project.analysis, home, project.paths) for home in homes if home.scope.parent is None]
+    around = [home for home in homes if home.scope.parent is None or home.scope is scope]
+    made = [after_home(project.analysis, home, project.paths) for home in around]
     return any(place is not None and place[0] is source and place[1].lineno < statement.lineno for place in made)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from retrofit.project import Project
 from retrofit.project.calls import argument_for
 from retrofit.project.edits import surround
+from retrofit.project.rates import follows_optimizer, sets_rate
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope
 from retrofit.project.source import Source
@@ -47,7 +48,7 @@ def _rates(project: Project) -> Iterator[tuple[Source, ast.expr, Scope]]:
             yield optimizer.scope.source, rate, optimizer.scope
         yield from _groups(project, optimizer.parameters, optimizer.scope)
     for node, scope in reached_nodes(project.analysis):
-        if isinstance(node, ast.Assign) and _sets_rate(node, scope) and not _follows_optimizer(node.value, scope):
+        if isinstance(node, ast.Assign) and _is_by_hand(project, node, scope):
             yield scope.source, node.value, scope
         elif isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -79,30 +80,5 @@ def _groups(project: Project, node: ast.expr | None, scope: Scope) -> Iterator[t
                         yield where.source, rate, where
 
 
-def _sets_rate(node: ast.Assign, scope: Scope) -> bool:
-    """Return whether this is `group["lr"] = ...` for a group of an optimizer."""
-    target = node.targets[0]
-    if not isinstance(target, ast.Subscript) or not isinstance(target.slice, ast.Constant):
-        return False
-    return target.slice.value == "lr" and _is_group(target.value, scope)
-
-
-def _is_group(node: ast.expr, scope: Scope) -> bool:
-    if isinstance(node, ast.Name):
-        bindings = scope.bindings.get(node.id, [])
-        return any(binding.kind == "item" and "param_groups" in ast.unparse(binding.node.iter) for binding in bindings)  # type: ignore[attr-defined]
-    return "param_groups" in ast.unparse(node)
-
-
-def _follows_optimizer(node: ast.expr, scope: Scope, depth: int = 3) -> bool:
-    """Return whether a rate is computed from the optimizer's own, which is scaled already."""
-    for part in ast.walk(node):
-        if isinstance(part, ast.Subscript) and getattr(part.slice, "value", None) in ("lr", "initial_lr"):
-            return True
-        if isinstance(part, ast.Attribute) and part.attr in ("get_last_lr", "get_lr", "base_lrs"):
-            return True
-        if isinstance(part, ast.Name) and depth:
-            values = [binding.value for binding in scope.bindings.get(part.id, []) if binding.kind == "value"]
-            if any(value is not None and _follows_optimizer(value, scope, depth - 1) for value in values):
-                return True
-    return False
+def _is_by_hand(project: Project, node: ast.Assign, scope: Scope) -> bool:
+    return sets_rate(node, scope) and not follows_optimizer(project.analysis, node.value, scope)

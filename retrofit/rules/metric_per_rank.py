@@ -14,8 +14,9 @@ from retrofit.project.losses import is_of_all
 from retrofit.project.measurements import Measurement, is_collected, spread, users
 from retrofit.project.occurrences import stored_names
 from retrofit.project.scopes import Scope, own_nodes
+from retrofit.project.skips import loss_names, skips
 from retrofit.project.summed import is_summed
-from retrofit.project.training import LOOPS, Frame
+from retrofit.project.training import LOOPS, Frame, Path
 
 from .finding import Finding, found
 
@@ -83,7 +84,7 @@ def _shown(project: Project) -> Iterator[Finding]:
         assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
         if is_summed(project.analysis, call, frame.scope) or is_of_all(project.analysis, project.distribution, path):
             continue
-        for node in _readings(_loss_names(call.func.value), frame):
+        for node in (*_readings(loss_names(call), frame), *_deciding(path)):
             source = frame.scope.source
             if node in seen or is_guarded(source, node) or "get_world_size" in source.segment(source.statement(node)):
                 continue  # shown by one process on purpose, or a share that is added up
@@ -101,13 +102,10 @@ def _is_added_up(project: Project, statement: ast.stmt, scope: Scope) -> bool:
     return is_collected(project.analysis, project.distribution, spread(scope, {statement.target.id}))
 
 
-def _loss_names(node: ast.expr) -> set[str]:
-    """Return the loss in `loss.backward()` and `scaler.scale(loss).backward()`."""
-    if isinstance(node, ast.Name):
-        return {node.id}
-    if isinstance(node, ast.Call) and len(node.args) == 1:
-        return _loss_names(node.args[0])
-    return set()
+def _deciding(path: Path) -> Iterator[ast.Name]:
+    """Yield the loss in `if loss == 0: continue`: a step that one process leaves out, the others wait for."""
+    for skip in skips(path):
+        yield from skip.losses
 
 
 def _readings(names: set[str], frame: Frame) -> Iterator[ast.Name]:

@@ -39,6 +39,10 @@ def find(project: Project) -> Iterator[Finding]:
             yield found(CODE, call.scope.source, call.call, f"{model.home} is not wrapped", HELP, refusal=refusal)
             continue
         source, statement = place
+        if _is_made_elsewhere(project, model, statement):
+            refusal = f"{model.home} is taken out of something in every epoch, and would be wrapped each time"
+            yield found(CODE, source, statement, f"{model.home} is not wrapped", HELP, refusal=refusal)
+            continue
         line = f"{model.home} = rd.distribute_model({model.home})"
         edits = [insert_after(source, statement, [line])]
         message = f"the gradients of {model.home} are not averaged over the processes"
@@ -47,6 +51,13 @@ def find(project: Project) -> Iterator[Finding]:
             yield found(CODE, source, statement, message, HELP, refusal=refusal)
             continue
         yield found(CODE, source, statement, message, HELP, edits)
+
+
+def _is_made_elsewhere(project: Project, model: Model, place: ast.stmt) -> bool:
+    """Return whether a model gets its name in the training loop, without being made there."""
+    given = [a.statement for a in assignments_to(project.analysis, model.home)]
+    made = any(isinstance(part, ast.Call) for s in given if isinstance(s, ast.Assign) for part in ast.walk(s.value))
+    return place in {node for node, _ in project.in_loops} and not made
 
 
 def is_wrapped(project: Project, model: Model) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from retrofit.project import Project
 from retrofit.project.loaders import TRAIN
 from retrofit.project.reach import reached_nodes
+from retrofit.project.skips import skips
 from retrofit.project.source import Source
 
 from .finding import Finding, found
@@ -69,5 +70,10 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
             frame.scope.source,
             "the training loop draws from no DataLoader, so there is nothing to share out",
         )
+    for path in project.paths:
+        for skip in skips(path):
+            if not skip.losses:
+                text = "what is in the batch decides whether a step is made, so some processes would wait for others"
+                yield skip.node, skip.scope.source, text
     if not project.models:
         yield frame.node, frame.scope.source, "which model is trained could not be found out"

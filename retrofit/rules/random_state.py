@@ -11,6 +11,7 @@ from retrofit.project.distributed.ranks import RANK
 from retrofit.project.guards import is_guarded
 from retrofit.project.reach import is_main_guard, reached_nodes
 from retrofit.project.scopes import Scope
+from retrofit.project.seeds import drawn_unseeded, is_drawn
 
 from .finding import Finding, found
 from .joining import behind_setup
@@ -42,14 +43,23 @@ def find(project: Project) -> Iterator[Finding]:
     if project.distribution.is_by_hand or project.calls_any(SEEDING):
         yield from _splits(project)  # weights come from the wrapper and orders from the sampler
         return
+    message = "no seed is set, so the processes differ from the start"
+    if _is_seeded(project):
+        drawn = drawn_unseeded(project.analysis, project.paths, {node for node, _ in project.in_loops})
+        if next(drawn, None) is None:
+            return
+        message = "each process draws other numbers before a seed is set"
+    source, statement, edit = behind_setup(project, "rd.share_random_state()")
+    yield Finding(CODE, source.place(statement), message, HELP, (edit,))
+
+
+def _is_seeded(project: Project) -> bool:
+    """Return whether torch gets one seed for all processes, whatever the options are."""
     for node, scope in reached_nodes(project.analysis):
         is_seed = isinstance(node, ast.Call) and project.analysis.called(node, scope) & {"torch.manual_seed"}
         if is_seed and not any(_is_condition(outer) for outer in scope.source.ancestors(node)):
-            return
-    source, statement, edit = behind_setup(project, "rd.share_random_state()")
-    yield Finding(
-        CODE, source.place(statement), "no seed is set, so the processes differ from the start", HELP, (edit,)
-    )
+            return not is_drawn(project.analysis, node, scope)  # type: ignore[arg-type]
+    return False
 
 
 def _is_condition(node: ast.AST) -> bool:

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.distributed.rank_texts import mentions_rank
-from retrofit.project.edits import Edit, surround
+from retrofit.project.edits import Edit, delete_statement, surround
 from retrofit.project.environ import assignments_to_environ
 from retrofit.project.placement import import_edit
 from retrofit.project.scopes import Scope
 
 from .finding import Finding, found
+from .joining import place_in_front
 
 CODE = "RF606"
 NAME = "visible-gpus-set"
@@ -40,14 +41,20 @@ def find(project: Project) -> Iterator[Finding]:
         is_one = isinstance(text, str) and text not in NONE and "," not in text
         if is_chosen or text in NONE or (project.distribution.is_by_hand and not is_one):
             continue
-        edits = [] if project.distribution.is_by_hand else _edits(scope, statement, value)
+        edits = [] if project.distribution.is_by_hand else _edits(project, scope, statement, value)
         message = "every process sees the GPUs that are named here, and no other"
         yield found(CODE, scope.source, statement, message, HELP, edits)
 
 
-def _edits(scope: Scope, statement: ast.stmt, value: ast.expr) -> list[Edit]:
+def _edits(project: Project, scope: Scope, statement: ast.stmt, value: ast.expr) -> list[Edit]:
     """Return the change; none where the line stands in front of the imports, which the runtime's would be behind."""
-    imports = import_edit(scope.source, "")
-    if scope.parent is None and scope.source.span(statement)[0] < imports.start:
+    source = scope.source
+    imports = import_edit(source, "")
+    if scope.parent is None and source.span(statement)[0] < imports.start:
         return []
-    return surround(scope.source, value, "rd.visible_gpus(", ")")
+    (start, end), (first, last) = source.span(statement), source.span(value)
+    line = f"{source.text[start:first]}rd.visible_gpus({source.text[first:last]}){source.text[last:end]}"
+    moved = place_in_front(project, statement, line)
+    if moved is not None:
+        return [delete_statement(source, statement), moved]
+    return surround(source, value, "rd.visible_gpus(", ")")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import os
+from pathlib import Path
 
 import pytest
 
@@ -32,11 +34,20 @@ def test_only_rank_0_prints_and_makes_the_object(ranks):
 
 def test_a_silent_object_takes_every_call():
     writer = SilentObject()
-    assert writer.add_scalar("loss", 1.0, step=3) is None
-    assert writer.close() is None
+    assert not writer.add_scalar("loss", 1.0, step=3)
+    assert not writer.file_writer.get_logdir()
     assert not writer
     with writer as same:
         assert same is writer
+
+
+def test_a_path_below_a_silent_object_is_one_where_no_file_can_be():
+    writer = SilentObject()
+    for folder in (writer.log_dir, writer.file_writer.get_logdir()):
+        path = Path(os.path.join(folder, "best.pt"))
+        with pytest.raises(OSError):
+            path.write_bytes(b"")
+        assert path == Path(folder) / "best.pt"
 
 
 def test_a_silent_object_hides_no_error_of_the_block():

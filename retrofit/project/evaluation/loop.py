@@ -13,7 +13,7 @@ from ..optimizers import is_module
 from ..scopes import Scope
 from ..source import Source
 
-BARS = {"tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.trange"}
+BARS = {"tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.autonotebook.tqdm", "tqdm.trange"}
 
 
 class NotShareable(Exception):

@@ -1,0 +1,68 @@
+"""The line with which a script chooses its GPUs, which has to come before the processes join: CUDA reads it once."""
+
+from __future__ import annotations
+
+import ast
+
+from retrofit.project import Project
+from retrofit.project.edits import has_own_lines
+from retrofit.project.environ import assignments_to_environ
+from retrofit.project.occurrences import loaded_names, stored_names
+from retrofit.project.outputs import FOLDER, OPEN, SAVE, TRACK, TRACKER, WRITE
+from retrofit.project.placement import block_of
+from retrofit.project.reach import is_main_guard
+from retrofit.project.scopes import Scope
+from retrofit.project.source import Source
+
+LASTING = {FOLDER, OPEN, SAVE, TRACK, TRACKER, WRITE}
+MOST_CALLS = 4
+
+
+def choice_behind(project: Project, source: Source, statement: ast.stmt) -> ast.stmt | None:
+    """Return the statement in this block, from `statement` on, that sets which GPUs are visible."""
+    block = block_of(source, statement)
+    for setting, name, _, scope in assignments_to_environ(project.analysis):
+        if name != "CUDA_VISIBLE_DEVICES" or scope.source is not source:
+            continue
+        around = {setting, *source.ancestors(setting)}
+        for later in block[block.index(statement) :]:
+            if later in around and not is_main_guard(later):
+                return later
+    return None
+
+
+def can_come_first(source: Source, statement: ast.stmt, choice: ast.stmt) -> bool:
+    """Return whether everything that a choice reads is known behind `statement` already."""
+    between = _between(source, statement, choice)
+    is_known = not (loaded_names([choice]) & stored_names(between) or _attributes([choice]) & _set_attributes(between))
+    return isinstance(choice, ast.Assign) and has_own_lines(source, choice) and is_known
+
+
+def leaves_something(project: Project, source: Source, statement: ast.stmt, choice: ast.stmt) -> bool:
+    """Return whether files or folders are made between two statements."""
+    scope = project.analysis.scope_at(source, statement)
+    return any(_leaves_something(project, part, scope) for part in _between(source, statement, choice))
+
+
+def _between(source: Source, statement: ast.stmt, choice: ast.stmt) -> list[ast.stmt]:
+    block = block_of(source, statement)
+    return block[block.index(statement) + 1 : block.index(choice)]
+
+
+def _attributes(nodes: list[ast.stmt]) -> set[str]:
+    return {ast.unparse(part) for node in nodes for part in ast.walk(node) if isinstance(part, ast.Attribute)}
+
+
+def _set_attributes(nodes: list[ast.stmt]) -> set[str]:
+    parts = (part for node in nodes for part in ast.walk(node))
+    return {ast.unparse(part) for part in parts if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store)}
+
+
+def _leaves_something(project: Project, node: ast.AST, scope: Scope, depth: int = MOST_CALLS) -> bool:
+    """Return whether a statement makes a file or a folder, or a function that it calls does."""
+    made = {output.call for output in project.outputs if output.kind in LASTING}
+    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+    if any(call in made for call in calls):
+        return True
+    functions = [function for call in calls for function in project.analysis.functions_called(call, scope)]
+    return depth > 0 and any(_leaves_something(project, f.node, f.scope, depth - 1) for f in functions)

@@ -1,0 +1,183 @@
+"""Shapes that real projects have, each in a few lines, and what a conversion makes of them."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from retrofit.convert.plan import plan_conversion
+from retrofit.project import read_project
+
+HEAD = """\
+import argparse
+import os
+import random
+
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+parser.add_argument("--gpu", default="0")
+parser.add_argument("--seed", type=int)
+args = parser.parse_args()
+"""
+MAKE = """\
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(16, 3)), 4, shuffle=True)
+model = nn.Linear(3, 1)
+optimizer = optim.SGD(model.parameters(), lr=args.lr)
+"""
+TRAIN = """\
+for epoch in range(2):
+    for (x,) in loader:
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+"""
+
+
+def converted(folder: Path, script: str) -> list[str]:
+    """Return the lines of a converted script."""
+    (folder / "train.py").write_text(script)
+    conversion = plan_conversion(read_project(folder / "train.py"))
+    assert not conversion.refusals
+    (file,) = conversion.files
+    ast.parse(file.text)
+    return [line.strip() for line in file.text.splitlines()]
+
+
+def refusals(folder: Path, script: str) -> list[str]:
+    (folder / "train.py").write_text(script)
+    return [finding.refusal for finding in plan_conversion(read_project(folder / "train.py")).refusals]
+
+
+def test_a_rate_of_the_settings_is_scaled_wherever_it_is_set(tmp_path: Path) -> None:
+    settings = "state = {name: value for name, value in vars(args).items()}\n"
+    lower = "    for group in optimizer.param_groups:\n        group['lr'] = 0.1 * state['lr']\n"
+    lines = converted(tmp_path, HEAD + settings + MAKE + TRAIN + lower)
+    assert "group['lr'] = rd.scaled_lr(0.1 * state['lr'])" in lines
+
+
+def test_a_rate_computed_from_the_optimizers_own_is_not_scaled_twice(tmp_path: Path) -> None:
+    schedule = (
+        "class Poly:\n"
+        "    def __init__(self, optimizer):\n"
+        "        self.groups, self.first = optimizer.param_groups, []\n"
+        "        for group in optimizer.param_groups:\n"
+        "            self.first.append(group['lr'])\n\n"
+        "    def step(self, part):\n"
+        "        for first, group in zip(self.first, self.groups):\n"
+        "            group['lr'] = first * part\n"
+        "        for index, group in enumerate(optimizer.param_groups):\n"
+        "            group['lr'] = self.first[index] * part\n\n"
+    )
+    lines = converted(tmp_path, HEAD + schedule + MAKE + "poly = Poly(optimizer)\n" + TRAIN + "    poly.step(0.5)\n")
+    assert "group['lr'] = self.first[index] * part" in lines
+    assert sum("scaled_lr" in line for line in lines) == 1
+
+
+def test_a_sum_that_is_divided_by_the_number_of_samples_is_a_mean(tmp_path: Path) -> None:
+    loss = "        loss = nn.functional.mse_loss(model(x), x[:, :1], reduction='sum')\n        {}loss.backward()\n"
+    train = TRAIN.replace("        model(x).pow(2).mean().backward()\n", loss)
+    assert "rd.sum_loss(loss).backward()" in converted(tmp_path, HEAD + MAKE + train.format(""))
+    assert "loss.backward()" in converted(tmp_path, HEAD + MAKE + train.format("loss /= len(x)\n        "))
+
+
+def test_models_in_a_list_are_wrapped_where_they_are_made(tmp_path: Path) -> None:
+    make = MAKE.replace("model.parameters()", "[*model.parameters(), *head.parameters()]")
+    make = make.replace("optimizer =", "head = nn.Linear(1, 1)\noptimizer =")
+    batches = "".join(f"{line}\n" for line in TRAIN.splitlines()[1:]).replace("model(x)", "head(model(x))")
+    train = f"def train(models):\n    model, head = models\n{batches}\n\n"
+    train += "for epoch in range(2):\n    train([model, head])\n"
+    lines = converted(tmp_path, HEAD + make + train)
+    first = lines.index("def train(models):")
+    assert {"model = rd.distribute_model(model)", "head = rd.distribute_model(head)"} <= set(lines[:first])
+    assert not any("distribute_model" in line for line in lines[first:])
+
+
+def test_a_model_that_is_taken_out_of_something_in_every_epoch_is_not_wrapped_there(tmp_path: Path) -> None:
+    make = MAKE.replace("model = nn.Linear(3, 1)\n", "held = {0: (nn.Linear(3, 1), 1)}\n")
+    make = make.replace("model.parameters()", "[p for pair in held.values() for p in pair[0].parameters()]")
+    train = TRAIN.replace("    for (x,)", "    model, weight = held[0]\n    model.train()\n    for (x,)", 1)
+    assert any("would be wrapped each time" in reason for reason in refusals(tmp_path, HEAD + make + train))
+
+
+def test_a_choice_of_gpus_comes_before_the_first_file(tmp_path: Path) -> None:
+    middle = "args.out = 'runs'\nos.makedirs(args.out)\nos.environ['CUDA_VISIBLE_DEVICES'] = str({})  # one\n"
+    lines = converted(tmp_path, HEAD + middle.format("args.gpu") + MAKE + TRAIN)
+    choice = lines.index("os.environ['CUDA_VISIBLE_DEVICES'] = rd.visible_gpus(str(args.gpu))")
+    assert choice < lines.index("rd.setup_distributed()") < lines.index("os.makedirs(args.out)")
+    assert sum("CUDA_VISIBLE_DEVICES" in line for line in lines) == 1
+    lines = converted(tmp_path, HEAD + middle.format("args.out") + MAKE + TRAIN)  # known behind the folder only
+    assert lines.index("os.makedirs(args.out)") < lines.index("rd.setup_distributed()")
+
+
+def test_a_seed_that_is_drawn_is_shared(tmp_path: Path) -> None:
+    draw = "if args.seed is None:\n    args.seed = {}\n"
+    seeded = MAKE.replace("manual_seed(0)", "manual_seed(args.seed)")
+    lines = converted(tmp_path, HEAD + draw.format("random.randint(1, 10000)") + seeded + TRAIN)
+    assert lines.index("rd.share_random_state()") < lines.index("if args.seed is None:")
+    assert "rd.share_random_state()" not in converted(tmp_path, HEAD + draw.format("7") + seeded + TRAIN)
+
+
+def test_what_is_drawn_before_the_seed_is_set_is_shared(tmp_path: Path) -> None:
+    draw = "run = random.randint(1, 10000)\n"
+    assert "rd.share_random_state()" in converted(tmp_path, HEAD + draw + MAKE + TRAIN)
+    assert "rd.share_random_state()" not in converted(tmp_path, HEAD + "random.seed(0)\n" + draw + MAKE + TRAIN)
+    train = "".join(f"    {line}\n" for line in (MAKE + TRAIN).splitlines())
+    later = HEAD + draw + "\n\ndef train(run):\n    random.seed(0)\n" + train + "\n\ntrain(run)\n"
+    assert "rd.share_random_state()" in converted(tmp_path, later)
+
+
+def test_a_picture_is_written_by_one_process(tmp_path: Path) -> None:
+    show = "\n\ndef show(image, name):\n    image.save('out/' + name + '.png')\n\n\nshow(draw(model), 'last')\n"
+    lines = converted(tmp_path, HEAD + "from pictures import draw\n" + MAKE + TRAIN + show)
+    assert lines[lines.index("image.save('out/' + name + '.png')") - 1] == "if rd.is_main_process():"
+    other = show.replace(".png'", ".pt'")  # perhaps of something that waits for all processes
+    lines = converted(tmp_path, HEAD + "from pictures import draw\n" + MAKE + TRAIN + other)
+    assert lines[lines.index("image.save('out/' + name + '.pt')") - 1] == "def show(image, name):"
+
+
+def test_curves_of_a_module_are_one_process_s(tmp_path: Path) -> None:
+    script = HEAD + "from tensorboard_logger import configure, log_value\n\nconfigure('runs')\n" + MAKE + TRAIN
+    lines = converted(tmp_path, script + "    log_value('epoch', epoch)\n")
+    for call in ("configure('runs')", "log_value('epoch', epoch)"):
+        assert lines[lines.index(call) - 1] == "if rd.is_main_process():"
+
+
+def test_a_step_is_left_out_by_all_processes_or_by_none(tmp_path: Path) -> None:
+    backward = "        model(x).pow(2).mean().backward()\n"
+    step = "        loss = model(x).pow(2).mean()\n        if {}:\n            continue\n        loss.backward()\n"
+    train = TRAIN.replace(backward, step)
+    lines = converted(tmp_path, HEAD + MAKE + train.format("loss == 0 or not torch.isfinite(loss)"))
+    assert "if rd.reduce_loss(loss) == 0 or not torch.isfinite(rd.reduce_loss(loss)):" in lines
+    lines = converted(tmp_path, HEAD + MAKE + train.format("loss.item() > 1e6"))
+    assert "if rd.reduce_loss(loss).item() > 1e6:" in lines
+    (reason,) = refusals(tmp_path, HEAD + MAKE + train.format("len(x) < 2"))
+    assert "decides whether a step is made" in reason
+    numbered = train.replace("for (x,) in loader", "for i, (x,) in enumerate(loader)")
+    assert "if i < 2:" in converted(tmp_path, HEAD + MAKE + numbered.format("i < 2"))
+
+
+def test_two_ways_to_compute_gradients_are_no_skipped_step(tmp_path: Path) -> None:
+    backward = "        model(x).pow(2).mean().backward()\n"
+    step = (
+        "        loss = model(x).pow(2).mean()\n        if loss > 1:\n            (0.5 * loss).backward()\n"
+        "        else:\n            loss.backward()\n"
+    )
+    assert "if loss > 1:" in converted(tmp_path, HEAD + MAKE + TRAIN.replace(backward, step))
+
+
+def test_a_choice_of_gpus_in_a_function_comes_before_its_loader(tmp_path: Path) -> None:
+    choice = "os.environ['CUDA_VISIBLE_DEVICES'] = args.gpu\n"
+    first, loader, rest = MAKE.partition("loader = DataLoader(TensorDataset(torch.randn(16, 3)), 4, shuffle=True)\n")
+    parse = "args = parser.parse_args()\n"
+    body = parse + first + loader + choice + rest + TRAIN
+    main = "def main():\n" + "".join(f"    {line}\n" for line in body.splitlines()) + "\n\nmain()\n"
+    lines = converted(tmp_path, HEAD.replace(parse, "") + main)
+    assert lines.index("os.environ['CUDA_VISIBLE_DEVICES'] = rd.visible_gpus(args.gpu)") < lines.index(
+        "rd.setup_distributed()"
+    )
+    assert lines.index("rd.setup_distributed()") < lines.index("loader = rd.distribute_loader(loader)")
