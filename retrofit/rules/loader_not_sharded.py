@@ -61,7 +61,7 @@ def find(project: Project) -> Iterator[Finding]:
 
 
 def _made_inside(project: Project, loader: Loader) -> Iterator[tuple[ast.Call, Scope]]:
-    """Yield the calls that make a loader of which a variable holds something else: `batches = iter(DataLoader(...))`."""
+    """Yield the calls that make what a variable holds something else of: `batches = iter(DataLoader(...))`."""
     assert loader.home is not None
     for assignment in assignments_to(project.analysis, loader.home):
         if isinstance(assignment.value, ast.Call) and assignment.value not in loader.makers:

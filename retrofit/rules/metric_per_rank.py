@@ -12,10 +12,9 @@ from retrofit.project.edits import surround
 from retrofit.project.guards import is_guarded
 from retrofit.project.losses import is_of_all
 from retrofit.project.measurements import Measurement, is_collected, spread, users
-from retrofit.project.occurrences import stored_names
+from retrofit.project.readings import readings
 from retrofit.project.scopes import Scope, own_nodes
 from retrofit.project.summed import is_summed
-from retrofit.project.training import LOOPS, Frame
 
 from .finding import Finding, found
 
@@ -35,7 +34,6 @@ for images, labels in loader:
     loss.backward()
     total += rd.reduce_loss(loss).item()
 """
-
 
 COLLECT = "total, count = rd.reduce_sum([total, count]), on every process, before it decides"
 
@@ -83,7 +81,7 @@ def _shown(project: Project) -> Iterator[Finding]:
         assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
         if is_summed(project.analysis, call, frame.scope) or is_of_all(project.analysis, project.distribution, path):
             continue
-        for node in _readings(_loss_names(call.func.value), frame):
+        for node in readings(project.analysis, call.func.value, frame):
             source = frame.scope.source
             if node in seen or is_guarded(source, node) or "get_world_size" in source.segment(source.statement(node)):
                 continue  # shown by one process on purpose, or a share that is added up
@@ -99,34 +97,3 @@ def _is_added_up(project: Project, statement: ast.stmt, scope: Scope) -> bool:
     if not isinstance(statement, ast.AugAssign) or not isinstance(statement.target, ast.Name):
         return False
     return is_collected(project.analysis, project.distribution, spread(scope, {statement.target.id}))
-
-
-def _loss_names(node: ast.expr) -> set[str]:
-    """Return the loss in `loss.backward()` and `scaler.scale(loss).backward()`."""
-    if isinstance(node, ast.Name):
-        return {node.id}
-    if isinstance(node, ast.Call) and len(node.args) == 1:
-        return _loss_names(node.args[0])
-    return set()
-
-
-def _readings(names: set[str], frame: Frame) -> Iterator[ast.Name]:
-    """Yield the names in `loss.item()` that stand in a loop around the backward call, or in one within it."""
-    for node in own_nodes(frame.scope.node):
-        if not isinstance(node, ast.Call) or node.args or not isinstance(node.func, ast.Attribute):
-            continue
-        value = node.func.value
-        if node.func.attr != "item" or not isinstance(value, ast.Name) or value.id not in names:
-            continue
-        if _is_of_training(value, frame):
-            yield value
-
-
-def _is_of_training(name: ast.Name, frame: Frame) -> bool:
-    """Return whether a loss is that of the training: not one that another loop, an evaluation, computes itself."""
-    for outer in frame.scope.source.ancestors(name):
-        if outer in frame.loops:
-            return True
-        if isinstance(outer, LOOPS) and name.id in stored_names([outer]):
-            return False
-    return False
