@@ -11,7 +11,7 @@ from .analysis import Analysis
 from .calls import argument_for
 from .reach import reached_nodes
 from .scopes import Scope
-from .values import Display, LocalFunction
+from .values import Display, LocalClass, LocalFunction
 
 # Functions that write, by their full name.
 WRITERS = {
@@ -74,6 +74,10 @@ def _output_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[Outp
         kind = _kind(analysis, name, node, scope)
         if kind:
             yield Output(kind, name, node, scope)
+            return
+    for value in analysis.evaluate(node.func, scope):
+        if isinstance(value, LocalClass) and analysis.classes.bases(value.scope) & TRACKERS:
+            yield Output(TRACKER, getattr(value.scope.node, "name", ""), node, scope)
             return
     if not isinstance(node.func, ast.Attribute):
         return

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from .analysis import Analysis
+from .main_guard import is_under_main_of_another
 from .scopes import FUNCTIONS, Scope, own_nodes
 from .training import training_paths
 from .values import LocalClass, LocalFunction
@@ -56,21 +57,6 @@ def _reached_nodes(analysis: Analysis) -> Iterator[tuple[ast.AST, Scope]]:
             for node in own_nodes(scope.node):
                 if not is_under_main_of_another(analysis, scope, node):
                     yield node, scope
-
-
-def is_under_main_of_another(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
-    """Return whether `node` stands under `if __name__ == "__main__":` of a module that is only imported."""
-    if scope.parent is not None or scope.source is analysis.modules.entry:
-        return False
-    return any(is_main_guard(outer) for outer in scope.source.ancestors(node))
-
-
-def is_main_guard(node: ast.AST) -> bool:
-    """Return whether this is `if __name__ == "__main__":`."""
-    if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
-        return False
-    parts = [node.test.left, *node.test.comparators]
-    return any(isinstance(part, ast.Name) and part.id == "__name__" for part in parts)
 
 
 def _referred_to(analysis: Analysis, node: ast.AST, scope: Scope, methods: dict[str, list[Scope]]) -> Iterator[Scope]:

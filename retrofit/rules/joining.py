@@ -8,9 +8,10 @@ from retrofit.project import Project
 from retrofit.project.arguments import Parsing
 from retrofit.project.edits import Edit, insert_after, insert_before
 from retrofit.project.environ import assignments_to_environ
+from retrofit.project.main_guard import is_main_guard
+from retrofit.project.outputs import PRINT
 from retrofit.project.placement import after_home, block_of, first_statement
-from retrofit.project.reach import is_main_guard
-from retrofit.project.scopes import Scope
+from retrofit.project.scopes import FUNCTIONS, Scope
 from retrofit.project.source import Source
 from retrofit.project.values import LocalClass, LocalFunction
 
@@ -45,9 +46,36 @@ def _choosing_gpus(project: Project, source: Source, statement: ast.stmt) -> ast
             continue
         around = {setting, *source.ancestors(setting)}
         for later in block[block.index(statement) :]:
-            if later in around and not is_main_guard(later) and not _is_too_late(project, source, later):
+            if later not in around or is_main_guard(later) or _is_too_late(project, source, later):
+                continue
+            if not isinstance(later, (*FUNCTIONS, ast.ClassDef)):
                 return later
+            inner = _within(scope, around)
+            if later is scope.node and _does_nothing_before(project, scope, inner):
+                return inner
     return None
+
+
+def _within(function: Scope, around: set[ast.AST]) -> ast.stmt:
+    """Return the statement of a function's own block that is, or holds, another one."""
+    return next(statement for statement in function.node.body if statement in around)  # type: ignore[union-attr, misc]
+
+
+def _does_nothing_before(project: Project, function: Scope, statement: ast.stmt) -> bool:
+    """Return whether all training goes through a function, and nothing is made or written until a statement in it."""
+    if not all(any(frame.scope is function for frame in path.frames) for path in project.paths):
+        return False
+    homes = [model.home for model in project.models] + [loader.home for loader in project.loaders if loader.home]
+    made = [after_home(project.analysis, home, project.paths) for home in homes]
+    places = [place for place in made if place is not None and place[0] is function.source]
+    outputs = [output.call for output in project.outputs if output.kind != PRINT and _starts(output.scope, function)]
+    lines = [place[1].lineno for place in places if place[1] in function.node.body]  # type: ignore[union-attr, operator]
+    return min([*lines, *(call.lineno for call in outputs)], default=statement.lineno + 1) > statement.lineno
+
+
+def _starts(scope: Scope, function: Scope) -> bool:
+    """Return whether a scope is a function, or the script around it."""
+    return scope is function or (scope.parent is None and scope.source is function.source)
 
 
 def _is_too_late(project: Project, source: Source, statement: ast.stmt) -> bool:

@@ -9,11 +9,13 @@ from retrofit.project import Project
 from retrofit.project.calls import argument_for
 from retrofit.project.distributed.ranks import RANK
 from retrofit.project.guards import is_guarded
-from retrofit.project.reach import is_main_guard, reached_nodes
-from retrofit.project.scopes import Scope
+from retrofit.project.main_guard import is_main_guard
+from retrofit.project.reach import reached_nodes
+from retrofit.project.scopes import Scope, own_nodes
 
 from .finding import Finding, found
 from .joining import behind_setup
+from .same_random_stream import DRAWS
 
 CODE = "RF108"
 NAME = "split-differs-by-rank"
@@ -43,13 +45,27 @@ def find(project: Project) -> Iterator[Finding]:
         yield from _splits(project)  # weights come from the wrapper and orders from the sampler
         return
     for node, scope in reached_nodes(project.analysis):
-        is_seed = isinstance(node, ast.Call) and project.analysis.called(node, scope) & {"torch.manual_seed"}
-        if is_seed and not any(_is_condition(outer) for outer in scope.source.ancestors(node)):
+        if not isinstance(node, ast.Call) or "torch.manual_seed" not in project.analysis.called(node, scope):
+            continue
+        if any(_is_condition(outer) for outer in scope.source.ancestors(node)):
+            continue
+        if not _is_drawn(project, node, scope):
             return
     source, statement, edit = behind_setup(project, "rd.share_random_state()")
     yield Finding(
         CODE, source.place(statement), "no seed is set, so the processes differ from the start", HELP, (edit,)
     )
+
+
+def _is_drawn(project: Project, seed: ast.Call, scope: Scope) -> bool:
+    """Return whether the seed is a random number itself, or the time: `args.seed = random.randint(1, 10000)`."""
+    texts = {ast.unparse(argument) for argument in seed.args}
+    values: list[ast.expr] = list(seed.args)
+    for node in own_nodes(scope.node):
+        if isinstance(node, ast.Assign) and any(ast.unparse(target) in texts for target in node.targets):
+            values.append(node.value)
+    calls = (part for value in values for part in ast.walk(value) if isinstance(part, ast.Call))
+    return any(project.analysis.called(call, scope) & (DRAWS | {"time.time"}) for call in calls)
 
 
 def _is_condition(node: ast.AST) -> bool:
