@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from retrofit.project import Project
 from retrofit.project.analysis import Analysis
 from retrofit.project.calls import argument_for
-from retrofit.project.edits import surround
+from retrofit.project.edits import Edit, surround
 from retrofit.project.scopes import Scope
 
 from .finding import Finding, found
@@ -39,6 +39,7 @@ def find(project: Project) -> Iterator[Finding]:
     sizes = _batch_sizes(project)
     if not sizes or project.distribution.is_by_hand:  # there the batch size is that of one process
         return
+    yield from _skipped(project, sizes)
     for node, scope in project.in_batches:
         if not isinstance(node, ast.Call) or _name(node) not in SHAPED:
             continue
@@ -50,6 +51,29 @@ def find(project: Project) -> Iterator[Finding]:
                 edits = surround(scope.source, part, "rd.micro_batch(", ")")
                 message = f"{ast.unparse(part)} is taken for the size of the batch in hand"
                 yield found(CODE, scope.source, part, message, HELP, edits)
+
+
+def _skipped(project: Project, sizes: set[object]) -> Iterator[Finding]:
+    """Yield `if len(images) < batch_size: continue`: of the last batch one process may have less than another."""
+    loops = {path.loops[0][0] for path in project.paths}
+    for node, scope in project.in_batches:
+        if not isinstance(node, ast.If) or scope.source.parents[node] not in loops or not _compares(node.test):
+            continue
+        assert isinstance(node.test, ast.Compare)
+        for part in (node.test.left, *node.test.comparators):
+            is_size = isinstance(part, (ast.Name, ast.Attribute)) and _identity(project.analysis, part, scope) in sizes
+            if is_size and isinstance(node.body[-1], (ast.Continue, ast.Break)):
+                start, end = scope.source.span(part)
+                edits = [
+                    *surround(scope.source, node.test, "rd.on_any_rank(", ")"),
+                    Edit(scope.source, start, end, f"rd.micro_batch({scope.source.segment(part)})"),
+                ]
+                message = "processes may differ in which batch is a whole one"
+                yield found(CODE, scope.source, node.test, message, HELP, edits)
+
+
+def _compares(test: ast.expr) -> bool:
+    return isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], (ast.NotEq, ast.Lt, ast.Gt))
 
 
 def _batch_sizes(project: Project) -> set[object]:

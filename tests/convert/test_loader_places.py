@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from convert.conversion import conversion, converted
 
 HEAD = """\
@@ -32,6 +33,33 @@ def test_a_loader_of_which_only_the_iterator_is_kept(tmp_path: Path) -> None:
         "batches = iter(rd.distribute_loader(DataLoader(dataset, batch_size=4, sampler=Endless(dataset))))"
         in converted(tmp_path, script)
     )
+
+
+def test_all_processes_skip_the_same_batches(tmp_path: Path) -> None:
+    skipping = "    if x.size(0) != batch_size:\n        continue\n"
+    script = HEAD + (
+        "batch_size = 4\n"
+        "loader = DataLoader(dataset, batch_size, shuffle=True)\n"
+        "for (x,) in loader:\n" + skipping + STEP
+    )
+    assert "if rd.on_any_rank(x.size(0) != rd.micro_batch(batch_size)):" in converted(tmp_path, script)
+
+
+@pytest.mark.parametrize(
+    ("target", "counts"), [("pack_padded_sequence(x[:, 0].long(), [1, 1])[0]", True), ("x[:, 0].long()", False)]
+)
+def test_a_mean_over_sequences_of_several_lengths_is_one_over_all_processes(
+    target: str, counts: bool, tmp_path: Path
+) -> None:
+    script = HEAD + (
+        "from torch.nn.utils.rnn import pack_padded_sequence\n"
+        "criterion = torch.nn.CrossEntropyLoss()\n"
+        "loader = DataLoader(dataset, 4, shuffle=True)\n"
+        "for (x,) in loader:\n"
+        f"    targets = {target}\n" + STEP.replace("model(x).pow(2).mean()", "criterion(model(x), targets)")
+    )
+    wrapped = "criterion = rd.distribute_criterion(torch.nn.CrossEntropyLoss())"
+    assert (wrapped in converted(tmp_path, script)) is counts
 
 
 def test_a_layer_of_another_file_that_a_model_is_made_of_is_not_wrapped_too(tmp_path: Path) -> None:
