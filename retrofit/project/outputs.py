@@ -20,7 +20,7 @@ WRITERS = {
     "cv2.imwrite", "imageio.imwrite", "imageio.imsave", "imageio.mimsave", "skimage.io.imsave",
     "scipy.misc.imsave", "scipy.io.savemat", "joblib.dump", "dill.dump", "torchvision.io.write_png",
     "torchvision.io.write_jpeg", "logging.config.dictConfig", "logging.config.fileConfig", "torch.jit.save",
-    "torch.onnx.export", "soundfile.write", "torchaudio.save",
+    "torch.onnx.export", "soundfile.write", "torchaudio.save", "os.fsync",
 }  # fmt: skip
 # Functions that change folders and files.
 FILE_CHANGERS = {

@@ -54,6 +54,12 @@ def test_a_file_whose_mode_is_chosen(lines: list[str], opened: bool, tmp_path: P
     assert any("open(rd.path_on_main('log')" in line for line in found) is opened
 
 
+def test_a_file_that_only_one_process_has_is_synced_by_that_one(tmp_path: Path) -> None:
+    # The others' is the null device, which refuses it.
+    lines = converted(tmp_path, script("log = open('log', 'w')", "os.fsync(log.fileno())"))
+    assert lines[lines.index("os.fsync(log.fileno())") - 1] == "if rd.is_main_process():"
+
+
 def test_a_writer_of_the_project_is_made_once(tmp_path: Path) -> None:
     lines = ["class Board(SummaryWriter):", "    pass", "board = Board('log')"]
     assert "board = rd.on_main_process(Board, 'log')" in converted(tmp_path, script(*lines))
