@@ -13,6 +13,12 @@ from .training import training_paths
 from .values import LocalClass, LocalFunction
 
 
+# Python and torch call these of an object that they are given: print() those of what stands for sys.stdout.
+CALLED_FROM_OUTSIDE = (
+    "__init__", "__call__", "forward", "__getitem__", "__len__", "__iter__", "__enter__", "__exit__", "write", "flush",
+)  # fmt: skip
+
+
 def reached_scopes(analysis: Analysis) -> set[Scope]:
     """Return the modules, and the functions that are called or handed on in them and in what they reach.
 
@@ -68,7 +74,7 @@ def _referred_to(analysis: Analysis, node: ast.AST, scope: Scope, methods: dict[
             if isinstance(value, LocalFunction):
                 yield value.scope
             elif isinstance(value, LocalClass):
-                for method in ("__init__", "__call__", "forward", "__getitem__", "__len__", "__iter__"):
+                for method in CALLED_FROM_OUTSIDE:
                     found = analysis.classes.method(value.scope, method)
                     if found is not None:
                         yield found.scope

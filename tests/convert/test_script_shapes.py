@@ -60,6 +60,14 @@ def test_a_file_that_only_one_process_has_is_synced_by_that_one(tmp_path: Path) 
     assert lines[lines.index("os.fsync(log.fileno())") - 1] == "if rd.is_main_process():"
 
 
+def test_what_stands_for_the_console_is_reached(tmp_path: Path) -> None:
+    logger = ["class Log:", "    def __init__(self, path):", "        self.file = open(path, 'w')"]
+    logger += ["    def write(self, text):", "        self.file.write(text)"]
+    logger += ["    def flush(self):", "        os.fsync(self.file.fileno())", "sys.stdout = Log('log')"]
+    lines = converted(tmp_path, "import sys\n" + script(*logger))
+    assert lines[lines.index("os.fsync(self.file.fileno())") - 1] == "if rd.is_main_process():"
+
+
 def test_a_writer_of_the_project_is_made_once(tmp_path: Path) -> None:
     lines = ["class Board(SummaryWriter):", "    pass", "board = Board('log')"]
     assert "board = rd.on_main_process(Board, 'log')" in converted(tmp_path, script(*lines))
