@@ -12,7 +12,6 @@ from .scopes import FUNCTIONS, Scope, own_nodes
 from .training import training_paths
 from .values import LocalClass, LocalFunction
 
-
 # Python and torch call these of an object that they are given: print() those of what stands for sys.stdout.
 CALLED_FROM_OUTSIDE = (
     "__init__", "__call__", "forward", "__getitem__", "__len__", "__iter__", "__enter__", "__exit__", "write", "flush",
