@@ -97,7 +97,7 @@ class _ScaleGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, factor: float) -> torch.Tensor:
         ctx.factor = factor
-        return tensor.view_as(tensor)
+        return tensor.clone()  # of a view autograd would refuse what a script changes in place: loss *= 2
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:

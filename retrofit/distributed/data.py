@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 
 from .process_group import get_rank, get_world_size, is_distributed
-from .random_state import mix_seed, seeded
+from .random_state import drawn_apart, mix_seed, seeded
 
 MOST_INDICES = 50_000_000  # of an order that is held in memory as a whole
 
@@ -60,7 +60,7 @@ class ShardedSampler(Sampler):
     def __iter__(self) -> Iterator[int]:
         self.epoch, start = self._next_epoch, self._start
         self._next_epoch, self._start = self.epoch + 1, 0
-        if len(self.sampler) > MOST_INDICES and hasattr(self.sampler, "generator"):
+        if len(self.sampler) > MOST_INDICES:
             return self._share_of_long(start)
         order = self._order(self.epoch)[start:]
         num_used = self._num_used(len(order))
@@ -87,9 +87,12 @@ class ShardedSampler(Sampler):
 
     def _share_of_long(self, start: int) -> Iterator[int]:
         """Draw as it is needed from a sampler that never ends in practice: RandomSampler(num_samples=10**10)."""
-        sampler = copy.copy(self.sampler)
-        sampler.generator = torch.Generator().manual_seed(mix_seed(self.seed, self.epoch))
-        return islice(iter(sampler), start + self.rank, self._num_used(len(sampler)), self.world_size)
+        sampler, seed = copy.copy(self.sampler), mix_seed(self.seed, self.epoch)
+        if hasattr(sampler, "generator"):
+            sampler.generator = torch.Generator().manual_seed(seed)
+        else:  # one of the project's own, which draws from the common streams
+            sampler = drawn_apart(sampler, seed, self.batch_size * self.world_size)
+        return islice(iter(sampler), start + self.rank, self._num_used(len(self.sampler)), self.world_size)
 
     def _num_used(self, total: int) -> int:
         """Return how many of `total` samples, repeated ones included, give all ranks the same number of batches."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 import torch
 
 from .process_group import get_rank, is_distributed
+
+T = TypeVar("T")
 
 
 def seed_everything(seed: int) -> None:
@@ -75,6 +78,22 @@ def seeded(seed: int) -> Iterator[None]:
         yield
     finally:
         set_rng_state(before)
+
+
+def drawn_apart(values: Iterable[T], seed: int, number: int) -> Iterator[T]:
+    """Yield what `values` draws, `number` at a time, from streams that start at `seed` and nothing else draws from."""
+    before = get_rng_state()
+    seed_everything(seed)
+    drawing = iter(values)
+    while True:
+        part = list(islice(drawing, number))
+        own = get_rng_state()
+        set_rng_state(before)
+        if not part:
+            return
+        yield from part
+        before = get_rng_state()
+        set_rng_state(own)
 
 
 def _as_tuple(value: Any) -> Any:

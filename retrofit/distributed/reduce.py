@@ -95,6 +95,11 @@ def global_mean(local_sum: torch.Tensor, global_count: float) -> torch.Tensor:
     return local_sum * get_world_size() / max(global_count, 1.0)
 
 
+def on_any_rank(condition: Any) -> bool:
+    """Return whether a condition holds on any rank, so that all decide alike. Collective: every rank."""
+    return bool(condition) if not is_distributed() else reduce_sum([bool(condition)])[0] > 0
+
+
 def broadcast_object(value: T, source: int = 0) -> T:
     """Return rank `source`'s `value` on every rank: a decision is made once. Collective: every rank."""
     if not is_distributed():

@@ -11,9 +11,9 @@ from .analysis import Analysis
 from .calls import is_method
 from .distributed.sides import MAIN, UNCLEAR, side_of
 from .edits import Edit, EditConflict, add_condition, put_under
+from .main_guard import is_main_guard, is_under_main_of_another
 from .outputs import FOLDER, PRINT, SAVE, TRACK, WRITE, Output
 from .placement import block_of
-from .reach import is_main_guard, is_under_main_of_another
 from .scopes import FUNCTIONS, Scope, own_nodes
 from .source import Source
 from .values import LocalFunction

@@ -206,8 +206,10 @@ class _Trace:
         if any(binding.kind == "parameter" for binding in bindings):
             return self._of_parameter(name, owner)
         imported = [binding for binding in bindings if binding.kind == "import"]
-        if imported:
+        if imported and len(imported) == len(bindings):
             return self._of_import(imported[0], owner)
+        # The rest is of one that shadows the module it comes from: `import model`, then `model = model.Net()`.
+        bindings = [binding for binding in bindings if binding.kind != "import"]
         if not any(binding.kind in ("value", "enter") for binding in bindings):
             return set()
         return self._behind([(binding, owner) for binding in bindings]) or {Home(owner, name)}

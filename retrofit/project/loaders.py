@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .analysis import Analysis
+from .aside import is_aside
 from .calls import argument_for
 from .homes import Home, entry_homes, homes_of
 from .scopes import Scope
@@ -167,5 +168,6 @@ def _uses(analysis: Analysis, training_loops: set[LoopNode]) -> Iterator[Use]:
                 yield Use(node.iter, analysis.scope_at(source, node), EVALUATION)
             elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "next" and node.args:
                 loop = next((outer for outer in source.ancestors(node) if isinstance(outer, LOOPS)), None)
-                role = PEEK if loop is None else TRAIN if loop in training_loops else EVALUATION
+                is_training = loop in training_loops and not is_aside(source, node, loop)
+                role = PEEK if loop is None else TRAIN if is_training else EVALUATION
                 yield Use(node.args[0], analysis.scope_at(source, node), role, loop)

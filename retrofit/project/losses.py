@@ -98,3 +98,24 @@ def _assigned(name: str, scope: Scope) -> list[ast.expr]:
         elif binding.kind == "value" and binding.value is not None:
             found.append(binding.value)
     return found
+
+
+def terms_in(node: ast.expr) -> set[str]:
+    """Return the names that a sum is made of, with or without factors: `loss_a + 0.1 * loss_b`."""
+    if isinstance(node, ast.Name):
+        return {node.id}
+    if isinstance(node, ast.UnaryOp):
+        return terms_in(node.operand)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+        return terms_in(node.left) | terms_in(node.right)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Div)):
+        terms = [terms_in(part) for part in (node.left, node.right) if not isinstance(part, ast.Constant)]
+        return terms[0] if len(terms) == 1 else _of_one_factor(node)
+    return set()
+
+
+def _of_one_factor(node: ast.BinOp) -> set[str]:
+    """Return the terms of a factor, where the other one is an option: `args.weight * loss`, not `a * b`."""
+    factors = [node.left, node.right]
+    settings = [part for part in factors if isinstance(part, (ast.Attribute, ast.Subscript))]
+    return terms_in(next(part for part in factors if part not in settings)) if len(settings) == 1 else set()

@@ -46,7 +46,12 @@ def find_models(analysis: Analysis, paths: list[Path], optimizers: list[Optimize
             related = {home} | upstream(analysis, home)
             if related & optimized or (not optimized and home in switched):
                 models.setdefault(home, Model(home)).calls.append(call)
-    return [model for model in models.values() if not _is_part(analysis, model.home, set(models))]
+    whole = {kind: home for home, model in models.items() for kind in _kinds(analysis, model)}
+    return [
+        model
+        for model in models.values()
+        if not _is_part(analysis, model.home, set(models)) and not _runs_inside(model, whole)
+    ]
 
 
 def reachable_from_loops(
@@ -111,3 +116,17 @@ def _is_part(analysis: Analysis, home: Home, homes: set[Home]) -> bool:
     if not home.is_attribute or not is_module(analysis, Instance(home.scope)):
         return False
     return any(other is not home and other.scope is not home.scope for other in homes)
+
+
+def _kinds(analysis: Analysis, model: Model) -> Iterator[Scope]:
+    """Yield the classes of what a model's calls run."""
+    for call in model.calls:
+        for value in analysis.evaluate(call.call.func, call.scope) if not call.method else ():
+            if isinstance(value, Instance):
+                yield value.scope
+
+
+def _runs_inside(model: Model, whole: dict[Scope, Home]) -> bool:
+    """Return whether only the methods of another model call this one, which is a part of that: `self.decoder(x)`."""
+    owners = [whole.get(call.scope.parent) if call.scope.parent else None for call in model.calls]
+    return all(owner is not None and owner != model.home for owner in owners)

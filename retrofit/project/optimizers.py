@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .analysis import Analysis
 from .calls import argument_for
+from .reach import reached_nodes
 from .scopes import FUNCTIONS, Scope, own_nodes
 from .values import Display, External, Instance, LocalFunction, Result, Value
 
@@ -26,16 +27,14 @@ class Optimizer:
 
 
 def find_optimizers(analysis: Analysis) -> list[Optimizer]:
-    """Return the optimizers that the project makes from torch.optim, in source order."""
+    """Return the optimizers that the running code makes from torch.optim, in source order."""
     found = []
-    for source in analysis.modules.sources.values():
-        for node in source.nodes:
-            if isinstance(node, ast.Call):
-                scope = analysis.scope_at(source, node)
-                name = _optimizer_name(analysis, node, scope)
-                if name:
-                    given = argument_for(node, ["params"], "params")
-                    found.append(Optimizer(node, scope, name, given))
+    for node, scope in reached_nodes(analysis):
+        if isinstance(node, ast.Call):
+            name = _optimizer_name(analysis, node, scope)
+            if name:
+                given = argument_for(node, ["params"], "params")
+                found.append(Optimizer(node, scope, name, given))
     return found
 
 

@@ -11,7 +11,7 @@ from .analysis import Analysis
 from .calls import argument_for
 from .reach import reached_nodes
 from .scopes import Scope
-from .values import LocalFunction
+from .values import Display, LocalClass, LocalFunction
 
 # Functions that write, by their full name.
 WRITERS = {
@@ -21,7 +21,7 @@ WRITERS = {
     "scipy.misc.imsave", "scipy.io.savemat", "joblib.dump", "dill.dump", "torchvision.io.write_png",
     "torchvision.io.write_jpeg", "logging.config.dictConfig", "logging.config.fileConfig", "torch.jit.save",
     "torch.onnx.export", "soundfile.write", "torchaudio.save", "torchvision.io.write_video", "scipy.io.wavfile.write",
-    "librosa.output.write_wav",
+    "librosa.output.write_wav", "os.fsync",
 }  # fmt: skip
 # Functions that change folders and files.
 FILE_CHANGERS = {
@@ -84,9 +84,13 @@ def _output_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[Outp
         return
     names = analysis.called(node, scope)
     for name in sorted(names):
-        kind = _kind(name, node)
+        kind = _kind(analysis, name, node, scope)
         if kind:
             yield Output(kind, name, node, scope)
+            return
+    for value in analysis.evaluate(node.func, scope):
+        if isinstance(value, LocalClass) and analysis.classes.bases(value.scope) & TRACKERS:
+            yield Output(TRACKER, getattr(value.scope.node, "name", ""), node, scope)
             return
     if not isinstance(node.func, ast.Attribute):
         return
@@ -97,7 +101,7 @@ def _output_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[Outp
         yield Output(OPEN, "open", node, scope)
 
 
-def _kind(name: str, call: ast.Call) -> str:
+def _kind(analysis: Analysis, name: str, call: ast.Call, scope: Scope) -> str:
     if name == "torch.save":
         return SAVE
     if name.startswith("PIL.Image.") and name.endswith(".save"):
@@ -118,8 +122,8 @@ def _kind(name: str, call: ast.Call) -> str:
         return LOGGER
     if name == "print":
         return "" if any(keyword.arg == "file" for keyword in call.keywords) else PRINT
-    if name in ("open", "io.open", "codecs.open", "gzip.open", "h5py.File") and opens_for_writing(call):
-        return OPEN
+    if name in ("open", "io.open", "codecs.open", "gzip.open", "h5py.File"):
+        return OPEN if opens_for_writing(analysis, call, scope) else ""
     return OPEN if name in ("logging.FileHandler", "logging.handlers.RotatingFileHandler") else ""
 
 
@@ -131,8 +135,12 @@ def path_of(call: ast.Call) -> ast.expr | None:
     return named if named is not None else call.args[0] if call.args else None
 
 
-def opens_for_writing(call: ast.Call) -> bool:
-    return _is_mode_for_writing(argument_for(call, ["file", "mode"], "mode"))
+def opens_for_writing(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether this is `open(path, "w")`; a mode may also be one of several that write, in a variable."""
+    modes = analysis.evaluate(argument_for(call, ["file", "mode"], "mode"), scope)
+    return bool(modes) and all(
+        isinstance(mode, Display) and bool(WRITING_MODE.fullmatch(_text(mode.node))) for mode in modes
+    )
 
 
 def _saves_image(call: ast.Call) -> bool:
@@ -146,8 +154,8 @@ def _saves_image(call: ast.Call) -> bool:
 def opens_own_path(call: ast.Call) -> bool:
     """Return whether this is `path.open("w")`."""
     is_open = isinstance(call.func, ast.Attribute) and call.func.attr == "open"
-    return is_open and _is_mode_for_writing(argument_for(call, ["mode"], "mode"))
+    return is_open and bool(WRITING_MODE.fullmatch(_text(argument_for(call, ["mode"], "mode"))))
 
 
-def _is_mode_for_writing(mode: ast.expr | None) -> bool:
-    return isinstance(mode, ast.Constant) and isinstance(mode.value, str) and bool(WRITING_MODE.fullmatch(mode.value))
+def _text(node: ast.expr | None) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""

@@ -7,7 +7,7 @@ import ast
 from .analysis import Analysis
 from .edits import Edit, block_of, insert_after, insert_before
 from .homes import Home, assignments_to, first_alias
-from .reach import is_main_guard
+from .main_guard import is_main_guard
 from .scopes import FUNCTIONS, Scope
 from .source import Source
 from .training import Path

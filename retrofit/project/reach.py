@@ -7,9 +7,15 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from .analysis import Analysis
+from .main_guard import is_under_main_of_another
 from .scopes import FUNCTIONS, Scope, own_nodes
 from .training import training_paths
 from .values import LocalClass, LocalFunction
+
+# Python and torch call these of an object that they are given: print() those of what stands for sys.stdout.
+CALLED_FROM_OUTSIDE = (
+    "__init__", "__call__", "forward", "__getitem__", "__len__", "__iter__", "__enter__", "__exit__", "write", "flush",
+)  # fmt: skip
 
 
 def reached_scopes(analysis: Analysis) -> set[Scope]:
@@ -58,21 +64,6 @@ def _reached_nodes(analysis: Analysis) -> Iterator[tuple[ast.AST, Scope]]:
                     yield node, scope
 
 
-def is_under_main_of_another(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
-    """Return whether `node` stands under `if __name__ == "__main__":` of a module that is only imported."""
-    if scope.parent is not None or scope.source is analysis.modules.entry:
-        return False
-    return any(is_main_guard(outer) for outer in scope.source.ancestors(node))
-
-
-def is_main_guard(node: ast.AST) -> bool:
-    """Return whether this is `if __name__ == "__main__":`."""
-    if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
-        return False
-    parts = [node.test.left, *node.test.comparators]
-    return any(isinstance(part, ast.Name) and part.id == "__name__" for part in parts)
-
-
 def _referred_to(analysis: Analysis, node: ast.AST, scope: Scope, methods: dict[str, list[Scope]]) -> Iterator[Scope]:
     inner = analysis.scope_of_node.get(node)
     if inner is not None and isinstance(node, ast.ClassDef):
@@ -82,7 +73,7 @@ def _referred_to(analysis: Analysis, node: ast.AST, scope: Scope, methods: dict[
             if isinstance(value, LocalFunction):
                 yield value.scope
             elif isinstance(value, LocalClass):
-                for method in ("__init__", "__call__", "forward", "__getitem__", "__len__", "__iter__"):
+                for method in CALLED_FROM_OUTSIDE:
                     found = analysis.classes.method(value.scope, method)
                     if found is not None:
                         yield found.scope

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Union
 
 from .analysis import Analysis
 from .calls import CallSite, argument_for, default_of
+from .main_guard import is_under_main_of_another
 from .scopes import FUNCTIONS, Scope, parameters
 from .values import LocalFunction
 
@@ -51,16 +53,21 @@ def backward_calls(analysis: Analysis) -> Iterator[tuple[ast.Call, Scope]]:
                 yield node, scope
 
 
-def paths_to(analysis: Analysis, node: ast.AST, scope: Scope) -> list[Path]:
-    """Return the ways from a start of the program (a module, a function that nobody calls) to `node`."""
+def paths_to(analysis: Analysis, node: ast.AST, scope: Scope, anywhere: bool = False) -> list[Path]:
+    """Return the ways from a start of the program (a module, a function that nobody calls) to `node`.
+
+    What another script would do as the program is left out, unless `anywhere`.
+    """
     found: list[Path] = []
+    of_another = partial(is_under_main_of_another, analysis)
 
     def extend(frames: tuple[Frame, ...]) -> None:
         outermost = frames[-1].scope
         callers = analysis.callers(outermost.node) if isinstance(outermost.node, FUNCTIONS) else []
         further = [site for site in callers if not any(site.scope is frame.scope for frame in frames)]
         further = [site for site in further if not is_ruled_out(frames[-1], site)]
-        if not further and len(found) < MOST_PATHS:
+        last = frames[-1]
+        if not further and len(found) < MOST_PATHS and (anywhere or not of_another(last.scope, last.node)):
             found.append(Path(frames))
         for site in further:
             if len(found) < MOST_PATHS:
@@ -74,7 +81,11 @@ def training_paths(analysis: Analysis) -> list[Path]:
     """Return every way to every backward call that stands in a loop."""
 
     def compute() -> list[Path]:
-        paths = [path for call, scope in backward_calls(analysis) for path in paths_to(analysis, call, scope)]
+        calls = list(backward_calls(analysis))
+        for anywhere in (False, True):
+            paths = [path for call, scope in calls for path in paths_to(analysis, call, scope, anywhere)]
+            if any(path.loops for path in paths):
+                break
         return [path for path in paths if path.loops]
 
     return analysis.fact("training paths", compute)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from retrofit.project import Project
 from retrofit.project.analysis import Analysis
 from retrofit.project.calls import argument_for
-from retrofit.project.edits import surround
+from retrofit.project.edits import Edit, surround
 from retrofit.project.scopes import Scope
 
 from .finding import Finding, found
@@ -36,9 +36,10 @@ SHAPED = {"reshape", "view", "ones", "zeros", "randn", "rand", "arange", "full",
 
 
 def find(project: Project) -> Iterator[Finding]:
-    sizes = _batch_sizes(project)
+    sizes = batch_sizes(project)
     if not sizes or project.distribution.is_by_hand:  # there the batch size is that of one process
         return
+    yield from _skipped(project, sizes)
     for node, scope in project.in_batches:
         if not isinstance(node, ast.Call) or _name(node) not in SHAPED:
             continue
@@ -52,7 +53,35 @@ def find(project: Project) -> Iterator[Finding]:
                 yield found(CODE, scope.source, part, message, HELP, edits)
 
 
-def _batch_sizes(project: Project) -> set[object]:
+def _skipped(project: Project, sizes: set[object]) -> Iterator[Finding]:
+    for node, part, scope in incomplete_batches(project, sizes):
+        start, end = scope.source.span(part)
+        edits = [
+            *surround(scope.source, node.test, "rd.on_any_rank(", ")"),
+            Edit(scope.source, start, end, f"rd.micro_batch({scope.source.segment(part)})"),
+        ]
+        message = "processes may differ in which batch is a whole one"
+        yield found(CODE, scope.source, node.test, message, HELP, edits)
+
+
+def incomplete_batches(project: Project, sizes: set[object]) -> Iterator[tuple[ast.If, ast.expr, Scope]]:
+    """Yield `if len(images) < batch_size: continue`: of the last batch one process may have less than another."""
+    loops = {path.loops[0][0] for path in project.paths}
+    for node, scope in project.in_batches:
+        if not isinstance(node, ast.If) or scope.source.parents[node] not in loops or not _compares(node.test):
+            continue
+        assert isinstance(node.test, ast.Compare)
+        for part in (node.test.left, *node.test.comparators):
+            is_size = isinstance(part, (ast.Name, ast.Attribute)) and _identity(project.analysis, part, scope) in sizes
+            if is_size and isinstance(node.body[-1], (ast.Continue, ast.Break)):
+                yield node, part, scope
+
+
+def _compares(test: ast.expr) -> bool:
+    return isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], (ast.NotEq, ast.Lt, ast.Gt))
+
+
+def batch_sizes(project: Project) -> set[object]:
     """Return what the batch sizes of the training loaders are read from."""
     sizes: set[object] = set()
     for loader in project.loaders:

@@ -7,11 +7,11 @@ import ast
 from retrofit.project import Project
 from retrofit.project.edits import has_own_lines
 from retrofit.project.environ import assignments_to_environ
+from retrofit.project.main_guard import is_main_guard
 from retrofit.project.occurrences import loaded_names, stored_names
-from retrofit.project.outputs import FOLDER, OPEN, SAVE, TRACK, TRACKER, WRITE
-from retrofit.project.placement import block_of
-from retrofit.project.reach import is_main_guard
-from retrofit.project.scopes import Scope
+from retrofit.project.outputs import FOLDER, OPEN, PRINT, SAVE, TRACK, TRACKER, WRITE
+from retrofit.project.placement import after_home, block_of
+from retrofit.project.scopes import FUNCTIONS, Scope
 from retrofit.project.source import Source
 
 LASTING = {FOLDER, OPEN, SAVE, TRACK, TRACKER, WRITE}
@@ -19,16 +19,46 @@ MOST_CALLS = 4
 
 
 def choice_behind(project: Project, source: Source, statement: ast.stmt) -> ast.stmt | None:
-    """Return the statement in this block, from `statement` on, that sets which GPUs are visible."""
+    """Return the statement in this block, from `statement` on, that sets which GPUs are visible.
+
+    Also one in a function that all training goes through, if nothing comes before it there.
+    """
     block = block_of(source, statement)
     for setting, name, _, scope in assignments_to_environ(project.analysis):
         if name != "CUDA_VISIBLE_DEVICES" or scope.source is not source:
             continue
         around = {setting, *source.ancestors(setting)}
         for later in block[block.index(statement) :]:
-            if later in around and not is_main_guard(later):
+            if later not in around or is_main_guard(later):
+                continue
+            if not isinstance(later, (*FUNCTIONS, ast.ClassDef)):
                 return later
+            inner = _within(scope, around)
+            if later is scope.node and _does_nothing_before(project, scope, inner):
+                return inner
     return None
+
+
+def _within(function: Scope, around: set[ast.AST]) -> ast.stmt:
+    """Return the statement of a function's own block that is, or holds, another one."""
+    return next(statement for statement in function.node.body if statement in around)  # type: ignore[union-attr, misc]
+
+
+def _does_nothing_before(project: Project, function: Scope, statement: ast.stmt) -> bool:
+    """Return whether all training goes through a function, and nothing is made or written until a statement in it."""
+    if not all(any(frame.scope is function for frame in path.frames) for path in project.paths):
+        return False
+    homes = [model.home for model in project.models] + [loader.home for loader in project.loaders if loader.home]
+    made = [after_home(project.analysis, home, project.paths) for home in homes]
+    places = [place for place in made if place is not None and place[0] is function.source]
+    outputs = [output.call for output in project.outputs if output.kind != PRINT and _starts(output.scope, function)]
+    lines = [place[1].lineno for place in places if place[1] in function.node.body]  # type: ignore[union-attr, operator]
+    return min([*lines, *(call.lineno for call in outputs)], default=statement.lineno + 1) > statement.lineno
+
+
+def _starts(scope: Scope, function: Scope) -> bool:
+    """Return whether a scope is a function, or the script around it."""
+    return scope is function or (scope.parent is None and scope.source is function.source)
 
 
 def can_come_first(source: Source, statement: ast.stmt, choice: ast.stmt) -> bool:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from retrofit.project import Project
 from retrofit.project.arguments import Parsing
 from retrofit.project.edits import Edit, insert_after, insert_before
+from retrofit.project.main_guard import is_main_guard
 from retrofit.project.placement import after_home, block_of, first_statement
-from retrofit.project.reach import is_main_guard
 from retrofit.project.scopes import Scope
 from retrofit.project.source import Source
 from retrofit.project.values import LocalClass, LocalFunction
@@ -56,6 +56,8 @@ def _choosing_gpus(project: Project, source: Source, statement: ast.stmt) -> ast
 
 def _moves(project: Project, source: Source, statement: ast.stmt, choice: ast.stmt) -> bool:
     """Return whether a choice of GPUs moves up behind `statement`, because something in between needs the group."""
+    if choice not in block_of(source, statement):
+        return False
     needed = leaves_something(project, source, statement, choice) or _is_too_late(project, source, choice)
     return needed and can_come_first(source, statement, choice)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.distributed.shards import is_sharded
-from retrofit.project.edits import insert_after, surround
-from retrofit.project.loaders import EVALUATION, TRAIN
+from retrofit.project.edits import Edit, insert_after, surround
+from retrofit.project.homes import assignments_to
+from retrofit.project.loaders import EVALUATION, TRAIN, Loader
 from retrofit.project.placement import after_home
+from retrofit.project.scopes import Scope
+from retrofit.project.source import Source
 
 from .finding import Finding, found
 from .iterable_dataset import is_stream
@@ -35,8 +39,13 @@ def find(project: Project) -> Iterator[Finding]:
         use = uses[0]
         message = "every process trains on all samples"
         if loader.home is None:
-            edits = surround(use.scope.source, use.expression, "rd.distribute_loader(", ")")
+            edits = _around(use.scope.source, use.expression)
             yield found(CODE, use.scope.source, use.expression, message, HELP, edits)
+            continue
+        inside = list(_made_inside(project, loader))
+        if inside:
+            edits = [edit for maker, scope in inside for edit in _around(scope.source, maker)]
+            yield found(CODE, inside[0][1].source, inside[0][0], message, HELP, edits)
             continue
         place = after_home(project.analysis, loader.home, project.paths)
         if place is None:
@@ -49,3 +58,16 @@ def find(project: Project) -> Iterator[Finding]:
         if others:
             message += f"; {loader.home} is also read at {others[0].scope.source.place(others[0].expression)}"
         yield found(CODE, source, statement, message, HELP, [insert_after(source, statement, [line])])
+
+
+def _made_inside(project: Project, loader: Loader) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield the calls that make what a variable holds something else of: `batches = iter(DataLoader(...))`."""
+    assert loader.home is not None
+    for assignment in assignments_to(project.analysis, loader.home):
+        if isinstance(assignment.value, ast.Call) and assignment.value not in loader.makers:
+            given = {part for argument in assignment.value.args for part in ast.walk(argument)}
+            yield from ((maker, assignment.scope) for maker in loader.makers if maker in given)
+
+
+def _around(source: Source, loader: ast.expr) -> list[Edit]:
+    return surround(source, loader, "rd.distribute_loader(", ")")

@@ -6,10 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.calls import argument_for
 from retrofit.project.edits import Edit, surround
 from retrofit.project.losses import MEAN, Term, loss_expressions, term_of
 from retrofit.project.measurements import is_collected, name_in, spread
 from retrofit.project.scopes import Scope
+from retrofit.project.values import Item, Member, Result
 
 from .finding import Finding, found
 
@@ -23,6 +25,7 @@ HELP = (
     "rd.distribute_criterion(nn.CrossEntropyLoss(...)); for a mean of your own, divide the sum by the number of all "
     "processes: count, = rd.reduce_sum([valid]); loss = rd.global_mean(loss_sum, count)"
 )
+PACKING = "torch.nn.utils.rnn.pack_padded_sequence"
 COUNTING = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"}
 BAD = """\
 criterion = nn.CrossEntropyLoss(ignore_index=255)
@@ -47,7 +50,7 @@ def find(project: Project) -> Iterator[Finding]:
                     continue
                 seen.add(node)
                 term = term_of(project.analysis, node, scope)
-                if term is not None and _counts(term):
+                if term is not None and (_counts(term) or _is_packed(project, term)):
                     message = "the mean is over the elements that this process counts"
                     yield found(CODE, scope.source, node, message, HELP, _edits(term))
                 elif _is_masked_mean(project, node, scope):
@@ -59,6 +62,19 @@ def _counts(term: Term) -> bool:
     given = [term.option(name) for name in ("ignore_index", "weight")]
     given = [option for option in given if not (isinstance(option, ast.Constant) and option.value is None)]
     return term.reduction == MEAN and term.name in COUNTING and any(option is not None for option in given)
+
+
+def _is_packed(project: Project, term: Term) -> bool:
+    """Return whether the targets are those of sequences without their padding, whose lengths differ by sample."""
+    target = argument_for(term.call, ["input", "target"], "target")
+    values = list(project.analysis.evaluate(target, term.scope))
+    while values:
+        value = values.pop()
+        if isinstance(value, (Item, Member)):
+            values.append(value.base)
+        elif isinstance(value, Result) and value.maker == PACKING:
+            return term.reduction == MEAN and term.name in COUNTING
+    return False
 
 
 def _edits(term: Term) -> list[Edit]:

@@ -12,11 +12,11 @@ from retrofit.project.edits import surround
 from retrofit.project.guards import is_guarded
 from retrofit.project.losses import is_of_all
 from retrofit.project.measurements import Measurement, is_collected, spread, users
-from retrofit.project.occurrences import stored_names
+from retrofit.project.readings import readings
 from retrofit.project.scopes import Scope, own_nodes
-from retrofit.project.skips import loss_names, skips
+from retrofit.project.skips import skips
 from retrofit.project.summed import is_summed
-from retrofit.project.training import LOOPS, Frame, Path
+from retrofit.project.training import Path
 
 from .finding import Finding, found
 
@@ -36,7 +36,6 @@ for images, labels in loader:
     loss.backward()
     total += rd.reduce_loss(loss).item()
 """
-
 
 COLLECT = "total, count = rd.reduce_sum([total, count]), on every process, before it decides"
 
@@ -84,7 +83,7 @@ def _shown(project: Project) -> Iterator[Finding]:
         assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
         if is_summed(project.analysis, call, frame.scope) or is_of_all(project.analysis, project.distribution, path):
             continue
-        for node in (*_readings(loss_names(call), frame), *_deciding(path)):
+        for node in (*readings(project.analysis, call.func.value, frame), *_deciding(path)):
             source = frame.scope.source
             if node in seen or is_guarded(source, node) or "get_world_size" in source.segment(source.statement(node)):
                 continue  # shown by one process on purpose, or a share that is added up
@@ -106,25 +105,3 @@ def _deciding(path: Path) -> Iterator[ast.Name]:
     """Yield the loss in `if loss == 0: continue`: a step that one process leaves out, the others wait for."""
     for skip in skips(path):
         yield from skip.losses
-
-
-def _readings(names: set[str], frame: Frame) -> Iterator[ast.Name]:
-    """Yield the names in `loss.item()` that stand in a loop around the backward call, or in one within it."""
-    for node in own_nodes(frame.scope.node):
-        if not isinstance(node, ast.Call) or node.args or not isinstance(node.func, ast.Attribute):
-            continue
-        value = node.func.value
-        if node.func.attr != "item" or not isinstance(value, ast.Name) or value.id not in names:
-            continue
-        if _is_of_training(value, frame):
-            yield value
-
-
-def _is_of_training(name: ast.Name, frame: Frame) -> bool:
-    """Return whether a loss is that of the training: not one that another loop, an evaluation, computes itself."""
-    for outer in frame.scope.source.ancestors(name):
-        if outer in frame.loops:
-            return True
-        if isinstance(outer, LOOPS) and name.id in stored_names([outer]):
-            return False
-    return False

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.environ import assignments_to_environ
-from retrofit.project.reach import is_main_guard
+from retrofit.project.main_guard import is_main_guard
 from retrofit.project.scopes import Scope
 
 from .finding import Finding, found

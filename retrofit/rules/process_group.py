@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from retrofit.project import Project
 from retrofit.project.arguments import Parsing
 from retrofit.project.edits import Edit, insert_after, insert_before, surround
+from retrofit.project.main_guard import is_main_guard
 from retrofit.project.placement import block_of
-from retrofit.project.reach import is_main_guard
 from retrofit.project.scopes import Scope
 from retrofit.project.source import Source
 

@@ -9,7 +9,8 @@ from retrofit.project import Project
 from retrofit.project.calls import argument_for
 from retrofit.project.distributed.ranks import RANK
 from retrofit.project.guards import is_guarded
-from retrofit.project.reach import is_main_guard, reached_nodes
+from retrofit.project.main_guard import is_main_guard
+from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope
 from retrofit.project.seeds import drawn_unseeded, is_drawn
 

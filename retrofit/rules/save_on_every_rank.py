@@ -88,7 +88,7 @@ def _is_open_file(analysis: Analysis, value: Value) -> bool:
     if not isinstance(value, Result):
         return False
     name = name_of(value)
-    if name in ("open", "io.open", "codecs.open", "gzip.open") and opens_for_writing(value.call):
+    if name in ("open", "io.open", "codecs.open", "gzip.open") and opens_for_writing(analysis, value.call, value.scope):
         return True
     if name.endswith(".open") and opens_own_path(value.call):
         return True

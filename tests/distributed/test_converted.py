@@ -11,7 +11,7 @@ from itertools import islice
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, Sampler, TensorDataset
 
 import retrofit.distributed as rd
 from retrofit.distributed import arguments, process_group
@@ -221,6 +221,31 @@ def test_an_endless_sampler_is_drawn_from_as_needed():
     first, second = (list(islice(iter(share), 100)) for share in shares)
     assert first != second and set(first) | set(second) <= set(range(50))
     assert list(islice(iter(rd.ShardedSampler(sampler, 4, seed=1, rank=0, world_size=2)), 100)) == first
+
+
+class EndlessSampler(Sampler):
+    """One permutation behind the other, from the common stream."""
+
+    def __iter__(self):
+        while True:
+            yield from torch.randperm(10).tolist()
+
+    def __len__(self):
+        return 2**31
+
+
+def test_an_endless_sampler_of_the_project_keeps_its_order_whatever_else_draws():
+    def draw(rank, between):
+        share = iter(rd.ShardedSampler(EndlessSampler(), 2, seed=1, rank=rank, world_size=2))
+        return [(next(share), torch.rand(between))[0] for _ in range(25)]
+
+    state = torch.get_rng_state()
+    first, second = draw(0, between=1), draw(1, between=3)
+    for start in range(0, 25, 5):  # a permutation of 10 is shared out by two
+        assert sorted(first[start : start + 5] + second[start : start + 5]) == list(range(10))
+    torch.set_rng_state(state)
+    list(islice(iter(rd.ShardedSampler(EndlessSampler(), 2, seed=1, rank=0, world_size=2)), 25))
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_one_of_several_processes_needs_the_group(monkeypatch):

@@ -14,6 +14,7 @@ from retrofit.distributed import (
     get_rank,
     get_world_size,
     global_mean,
+    on_any_rank,
     raise_together,
     reduce_dict,
     reduce_mean,
@@ -31,6 +32,7 @@ def test_outside_a_group_everything_is_the_identity():
     assert reduce_mean(tensor) is tensor and reduce_tensor_sum(tensor) is tensor
     result = reduce_dict(values)
     assert result == values and result is not values
+    assert on_any_rank(1 > 0) is True and on_any_rank(0) is False
     assert broadcast_object("x") == "x" and gather_objects("x") == ["x"]
     raise_together(None)
     with pytest.raises(KeyError):
@@ -45,6 +47,7 @@ def sums():
         reduce_sum([rank, 0.5]),
         reduce_tensor_sum(counts).tolist(),
         reduce_mean(floats).tolist(),
+        [on_any_rank(rank == 1), on_any_rank(rank == 3)],
     )
     assert counts.tolist() == [LARGE, rank] and floats.tolist() == [1.0, rank], "the inputs must stay"
     return result
@@ -52,7 +55,7 @@ def sums():
 
 def test_sums_and_means(ranks):
     for result in ranks(3).run(sums):
-        assert result == ([3.0, 1.5], [3 * LARGE, 3], [1.0, 1.0])
+        assert result == ([3.0, 1.5], [3 * LARGE, 3], [1.0, 1.0], [True, False])
 
 
 def reduced_dict(average):

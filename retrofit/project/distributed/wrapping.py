@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..analysis import SELF_METHODS, Analysis
 from ..calls import argument_for, default_of, is_method, returns_of
-from ..reach import is_main_guard
+from ..main_guard import is_main_guard
 from ..scopes import FUNCTIONS, Binding, Scope, parameters
 from ..values import Instance, LocalFunction
 from .distribution import DDP, Distribution, Site

@@ -1,0 +1,89 @@
+"""Which loader is shared out, and where, when no variable simply holds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion, converted
+
+HEAD = """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+dataset = TensorDataset(torch.randn(16, 3))
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+STEP = """\
+    optimizer.zero_grad()
+    model(x).pow(2).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_loader_of_which_only_the_iterator_is_kept(tmp_path: Path) -> None:
+    script = HEAD + (
+        "batches = iter(DataLoader(dataset, batch_size=4, sampler=Endless(dataset)))\n"
+        "for step in range(9):\n"
+        "    (x,) = next(batches)\n" + STEP
+    )
+    assert (
+        "batches = iter(rd.distribute_loader(DataLoader(dataset, batch_size=4, sampler=Endless(dataset))))"
+        in converted(tmp_path, script)
+    )
+
+
+def test_all_processes_skip_the_same_batches(tmp_path: Path) -> None:
+    skipping = "    if x.size(0) != batch_size:\n        continue\n"
+    script = HEAD + (
+        "batch_size = 4\n"
+        "loader = DataLoader(dataset, batch_size, shuffle=True)\n"
+        "for (x,) in loader:\n" + skipping + STEP
+    )
+    assert "if rd.on_any_rank(x.size(0) != rd.micro_batch(batch_size)):" in converted(tmp_path, script)
+
+
+@pytest.mark.parametrize(
+    ("target", "counts"), [("pack_padded_sequence(x[:, 0].long(), [1, 1])[0]", True), ("x[:, 0].long()", False)]
+)
+def test_a_mean_over_sequences_of_several_lengths_is_one_over_all_processes(
+    target: str, counts: bool, tmp_path: Path
+) -> None:
+    script = HEAD + (
+        "from torch.nn.utils.rnn import pack_padded_sequence\n"
+        "criterion = torch.nn.CrossEntropyLoss()\n"
+        "loader = DataLoader(dataset, 4, shuffle=True)\n"
+        "for (x,) in loader:\n"
+        f"    targets = {target}\n" + STEP.replace("model(x).pow(2).mean()", "criterion(model(x), targets)")
+    )
+    wrapped = "criterion = rd.distribute_criterion(torch.nn.CrossEntropyLoss())"
+    assert (wrapped in converted(tmp_path, script)) is counts
+
+
+def test_a_layer_of_another_file_that_a_model_is_made_of_is_not_wrapped_too(tmp_path: Path) -> None:
+    parts = """\
+from torch import nn
+
+decoder = nn.Sequential(nn.Linear(3, 3))
+
+
+class Whole(nn.Module):
+    def __init__(self, decoder):
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(self, x):
+        return self.decoder(x)
+"""
+    script = HEAD.replace("import torch\n", "import parts\nimport torch\n").replace(
+        "torch.nn.Linear(3, 1)", "parts.Whole(parts.decoder)"
+    )
+    script = script.replace("model.parameters()", "model.decoder.parameters()")
+    script += "loader = DataLoader(dataset, 4, shuffle=True)\nfor (x,) in loader:\n" + STEP
+    result = conversion(tmp_path, script, parts=parts)
+    assert not result.refusals
+    (file,) = result.files
+    assert file.path.name == "train.py"
+    assert "\nmodel = rd.distribute_model(model)\n" in file.text

@@ -1,0 +1,112 @@
+"""Scripts whose parts stand in unusual places: names that shadow modules, choices of GPUs, files of other scripts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion, converted
+
+HEAD = """\
+import os
+import random
+import time
+
+import torch
+from tensorboardX import SummaryWriter
+from torch.utils.data import DataLoader, TensorDataset
+
+SEED
+dataset = TensorDataset(torch.randn(16, 3))
+"""
+REST = """\
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(dataset, 4, shuffle=True)
+for (x,) in loader:
+    optimizer.zero_grad()
+    model(x).pow(2).mean().backward()
+    optimizer.step()
+"""
+MODEL = "model = torch.nn.Linear(3, 1)\n"
+SEED = "torch.manual_seed(0)"
+NET = "import torch\n\n\nclass Net(torch.nn.Linear):\n    pass\n"
+
+
+def script(*lines: str, seed: str = SEED, model: str = MODEL) -> str:
+    return HEAD.replace("SEED", seed) + "".join(f"{line}\n" for line in lines) + model + REST
+
+
+def test_a_model_called_as_the_module_that_it_comes_from(tmp_path: Path) -> None:
+    lines = converted(tmp_path, "import model\n" + script(model="model = model.Net(3, 1)\n"), model=NET)
+    assert "model = rd.distribute_model(model)" in lines
+
+
+@pytest.mark.parametrize(
+    ("lines", "opened"),
+    [
+        (["mode = 'a' if os.path.exists('log') else 'w'", "log = open('log', mode)"], True),
+        (["mode = 'r' if os.path.exists('log') else 'w'", "log = open('log', mode)"], False),
+        (["log = open('log', input())"], False),
+    ],
+)
+def test_a_file_whose_mode_is_chosen(lines: list[str], opened: bool, tmp_path: Path) -> None:
+    found = converted(tmp_path, script(*lines))
+    assert any("open(rd.path_on_main('log')" in line for line in found) is opened
+
+
+def test_a_file_that_only_one_process_has_is_synced_by_that_one(tmp_path: Path) -> None:
+    # The others' is the null device, which refuses it.
+    lines = converted(tmp_path, script("log = open('log', 'w')", "os.fsync(log.fileno())"))
+    assert lines[lines.index("os.fsync(log.fileno())") - 1] == "if rd.is_main_process():"
+
+
+def test_what_stands_for_the_console_is_reached(tmp_path: Path) -> None:
+    logger = ["class Log:", "    def __init__(self, path):", "        self.file = open(path, 'w')"]
+    logger += ["    def write(self, text):", "        self.file.write(text)"]
+    logger += ["    def flush(self):", "        os.fsync(self.file.fileno())", "sys.stdout = Log('log')"]
+    lines = converted(tmp_path, "import sys\n" + script(*logger))
+    assert lines[lines.index("os.fsync(self.file.fileno())") - 1] == "if rd.is_main_process():"
+
+
+def test_a_writer_of_the_project_is_made_once(tmp_path: Path) -> None:
+    lines = ["class Board(SummaryWriter):", "    pass", "board = Board('log')"]
+    assert "board = rd.on_main_process(Board, 'log')" in converted(tmp_path, script(*lines))
+
+
+@pytest.mark.parametrize(
+    ("seed", "shared"),
+    [
+        ("torch.manual_seed(0)", False),
+        ("seed = random.randint(1, 10000)\ntorch.manual_seed(seed)", True),
+        ("torch.manual_seed(int(time.time()))", True),
+        ("seed = int(os.environ['SEED'])\ntorch.manual_seed(seed)", False),
+    ],
+)
+def test_a_seed_that_is_drawn_is_no_common_one(seed: str, shared: bool, tmp_path: Path) -> None:
+    assert ("rd.share_random_state()" in converted(tmp_path, script(seed=seed))) is shared
+
+
+def in_function(*lines: str) -> str:
+    """Return a script that does everything in `main`, behind `lines`."""
+    body = "".join(f"    {line}\n" for line in (*lines, *(MODEL + REST).splitlines()))
+    return HEAD.replace("SEED", SEED) + f"\n\ndef main():\n{body}\n\nif __name__ == '__main__':\n    main()\n"
+
+
+def test_the_group_is_joined_behind_the_choice_of_gpus_in_a_function(tmp_path: Path) -> None:
+    lines = converted(tmp_path, in_function("os.environ['CUDA_VISIBLE_DEVICES'] = '0,1'"))
+    position = lines.index("rd.setup_distributed()")
+    assert lines[position - 1] == "os.environ['CUDA_VISIBLE_DEVICES'] = rd.visible_gpus('0,1')"
+
+
+def test_the_group_is_joined_before_what_is_written_in_front_of_the_choice_of_gpus(tmp_path: Path) -> None:
+    choice = "os.environ['CUDA_VISIBLE_DEVICES'] = '0,1'"
+    lines = converted(tmp_path, in_function("os.makedirs('log')", choice))
+    assert lines.index("rd.setup_distributed()") < lines.index("if rd.is_main_process():")
+
+
+def test_the_training_of_another_script_is_left_alone(tmp_path: Path) -> None:
+    start = script("from other import double").replace("model(x)", "double(model(x))")
+    other = "def double(x):\n    return 2 * x\n\n\n" + in_function()
+    result = conversion(tmp_path, start, other=other)
+    assert not result.refusals
+    assert [file.path.name for file in result.files] == ["train.py"]
