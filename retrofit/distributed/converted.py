@@ -47,6 +47,8 @@ def distribute_model(model: nn.Module) -> nn.Module:
     """
     choice = os.environ.get(BATCHNORM_TWIN) or "sync"
     _require_group("distribute_model")
+    if isinstance(model, DDPWrapper):
+        return model
     if choice not in ("sync", "local"):
         raise ValueError(f"{BATCHNORM_TWIN}={choice!r} is not valid; use one of: sync, local, or unset it")
     wrapped = wrap_model(convert_sync_batchnorm(model) if choice == "sync" else model)

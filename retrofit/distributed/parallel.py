@@ -93,13 +93,18 @@ class DDPWrapper(DistributedDataParallel):
 def wrap_model(model: nn.Module, strategy: str = "ddp", **options: Any) -> nn.Module:
     """Return `model` ready to train under `strategy`; outside a process group, `model` itself.
 
-    Move it to its device first. A model without trainable parameters needs no wrapper and comes back as it is.
+    Move it to its device first. A model without trainable parameters needs no wrapper and comes back as it is, as
+    does one that is wrapped already.
     `options` go to the strategy's wrapper; `--find_unused_parameters` sets the one of that name.
     Collective: every rank. Raises ValueError for an unknown strategy.
     """
     if strategy not in STRATEGIES:
         raise ValueError(f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}")
-    if not is_distributed() or not any(parameter.requires_grad for parameter in model.parameters()):
+    if (
+        not is_distributed()
+        or isinstance(model, DistributedDataParallel)
+        or not any(parameter.requires_grad for parameter in model.parameters())
+    ):
         return model
     if get_option("find_unused_parameters"):
         options.setdefault("find_unused_parameters", True)

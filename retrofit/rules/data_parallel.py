@@ -41,6 +41,7 @@ def find(project: Project) -> Iterator[Finding]:
             yield found(CODE, scope.source, node, "DataParallel is for one process that drives all GPUs", HELP, edits)
     if not wrapped:
         return
+    yield from _first_children(project)
     homes = {home for model in project.models for home in ({model.home} | upstream(analysis, model.home))}
     for node, scope in reached_nodes(analysis):
         if not isinstance(node, ast.Attribute) or node.attr != "module" or _is_guarded(scope.source, node):
@@ -50,6 +51,19 @@ def find(project: Project) -> Iterator[Finding]:
             _, end = scope.source.span(node)
             edits = [Edit(scope.source, inner_end, end, "")]
             yield found(CODE, scope.source, node, "without DataParallel there is no .module", HELP, edits)
+
+
+def _first_children(project: Project) -> Iterator[Finding]:
+    """Yield `next(model.children())`, which is the model itself only as long as it is wrapped."""
+    for node, scope in reached_nodes(project.analysis):
+        if not isinstance(node, ast.Call) or not node.args or not isinstance(node.args[0], ast.Call):
+            continue
+        taken = node.args[0].func
+        if "next" not in project.analysis.called(node, scope) or not isinstance(taken, ast.Attribute):
+            continue
+        if taken.attr == "children" and project.analysis.named(taken.value, scope) & NAMES:
+            refusal = "next(model.children()) depends on DataParallel; write model.module"
+            yield found(CODE, scope.source, node, "without DataParallel this is another module", HELP, refusal=refusal)
 
 
 def _without(source: Source, call: ast.Call) -> Edit:

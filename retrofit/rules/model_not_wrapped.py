@@ -50,7 +50,24 @@ def find(project: Project) -> Iterator[Finding]:
             refusal = f"{model.home} is trained through {', '.join(sorted(methods))} and not by calling it"
             yield found(CODE, source, statement, message, HELP, refusal=refusal)
             continue
+        for later in _made_anew(project, model, statement):
+            edits.append(insert_after(source, later, [line]))
         yield found(CODE, source, statement, message, HELP, edits)
+
+
+def _made_anew(project: Project, model: Model, first: ast.stmt) -> Iterator[ast.stmt]:
+    """Yield the places behind which another training begins, of a model that was made anew after the first one."""
+    seen = {first}
+    training = {frame.scope.source.statement(frame.node) for path in project.paths for frame in path.frames}
+    for path in project.paths:
+        place = after_home(project.analysis, model.home, [path])
+        if place is None or place[1] in seen or place[1] in training:
+            continue
+        given = [a.statement for a in assignments_to(project.analysis, model.home) if a.value is not None]
+        inside = set(ast.walk(place[1]))
+        if any(statement in inside and statement not in training for statement in given):
+            seen.add(place[1])
+            yield place[1]
 
 
 def _is_made_elsewhere(project: Project, model: Model, place: ast.stmt) -> bool:

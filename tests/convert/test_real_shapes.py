@@ -181,3 +181,19 @@ def test_a_choice_of_gpus_in_a_function_comes_before_its_loader(tmp_path: Path) 
         "rd.setup_distributed()"
     )
     assert lines.index("rd.setup_distributed()") < lines.index("loader = rd.distribute_loader(loader)")
+
+
+def test_a_model_that_is_made_anew_for_a_second_training_is_wrapped_again(tmp_path: Path) -> None:
+    again = "{}optimizer = optim.SGD(model.parameters(), lr=args.lr)\n" + TRAIN
+    wrapping = "model = rd.distribute_model(model)"
+    lines = converted(tmp_path, HEAD + MAKE + TRAIN + again.format("model = nn.Linear(3, 1)\n"))
+    first, second = (number for number, line in enumerate(lines) if line == wrapping)
+    assert lines[second - 1] == "model = nn.Linear(3, 1)" and first < lines.index("for epoch in range(2):") < second
+    assert converted(tmp_path, HEAD + MAKE + TRAIN + again.format("")).count(wrapping) == 1
+
+
+def test_the_first_child_of_data_parallel_is_the_users_to_change(tmp_path: Path) -> None:
+    make = MAKE.replace("optimizer =", "model = nn.DataParallel(model)\noptimizer =")
+    (reason,) = refusals(tmp_path, HEAD + make + TRAIN + "print(next(model.children()).weight)\n")
+    assert "write model.module" in reason
+    assert "print(model.weight)" in converted(tmp_path, HEAD + make + TRAIN + "print(model.module.weight)\n")

@@ -176,9 +176,10 @@ def wrap_frozen():
     assert wrap_model(model) is model
     wrapped = wrap_model(new_model(), find_unused_parameters=True)
     assert isinstance(wrapped, DDPWrapper) and wrapped.find_unused_parameters
+    assert wrap_model(wrapped) is wrapped
 
 
-def test_a_model_without_trainable_parameters_needs_no_wrapper(ranks):
+def test_a_model_without_trainable_parameters_or_wrapped_already_needs_no_wrapper(ranks):
     ranks(2).run(wrap_frozen)
 
 
