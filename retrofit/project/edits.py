@@ -99,6 +99,23 @@ def put_under(source: Source, statements: Sequence[ast.stmt], header: str) -> li
     return edits
 
 
+def leave_else(source: Source, statement: ast.If) -> list[Edit]:
+    """Leave of an `if` what stands under its else, at the indentation of the `if`. Each must have lines of its own."""
+    start, first = source.span(statement)[0], source.span(statement.orelse[0])[0]
+    place, inner = _line_start(source, start), _line_start(source, first)
+    while not source.text[_line_start(source, inner - 1) :].lstrip().startswith("else"):
+        inner = _line_start(source, inner - 1)  # a comment stands in front of the first statement
+    width = len(indentation(source, statement.orelse[0])) - len(indentation(source, statement))
+    edits = [Edit(source, place, inner, "")]
+    last = source.span(statement.orelse[-1])[1]
+    inside_strings = _lines_inside_strings(source, source.line_of(first), source.line_of(last))
+    for line in range(source.line_of(inner), source.line_of(last) + 1):
+        offset = source.line_starts[line - 1]
+        if line not in inside_strings and not source.text[offset : offset + width].strip(" \t"):
+            edits.append(Edit(source, offset, offset + width, ""))
+    return edits
+
+
 def add_condition(source: Source, statement: ast.If | ast.While, condition: str) -> list[Edit]:
     """Put `condition and` in front of a test."""
     if isinstance(statement.test, (ast.BoolOp, ast.IfExp, ast.Lambda, ast.NamedExpr)) and not _is_and(statement.test):

@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.edits import Edit, delete_statement, has_own_lines, replace
+from retrofit.project.edits import Edit, delete_statement, has_own_lines, leave_else, replace
 from retrofit.project.homes import homes_of, upstream
+from retrofit.project.outputs import PRINT
 from retrofit.project.placement import block_of
 from retrofit.project.reach import reached_nodes
 from retrofit.project.source import Source
@@ -37,7 +38,7 @@ def find(project: Project) -> Iterator[Finding]:
     for node, scope in reached_nodes(analysis):
         if isinstance(node, ast.Call) and node.args and analysis.called(node, scope) & NAMES:
             wrapped = True
-            edits = [_without(scope.source, node)]
+            edits = _without(project, scope.source, node)
             yield found(CODE, scope.source, node, "DataParallel is for one process that drives all GPUs", HELP, edits)
     if not wrapped:
         return
@@ -66,7 +67,7 @@ def _first_children(project: Project) -> Iterator[Finding]:
             yield found(CODE, scope.source, node, "without DataParallel this is another module", HELP, refusal=refusal)
 
 
-def _without(source: Source, call: ast.Call) -> Edit:
+def _without(project: Project, source: Source, call: ast.Call) -> list[Edit]:
     """Return an edit that leaves what is wrapped; a statement that then says `x = x` goes, and an `if` around it."""
     statement = source.statement(call)
     inner = source.segment(call.args[0])
@@ -75,9 +76,22 @@ def _without(source: Source, call: ast.Call) -> Edit:
         and statement.value is call
         and [source.segment(target) for target in statement.targets] == [inner]
     )
-    if says_x_is_x:
-        return _remove(source, statement)
-    return replace(source, call, inner)
+    if not says_x_is_x:
+        return [replace(source, call, inner)]
+    parent = source.parents[statement]
+    if isinstance(parent, ast.If) and parent.body == [statement] and _is_plain_else(project, source, parent):
+        return leave_else(source, parent)
+    return [_remove(source, statement)]
+
+
+def _is_plain_else(project: Project, source: Source, node: ast.If) -> bool:
+    """Return whether what is done without DataParallel can take the place of an `if`: nothing in it is changed."""
+    if not node.orelse or _is_elif(source, node) or _is_elif(source, node.orelse[0]):
+        return False
+    if not all(has_own_lines(source, statement) for statement in node.orelse):
+        return False
+    inside = {part for statement in node.orelse for part in ast.walk(statement)}
+    return not any(output.call in inside and output.kind != PRINT for output in project.outputs)
 
 
 def _remove(source: Source, statement: ast.stmt) -> Edit:

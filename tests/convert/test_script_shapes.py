@@ -60,6 +60,22 @@ def test_a_file_that_only_one_process_has_is_synced_by_that_one(tmp_path: Path) 
     assert lines[lines.index("os.fsync(log.fileno())") - 1] == "if rd.is_main_process():"
 
 
+def test_what_is_done_without_data_parallel_is_done_always(tmp_path: Path) -> None:
+    wrap = ["if torch.cuda.device_count() > 1:", "    model = torch.nn.DataParallel(model)", "else:"]
+    wrap += [
+        "    # the first",
+        "    names = []",
+        "    # a comment",
+        "    for name in ['a', 'b']:",
+        "        names.append(name)",
+        "",
+    ]
+    start = HEAD.replace("SEED", SEED) + MODEL + "".join(f"{line}\n" for line in wrap) + REST
+    (file,) = conversion(tmp_path, start).files
+    assert "\n# the first\nnames = []\n# a comment\nfor name in ['a', 'b']:\n    names.append(name)\n" in file.text
+    assert "DataParallel" not in file.text and "else" not in file.text
+
+
 def test_what_stands_for_the_console_is_reached(tmp_path: Path) -> None:
     logger = ["class Log:", "    def __init__(self, path):", "        self.file = open(path, 'w')"]
     logger += ["    def write(self, text):", "        self.file.write(text)"]
