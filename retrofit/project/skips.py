@@ -10,6 +10,8 @@ from .occurrences import loaded_names, stored_names
 from .scopes import Scope
 from .training import LOOPS, Path
 
+COUNTING = {"range", "trange", "count"}
+
 
 @dataclass(frozen=True)
 class Skip:
@@ -60,12 +62,19 @@ def _is_read(node: ast.AST, losses: set[str]) -> bool:
 
 def _batch_names(loop: ast.For, scope: Scope) -> set[str]:
     """Return the names of what a loop draws, without the number of the batch."""
+    if _calls(loop.iter, COUNTING):  # each batch is fetched by next()
+        fetching = [node for node in _statements(loop) if isinstance(node, ast.Assign) and _calls(node.value, {"next"})]
+        return stored_names(fetching)
     drawn = [loop.iter]
     if isinstance(loop.iter, ast.Name):
         drawn += [b.value for b in scope.bindings.get(loop.iter.id, []) if b.value is not None]
     is_counted = any(isinstance(part, ast.Name) and part.id == "enumerate" for node in drawn for part in ast.walk(node))
     target = loop.target.elts[1:] if is_counted and isinstance(loop.target, ast.Tuple) else [loop.target]
     return stored_names(target)
+
+
+def _calls(node: ast.expr, names: set[str]) -> bool:
+    return any(isinstance(part, ast.Call) and getattr(part.func, "id", "") in names for part in ast.walk(node))
 
 
 def _statements(loop: ast.For) -> Iterator[ast.stmt]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 
-from retrofit.convert.plan import plan_conversion
-from retrofit.project import read_project
+from convert.conversion import conversion, converted
 
 HEAD = """\
 import argparse
@@ -38,19 +36,8 @@ for epoch in range(2):
 """
 
 
-def converted(folder: Path, script: str) -> list[str]:
-    """Return the lines of a converted script."""
-    (folder / "train.py").write_text(script)
-    conversion = plan_conversion(read_project(folder / "train.py"))
-    assert not conversion.refusals
-    (file,) = conversion.files
-    ast.parse(file.text)
-    return [line.strip() for line in file.text.splitlines()]
-
-
 def refusals(folder: Path, script: str) -> list[str]:
-    (folder / "train.py").write_text(script)
-    return [finding.refusal for finding in plan_conversion(read_project(folder / "train.py")).refusals]
+    return [finding.refusal for finding in conversion(folder, script).refusals]
 
 
 def test_a_rate_of_the_settings_is_scaled_wherever_it_is_set(tmp_path: Path) -> None:
@@ -197,3 +184,12 @@ def test_the_first_child_of_data_parallel_is_the_users_to_change(tmp_path: Path)
     (reason,) = refusals(tmp_path, HEAD + make + TRAIN + "print(next(model.children()).weight)\n")
     assert "write model.module" in reason
     assert "print(model.weight)" in converted(tmp_path, HEAD + make + TRAIN + "print(model.module.weight)\n")
+
+
+def test_a_step_every_few_batches_is_no_skipped_step(tmp_path: Path) -> None:
+    drawing = "batches = iter(loader)\nfor i in range(8):\n    try:\n        (x,) = next(batches)\n"
+    drawing += "    except StopIteration:\n        batches = iter(loader)\n        (x,) = next(batches)\n"
+    step = "        optimizer.zero_grad()\n        model(x).pow(2).mean().backward()\n        optimizer.step()\n"
+    assert "if (i + 1) % 2 == 0:" in converted(tmp_path, HEAD + MAKE + drawing + "    if (i + 1) % 2 == 0:\n" + step)
+    (reason,) = refusals(tmp_path, HEAD + MAKE + drawing + "    if x.sum() > 0:\n" + step)
+    assert "decides whether a step is made" in reason
