@@ -61,7 +61,9 @@ def _rates(project: Project) -> Iterator[tuple[Source, ast.expr, Scope]]:
 
 def _is_scaled(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether a rate follows the batch of all processes already."""
-    return "scaled_lr" in scope.source.segment(node) or bool(project.analysis.named(node, scope) & SCALING)
+    calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
+    is_called = any(project.analysis.called(call, scope) & SCALING for call in calls)
+    return is_called or bool(project.analysis.named(node, scope) & SCALING)
 
 
 def _groups(project: Project, node: ast.expr | None, scope: Scope) -> Iterator[tuple[Source, ast.expr, Scope]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 
 from ..occurrences import loaded_names, occurrences, stored_names
-from ..outputs import PRINT, Output
+from ..outputs import PRINT, PROGRESS_BARS, Output
 from ..scopes import Scope, own_nodes
 from ..values import Instance, LocalFunction
-from .loop import BARS, Loop, NotShareable, calls_in, root_name
+from .loop import Loop, NotShareable, calls_in, root_name
 from .meters import LIST, METER, SUM, Accumulator, Meter, meter_of
 
 SHOWING = {
@@ -191,7 +191,7 @@ class Body:
         root = root_name(call.func.value)
         bindings = self.scope.bindings.get(root, []) if root else []
         made = [binding.value for binding in bindings if isinstance(binding.value, ast.Call)]
-        return bool(made) and all(self.analysis.called(value, self.scope) & BARS for value in made)
+        return bool(made) and all(self.analysis.called(value, self.scope) & PROGRESS_BARS for value in made)
 
 
 def _added_to(statement: ast.stmt) -> ast.expr | None:

@@ -10,10 +10,9 @@ from ..analysis import Analysis
 from ..homes import Home, homes_of, upstream
 from ..loaders import is_loader, loaders_in
 from ..optimizers import is_module
+from ..outputs import PROGRESS_BARS
 from ..scopes import Scope
 from ..source import Source
-
-BARS = {"tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.autonotebook.tqdm", "tqdm.trange"}
 
 
 class NotShareable(Exception):
@@ -50,7 +49,7 @@ class Loop:
             node = node.args[0]
         if isinstance(node, ast.Name):
             made = [binding.value for binding in self.scope.bindings.get(node.id, []) if binding.value is not None]
-            if len(made) == 1 and self.is_called(made[0], BARS):
+            if len(made) == 1 and self.is_called(made[0], PROGRESS_BARS):
                 node = made[0]
         found = loaders_in(self.analysis, node, self.scope)
         is_one = len(found) == 1 and any(
