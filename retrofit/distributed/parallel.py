@@ -27,6 +27,7 @@ class DDPWrapper(DistributedDataParallel):
     `module.` prefix and `model.num_classes` keeps working. Without gradients (evaluation) a call goes straight to the
     module, so ranks may make different numbers of calls; `broadcast_buffers` first. Running layers in training
     by any way other than `model(...)` raises RuntimeError, because their gradients would not be synchronised.
+    Parameters may be frozen and thawed at any time (`requires_grad`), by every rank alike: the next forward sees it.
 
     Collective: every rank, to construct it and for every forward and backward with gradients. Keyword arguments are
     those of DistributedDataParallel; on CUDA `device_ids` defaults to the current device.
@@ -38,14 +39,34 @@ class DDPWrapper(DistributedDataParallel):
     def __init__(self, module: nn.Module, **ddp_options: Any) -> None:
         if torch.cuda.is_available() and next(module.parameters()).is_cuda:
             ddp_options.setdefault("device_ids", [torch.cuda.current_device()])
+        self._synchronise(module, ddp_options)
+        _guard_layers(unwrap_model(module), entered_by_compile=hasattr(module, "_orig_mod"))
+
+    def _synchronise(self, module: nn.Module, ddp_options: dict[str, Any]) -> None:
+        """Let DDP watch the parameters that can be trained now: it takes note of them once, when it is constructed."""
+        self.__dict__["_is_built"] = False
         super().__init__(module, **ddp_options)
         del self.__dict__["dim"]  # of no use with one device per process, and it would hide the model's own `dim`
-        _guard_layers(unwrap_model(module), entered_by_compile=hasattr(module, "_orig_mod"))
         self.__dict__["_is_built"] = True
+        self.__dict__["_ddp_options"] = ddp_options
+        self.__dict__["_watched"] = _trainable(module)
+
+    def _follow_freezing(self) -> None:
+        """Synchronise what was thawed, and wait no longer for what was frozen, since the last forward."""
+        kept = {name: self.__dict__[name] for name in _MODULE_STATE if name in self.__dict__}
+        kept["require_backward_grad_sync"] = self.require_backward_grad_sync
+        self._synchronise(self.module, self.__dict__["_ddp_options"])
+        self.__dict__.update(kept)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return self.module(*inputs, **kwargs)
+        trainable = _trainable(self.module)
+        if not any(trainable):  # a frozen discriminator: there is nothing to synchronise
+            with _running_forward():
+                return self.module(*inputs, **kwargs)
+        if trainable != self.__dict__["_watched"]:
+            self._follow_freezing()
         with _running_forward(), _naming_unused(self.module):
             return super().forward(*inputs, **kwargs)
 
@@ -61,6 +82,18 @@ class DDPWrapper(DistributedDataParallel):
             if "module" not in self.__dict__.get("_modules", {}):
                 raise
             return getattr(unwrap_model(self), name)
+
+    def __getitem__(self, index: Any) -> Any:
+        return unwrap_model(self)[index]  # type: ignore[index]
+
+    def __len__(self) -> int:
+        return len(unwrap_model(self))  # type: ignore[arg-type]
+
+    def __bool__(self) -> bool:
+        return True  # as a module without a length is
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(unwrap_model(self))  # type: ignore[call-overload]
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not self.__dict__.get("_is_built") or name in self.__dict__ or hasattr(type(self), name):
@@ -112,6 +145,13 @@ def wrap_model(model: nn.Module, strategy: str = "ddp", **options: Any) -> nn.Mo
 
 
 STRATEGIES = {"ddp": DDPWrapper}
+
+# What a module keeps of its own: its mode and its hooks, which a new construction would forget.
+_MODULE_STATE = tuple(name for name in nn.Module().__dict__ if name not in ("_parameters", "_buffers", "_modules"))
+
+
+def _trainable(module: nn.Module) -> list[bool]:
+    return [parameter.requires_grad for parameter in module.parameters()]
 
 
 @contextmanager

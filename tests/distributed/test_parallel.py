@@ -235,6 +235,57 @@ def test_accumulation_communicates_once_and_equals_the_large_batch(ranks):
             torch.testing.assert_close(actual[name], gradient, rtol=0, atol=1e-6, msg=name)
 
 
+FROZEN = {  # what of `0.weight, 0.bias, 2.weight, 2.bias` is frozen in each step
+    "after wrapping": ["", "0", "0", "0"],
+    "thawed later": ["0", "0", "", ""],
+    "in turns": ["0", "2", "0", "2"],
+    "as a whole, for a generator's turn": ["", "02", "", "02"],
+}
+
+
+def weights_after(frozen_by_step):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    freeze(model, frozen_by_step[0])
+    calls = []
+    model = wrap_model(model)
+    model.register_forward_hook(lambda *_: calls.append(1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for frozen in [frozen_by_step[0], *frozen_by_step]:
+        freeze(model, frozen)
+        optimizer.zero_grad()
+        model(data().requires_grad_()).square().mean().backward()
+        optimizer.step()
+    assert len(calls) == 1 + len(frozen_by_step)
+    weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    assert same_on_all_ranks(weights)
+    return weights
+
+
+def freeze(model, frozen):
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name[0] not in frozen)
+
+
+@pytest.mark.parametrize("frozen", FROZEN.values(), ids=FROZEN)
+def test_parameters_may_be_frozen_and_thawed_after_wrapping(ranks, frozen):
+    expected = weights_after(frozen)
+    for actual in ranks(2).run(weights_after, frozen):
+        for name, weight in expected.items():
+            torch.testing.assert_close(actual[name], weight, rtol=0, atol=1e-6, msg=name)
+
+
+def as_a_sequence():
+    layers = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+    model = DDPWrapper(layers)
+    assert model[0] is layers[0] and len(model) == 2 and list(model) == list(layers) and model[:1][0] is layers[0]
+    assert DDPWrapper(nn.Linear(3, 4)), "a module without a length is true"
+
+
+def test_layers_of_a_wrapped_sequential_are_reached_by_number(ranks):
+    ranks(2).run(as_a_sequence)
+
+
 # ---- bypassing forward
 
 
