@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.homes import homes_of
+from retrofit.project.pairs import pair_of
 from retrofit.project.scopes import Scope, own_nodes
 
 from .finding import Finding, found
@@ -27,37 +28,28 @@ for images, labels in loader:
     loss = criterion(z, labels)
     loss.backward()
 """
+NUMBERS = {"torch.arange", "torch.linspace", "torch.range"}
 PLAIN_GATHERS = {"torch.distributed.all_gather", "torch.distributed.all_gather_into_tensor"}
-PRODUCTS = {"torch.matmul", "torch.mm", "torch.cdist"}
 
 
 def find(project: Project) -> Iterator[Finding]:
     seen = set()
     for node, scope in project.in_batches:
-        pair = _pair(project, node, scope)
+        pair = pair_of(project.analysis, node, scope)
         if pair is None or node in seen:
             continue
         seen.add(node)
-        left, right = (ast.unparse(part) for part in pair)
-        is_same = left == right and not _is_parameter(project, pair[0], scope)
-        if not is_same and not all(_is_embedded(project, part, scope) for part in pair):
+        parts = (pair.left, pair.right)
+        left, right = (ast.unparse(part) for part in parts)
+        is_same = left == right and not pair.is_broadcast and not _is_parameter(project, pair.left, scope)
+        if not is_same and not all(_is_embedded(project, part, scope) for part in parts):
             continue
-        if not any(_is_gathered(project, part, scope) for part in pair):
+        if pair.is_broadcast and any(_is_of_numbers(project, part, scope) for part in parts):
+            continue
+        if not any(_is_gathered(project, part, scope) for part in parts):
             other = "itself" if left == right else right
             refusal = f"{left} is compared with {other} over the batch: in-batch negatives change with the batch"
             yield found(CODE, scope.source, node, "the loss couples the samples of a batch", HELP, refusal=refusal)
-
-
-def _pair(project: Project, node: ast.AST, scope: Scope) -> tuple[ast.expr, ast.expr] | None:
-    """Return what stands on both sides of a product with a transposed matrix."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-        left, right = node.left, _untransposed(node.right)
-    elif isinstance(node, ast.Call) and len(node.args) == 2 and project.analysis.called(node, scope) & PRODUCTS:
-        is_distance = project.analysis.called(node, scope) & {"torch.cdist"}
-        left, right = node.args[0], node.args[1] if is_distance else _untransposed(node.args[1])
-    else:
-        return None
-    return (left, right) if right is not None else None
 
 
 def _is_parameter(project: Project, node: ast.expr, scope: Scope) -> bool:
@@ -81,6 +73,11 @@ def _is_embedded(project: Project, node: ast.expr, scope: Scope) -> bool:
     return any(part in calls for part, _ in parts) and any(loop in loops for loop in drawn)
 
 
+def _is_of_numbers(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether this counts positions: `torch.arange(len(z))`."""
+    return bool(project.analysis.named(node, scope) & NUMBERS)
+
+
 def _is_gathered(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether what is compared comes from all processes, with the gradients of this one's own part at least."""
     for expression, where in project.ranks.behind(node, scope):
@@ -100,11 +97,3 @@ def _drops_gradients(project: Project, call: ast.Call, scope: Scope) -> bool:
         if names & PLAIN_GATHERS and not function.scope.entries:
             return True
     return False
-
-
-def _untransposed(node: ast.expr) -> ast.expr | None:
-    if isinstance(node, ast.Attribute) and node.attr in ("T", "mT"):
-        return node.value
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("t", "transpose"):
-        return node.func.value
-    return None
