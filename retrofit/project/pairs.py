@@ -86,7 +86,7 @@ def _lifted(node: ast.expr) -> tuple[ast.expr, int] | None:
     node = _plain(node)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "unsqueeze":
         dims = [part.value for part in node.args if isinstance(part, ast.Constant)]
-        return (node.func.value, dims[0]) if dims in ([0], [1]) else None
+        return (node.func.value, int(dims == [1])) if dims in ([0], [1]) else None
     if isinstance(node, ast.Subscript):
         index = list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
         new = [position for position, part in enumerate(index) if isinstance(part, ast.Constant) and part.value is None]
