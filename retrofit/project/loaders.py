@@ -7,28 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .analysis import Analysis
-from .aside import is_aside
 from .calls import argument_for
+from .draws import EVALUATION, TRAIN, Use, drawn_by_next
 from .homes import Home, entry_homes, homes_of
 from .scopes import Scope
-from .training import LOOPS, LoopNode, Path, calls_without_training, phase_of
+from .training import LoopNode, Path, calls_without_training, phase_of
 from .values import Display, Instance, LocalFunction, Result, Value
 
 RUNTIME = "retrofit.distributed"
 SHARDED = {f"{RUNTIME}.distribute_loader", f"{RUNTIME}.shard_loader", f"{RUNTIME}.shard_eval_loader"}
 LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
-TRAIN, EVALUATION = "train", "evaluation"
-PEEK = "peek"  # a single batch, outside any loop
-
-
-@dataclass(frozen=True)
-class Use:
-    """One place that draws batches: the expression that is iterated, and whether that trains."""
-
-    expression: ast.expr
-    scope: Scope
-    role: str
-    loop: LoopNode | None = None
 
 
 @dataclass(frozen=True)
@@ -167,7 +155,4 @@ def _uses(analysis: Analysis, training_loops: set[LoopNode]) -> Iterator[Use]:
             elif isinstance(node, ast.comprehension):
                 yield Use(node.iter, analysis.scope_at(source, node), EVALUATION)
             elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "next" and node.args:
-                loop = next((outer for outer in source.ancestors(node) if isinstance(outer, LOOPS)), None)
-                is_training = loop in training_loops and not is_aside(source, node, loop)
-                role = PEEK if loop is None else TRAIN if is_training else EVALUATION
-                yield Use(node.args[0], analysis.scope_at(source, node), role, loop)
+                yield from drawn_by_next(analysis, node, training_loops)

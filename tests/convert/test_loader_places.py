@@ -87,3 +87,81 @@ class Whole(nn.Module):
     (file,) = result.files
     assert file.path.name == "train.py"
     assert "\nmodel = rd.distribute_model(model)\n" in file.text
+
+
+PREFETCHER = """\
+class Prefetcher:
+    def __init__(self, loader):
+        self.loader = loader
+        self.reset()
+
+    def preload(self):
+        try:
+            self.batch = next(self.batches)
+        except StopIteration:
+            self.batch = None
+
+    def next(self):
+        batch = self.batch
+        self.preload()
+        return batch
+
+    def reset(self):
+        self.batches = iter(self.loader)
+        self.preload()
+
+
+def losses(source):
+    source.reset()
+    found, batch = [], source.next()
+    while batch is not None:
+        found.append(model(batch[0]).pow(2).mean().item())
+        batch = source.next()
+    return found
+
+
+"""
+
+
+def test_a_class_that_draws_ahead_for_training_and_for_evaluation(tmp_path: Path) -> None:
+    script = HEAD + PREFETCHER + (
+        "train_loader = DataLoader(dataset, batch_size=4, shuffle=True)\n"
+        "test_loader = DataLoader(dataset, batch_size=4)\n"
+        "train_source, test_source = Prefetcher(train_loader), Prefetcher(test_loader)\n"
+        "for epoch in range(2):\n"
+        "    train_source.reset()\n"
+        "    batch = train_source.next()\n"
+        "    while batch is not None:\n"
+        "        (x,) = batch\n" + STEP.replace("    ", "        ") + "        batch = train_source.next()\n"
+        "    with torch.no_grad():\n"
+        "        print(losses(test_source))\n"
+    )  # fmt: skip
+    text = converted(tmp_path, script)
+    assert "train_loader = rd.distribute_loader(train_loader)" in text
+    assert sum("distribute_loader" in line for line in text) == 1
+
+
+def test_a_trainer_whose_method_draws_the_next_batch(tmp_path: Path) -> None:
+    script = HEAD + (
+        "class Trainer:\n"
+        "    def __init__(self, train_loader, test_loader):\n"
+        "        self.train_loader, self.test_loader = train_loader, test_loader\n"
+        "        self.batches = iter(train_loader)\n\n"
+        "    def next_batch(self):\n"
+        "        try:\n"
+        "            return next(self.batches)\n"
+        "        except StopIteration:\n"
+        "            self.batches = iter(self.train_loader)\n"
+        "            return next(self.batches)\n\n"
+        "    def run(self):\n"
+        "        for step in range(9):\n"
+        "            self.step()\n\n"
+        "    def step(self):\n"
+        "        (x,) = self.next_batch()\n" + STEP.replace("    ", "        ") + "\n"
+        "train_loader = DataLoader(dataset, batch_size=4, shuffle=True)\n"
+        "test_loader = DataLoader(dataset, batch_size=4)\n"
+        "Trainer(train_loader, test_loader).run()\n"
+    )
+    text = converted(tmp_path, script)
+    assert "train_loader = rd.distribute_loader(train_loader)" in text
+    assert sum("distribute_loader" in line for line in text) == 1
