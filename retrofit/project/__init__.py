@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .analysis import Analysis
 from .arguments import Parsing, find_parsings
+from .batch_sizes import BatchSizes
 from .distributed.distribution import Distribution, find_distribution, leads_to_collective
 from .distributed.ranks import Ranks
 from .distributed.wrapping import Wrapping
@@ -88,8 +89,12 @@ class Project:
         return find_evaluations(self.analysis, self.loaders, homes, self.outputs)
 
     @cached_property
+    def batch_sizes(self) -> BatchSizes:
+        return BatchSizes(self.analysis, self.loaders)
+
+    @cached_property
     def totals(self) -> list[Totals]:
-        return find_totals(self.analysis, self.paths, self.loaders)
+        return find_totals(self.analysis, self.paths, self.loaders, self.batch_sizes)
 
     @cached_property
     def wrapping(self) -> Wrapping:

@@ -50,7 +50,9 @@ def find_models(analysis: Analysis, paths: list[Path], optimizers: list[Optimize
     return [
         model
         for model in models.values()
-        if not _is_part(analysis, model.home, set(models)) and not _runs_inside(model, whole)
+        if not _is_part(analysis, model.home, set(models))
+        and not _runs_inside(model, whole)
+        and not upstream(analysis, model.home) & set(models)  # another name for one of them: `net = model.eval()`
     ]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .analysis import Analysis
+from .batch_sizes import BatchSizes
 from .evaluation import METER, SUM, Accumulator
 from .evaluation.afterwards import Afterwards
 from .evaluation.loop import Loop, NotShareable
@@ -25,16 +26,18 @@ MOST_STEPS = 20
 class Totals:
     """A training loop and what it adds up, of the share of one process.
 
-    A loop that evaluates as well, on all samples, has the expression of its loader in `loader`.
+    A loop that evaluates as well, on all samples, has the expression of its loader in `loader`. `sizes` are where the
+    batch size stands for the samples of the batch in hand: `total += batch_size`.
     """
 
     loop: ast.For
     scope: Scope
     accumulators: tuple[Accumulator, ...]
     loader: ast.expr | None = None
+    sizes: tuple[ast.expr, ...] = ()
 
 
-def find_totals(analysis: Analysis, paths: list[Path], loaders: list[Loader]) -> list[Totals]:
+def find_totals(analysis: Analysis, paths: list[Path], loaders: list[Loader], batch_sizes: BatchSizes) -> list[Totals]:
     """Return the loops over training batches with their totals."""
     uses = {use.loop: use.scope for loader in loaders for use in loader.uses if use.role == TRAIN}
     phases = {loop for path in paths for loop in phase_of(path)}
@@ -47,8 +50,12 @@ def find_totals(analysis: Analysis, paths: list[Path], loaders: list[Loader]) ->
         drawn = Loop(analysis, loop, frame.scope, frozenset()).loader()
         is_both = loop in phases or frame.scope.node in silent
         if not is_both or drawn is not None:
-            accumulators = tuple(_Reader(analysis, loop, frame.scope).totals())
-            found[loop] = Totals(loop, frame.scope, accumulators, drawn[1] if is_both and drawn else None)
+            reader = _Reader(analysis, loop, frame.scope, batch_sizes)
+            accumulators = tuple(reader.totals())
+            whole = drawn[1] if is_both and drawn else None
+            sizes = tuple(reader.sizes(accumulators))
+            if whole is None or not sizes:  # of the whole set a batch is another size than of a share
+                found[loop] = Totals(loop, frame.scope, accumulators, whole, sizes)
     return [totals for totals in found.values() if totals.accumulators]
 
 
@@ -59,8 +66,8 @@ def _called(analysis: Analysis, call: ast.Call) -> Iterator[LocalFunction]:
 
 
 class _Reader:
-    def __init__(self, analysis: Analysis, loop: ast.For, scope: Scope) -> None:
-        self.analysis, self.loop, self.scope = analysis, loop, scope
+    def __init__(self, analysis: Analysis, loop: ast.For, scope: Scope, batch_sizes: BatchSizes) -> None:
+        self.analysis, self.loop, self.scope, self.batch_sizes = analysis, loop, scope, batch_sizes
         self.afterwards = Afterwards(Loop(analysis, loop, scope, frozenset()), set())
 
     def totals(self) -> Iterator[Accumulator]:
@@ -71,6 +78,17 @@ class _Reader:
                     is_new = text not in seen or seen[text] == accumulator
                     seen[text] = accumulator if is_new else None
         return (a for a in seen.values() if a is not None and self._is_whole(a))
+
+    def sizes(self, accumulators: tuple[Accumulator, ...]) -> Iterator[ast.expr]:
+        """Yield the batch sizes in what is added to these sums."""
+        sums = {ast.unparse(accumulator.target) for accumulator in accumulators if accumulator.kind == SUM}
+        for node in ast.walk(self.loop):
+            if isinstance(node, ast.AugAssign) and ast.unparse(node.target) in sums:
+                yield from (
+                    part
+                    for part in ast.walk(node.value)
+                    if isinstance(part, ast.expr) and (part, self.scope) in self.batch_sizes
+                )
 
     def _changed(self, node: ast.Assign | ast.AugAssign | ast.Expr) -> Iterator[tuple[str, Accumulator | None]]:
         """Yield what a statement changes, with how it accumulates; None where it does something else with it."""
@@ -109,6 +127,8 @@ class _Reader:
             if isinstance(node.op, ast.Mult):
                 return left + right
             return left - right if isinstance(node.op, (ast.Div, ast.FloorDiv)) else max(left, right)
+        if (node, self.scope) in self.batch_sizes:
+            return 1
         if isinstance(node, ast.Name):
             values = [value for value in self._assigned(node.id)]
             return self._degree(values[0], below) if len(values) == 1 else 0

@@ -6,8 +6,6 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.analysis import Analysis
-from retrofit.project.calls import argument_for
 from retrofit.project.edits import Edit, surround
 from retrofit.project.scopes import Scope
 
@@ -36,15 +34,14 @@ SHAPED = {"reshape", "view", "ones", "zeros", "randn", "rand", "arange", "full",
 
 
 def find(project: Project) -> Iterator[Finding]:
-    sizes = batch_sizes(project)
-    if not sizes or project.distribution.is_by_hand:  # there the batch size is that of one process
+    if project.distribution.is_by_hand:  # there the batch size is that of one process
         return
-    yield from _skipped(project, sizes)
+    yield from _skipped(project)
     for node, scope in project.in_batches:
         if not isinstance(node, ast.Call) or _name(node) not in SHAPED:
             continue
         for part in [inner for argument in node.args for inner in ast.walk(argument)]:
-            if isinstance(part, (ast.Name, ast.Attribute)) and _identity(project.analysis, part, scope) in sizes:
+            if (part, scope) in project.batch_sizes:
                 outer = scope.source.parents[part]
                 if isinstance(outer, ast.Call) and _name(outer) == "micro_batch":
                     continue
@@ -53,8 +50,8 @@ def find(project: Project) -> Iterator[Finding]:
                 yield found(CODE, scope.source, part, message, HELP, edits)
 
 
-def _skipped(project: Project, sizes: set[object]) -> Iterator[Finding]:
-    for node, part, scope in incomplete_batches(project, sizes):
+def _skipped(project: Project) -> Iterator[Finding]:
+    for node, part, scope in incomplete_batches(project):
         start, end = scope.source.span(part)
         edits = [
             *surround(scope.source, node.test, "rd.on_any_rank(", ")"),
@@ -64,7 +61,7 @@ def _skipped(project: Project, sizes: set[object]) -> Iterator[Finding]:
         yield found(CODE, scope.source, node.test, message, HELP, edits)
 
 
-def incomplete_batches(project: Project, sizes: set[object]) -> Iterator[tuple[ast.If, ast.expr, Scope]]:
+def incomplete_batches(project: Project) -> Iterator[tuple[ast.If, ast.expr, Scope]]:
     """Yield `if len(images) < batch_size: continue`: of the last batch one process may have less than another."""
     loops = {path.loops[0][0] for path in project.paths}
     for node, scope in project.in_batches:
@@ -72,34 +69,12 @@ def incomplete_batches(project: Project, sizes: set[object]) -> Iterator[tuple[a
             continue
         assert isinstance(node.test, ast.Compare)
         for part in (node.test.left, *node.test.comparators):
-            is_size = isinstance(part, (ast.Name, ast.Attribute)) and _identity(project.analysis, part, scope) in sizes
-            if is_size and isinstance(node.body[-1], (ast.Continue, ast.Break)):
+            if (part, scope) in project.batch_sizes and isinstance(node.body[-1], (ast.Continue, ast.Break)):
                 yield node, part, scope
 
 
 def _compares(test: ast.expr) -> bool:
     return isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], (ast.NotEq, ast.Lt, ast.Gt))
-
-
-def batch_sizes(project: Project) -> set[object]:
-    """Return what the batch sizes of the training loaders are read from."""
-    sizes: set[object] = set()
-    for loader in project.loaders:
-        if "train" not in loader.roles:
-            continue
-        for call in loader.makers:
-            scope = next((s for s in project.analysis.scopes() if call in s.source.parents), None)
-            size = argument_for(call, ["dataset", "batch_size"], "batch_size")
-            if scope is not None and isinstance(size, (ast.Name, ast.Attribute)):
-                where = project.analysis.scope_at(scope.source, call)
-                sizes.add(_identity(project.analysis, size, where))
-    return sizes - {None}
-
-
-def _identity(analysis: Analysis, node: ast.expr, scope: Scope) -> object:
-    """Return what a name stands for: the variable that it is, or the option that is read."""
-    values = analysis.evaluate(node, scope)
-    return values if len(values) == 1 else None
 
 
 def _name(call: ast.Call) -> str:

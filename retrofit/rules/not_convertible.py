@@ -11,7 +11,7 @@ from retrofit.project.reach import reached_nodes
 from retrofit.project.skips import skips
 from retrofit.project.source import Source
 
-from .batch_in_shape import batch_sizes, incomplete_batches
+from .batch_in_shape import incomplete_batches
 from .finding import Finding, found
 
 CODE = "RF003"
@@ -71,7 +71,7 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
             frame.scope.source,
             "the training loop draws from no DataLoader, so there is nothing to share out",
         )
-    mended = {node for node, _, _ in incomplete_batches(project, batch_sizes(project))}
+    mended = {node for node, _, _ in incomplete_batches(project)}
     for path in project.paths:
         for skip in skips(path):
             if not skip.losses and skip.node not in mended:

@@ -49,7 +49,8 @@ def _names(project: Project, call: ast.Call, scope: Scope) -> bool:
     names = project.analysis.called(call, scope)
     if names == {"str"}:
         inner = [part for part in ast.walk(call) if isinstance(part, ast.Call) and part is not call]
-        return any(project.analysis.called(part, scope) & CLOCKS for part in inner)
+        made_of = {name for part in inner for name in project.analysis.called(part, scope)}
+        return bool(made_of & CLOCKS) and not made_of & NAMING
     return bool(names & NAMING)
 
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.edits import insert_after
+from retrofit.project.edits import insert_after, surround
 from retrofit.project.scopes import own_nodes
 from retrofit.project.totals import Totals
 
@@ -50,6 +50,8 @@ def find(project: Project) -> Iterator[Finding]:
             names = ", ".join(ast.unparse(accumulator.target) for accumulator in missing)
             of = source.segment(totals.loader) if totals.loader is not None else ""
             edits = [insert_after(source, totals.loop, [*reductions(missing, of)])]
+            for size in totals.sizes:
+                edits += surround(source, size, "rd.micro_batch(", ")")
             yield found(CODE, source, totals.loop, f"{names}: of one process's share", HELP, edits)
 
 

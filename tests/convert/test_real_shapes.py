@@ -193,3 +193,56 @@ def test_a_step_every_few_batches_is_no_skipped_step(tmp_path: Path) -> None:
     assert "if (i + 1) % 2 == 0:" in converted(tmp_path, HEAD + MAKE + drawing + "    if (i + 1) % 2 == 0:\n" + step)
     (reason,) = refusals(tmp_path, HEAD + MAKE + drawing + "    if x.sum() > 0:\n" + step)
     assert "decides whether a step is made" in reason
+
+
+COUNTED = """\
+batch_size = 4
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(16, 3)), batch_size, shuffle=True, drop_last=True)
+model = nn.Linear(3, 1)
+optimizer = optim.SGD(model.parameters(), lr=args.lr)
+for epoch in range(2):
+    right, seen = 0, 0
+    for (x,) in loader:
+        optimizer.zero_grad()
+        y = model(x)
+        y.pow(2).mean().backward()
+        optimizer.step()
+        right += (y > 0).sum().item()
+        seen += batch_size * 3
+    print(right / seen)
+"""
+
+
+def test_samples_that_the_batch_size_counts_are_those_of_all_processes(tmp_path: Path) -> None:
+    lines = converted(tmp_path, HEAD + COUNTED)
+    assert "seen += rd.micro_batch(batch_size) * 3" in lines
+    assert "right, seen = rd.sum_over_ranks(right, seen)" in lines
+
+
+def test_a_loop_over_both_phases_that_counts_by_the_batch_size_keeps_its_share(tmp_path: Path) -> None:
+    both = COUNTED.replace("for (x,) in loader:", "for (x,) in loaders[phase]:").replace("\n    ", "\n        ")
+    both = both.replace(
+        "range(2):\n", "range(2):\n    for phase in ('train', 'val'):\n        model.train(phase == 'train')\n"
+    )
+    both = both.replace("y.pow(2).mean().backward()", "loss = y.pow(2).mean()")
+    both = both.replace(
+        "optimizer.step()", "if phase == 'train':\n                loss.backward()\n                optimizer.step()"
+    )
+    loaders = "loaders = {'train': loader, 'val': DataLoader(TensorDataset(torch.randn(8, 3)), batch_size)}\nfor epoch"
+    lines = converted(tmp_path, HEAD + both.replace("for epoch", loaders))
+    assert "seen += batch_size * 3" in lines and not any("sum_over_ranks" in line for line in lines)
+
+
+def test_another_name_of_the_model_is_not_wrapped_again(tmp_path: Path) -> None:
+    test = "def test(model):\n    net = model.eval()\n    for (x,) in loader:\n        print(net(x))\n\n\n"
+    script = HEAD + test + MAKE + TRAIN + "    test(model)\n    model.train()\n"
+    assert [line for line in converted(tmp_path, script) if "distribute_model" in line] == [
+        "model = rd.distribute_model(model)"
+    ]
+
+
+def test_a_name_of_the_time_is_agreed_upon_once(tmp_path: Path) -> None:
+    script = HEAD + "import datetime\nname = str(datetime.datetime.now().strftime('%H'))\n" + MAKE + TRAIN
+    lines = converted(tmp_path, script + "torch.save(model.state_dict(), name)\n")
+    assert "name = str(rd.broadcast_object(datetime.datetime.now().strftime('%H')))" in lines
