@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from multiprocessing import forkserver
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 
 from .process_group import get_rank, get_world_size, is_distributed
-from .random_state import drawn_apart, mix_seed, seeded
+from .random_state import drawn_apart, init_worker_apart, mix_seed, seeded
 
 MOST_INDICES = 50_000_000  # of an order that is held in memory as a whole
 
@@ -133,8 +134,10 @@ def shard_loader(loader: DataLoader, *, seed: int = 0, batch_size: int | None = 
     """Return a training loader over this rank's shard of `loader`'s samples; outside a group, `loader` itself.
 
     `batch_size`, by default that of the loader, is the number of samples per rank. Sampler, collate function and all
-    other settings are kept. Raises ValueError when the dataset is smaller than one global batch that must be whole,
-    TypeError for an IterableDataset or a custom batch sampler, whose order cannot be shared out from outside.
+    other settings are kept; what a `worker_init_fn` seeds differs by rank afterwards.
+
+    Raises ValueError when the dataset is smaller than one global batch that must be whole, TypeError for an
+    IterableDataset or a custom batch sampler, whose order cannot be shared out from outside.
     """
     batch_size = batch_size or loader.batch_size
     _require_at_least_one_batch(loader, batch_size)
@@ -143,7 +146,10 @@ def shard_loader(loader: DataLoader, *, seed: int = 0, batch_size: int | None = 
     _require_map_style(loader)
     assert batch_size is not None
     sampler = ShardedSampler(loader.sampler, batch_size, drop_last=loader.drop_last, seed=seed)
-    return _with_sampler(loader, sampler, batch_size)
+    sharded = _with_sampler(loader, sampler, batch_size)
+    if loader.worker_init_fn is not None:
+        sharded.worker_init_fn = partial(init_worker_apart, loader.worker_init_fn, get_rank())
+    return sharded
 
 
 def shard_eval_loader(loader: DataLoader) -> DataLoader:

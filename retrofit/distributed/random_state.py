@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
@@ -35,6 +35,21 @@ def split_random_streams(seed: int) -> None:
     """
     if is_distributed() and get_rank() > 0:
         seed_everything(mix_seed(seed, get_rank()))
+
+
+def init_worker_apart(worker_init_fn: Callable[[int], Any], rank: int, worker_id: int) -> None:
+    """Run a DataLoader's `worker_init_fn`, then give the workers of every rank but 0 streams of their own.
+
+    A `worker_init_fn` that seeds by `worker_id` alone gives all ranks the same augmentation.
+    """
+    worker_init_fn(worker_id)
+    if rank == 0:
+        return
+    random.seed(mix_seed(random.getrandbits(62), rank))
+    torch.manual_seed(mix_seed(int(torch.randint(2**62, ())), rank))
+    if "numpy" in sys.modules:
+        numpy_random = sys.modules["numpy"].random
+        numpy_random.seed(mix_seed(int(numpy_random.randint(2**31)), rank) % 2**32)
 
 
 def mix_seed(*parts: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from itertools import chain
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -212,8 +213,10 @@ def collate(samples):
     return torch.tensor(samples)
 
 
-def init_worker(worker):
-    pass
+def seed_by_worker(worker):
+    random.seed(worker)
+    np.random.seed(worker)
+    torch.manual_seed(worker)
 
 
 def test_outside_a_group_the_loader_itself_comes_back():
@@ -233,7 +236,6 @@ def rebuilt_settings():
         "pin_memory": True,
         "drop_last": True,
         "timeout": 17,
-        "worker_init_fn": init_worker,
         "prefetch_factor": 5,
         "persistent_workers": True,
         "pin_memory_device": "cuda:0",
@@ -252,7 +254,7 @@ def rebuilt_settings():
     # Whatever else a loader of a newer torch can be told must be known here before it can be carried over.
     known = {*expected, "dataset", "sampler", "batch_sampler", "generator", "in_order"}
     known |= {name for name in vars(train) if name.startswith("_")}
-    known |= {"multiprocessing_context"}
+    known |= {"multiprocessing_context", "worker_init_fn"}
     return kept, context.get_start_method(), sorted(set(vars(train)) - known)
 
 
@@ -321,6 +323,28 @@ def augmentation_stream(seed, num_workers, with_generator):
     split_random_streams(seed)
     samples = torch.cat(list(loader))
     return samples[:, 0].tolist(), samples[:, 1].tolist()
+
+
+class Draws(Dataset):
+    """Samples that are what python, numpy and torch draw for them."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.tensor([random.random(), np.random.rand(), torch.rand(()).item()])
+
+
+def drawn_by_seeded_workers():
+    loader = DataLoader(Draws(), batch_size=2, worker_init_fn=seed_by_worker, **loader_workers(1))
+    return next(iter(shard_loader(loader))).tolist()
+
+
+def test_workers_that_are_seeded_by_their_number_differ_by_rank(ranks):
+    first, second = ranks(2).run(drawn_by_seeded_workers)
+    (alone,) = ranks(1).run(drawn_by_seeded_workers)
+    assert first == alone
+    assert not {number for row in first for number in row} & {number for row in second for number in row}
 
 
 @pytest.mark.parametrize(("num_workers", "with_generator"), [(0, True), (2, False), (2, True)])
