@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.loaders import TRAIN
+from retrofit.project.loaders import TRAIN, loaders_in
 from retrofit.project.reach import reached_nodes
 from retrofit.project.skips import skips
 from retrofit.project.source import Source
@@ -42,6 +42,16 @@ def find(project: Project) -> Iterator[Finding]:
         yield found(CODE, source, node, "this training cannot be shared out", HELP, refusal=text)
 
 
+def _removed_next(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
+    """Yield `batches.next()`, which runs on no torch that this kit supports."""
+    for node, scope in project.in_batches:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "next":
+            if loaders_in(project.analysis, node.func.value, scope):
+                batches = ast.unparse(node.func.value)
+                text = f"iterators of a DataLoader have no method next() since torch 1.13; write next({batches})"
+                yield node, scope.source, text
+
+
 def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
     entry = project.entry
     first = entry.tree.body[0] if entry.tree.body else ast.Pass(lineno=1, col_offset=0, end_lineno=1, end_col_offset=0)
@@ -66,11 +76,9 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
         return
     frame = project.paths[0].frames[0]
     if not any(TRAIN in loader.roles for loader in project.loaders):
-        yield (
-            frame.node,
-            frame.scope.source,
-            "the training loop draws from no DataLoader, so there is nothing to share out",
-        )
+        text = "the training loop draws from no DataLoader, so there is nothing to share out"
+        removed = sorted(_removed_next(project), key=lambda reason: reason[0].lineno)  # type: ignore[attr-defined]
+        yield removed[0] if removed else (frame.node, frame.scope.source, text)
     mended = {node for node, _, _ in incomplete_batches(project)}
     for path in project.paths:
         for skip in skips(path):

@@ -34,6 +34,10 @@ for epoch in range(2):
         optimizer.step()
 torch.save(model.state_dict(), "model.pt")
 """
+PYTHON_2_ITERATOR = SCRIPT.replace(
+    "    for (x,) in loader:\n",
+    "    batches = iter(loader)\n    for i in range(4):\n        (x,) = batches.next()\n",
+)
 ADDED = [
     "+import retrofit.distributed as rd",
     "+rd.add_runtime_flags(parser)",
@@ -159,6 +163,7 @@ def test_undo_leaves_alone_what_was_changed_since(script: Path, capsys: pytest.C
         ("print('hello')\n", "no loop with a backward call was found"),
         (SCRIPT.replace("optim.SGD", "optim.LBFGS"), "LBFGS evaluates the loss several times per step"),
         (SCRIPT.replace("loader = DataLoader(", "loader = list("), "draws from no DataLoader"),
+        (PYTHON_2_ITERATOR, "no method next() since torch 1.13; write next(batches)"),
         (
             SCRIPT.replace("model = torch", "torch.distributed.init_process_group('gloo')\nmodel = torch"),
             "it is distributed already",
