@@ -45,11 +45,11 @@ def find(project: Project) -> Iterator[Finding]:
 def _removed_next(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
     """Yield `batches.next()`, which runs on no torch that this kit supports."""
     for node, scope in project.in_batches:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "next":
-            if loaders_in(project.analysis, node.func.value, scope):
-                batches = ast.unparse(node.func.value)
-                text = f"iterators of a DataLoader have no method next() since torch 1.13; write next({batches})"
-                yield node, scope.source, text
+        is_next = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "next"
+        if is_next and loaders_in(project.analysis, node.func.value, scope):  # type: ignore[attr-defined]
+            batches = ast.unparse(node.func.value)  # type: ignore[attr-defined]
+            text = f"iterators of a DataLoader have no method next() since torch 1.13; write next({batches})"
+            yield node, scope.source, text
 
 
 def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
