@@ -57,6 +57,7 @@ PROGRESS_BARS = {
     "tqdm.notebook.tqdm",
     "tqdm.autonotebook.tqdm",
 }
+BUFFERS = {"io.BytesIO", "io.StringIO"}
 LOGGERS = {"logging.basicConfig", "logging.StreamHandler"}
 SAVE, WRITE, FOLDER, OPEN, TRACKER, TRACK, PRINT, BAR, LOGGER = (
     "save", "write", "folder", "open", "tracker", "track", "print", "bar", "logger",
@@ -80,7 +81,7 @@ def find_outputs(analysis: Analysis) -> list[Output]:
 
 
 def _output_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[Output]:
-    if not isinstance(node, ast.Call):
+    if not isinstance(node, ast.Call) or _is_given_a_buffer(analysis, node, scope):
         return
     names = analysis.called(node, scope)
     for name in sorted(names):
@@ -99,6 +100,11 @@ def _output_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[Outp
         yield Output(WRITE, node.func.attr, node, scope)
     elif not is_own and opens_own_path(node):
         yield Output(OPEN, "open", node, scope)
+
+
+def _is_given_a_buffer(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether this writes into memory: `plt.savefig(buffer)`."""
+    return any(analysis.named(argument, scope) & BUFFERS for argument in call.args)
 
 
 def _kind(analysis: Analysis, name: str, call: ast.Call, scope: Scope) -> str:

@@ -51,8 +51,9 @@ def _flags(parsing: Parsing) -> list[Edit]:
 
 
 def _cleanup(project: Project) -> list[Edit]:
-    frame = project.paths[0].frames[-1]
-    if frame.scope.is_function:
+    outermost = [path.frames[-1] for path in project.paths]
+    frame = next((frame for frame in outermost if not frame.scope.is_function), None)
+    if frame is None:
         return []
     source = frame.scope.source
     statement = _top(source, frame.node, frame.scope)

@@ -246,3 +246,20 @@ def test_a_name_of_the_time_is_agreed_upon_once(tmp_path: Path) -> None:
     script = HEAD + "import datetime\nname = str(datetime.datetime.now().strftime('%H'))\n" + MAKE + TRAIN
     lines = converted(tmp_path, script + "torch.save(model.state_dict(), name)\n")
     assert "name = str(rd.broadcast_object(datetime.datetime.now().strftime('%H')))" in lines
+
+
+def test_a_picture_that_is_drawn_into_memory_is_drawn_by_every_process(tmp_path: Path) -> None:
+    drawing = "import io\nfrom matplotlib import pyplot as plt\nbuffer = io.BytesIO()\nplt.savefig(buffer)\n"
+    lines = converted(tmp_path, HEAD + MAKE + TRAIN + drawing + "plt.savefig('losses.png')\n")
+    assert lines[lines.index("plt.savefig(buffer)") + 1 :][:2] == [
+        "if rd.is_main_process():",
+        "plt.savefig('losses.png')",
+    ]
+    assert lines[lines.index("plt.savefig(buffer)") - 1] == "buffer = io.BytesIO()"
+
+
+def test_the_group_is_left_though_another_method_trains_as_well(tmp_path: Path) -> None:
+    method = "    def {name}(self):\n" + "".join(f"        {line}\n" for line in TRAIN.splitlines()) + "\n"
+    learner = "class Learner:\n" + method.format(name="find_rate") + method.format(name="run") + "\n"
+    main = "if __name__ == '__main__':\n    Learner().run()"
+    assert converted(tmp_path, HEAD + MAKE + learner + main)[-1] == "rd.cleanup_distributed()"
