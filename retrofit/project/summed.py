@@ -53,6 +53,11 @@ class _Signs:
         if _is_sum(call):
             self.sums = True
             return
+        parts = self._stacked(call, scope)
+        if parts:  # a sum of losses: torch.stack(losses).sum()
+            for part in parts:
+                self.look(part, scope)
+            return
         for value in self.analysis.evaluate(call.func, scope):
             if isinstance(value, LocalFunction) and isinstance(value.node, FUNCTIONS):
                 for returned in returns_of(value.node):
@@ -78,6 +83,22 @@ class _Signs:
                 self.sums = True
         if names & {"torch.sum"} and len(call.args) == 1 and not call.keywords:
             self.sums = True
+
+    def _stacked(self, call: ast.Call, scope: Scope) -> list[ast.expr]:
+        """Return what was appended to the list that a call sums up the entries of."""
+        is_method = isinstance(call.func, ast.Attribute) and call.func.attr == "sum" and not call.args
+        if not is_method and not self.analysis.called(call, scope) & {"torch.sum", "sum"}:
+            return []
+        of = call.func.value if is_method else call.args[0] if call.args else None  # type: ignore[attr-defined]
+        if isinstance(of, ast.Call) and self.analysis.called(of, scope) & {"torch.stack"} and of.args:
+            of = of.args[0]
+        names = {of.id} if isinstance(of, ast.Name) else set()
+        return [
+            node.args[0]
+            for node in own_nodes(scope.node)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append"
+            if isinstance(node.func.value, ast.Name) and node.func.value.id in names and node.args
+        ]
 
 
 def _is_sum(call: ast.Call) -> bool:

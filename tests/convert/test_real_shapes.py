@@ -263,3 +263,12 @@ def test_the_group_is_left_though_another_method_trains_as_well(tmp_path: Path) 
     learner = "class Learner:\n" + method.format(name="find_rate") + method.format(name="run") + "\n"
     main = "if __name__ == '__main__':\n    Learner().run()"
     assert converted(tmp_path, HEAD + MAKE + learner + main)[-1] == "rd.cleanup_distributed()"
+
+
+def test_a_sum_of_losses_is_no_sum_over_samples(tmp_path: Path) -> None:
+    heads = "        losses = []\n        for head in (0, 1):\n            losses.append({loss})\n"
+    total = "        torch.stack(losses).sum().backward()\n"
+    for loss, is_summed in (("model(x).pow(2).mean()", False), ("model(x).pow(2).sum()", True)):
+        step = TRAIN.replace("        model(x).pow(2).mean().backward()\n", heads.format(loss=loss) + total)
+        lines = converted(tmp_path, HEAD + MAKE + step)
+        assert ("rd.sum_loss(torch.stack(losses).sum()).backward()" in lines) == is_summed
