@@ -32,7 +32,8 @@ def makers_of(analysis: Analysis, loader: Loader) -> list[tuple[ast.Call, Scope]
         values = analysis.evaluate(assignment.value, assignment.scope)
         own_calls |= {value.call for value in values if isinstance(value, (Result, Instance)) and value.call}
     # What draws from a loader may be handed others too; those that are put into its variable are its own.
-    made = [(maker, scope_of(analysis, maker)) for maker in (loader.makers & own_calls or loader.makers)]
+    makers = [maker for maker in loader.makers if maker in own_calls] or loader.makers
+    made = [(maker, scope_of(analysis, maker)) for maker in makers]
     own = [(maker, scope) for maker, scope in made if not analysis.called(maker, scope) & SHARDED]
     return sorted(own, key=lambda place: place[1].source.place(place[0]))
 
