@@ -19,17 +19,17 @@ def asked_too_early(analysis: Analysis, distribution: Distribution) -> Iterator[
     Only those with an answer for the time without a group: `dist.get_rank() if dist.is_initialized() else 0`.
     """
     for join in distribution.joins:
-        if _is_under_condition(join.scope, join.call):
+        if _is_under_condition(analysis, join.scope, join.call):
             continue
         for node in own_nodes(join.scope.node):
             if isinstance(node, ast.Call) and node.lineno < join.call.lineno and _asks(analysis, node, join.scope):
                 yield node, join.scope
 
 
-def _is_under_condition(scope: Scope, node: ast.AST) -> bool:
+def _is_under_condition(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
     """Return whether the group may exist already: `if not dist.is_initialized(): dist.init_process_group(...)`."""
     tests = [outer.test for outer in scope.source.ancestors(node) if isinstance(outer, ast.If)]
-    return any("is_initialized" in ast.unparse(test) for test in tests)
+    return any(_calls(analysis, test, scope) & ASKING_FOR_GROUP for test in tests)
 
 
 def _asks(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
