@@ -36,17 +36,21 @@ def _asks(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
     if RANK in analysis.called(call, scope):
         outer = scope.source.parents.get(call)
         return isinstance(outer, ast.IfExp) and _calls(analysis, outer.test, scope) & ASKING_FOR_GROUP != set()
+    return any(
+        RANK in names and names & ASKING_FOR_GROUP and "torch.distributed.init_process_group" not in names
+        for names in _called_inside(analysis, call, scope)
+    )
+
+
+def _called_inside(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[set[str]]:
+    """Yield what each function of the project that a call can run calls itself."""
     for function in analysis.functions_called(call, scope):
-        names = {
-            name
-            for node in own_nodes(function.node)
-            if isinstance(node, ast.Call)
-            for name in analysis.called(node, function.scope)
-        }
-        if RANK in names and names & ASKING_FOR_GROUP and "torch.distributed.init_process_group" not in names:
-            return True
-    return False
+        calls = (node for node in own_nodes(function.node) if isinstance(node, ast.Call))
+        yield {name for inner in calls for name in analysis.called(inner, function.scope)}
 
 
 def _calls(analysis: Analysis, node: ast.expr, scope: Scope) -> set[str]:
-    return {name for part in ast.walk(node) if isinstance(part, ast.Call) for name in analysis.called(part, scope)}
+    """Return what an expression calls, itself or in functions of the project."""
+    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+    own = {name for call in calls for name in analysis.called(call, scope)}
+    return own.union(*(names for call in calls for names in _called_inside(analysis, call, scope)))

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ..analysis import Analysis
+from ..bindings import scope_of
 from ..calls import argument_for
 from ..homes import assignments_to
 from ..loaders import SHARDED, Loader
@@ -16,12 +17,6 @@ from .ranks import RANK, Ranks
 
 WORKERS = {"retrofit.distributed.loader_workers"}  # gives the arguments about workers alone
 ARGUMENTS = ["dataset", "batch_size", "shuffle", "sampler", "batch_sampler"]  # of DataLoader, in their order
-
-
-def scope_of(analysis: Analysis, node: ast.AST) -> Scope:
-    """Return the scope that a node of any of the project's files stands in."""
-    source = next(source for source in analysis.modules.sources.values() if node in source.parents)
-    return analysis.scope_at(source, node)
 
 
 def makers_of(analysis: Analysis, loader: Loader) -> list[tuple[ast.Call, Scope]]:

@@ -6,17 +6,18 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from ..analysis import Analysis
+from ..bindings import arguments_for, bindings_of
 from ..branches import is_in_body
-from ..calls import returns_of
+from ..calls import last_name, returns_of
 from ..placement import block_of
 from ..scopes import Scope
 from ..values import Display, name_of
-from .rank_values import arguments_for, bindings_of, is_rank, last_name
+from .asking import ASKING_MAIN
+from .rank_values import is_rank
 
 # One process only; all but one; some that cannot be told; "" stands for every process.
 MAIN, OTHERS, UNCLEAR = "main", "others", "unclear"
 FLIPPED = {MAIN: OTHERS, OTHERS: MAIN}
-ASKING_MAIN = {"retrofit.distributed.is_main_process", "torch.distributed.is_main_process"}
 # What people call such a variable or function, for those that cannot be followed.
 MAIN_NAMES = {"is_main_process", "is_main", "is_master", "is_chief", "is_rank_zero", "is_primary", "is_rank0"}
 LEAVING = {"sys.exit", "exit", "quit", "os._exit"}
