@@ -114,7 +114,7 @@ def add_runtime_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParse
     for flag in RUNTIME_FLAGS:
         names = [name for name in (f"--{flag.name}", *flag.aliases) if _is_free(parser, name)]
         names = names or [f"--dist_{flag.name}"]
-        kind = {"nargs": 0} if flag.type is bool else {"type": flag.type, "choices": flag.choices}
+        kind: dict[str, Any] = {"nargs": 0} if flag.type is bool else {"type": flag.type, "choices": flag.choices}
         text = flag.help.replace("%(default)s", str(flag.default))
         group.add_argument(*names, action=_Remember, default=argparse.SUPPRESS, dest=flag.name, help=text, **kind)  # type: ignore[arg-type]
     return parser

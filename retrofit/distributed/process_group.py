@@ -67,8 +67,22 @@ def cleanup_distributed() -> None:
     if dist.is_initialized():
         if sys.exc_info()[0] is None:
             barrier()  # a rank that closes its sockets early can break a slower rank's last collective
-        dist.destroy_process_group()
+        _destroy_group()
     _place = DistributedEnvironment()
+
+
+def _destroy_group() -> None:
+    """Leave the group so that gloo's threads can end.
+
+    Before torch 2.8 a group that is freed waits for these threads and keeps the interpreter's lock, which one of them
+    may want, to free a tensor of the last collective: the job hangs at its very end. What frees a backend alone waits
+    without that lock; it is freed last as long as it is held here.
+    """
+    group = dist.group.WORLD
+    backends = [group._get_backend(device) for device in group._device_types]  # type: ignore[union-attr]
+    del group
+    dist.destroy_process_group()
+    del backends
 
 
 def is_distributed() -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
+from .branches import branches_around
 from .occurrences import loaded_names, stored_names
 from .source import Source
 
@@ -13,17 +13,6 @@ def is_aside(source: Source, node: ast.AST, loop: ast.stmt) -> bool:
     """Return whether `node` stands in a branch of a loop that trains nothing and leaves the rest nothing to use."""
     start = source.statement(node)
     return any(_is_apart(loop, branch, start) for branch in branches_around(source, node, loop))
-
-
-def branches_around(source: Source, node: ast.AST, loop: ast.AST) -> Iterator[list[ast.stmt]]:
-    """Yield the bodies of the `if` statements between a node and a loop around it."""
-    inner = node
-    for outer in source.ancestors(node):
-        if outer is loop:
-            return
-        if isinstance(outer, ast.If):
-            yield from (block for block in (outer.body, outer.orelse) if inner in block)
-        inner = outer
 
 
 def trains(block: list[ast.stmt]) -> bool:

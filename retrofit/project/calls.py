@@ -109,3 +109,16 @@ def is_method(scope: Scope) -> bool:
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return False
     return "staticmethod" not in {part.id for part in node.decorator_list if isinstance(part, ast.Name)}
+
+
+def given_parameters(scope: Scope) -> list[str]:
+    """Return the parameters of a function that a call gives: without the object that a method belongs to."""
+    names = parameters(scope.node)  # type: ignore[arg-type]
+    return names[1:] if is_method(scope) else names
+
+
+def last_name(node: ast.AST) -> str:
+    """Return `rank` of rank, args.rank and hvd.rank(); "" for what has no name."""
+    if isinstance(node, ast.Call):
+        return last_name(node.func)
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")

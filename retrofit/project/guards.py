@@ -68,6 +68,11 @@ def runs_on_one(analysis: Analysis, scope: Scope, node: ast.AST, depth: int = 4)
     return all(runs_on_one(analysis, site.scope, site.call, depth - 1) for site in sites)
 
 
+def runs_on_some(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
+    """Return whether some of the processes leave a node out: one alone runs it, or all but one, or it depends."""
+    return bool(side_of(analysis, scope, node)) or runs_on_one(analysis, scope, node)
+
+
 def _is_method_on_one(analysis: Analysis, scope: Scope, depth: int) -> bool:
     """Return whether a function is a method of objects that one process alone makes."""
     if not is_method(scope) or getattr(scope.node, "name", "") == "__init__":
@@ -92,28 +97,6 @@ def _handed_to_main(analysis: Analysis) -> Iterator[Scope]:
             if isinstance(node, ast.Call) and node.args and ON_MAIN in analysis.called(node, scope):
                 values = analysis.evaluate(node.args[0], scope)
                 yield from (value.scope for value in values if isinstance(value, LocalFunction))
-
-
-def is_guarded(source: Source, node: ast.AST) -> bool:
-    """Return whether a node runs on one process only, or on that one first: under a test for the rank.
-
-    Or behind `rd.is_main_process() and`.
-    """
-    for outer in source.ancestors(node):
-        if isinstance(outer, ast.With) and any(
-            "main_process_first" in source.segment(i.context_expr) for i in outer.items
-        ):
-            return True
-        if isinstance(outer, (ast.If, ast.IfExp)):
-            test: ast.expr = outer.test
-        elif isinstance(outer, ast.BoolOp) and isinstance(outer.op, ast.And):
-            test = outer.values[0]
-        else:
-            continue
-        text = source.segment(test)
-        if "is_main_process" in text or "rank" in text.lower():
-            return True
-    return False
 
 
 def _group(

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from .analysis import Analysis
-from .calls import argument_for, default_of, is_method
-from .scopes import FUNCTIONS, Binding, Scope, own_nodes, parameters
+from .calls import argument_for, default_of, given_parameters
+from .scopes import FUNCTIONS, Binding, Scope, own_nodes
 from .values import SELF_FUNCTIONS, SELF_METHODS, Display, Instance, LocalClass, LocalFunction, LocalModule
 
 MOST_STEPS = 400
@@ -271,9 +271,7 @@ class _Trace:
     def _from_callers(self, name: str, scope: Scope) -> set[Home]:
         function = scope.node
         assert isinstance(function, FUNCTIONS)
-        names = parameters(function)
-        if is_method(scope):
-            names = names[1:]
+        names = given_parameters(scope)
         found: set[Home] = set()
         for site in self.analysis.callers(function):
             if site.call in self.leave_out:

@@ -40,9 +40,14 @@ def _key(node: ast.Subscript) -> object:
 
 def _is_group(node: ast.expr, scope: Scope) -> bool:
     if not isinstance(node, ast.Name):
-        return "param_groups" in ast.unparse(node)
+        return _reads_groups(node)
     sources = (binding.value or getattr(binding.node, "iter", None) for binding in scope.bindings.get(node.id, []))
-    return any("param_groups" in ast.unparse(source) for source in sources if source is not None)
+    return any(_reads_groups(source) for source in sources if source is not None)
+
+
+def _reads_groups(node: ast.expr) -> bool:
+    """Return whether this is `optimizer.param_groups`, or an element of it."""
+    return any(isinstance(part, ast.Attribute) and part.attr == "param_groups" for part in ast.walk(node))
 
 
 def _is_setting(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:

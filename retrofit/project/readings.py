@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from .analysis import Analysis
-from .aside import branches_around, trains
+from .aside import trains
+from .branches import branches_around
 from .losses import terms_in
 from .occurrences import stored_names
 from .scopes import own_nodes

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 
 from .analysis import Analysis
-from .calls import argument_for, is_method
+from .calls import argument_for, given_parameters
 from .loaders import is_shared_out, loaders_in
 from .measurements import spread
 from .outputs import Output
-from .scopes import FUNCTIONS, Scope, parameters
+from .scopes import FUNCTIONS, Scope
 
 # Which argument of a function that writes is the path, for those where it is not the first.
 PATH_POSITIONS = {"torch.save": 1, "torchvision.utils.save_image": 1, "torchvision.io.write_png": 1}
@@ -35,7 +35,7 @@ def _comes_from_batch(analysis: Analysis, path: ast.expr, scope: Scope, depth: i
                 return True
     if depth == 0 or not isinstance(scope.node, FUNCTIONS):
         return False
-    bound = parameters(scope.node)[1:] if is_method(scope) else parameters(scope.node)
+    bound = given_parameters(scope)
     given = [
         [(argument_for(site.call, bound, name), site.scope) for site in analysis.callers(scope.node)]
         for name in bound

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Union
 
 from .analysis import Analysis
+from .branches import is_in_body
 from .calls import CallSite, argument_for, default_of
 from .main_guard import is_under_main_of_another
 from .scopes import FUNCTIONS, Scope, parameters
@@ -118,9 +119,8 @@ def is_ruled_out(frame: Frame, site: CallSite) -> bool:
         if outer is function:
             return False
         if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
-            is_body = inner is outer.body if isinstance(outer, ast.IfExp) else inner in outer.body
             truth = _truth(outer.test, lambda name: _given(frame.scope, site.call, bound, name))
-            if truth is not None and truth is not is_body:
+            if truth is not None and truth is not is_in_body(outer, inner):
                 return True
         inner = outer
     return False

@@ -6,11 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.analysis import Analysis
 from retrofit.project.edits import Edit, delete_statement, has_own_lines, leave_else, replace
 from retrofit.project.homes import homes_of, upstream
 from retrofit.project.outputs import PRINT
 from retrofit.project.placement import block_of
 from retrofit.project.reach import reached_nodes
+from retrofit.project.scopes import Scope
 from retrofit.project.source import Source
 
 from .finding import Finding, found
@@ -26,6 +28,7 @@ GOOD = """\
 model = rd.distribute_model(Net().cuda())
 """
 NAMES = {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"}
+ASKING = {"hasattr", "isinstance"}
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -45,9 +48,9 @@ def find(project: Project) -> Iterator[Finding]:
     yield from _first_children(project)
     homes = {home for model in project.models for home in ({model.home} | upstream(analysis, model.home))}
     for node, scope in reached_nodes(analysis):
-        if not isinstance(node, ast.Attribute) or node.attr != "module" or _is_guarded(scope.source, node):
+        if not isinstance(node, ast.Attribute) or node.attr != "module":
             continue
-        if homes_of(analysis, node.value, scope) & homes:
+        if homes_of(analysis, node.value, scope) & homes and not _is_asked_for(analysis, node, scope):
             _, inner_end = scope.source.span(node.value)
             _, end = scope.source.span(node)
             edits = [Edit(scope.source, inner_end, end, "")]
@@ -74,7 +77,7 @@ def _without(project: Project, source: Source, call: ast.Call) -> list[Edit]:
     says_x_is_x = (
         isinstance(statement, ast.Assign)
         and statement.value is call
-        and [source.segment(target) for target in statement.targets] == [inner]
+        and [ast.unparse(target) for target in statement.targets] == [ast.unparse(call.args[0])]
     )
     if not says_x_is_x:
         return [replace(source, call, inner)]
@@ -112,11 +115,13 @@ def _is_elif(source: Source, node: ast.AST) -> bool:
     return source.text.startswith("elif", start)
 
 
-def _is_guarded(source: Source, node: ast.AST) -> bool:
-    """Return whether the code asks for the wrapper before it takes `.module`."""
-    for outer in source.ancestors(node):
-        if isinstance(outer, (ast.If, ast.IfExp)):
-            text = source.segment(outer.test)
-            if "hasattr" in text or "isinstance" in text:
-                return True
-    return False
+def _is_asked_for(analysis: Analysis, taken: ast.Attribute, scope: Scope) -> bool:
+    """Return whether the code asks what an object is, or has, before it takes `.module` of it."""
+    tests = [outer.test for outer in scope.source.ancestors(taken) if isinstance(outer, (ast.If, ast.IfExp))]
+    return any(
+        analysis.called(part, scope) & ASKING
+        and homes_of(analysis, part.args[0], scope) & homes_of(analysis, taken.value, scope)
+        for test in tests
+        for part in ast.walk(test)
+        if isinstance(part, ast.Call) and part.args
+    )

@@ -48,8 +48,6 @@ def _chooses(project: Project) -> bool:
     if any(name == "CUDA_VISIBLE_DEVICES" for _, name, _, _ in assignments_to_environ(project.analysis)):
         return True
     for node, scope in reached_nodes(project.analysis):
-        if isinstance(node, ast.JoinedStr) and "cuda" in ast.unparse(node):
-            return True
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and "cuda:" in node.value:
             return True
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):

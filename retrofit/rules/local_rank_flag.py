@@ -35,8 +35,9 @@ def find(project: Project) -> Iterator[Finding]:
     for node, scope in reached_nodes(project.analysis):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
             for argument in node.args:
-                if isinstance(argument, ast.Constant) and argument.value in OTHER:
-                    places[argument.value] = (argument, scope.source)
+                name = argument.value if isinstance(argument, ast.Constant) else None
+                if isinstance(name, str) and name in OTHER:
+                    places[name] = (argument, scope.source)
     if len(places) != 1:
         return
     ((spelling, (argument, source)),) = places.items()

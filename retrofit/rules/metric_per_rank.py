@@ -9,7 +9,7 @@ from retrofit.project import Project
 from retrofit.project.decisions import decides
 from retrofit.project.distributed.shards import is_sharded
 from retrofit.project.edits import surround
-from retrofit.project.guards import is_guarded
+from retrofit.project.guards import runs_on_some
 from retrofit.project.losses import is_of_all
 from retrofit.project.measurements import Measurement, is_collected, spread, users
 from retrofit.project.readings import readings
@@ -85,13 +85,24 @@ def _shown(project: Project) -> Iterator[Finding]:
             continue
         for node in (*readings(project.analysis, call.func.value, frame), *_deciding(path)):
             source = frame.scope.source
-            if node in seen or is_guarded(source, node) or "get_world_size" in source.segment(source.statement(node)):
-                continue  # shown by one process on purpose, or a share that is added up
-            if _is_added_up(project, source.statement(node), frame.scope):
+            if node in seen or runs_on_some(project.analysis, frame.scope, node):
+                continue  # shown by one process on purpose
+            if _is_share(project, node, frame.scope) or _is_added_up(project, source.statement(node), frame.scope):
                 continue
             seen.add(node)
             edits = surround(source, node, "rd.reduce_loss(", ")")
             yield found(CODE, source, node, "this is the loss of one process's share", HELP, edits)
+
+
+def _is_share(project: Project, loss: ast.AST, scope: Scope) -> bool:
+    """Return whether a loss is divided by the number of processes: its share of their mean."""
+    source = scope.source
+    return any(
+        isinstance(outer, ast.BinOp)
+        and isinstance(outer.op, ast.Div)
+        and project.ranks.is_world_size(outer.right, scope)
+        for outer in source.ancestors(loss)
+    )
 
 
 def _is_added_up(project: Project, statement: ast.stmt, scope: Scope) -> bool:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.branches import is_in_body
 from retrofit.project.distributed.accumulation import Cycle, cycle_of, steps_in
 from retrofit.project.scopes import Scope
 
@@ -67,7 +68,6 @@ def _left_out(project: Project, node: ast.AST, scope: Scope) -> tuple[Cycle, boo
         if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
             cycle = cycle_of(project.analysis, outer.test, scope)
             if cycle is not None:
-                body = outer.body if isinstance(outer.body, list) else [outer.body]
-                return cycle if inner in body else (cycle[0], not cycle[1])
+                return cycle if is_in_body(outer, inner) else (cycle[0], not cycle[1])
         inner = outer
     return None

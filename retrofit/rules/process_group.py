@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.arguments import Parsing
+from retrofit.project.distributed.sides import ends_program
 from retrofit.project.edits import Edit, insert_after, insert_before, surround
 from retrofit.project.main_guard import is_main_guard
 from retrofit.project.placement import block_of
@@ -58,7 +59,7 @@ def _cleanup(project: Project) -> list[Edit]:
     source = frame.scope.source
     statement = _top(source, frame.node, frame.scope)
     last = block_of(source, statement)[-1]
-    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) and _leaves(last.value):
+    if ends_program(project.analysis, last, frame.scope):
         return []
     return [insert_after(source, last, ["rd.cleanup_distributed()"])]
 
@@ -72,7 +73,3 @@ def _top(source: Source, node: ast.AST, scope: Scope) -> ast.stmt:
         if isinstance(outer, ast.stmt):
             statement = outer
     return statement
-
-
-def _leaves(call: ast.Call) -> bool:
-    return ast.unparse(call.func) in ("sys.exit", "exit", "quit", "os._exit")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from retrofit.project import Project
 from retrofit.project.calls import argument_for
 from retrofit.project.distributed.ranks import RANK
-from retrofit.project.guards import is_guarded
+from retrofit.project.guards import runs_on_some
 from retrofit.project.main_guard import is_main_guard
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope
@@ -73,7 +73,7 @@ def _splits(project: Project) -> Iterator[Finding]:
     seeds = [(node, scope) for node, scope in calls if project.analysis.called(node, scope) & SEEDS]
     help = "random_split(dataset, lengths, torch.Generator().manual_seed(0)): one split for all processes"
     for node, scope in calls:
-        if not project.analysis.called(node, scope) & SPLITS or is_guarded(scope.source, node):
+        if not project.analysis.called(node, scope) & SPLITS or runs_on_some(project.analysis, scope, node):
             continue
         given = argument_for(node, ["dataset", "lengths", "generator"], "generator")
         if given is None and not _is_seeded_alike(project, node, scope, seeds):

@@ -28,6 +28,7 @@ GOOD = """\
 if rd.is_main_process():
     torch.save(model.state_dict(), "model.pt")
 """
+PATH_ON_MAIN = "retrofit.distributed.path_on_main"
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -48,8 +49,13 @@ def find(project: Project) -> Iterator[Finding]:
             yield found(CODE, source, call, message, HELP, project.guards.get(output, ()))
             continue
         path = path_of(call)
-        if path is not None and "path_on_main" not in source.segment(path):
+        if path is not None and not _is_path_on_main(project.analysis, path, output):
             yield found(CODE, source, call, message, HELP, surround(source, path, "rd.path_on_main(", ")"))
+
+
+def _is_path_on_main(analysis: Analysis, path: ast.expr, output: Output) -> bool:
+    """Return whether a path is one of rank 0 only: rd.path_on_main(path), or a variable that holds it."""
+    return PATH_ON_MAIN in analysis.named(path, output.scope)
 
 
 def _is_taken_care_of(project: Project, output: Output) -> bool:

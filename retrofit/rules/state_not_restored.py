@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.analysis import Analysis
-from retrofit.project.calls import argument_for, is_method
+from retrofit.project.calls import argument_for, given_parameters
 from retrofit.project.edits import Edit, insert_before
 from retrofit.project.homes import Home
 from retrofit.project.loaders import TRAIN, Loader
@@ -73,8 +73,7 @@ def _in_function(project: Project, loop: ast.For, path: Path, number: int) -> Ed
         or not isinstance(inner.scope.node, FUNCTIONS)
     ):
         return None
-    names = parameters(inner.scope.node)
-    bound = names[1:] if is_method(inner.scope) else names
+    bound = given_parameters(inner.scope)
     for name in bound:
         given = argument_for(call, bound, name)
         if isinstance(given, ast.Name) and given.id == ast.unparse(loop.target):

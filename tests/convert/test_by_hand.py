@@ -40,6 +40,7 @@ BUGS = [
     ("RF304", "spawn", {"batch_size=args.batch_size, s": "batch_size=args.batch_size // world_size, s"}),
     ("RF304", "optional", {"lr=0.1": "lr=0.1 * get_world_size()"}),
     ("RF304", "main_worker", {"args.lr, mom": "args.lr * args.world_size, mom"}),
+    ("RF304", "main_worker", {"args.lr, mom": 'args.lr * int(os.environ["OMPI_COMM_WORLD_SIZE"]), mom'}),
     ("RF305", "trainer", {STEPS: "2 * (len(train_set) // batch_size // accum_steps)"}),
     ("RF305", "spawn", {"(args.batch_size * world_size)": "args.batch_size"}),
     ("RF401", "trainer", {REDUCED: ""}),

@@ -126,3 +126,26 @@ def test_the_training_of_another_script_is_left_alone(tmp_path: Path) -> None:
     result = conversion(tmp_path, start, other=other)
     assert not result.refusals
     assert [file.path.name for file in result.files] == ["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [
+        ("isinstance(model, torch.nn.DataParallel)", True),
+        ("hasattr(model, 'module')", True),
+        ("isinstance(args, argparse.Namespace)", False),
+        ("args.hasattr", False),
+    ],
+)
+def test_a_module_that_is_asked_for(asked: str, kept: bool, tmp_path: Path) -> None:
+    lines = ["import argparse", "args = argparse.Namespace(hasattr=True)"]
+    model = f"model = torch.nn.DataParallel(torch.nn.Linear(3, 1))\nplain = model.module if {asked} else model\n"
+    assert (f"plain = model.module if {asked} else model" in converted(tmp_path, script(*lines, model=model))) is kept
+
+
+def test_nothing_is_put_behind_what_ends_the_program(tmp_path: Path) -> None:
+    ending = "from sys import exit as leave\n"
+    lines = converted(tmp_path, ending + script() + "leave(0)\n")
+    assert lines[-1] == "leave(0)" and "rd.cleanup_distributed()" not in lines
+    lines = converted(tmp_path, ending + script() + "print('sys.exit')\n")
+    assert lines[-2:] == ["print('sys.exit')", "rd.cleanup_distributed()"]

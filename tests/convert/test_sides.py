@@ -15,6 +15,8 @@ SCRIPT = """\
 import os
 import sys
 
+import horovod.torch as hvd
+import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
@@ -80,6 +82,10 @@ def side(folder: Path, *lines: str, function: str) -> str:
         (["if args.distributed and rank != 0:", "    return", "here()"], MAIN),
         (["if args.debug and rank != 0:", "    return", "here()"], UNCLEAR),
         (["rank == 0 and here()"], MAIN),
+        (["values = {name: os.environ[name] for name in names}", "if values['RANK'] == '0': here()"], MAIN),
+        (["if int(os.getenv('OMPI_COMM_WORLD_RANK')) > 0: here()"], OTHERS),
+        (["if hvd.rank() == 0: here()"], MAIN),
+        (["if torch.linalg.matrix_rank(x) == 0: here()"], ""),
         (["if dist.get_world_size() > 1:", "    here()"], ""),
         (["if i == 0:", "    here()"], ""),
     ],

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import socket
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
 import pytest
 import torch
 import torch.distributed as dist
-from run_program import run_python
+from run_program import program_environment, run_python
 
 from retrofit.distributed import (
     DistributedEnvironment,
@@ -187,6 +189,35 @@ def test_more_than_one_process_is_distributed_without_the_flag_and_says_so():
         "notice: started with WORLD_SIZE=2: training is distributed (--distributed says so)"
     ], "rank 0 alone says it"
     assert {"(0, 0, 2)", "(1, 1, 2)"} <= set(lines)
+
+
+MANY_JOBS = """
+import sys
+import torch.distributed as dist
+from retrofit.distributed import cleanup_distributed, setup_distributed
+for job in range(150):
+    setup_distributed(init_method=f"file://{sys.argv[1]}/{job}")
+    dist.all_gather_object([None, None], job)
+    cleanup_distributed()
+"""
+
+
+def test_a_job_ends_right_behind_a_collective(tmp_path):
+    """With torch 2.1 one job in 50 hung here: gloo's thread still had a tensor of the collective."""
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", MANY_JOBS, str(tmp_path)],
+            env=program_environment(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2"),
+            stdout=subprocess.DEVNULL,
+        )
+        for rank in range(2)
+    ]
+    try:
+        assert [process.wait(timeout=120) for process in ranks] == [0, 0]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
 
 
 def who_goes_first():

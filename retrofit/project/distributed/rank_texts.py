@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 
 from ..analysis import Analysis
+from ..bindings import arguments_for, bindings_of
 from ..scopes import Scope
-from .rank_values import arguments_for, bindings_of, is_rank
+from .rank_values import is_rank
 from .sides import side_of_test
 
 

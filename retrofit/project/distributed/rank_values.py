@@ -1,16 +1,15 @@
-"""Which expressions are the rank: asked for, read from the environment, handed over, or called so."""
+"""Which expressions are the rank, or the number of processes: asked for, handed over, or called so."""
 
 from __future__ import annotations
 
 import ast
 
 from ..analysis import Analysis
-from ..calls import argument_for, is_method
-from ..scopes import FUNCTIONS, Binding, Scope, parameters
-from ..values import Display, Instance, Item, Result, Value, name_of
+from ..bindings import arguments_for, bindings_of, maker_of
+from ..scopes import Scope
+from ..values import Item, Result, Value
+from .asking import RANK, WORLD_SIZE, asked_for, called_so
 
-ASKING = {"torch.distributed.get_rank", "retrofit.distributed.get_rank", "retrofit.distributed.get_local_rank"}
-VARIABLES = {"RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK"}
 COMPUTING = ("torch.", "numpy.", "scipy.", "sorted", "len", "range", "enumerate")  # what makes other ranks: of hits
 MOST_DEPTH = 6
 
@@ -25,17 +24,42 @@ def is_rank(analysis: Analysis, node: ast.expr, scope: Scope, depth: int = MOST_
         return is_rank(analysis, node.args[0], scope, depth - 1)
     if not isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
         return False
-    if _is_variable(node) or is_given_by_start(analysis, node, scope):
+    if asked_for(analysis, node, scope) == RANK:
+        return True
+    if isinstance(node, ast.Name) and analysis.spawned.gives_rank(scope, node.id):
         return True
     values = analysis.evaluate(node, scope)
-    if any(_is_rank_value(analysis, value, node, depth) for value in values):
+    behind = [*_made_by(values, node), *_given_for(analysis, node, scope)]
+    if any(is_rank(analysis, expression, where, depth - 1) for expression, where in behind):
         return True
-    if any(is_rank(analysis, given, where, depth - 1) for given, where in _given_for(analysis, node, scope)):
-        return True
-    if not _is_called_rank(last_name(node)) or any(_is_something_else(value, node) for value in values):
+    if called_so(node) != RANK or any(_is_something_else(value) for value in values):
         return False
     kinds = {binding.kind for binding, _ in bindings_of(analysis, node, scope)}
     return kinds != {"item"}  # the variable of a loop
+
+
+def is_world_size(analysis: Analysis, node: ast.expr, scope: Scope, depth: int = MOST_DEPTH) -> bool:
+    """Return whether an expression is the number of processes itself."""
+    if depth == 0:
+        return False
+    if isinstance(node, ast.IfExp):
+        return any(is_world_size(analysis, part, scope, depth - 1) for part in (node.body, node.orelse))
+    if asked_for(analysis, node, scope) == WORLD_SIZE:
+        return True
+    if isinstance(node, ast.Call) and node.args and analysis.called(node, scope) & {"int", "float"}:
+        return is_world_size(analysis, node.args[0], scope, depth - 1)
+    if not isinstance(node, (ast.Name, ast.Attribute, ast.Call)):
+        return False
+    values = analysis.evaluate(node, scope)
+    if any(is_world_size(analysis, expression, where, depth - 1) for expression, where in _made_by(values, node)):
+        return True
+    return called_so(node) == WORLD_SIZE and not any(maker_of(value) for value in values)
+
+
+def _made_by(values: frozenset[Value], node: ast.expr) -> list[tuple[ast.expr, Scope]]:
+    """Return the other expressions that the values of a node were made by."""
+    makers = (maker_of(value) for value in values)
+    return [maker for maker in makers if maker is not None and maker[0] is not node]
 
 
 def _given_for(analysis: Analysis, node: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]]:
@@ -49,59 +73,6 @@ def _given_for(analysis: Analysis, node: ast.expr, scope: Scope) -> list[tuple[a
     return [(given, where) for given, where in found if isinstance(given, (ast.Name, ast.Attribute))]
 
 
-def _is_rank_value(analysis: Analysis, value: Value, node: ast.expr, depth: int) -> bool:
-    if name_of(value) in ASKING:
-        return True
-    made = getattr(value, "node", None) if isinstance(value, Display) else getattr(value, "call", None)
-    is_other = isinstance(made, (ast.BinOp, ast.Call)) and made is not node
-    return is_other and is_rank(analysis, made, value.scope, depth - 1)  # type: ignore[arg-type, union-attr]
-
-
-def _is_something_else(value: Value, node: ast.expr) -> bool:
+def _is_something_else(value: Value) -> bool:
     """Return whether what is called a rank is known to be no process: the place of a hit, the counter of a loop."""
-    is_made = isinstance(value, Result) and value.call is not node and value.maker.startswith(COMPUTING)
-    return is_made or isinstance(value, Item)
-
-
-def _is_variable(node: ast.expr) -> bool:
-    """Return whether this reads os.environ["RANK"] or its like."""
-    if isinstance(node, ast.Subscript):
-        return isinstance(node.slice, ast.Constant) and node.slice.value in VARIABLES
-    if isinstance(node, ast.Call) and last_name(node) in ("get", "getenv") and node.args:
-        return isinstance(node.args[0], ast.Constant) and node.args[0].value in VARIABLES
-    return False
-
-
-def _is_called_rank(name: str) -> bool:
-    return name.lower().rpartition("_")[2] == "rank"
-
-
-def is_given_by_start(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
-    """Return whether a name is the first parameter of a function that torch.multiprocessing.spawn starts."""
-    if not isinstance(node, ast.Name) or not isinstance(scope.node, FUNCTIONS):
-        return False
-    return parameters(scope.node)[:1] == [node.id] and scope in analysis.spawned.functions
-
-
-def bindings_of(analysis: Analysis, node: ast.expr, scope: Scope) -> list[tuple[Binding, Scope]]:
-    """Return the bindings of a name, or of an attribute of the project's objects, with their scopes."""
-    if isinstance(node, ast.Name):
-        found = scope.find(node.id)
-        return [(binding, found[0]) for binding in found[1]] if found else []
-    if isinstance(node, ast.Attribute):
-        owners = {value.scope for value in analysis.evaluate(node.value, scope) if isinstance(value, Instance)}
-        return [pair for owner in owners for pair in analysis.classes.attribute_bindings(owner, node.attr)]
-    return []
-
-
-def arguments_for(analysis: Analysis, name: str, scope: Scope) -> list[tuple[ast.expr | None, Scope]]:
-    """Return what every call gives for a parameter of the function that `scope` is of."""
-    assert isinstance(scope.node, FUNCTIONS)
-    names = parameters(scope.node)[1:] if is_method(scope) else parameters(scope.node)
-    return [(argument_for(site.call, names, name), site.scope) for site in analysis.callers(scope.node)]
-
-
-def last_name(node: ast.expr) -> str:
-    if isinstance(node, ast.Call):
-        return last_name(node.func)
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return isinstance(value, Item) or (isinstance(value, Result) and value.maker.startswith(COMPUTING))

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ..analysis import Analysis
+from ..bindings import scope_of
 from ..calls import argument_for
 from ..homes import assignments_to
 from ..loaders import SHARDED, Loader
@@ -18,12 +19,6 @@ WORKERS = {"retrofit.distributed.loader_workers"}  # gives the arguments about w
 ARGUMENTS = ["dataset", "batch_size", "shuffle", "sampler", "batch_sampler"]  # of DataLoader, in their order
 
 
-def scope_of(analysis: Analysis, node: ast.AST) -> Scope:
-    """Return the scope that a node of any of the project's files stands in."""
-    source = next(source for source in analysis.modules.sources.values() if node in source.parents)
-    return analysis.scope_at(source, node)
-
-
 def makers_of(analysis: Analysis, loader: Loader) -> list[tuple[ast.Call, Scope]]:
     """Return the calls of DataLoader, or of a class derived from it, that can have made a loader, with their scopes."""
     given = assignments_to(analysis, loader.home) if loader.home is not None and loader.home.key is None else []
@@ -32,7 +27,8 @@ def makers_of(analysis: Analysis, loader: Loader) -> list[tuple[ast.Call, Scope]
         values = analysis.evaluate(assignment.value, assignment.scope)
         own_calls |= {value.call for value in values if isinstance(value, (Result, Instance)) and value.call}
     # What draws from a loader may be handed others too; those that are put into its variable are its own.
-    made = [(maker, scope_of(analysis, maker)) for maker in (loader.makers & own_calls or loader.makers)]
+    makers = [maker for maker in loader.makers if maker in own_calls] or loader.makers
+    made = [(maker, scope_of(analysis, maker)) for maker in makers]
     own = [(maker, scope) for maker, scope in made if not analysis.called(maker, scope) & SHARDED]
     return sorted(own, key=lambda place: place[1].source.place(place[0]))
 

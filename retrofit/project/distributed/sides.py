@@ -6,16 +6,18 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from ..analysis import Analysis
-from ..calls import returns_of
+from ..bindings import arguments_for, bindings_of
+from ..branches import is_in_body
+from ..calls import last_name, returns_of
 from ..placement import block_of
 from ..scopes import Scope
 from ..values import Display, name_of
-from .rank_values import arguments_for, bindings_of, is_rank, last_name
+from .asking import ASKING_MAIN
+from .rank_values import is_rank
 
 # One process only; all but one; some that cannot be told; "" stands for every process.
 MAIN, OTHERS, UNCLEAR = "main", "others", "unclear"
 FLIPPED = {MAIN: OTHERS, OTHERS: MAIN}
-ASKING_MAIN = {"retrofit.distributed.is_main_process", "torch.distributed.is_main_process"}
 # What people call such a variable or function, for those that cannot be followed.
 MAIN_NAMES = {"is_main_process", "is_main", "is_master", "is_chief", "is_rank_zero", "is_primary", "is_rank0"}
 LEAVING = {"sys.exit", "exit", "quit", "os._exit"}
@@ -37,9 +39,7 @@ def _sides(analysis: Analysis, scope: Scope, node: ast.AST) -> Iterator[str]:
         if outer is scope.node:
             return
         if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
-            body = outer.body if isinstance(outer.body, list) else [outer.body]
-            is_body = inner in body
-            yield (side_of_test if is_body else side_of_negated)(analysis, outer.test, scope)
+            yield (side_of_test if is_in_body(outer, inner) else side_of_negated)(analysis, outer.test, scope)
         elif isinstance(outer, ast.BoolOp):
             for earlier in outer.values[: outer.values.index(inner)]:  # type: ignore[arg-type]
                 is_and = isinstance(outer.op, ast.And)
@@ -51,14 +51,20 @@ def _left_before(analysis: Analysis, scope: Scope, statement: ast.stmt) -> Itera
     """Yield who is left behind `if rank != 0: return` in the same block."""
     block = block_of(scope.source, statement)
     for earlier in block[: block.index(statement)]:
-        if isinstance(earlier, ast.If) and not earlier.orelse and _leaves(earlier.body[-1]):
+        if isinstance(earlier, ast.If) and not earlier.orelse and _leaves(analysis, earlier.body[-1], scope):
             yield side_of_negated(analysis, earlier.test, scope)
 
 
-def _leaves(statement: ast.stmt) -> bool:
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        return ast.unparse(statement.value.func) in LEAVING
-    return isinstance(statement, (ast.Return, ast.Continue, ast.Break, ast.Raise))
+def ends_program(analysis: Analysis, statement: ast.stmt, scope: Scope) -> bool:
+    """Return whether this is a statement like `sys.exit(main())`."""
+    is_call = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+    return is_call and bool(analysis.called(statement.value, scope) & LEAVING)  # type: ignore[attr-defined]
+
+
+def _leaves(analysis: Analysis, statement: ast.stmt, scope: Scope) -> bool:
+    return ends_program(analysis, statement, scope) or isinstance(
+        statement, (ast.Return, ast.Continue, ast.Break, ast.Raise)
+    )
 
 
 def side_of_test(analysis: Analysis, test: ast.expr, scope: Scope, depth: int = MOST_DEPTH) -> str:
@@ -140,8 +146,7 @@ def _side_where_made(analysis: Analysis, value: ast.expr, scope: Scope) -> str:
         if outer is scope.node:
             break
         if isinstance(outer, ast.If) and inner is not outer.test:
-            is_body = inner in outer.body
-            side = (side_of_test if is_body else side_of_negated)(analysis, outer.test, scope, PLAIN)
+            side = (side_of_test if is_in_body(outer, inner) else side_of_negated)(analysis, outer.test, scope, PLAIN)
             if side:
                 return side
         inner = outer

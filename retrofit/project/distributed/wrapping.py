@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..analysis import SELF_METHODS, Analysis
-from ..calls import argument_for, default_of, is_method, returns_of
+from ..calls import argument_for, default_of, given_parameters, returns_of
 from ..main_guard import is_main_guard
-from ..scopes import FUNCTIONS, Binding, Scope, parameters
+from ..scopes import FUNCTIONS, Binding, Scope
 from ..values import Instance, LocalFunction
 from .distribution import DDP, Distribution, Site
 
@@ -133,8 +133,7 @@ class Wrapping:
     def _of_parameter(self, name: str, scope: Scope, depth: int) -> Standing | None:
         """Return what every call gives for a parameter, None where calls differ."""
         assert isinstance(scope.node, FUNCTIONS)
-        names = parameters(scope.node)
-        names = names[1:] if is_method(scope) else names
+        names = given_parameters(scope)
         given = [
             (argument_for(site.call, names, name) or default_of(scope.node, name), site.scope)
             for site in self._analysis.callers(scope.node)

@@ -1,0 +1,105 @@
+"""Rules go by what the code does: each of these scripts says a word that means nothing where it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from retrofit.project import read_project
+from retrofit.rules import find_hazards
+
+TRIPLES = Path(__file__).parent / "triples"
+SCRIPT = """\
+import argparse
+import os
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset, random_split
+
+import retrofit.distributed as rd
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--frank", action="store_true")
+args = rd.add_runtime_flags(parser).parse_args()
+rd.setup_distributed()
+torch.manual_seed(0)
+dataset = TensorDataset(torch.randn(16, 3))
+BEFORE
+loader = rd.distribute_loader(DataLoader(dataset, 4, shuffle=True))
+model = rd.distribute_model(torch.nn.Linear(3, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
+mean = 0.0
+for (x,) in loader:
+    optimizer.zero_grad()
+    loss = model(x).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    INSIDE
+rd.cleanup_distributed()
+"""
+APART = ["rd.seed_everything(0)", "torch.manual_seed(rd.get_rank())"]
+SPLIT = "train_set, val_set = random_split(dataset, [8, 8])"
+
+
+def codes(folder: Path, before: list[str], inside: list[str]) -> set[str]:
+    """Return the codes of what is found with lines put before the training, and into its loop."""
+    text = SCRIPT.replace("BEFORE\n", "".join(f"{line}\n" for line in before))
+    text = text.replace("    INSIDE\n", "".join(f"    {line}\n" for line in inside))
+    (folder / "train.py").write_text(text)
+    return {finding.code for finding in find_hazards(read_project(folder / "train.py"))}
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["if args.frank:", "    mean = loss.item()"], {"RF401"}),
+        (["if rd.get_rank() == 0:", "    mean = loss.item()"], set()),
+        (["if rd.get_rank() == 0:", "    pass", "else:", "    mean = loss.item()"], set()),
+        (["if not rd.is_main_process():", "    continue", "mean = loss.item()"], set()),
+        (["mean = mean + loss.item() * (rd.get_world_size() > 0)"], {"RF401"}),
+        (["mean = mean + loss.item() / rd.get_world_size()"], set()),
+    ],
+)
+def test_a_loss_that_some_processes_show(lines: list[str], expected: set[str], tmp_path: Path) -> None:
+    assert codes(tmp_path, ["world_size = rd.get_world_size()"], lines) == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["log = open('path_on_main.txt', 'w')"], {"RF501"}),
+        (["path = rd.path_on_main('log.txt')", "log = open(path, 'w')"], set()),
+        (["log = open(rd.path_on_main(os.path.join('out', 'log.txt')), 'w')"], set()),
+    ],
+)
+def test_a_file_of_one_process(lines: list[str], expected: set[str], tmp_path: Path) -> None:
+    assert codes(tmp_path, lines, ["pass"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["if args.frank:", f"    {SPLIT}"], {"RF108"}),
+        (["with rd.main_process_first():", f"    {SPLIT}"], {"RF108"}),
+        (["if rd.is_main_process():", f"    {SPLIT}"], set()),
+    ],
+)
+def test_a_split_of_some_processes(lines: list[str], expected: set[str], tmp_path: Path) -> None:
+    assert codes(tmp_path, [*APART, *lines], ["pass"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('print(f"cuda {torch.version.cuda}")', {"RF607"}),
+        ("device = torch.device(f'cuda:{os.environ[\"LOCAL_RANK\"]}')", set()),
+    ],
+)
+def test_a_gpu_that_is_chosen(line: str, expected: set[str], tmp_path: Path) -> None:
+    text = (TRIPLES / "25c_device_not_chosen" / "bad.py").read_text()
+    first = "import torch\n"
+    assert first in text
+    (tmp_path / "train.py").write_text(text.replace(first, f"import os\n\n{first}\n{line}\n", 1))
+    assert {finding.code for finding in find_hazards(read_project(tmp_path / "train.py"))} == expected
