@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.data_parallel import WRAPPERS, added_to_wrapper, module_run, run_plainly
 from retrofit.project.edits import Edit, delete_statement, has_own_lines, leave_else, replace
 from retrofit.project.homes import homes_of, upstream
 from retrofit.project.outputs import PRINT
@@ -25,7 +26,7 @@ model = nn.DataParallel(Net().cuda())
 GOOD = """\
 model = rd.distribute_model(Net().cuda())
 """
-NAMES = {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"}
+MESSAGE = "DataParallel is for one process that drives all GPUs"
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -36,13 +37,22 @@ def find(project: Project) -> Iterator[Finding]:
         return  # DataParallel is what such a script falls back to in one process
     wrapped = False
     for node, scope in reached_nodes(analysis):
-        if isinstance(node, ast.Call) and node.args and analysis.called(node, scope) & NAMES:
+        if not isinstance(node, ast.Call):
+            continue
+        if module_run(analysis, node, scope) is not None:
+            edits = run_plainly(analysis, node, scope)
+            refusal = "" if edits else "it cannot be told what data_parallel gives to the module; write module(inputs)"
+            yield found(CODE, scope.source, node, MESSAGE, HELP, edits, refusal)
+        more = added_to_wrapper(analysis, node, scope)
+        if node.args and more is not None:
             wrapped = True
-            edits = _without(project, scope.source, node)
-            yield found(CODE, scope.source, node, "DataParallel is for one process that drives all GPUs", HELP, edits)
+            refusal = f"{scope.source.segment(node.func)} is more than DataParallel: {', '.join(more)}" if more else ""
+            edits = [] if refusal else _without(project, scope.source, node)
+            yield found(CODE, scope.source, node, MESSAGE, HELP, edits, refusal)
     if not wrapped:
         return
     yield from _first_children(project)
+    yield from _insisting(project)
     homes = {home for model in project.models for home in ({model.home} | upstream(analysis, model.home))}
     for node, scope in reached_nodes(analysis):
         if not isinstance(node, ast.Attribute) or node.attr != "module" or _is_guarded(scope.source, node):
@@ -62,9 +72,20 @@ def _first_children(project: Project) -> Iterator[Finding]:
         taken = node.args[0].func
         if "next" not in project.analysis.called(node, scope) or not isinstance(taken, ast.Attribute):
             continue
-        if taken.attr == "children" and project.analysis.named(taken.value, scope) & NAMES:
+        if taken.attr == "children" and project.analysis.named(taken.value, scope) & WRAPPERS:
             refusal = "next(model.children()) depends on DataParallel; write model.module"
             yield found(CODE, scope.source, node, "without DataParallel this is another module", HELP, refusal=refusal)
+
+
+def _insisting(project: Project) -> Iterator[Finding]:
+    """Yield `assert isinstance(model, DataParallel)`, which ends the script as soon as it is not."""
+    for node, scope in reached_nodes(project.analysis):
+        asked = node.test if isinstance(node, ast.Assert) else None
+        if not isinstance(asked, ast.Call) or len(asked.args) != 2:
+            continue
+        if project.analysis.named(asked.args[1], scope) & WRAPPERS:
+            refusal = "this function is for DataParallel alone; without it, it is not to be called"
+            yield found(CODE, scope.source, node, "without DataParallel this fails", HELP, refusal=refusal)
 
 
 def _without(project: Project, source: Source, call: ast.Call) -> list[Edit]:
