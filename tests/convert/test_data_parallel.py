@@ -101,8 +101,18 @@ def test_a_class_that_adds_something_is_left_to_the_user(tmp_path: Path) -> None
     assert finding.refusal == "Adding is more than DataParallel: gather"
 
 
-def test_a_function_that_insists_on_it_is_left_to_the_user(tmp_path: Path) -> None:
-    insisting = "def patch(model):\n    assert isinstance(model, nn.DataParallel)\n\n\n"
-    text = script(before=insisting, after="model = nn.DataParallel(model)\npatch(model)\n")
-    (finding,) = conversion(tmp_path, text).refusals
-    assert "for DataParallel alone" in finding.refusal
+def test_a_call_that_is_for_it_alone_goes_with_it(tmp_path: Path) -> None:
+    insisting = "def patch(model):\n    assert isinstance(model, nn.DataParallel)\n    return 1\n\n\n"
+    after = "if torch.cuda.is_available():\n    model = nn.DataParallel(model)\n    patch(model)\n"
+    lines = converted(tmp_path, script(before=insisting, after=after))
+    assert not {"patch(model)", "model = nn.DataParallel(model)", "pass"} & set(lines)
+    (finding,) = conversion(tmp_path, script(before=insisting, after=after.replace("patch", "n = patch"))).refusals
+    assert "DataParallel alone" in finding.refusal
+
+
+@pytest.mark.parametrize("head", ["if True:", "with torch.no_grad():"])
+def test_no_block_is_left_empty(head: str, tmp_path: Path) -> None:
+    wrapping = "    model = nn.DataParallel(model)\n    other = nn.DataParallel(other)\n"
+    lines = converted(tmp_path, script(after=f"other = Net()\n{head}\n{wrapping}"))
+    assert not any("DataParallel" in line for line in lines)
+    assert (head in lines) is (head != "if True:")
