@@ -35,6 +35,11 @@ def _comes_from_batch(analysis: Analysis, path: ast.expr, scope: Scope, depth: i
                 return True
     if depth == 0 or not isinstance(scope.node, FUNCTIONS):
         return False
+    if (
+        getattr(scope.node, "name", "") == "__getitem__"
+        and names & spread(scope, set(parameters(scope.node)[1:])).names
+    ):
+        return True
     bound = parameters(scope.node)[1:] if is_method(scope) else parameters(scope.node)
     given = [
         [(argument_for(site.call, bound, name), site.scope) for site in analysis.callers(scope.node)]

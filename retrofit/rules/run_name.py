@@ -58,7 +58,8 @@ def _runs_on_all(project: Project, call: ast.Call, scope: Scope) -> bool:
     statement = scope.source.statement(call)
     is_imported = scope.parent is None and scope.source is not project.entry
     is_kept = isinstance(statement, (ast.Assign, ast.AnnAssign))
-    return is_kept and not is_imported and not runs_on_one(project.analysis, scope, statement)
+    is_alone = runs_on_one(project.analysis, scope, statement) or project.runs_in_turn(scope, statement)
+    return is_kept and not is_imported and not is_alone
 
 
 def _agrees(project: Project, node: ast.AST, scope: Scope) -> bool:
