@@ -11,6 +11,7 @@ from .arguments import Parsing, find_parsings
 from .batch_sizes import BatchSizes
 from .distributed.distribution import Distribution, find_distribution, leads_to_collective
 from .distributed.ranks import Ranks
+from .distributed.turns import runs_in_turn
 from .distributed.wrapping import Wrapping
 from .edits import Edit
 from .evaluation import Evaluation, find_evaluations
@@ -21,6 +22,7 @@ from .models import Model, find_models, reachable_from_loops
 from .modules import Modules
 from .optimizers import Optimizer, find_optimizers
 from .outputs import Output, find_outputs
+from .preparations import Preparation, find_preparations
 from .reach import reached_nodes
 from .scopes import Scope
 from .source import Place, Source, SourceError
@@ -119,8 +121,25 @@ class Project:
         return find_outputs(self.analysis)
 
     @cached_property
+    def preparations(self) -> list[Preparation]:
+        busy: set[ast.AST] = {call.call for model in self.models for call in model.calls}
+        busy |= {node for loader in self.loaders for node in (*loader.makers, *(use.expression for use in loader.uses))}
+        busy |= {frame.node for path in self.paths for frame in path.frames}
+        return find_preparations(self.analysis, self.outputs, self.paths, busy)
+
+    def runs_in_turn(self, scope: Scope, node: ast.AST) -> bool:
+        """Return whether rank 0 is done with a node before the others begin, now or in the converted project."""
+        return runs_in_turn(self.analysis, scope, node, self._prepared)
+
+    @cached_property
+    def _prepared(self) -> set[ast.AST]:
+        return {statement for p in self.preparations if not p.is_forced for statement in p.statements}
+
+    @cached_property
     def guards(self) -> dict[Output, tuple[Edit, ...]]:
-        return find_guards(self.analysis, self.outputs)
+        outputs = [output for output in self.outputs if not self.runs_in_turn(output.scope, output.call)]
+        moved = {statement for p in self.preparations for statement in p.statements}
+        return find_guards(self.analysis, outputs, moved)
 
     @cached_property
     def loaders(self) -> list[Loader]:

@@ -62,14 +62,33 @@ def insert_after(source: Source, statement: ast.stmt, lines: Sequence[str]) -> E
 
 
 def insert_before(source: Source, statement: ast.stmt, lines: Sequence[str]) -> Edit:
-    """Insert lines in front of a statement, at its indentation; of a decorated one, in front of its decorators.
+    """Insert lines in front of a statement and its comment, at its indentation; of a decorated one, of its decorators.
 
     On its line where something else stands there before it.
     """
     start, _ = source.span(statement)
     if source.text[_line_start(source, start) : start].strip():
         return Edit(source, start, start, "".join(f"{line}; " for line in lines if line), order=-1)
-    return _insert_lines(source, _line_start(source, start), indentation(source, statement), lines)
+    return _insert_lines(source, _above_comment(source, statement), indentation(source, statement), lines)
+
+
+def _above_comment(source: Source, statement: ast.stmt) -> int:
+    """Return where the comment lines begin that stand right above a statement; its own line where there are none.
+
+    Those that open the file belong to the file: its interpreter, its encoding, its licence.
+    """
+    indent = indentation(source, statement)
+    block = block_of(source, statement)
+    before = block[block.index(statement) - 1].end_lineno if block[0] is not statement else 0
+    own = line = source.line_of(source.span(statement)[0])
+    while line - 1 > (before or 0) and _line(source, line - 1).startswith(f"{indent}#"):
+        line -= 1
+    return source.line_starts[(own if line == 1 else line) - 1]
+
+
+def _line(source: Source, number: int) -> str:
+    start = source.line_starts[number - 1]
+    return source.text[start : _line_end(source, start)]
 
 
 def delete_statement(source: Source, statement: ast.stmt) -> Edit:

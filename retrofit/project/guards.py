@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
 from .analysis import Analysis
@@ -24,10 +24,13 @@ CONDITION = "rd.is_main_process()"
 GUARDED_KINDS = {SAVE, WRITE, FOLDER, TRACK}
 
 
-def find_guards(analysis: Analysis, outputs: list[Output]) -> dict[Output, tuple[Edit, ...]]:
+def find_guards(
+    analysis: Analysis, outputs: list[Output], moved: Collection[ast.AST] = frozenset()
+) -> dict[Output, tuple[Edit, ...]]:
     """Return the edits that guard each output which is a statement of its own; none for what is guarded already.
 
-    Where an `if` does nothing but such outputs, its test gets the condition; else neighbours share an `if`.
+    Where an `if` does nothing but such outputs, its test gets the condition; else neighbours share an `if`. Inside
+    the statements `moved`, which something else puts under a header, each has its condition on its own line.
     """
     by_statement: dict[ast.stmt, list[Output]] = defaultdict(list)
     printing: set[ast.stmt] = set()
@@ -46,7 +49,8 @@ def find_guards(analysis: Analysis, outputs: list[Output]) -> dict[Output, tuple
             continue
         source = of_statement[0].scope.source
         harmless = partial(_is_harmless, analysis, of_statement[0].scope)
-        group, changes = _group(source, statement, set(by_statement), printing, harmless)
+        is_moved = any(outer in moved for outer in (statement, *source.ancestors(statement)))
+        group, changes = _group(source, statement, set(by_statement), printing, harmless, is_moved)
         done |= set(group)
         for member in group:
             for output in by_statement.get(member, []):
@@ -105,6 +109,7 @@ def _group(
     guarded: set[ast.stmt],
     printing: set[ast.stmt],
     is_harmless: Callable[[ast.expr], bool],
+    is_moved: bool,
 ) -> tuple[list[ast.stmt], list[Edit]]:
     """Return the statements that are guarded together with `statement`, and how."""
     block = block_of(source, statement)
@@ -114,6 +119,8 @@ def _group(
         assert isinstance(parent, ast.If)
         if is_harmless(parent.test):
             return block, add_condition(source, parent, CONDITION)
+    if is_moved:
+        return [statement], _inline(source, statement)
     position = block.index(statement)
     last = position
     while last + 1 < len(block) and block[last + 1] in guarded:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .analysis import Analysis
+from .data_parallel import module_run
 from .homes import Home, homes_of, upstream
 from .optimizers import Optimizer, is_module, parameter_owners
 from .scopes import FUNCTIONS, Scope
@@ -92,6 +93,10 @@ def _calls(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Call, set[Ho
     """Yield the calls of objects that live in variables, in everything that the training loops run."""
     for node, scope in reachable_from_loops(analysis, paths):
         if not isinstance(node, ast.Call):
+            continue
+        module = module_run(analysis, node, scope)
+        if module is not None:
+            yield Call(node, scope), homes_of(analysis, module, scope)
             continue
         is_method = any(isinstance(value, LocalFunction) for value in analysis.evaluate(node.func, scope))
         if not is_method:

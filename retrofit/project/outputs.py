@@ -29,6 +29,7 @@ FILE_CHANGERS = {
     "os.system", "shutil.copy", "shutil.copyfile", "shutil.copy2", "shutil.copytree", "shutil.rmtree", "shutil.move",
     "subprocess.call", "subprocess.run", "subprocess.check_call", "os.symlink",
 }  # fmt: skip
+COMMANDS = {"os.system", "subprocess.call", "subprocess.run", "subprocess.check_call"}  # which may do anything
 # Methods that write, of objects whose class the analysis cannot see, where the name alone is telling.
 WRITING_METHODS = {
     "savefig", "to_csv", "to_json", "to_pickle", "write_text", "write_bytes", "mkdir", "unlink", "touch", "writerow",

@@ -36,6 +36,8 @@ def _comes_from_batch(analysis: Analysis, path: ast.expr, scope: Scope, depth: i
     if depth == 0 or not isinstance(scope.node, FUNCTIONS):
         return False
     bound = given_parameters(scope)
+    if getattr(scope.node, "name", "") == "__getitem__" and names & spread(scope, set(bound)).names:
+        return True
     given = [
         [(argument_for(site.call, bound, name), site.scope) for site in analysis.callers(scope.node)]
         for name in bound

@@ -45,6 +45,14 @@ def drawn_unseeded(analysis: Analysis, paths: list[Path], in_loops: set[ast.AST]
                     yield node
 
 
+def draws(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call draws from a stream that the whole script shares."""
+    if any(keyword.arg == "generator" for keyword in call.keywords):
+        return False
+    names = analysis.called(call, scope)
+    return bool(_stream(analysis, call, scope) or names & {f"torch.{name}" for name in (*DRAWS, "randperm")})
+
+
 def _is_before(seed: ast.Call, where: Scope, draw: ast.Call, scope: Scope, inner: set[Scope]) -> bool:
     return where not in inner and (where is not scope or seed.lineno < draw.lineno)
 

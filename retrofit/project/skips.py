@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .occurrences import loaded_names, stored_names
 from .scopes import Scope
-from .training import LOOPS, Path
+from .training import LOOPS, LoopNode, Path
 
 COUNTING = {"range", "trange", "count"}
 
@@ -29,7 +29,7 @@ def skips(path: Path) -> Iterator[Skip]:
         return
     step, losses = frame.scope.source.statement(frame.node), loss_names(frame.node)
     batch = _batch_names(loop, frame.scope)
-    for node in sorted(_statements(loop), key=lambda statement: (statement.lineno, statement.col_offset)):
+    for node in sorted(statements_of(loop), key=lambda statement: (statement.lineno, statement.col_offset)):
         if node.lineno >= step.lineno:
             return
         if isinstance(node, ast.Assign) and loaded_names([node.value]) & batch and not _is_read(node.value, losses):
@@ -63,8 +63,8 @@ def _is_read(node: ast.AST, losses: set[str]) -> bool:
 def _batch_names(loop: ast.For, scope: Scope) -> set[str]:
     """Return the names of what a loop draws, without the number of the batch."""
     if _calls(loop.iter, COUNTING):  # each batch is fetched by next()
-        fetching = [node for node in _statements(loop) if isinstance(node, ast.Assign) and _calls(node.value, {"next"})]
-        return stored_names(fetching)
+        assigning = [node for node in statements_of(loop) if isinstance(node, ast.Assign)]
+        return stored_names([node for node in assigning if _calls(node.value, {"next"})])
     drawn = [loop.iter]
     if isinstance(loop.iter, ast.Name):
         drawn += [b.value for b in scope.bindings.get(loop.iter.id, []) if b.value is not None]
@@ -77,7 +77,7 @@ def _calls(node: ast.expr, names: set[str]) -> bool:
     return any(isinstance(part, ast.Call) and getattr(part.func, "id", "") in names for part in ast.walk(node))
 
 
-def _statements(loop: ast.For) -> Iterator[ast.stmt]:
+def statements_of(loop: LoopNode) -> Iterator[ast.stmt]:
     """Yield the statements of a loop, without those of loops inside it."""
     waiting: list[ast.AST] = list(loop.body)
     while waiting:

@@ -1,4 +1,4 @@
-"""RF509 run-name-differs: each process names the run by its own clock, or its own dice."""
+"""RF509 run-name-differs: each process names the run by its own clock, its own dice, or what it finds in a folder."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.edits import surround
+from retrofit.project.edits import Edit, block_of, insert_after, surround
 from retrofit.project.guards import runs_on_one
 from retrofit.project.reach import reached_nodes
+from retrofit.project.run_numbers import Numbered, numbered_names
 from retrofit.project.scopes import Scope
 from retrofit.project.source import Source
 
@@ -18,6 +19,7 @@ CODE = "RF509"
 NAME = "run-name-differs"
 WHY = "Processes that start in different seconds have folders of different names, and do not find each other's files."
 HELP = "rd.broadcast_object(time.strftime(...)): the name is that of the first process"
+MESSAGE = "this is another name in every process"
 BAD = """\
 folder = "runs/" + time.strftime("%Y%m%d_%H%M%S")
 """
@@ -34,14 +36,42 @@ AGREEING = {"retrofit.distributed.broadcast_object"}
 
 def find(project: Project) -> Iterator[Finding]:
     in_loops = {node for node, _ in project.in_loops}
+    whole: set[ast.AST] = set()  # statements whose value is handed out as it is
+    for numbered in numbered_names(project.analysis, project.outputs):
+        place = numbered.node
+        if place in in_loops or not _runs_on_all(project, place, numbered.scope) or _is_agreed(project, numbered):
+            continue
+        edits = _agreeing(numbered)
+        whole |= {place} if edits else set()
+        yield found(CODE, numbered.scope.source, place, MESSAGE, HELP, edits)
     for node, scope in reached_nodes(project.analysis):
         if not isinstance(node, ast.Call) or node in in_loops or not _names(project, node, scope):
             continue
-        if not _runs_on_all(project, node, scope) or _agrees(project, node, scope):
+        statement = scope.source.statement(node)
+        if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or not _runs_on_all(project, statement, scope):
             continue
-        name = _formatted(scope.source, node)
-        edits = surround(scope.source, name, "rd.broadcast_object(", ")")
-        yield found(CODE, scope.source, node, "this is another name in every process", HELP, edits)
+        if statement not in whole and not _agrees(project, node, scope):
+            name = _formatted(scope.source, node)
+            edits = surround(scope.source, name, "rd.broadcast_object(", ")")
+            yield found(CODE, scope.source, node, MESSAGE, HELP, edits)
+
+
+def _agreeing(numbered: Numbered) -> list[Edit]:
+    """Return edits that give all processes the name of the first one; none where not all of them get there."""
+    source, node = numbered.scope.source, numbered.node
+    if not numbered.is_common:
+        return []
+    if isinstance(node, (ast.Assign, ast.AnnAssign)):
+        return surround(source, node.value, "rd.broadcast_object(", ")") if node.value is not None else []
+    return [insert_after(source, node, [f"{name} = rd.broadcast_object({name})" for name in numbered.names])]
+
+
+def _is_agreed(project: Project, numbered: Numbered) -> bool:
+    """Return whether a statement, or the next one, hands out the name of one process."""
+    block = block_of(numbered.scope.source, numbered.node)
+    position = block.index(numbered.node)
+    parts = (part for statement in block[position : position + 2] for part in ast.walk(statement))
+    return any(isinstance(p, ast.Call) and project.leads_to_collective(p, numbered.scope) for p in parts)
 
 
 def _names(project: Project, call: ast.Call, scope: Scope) -> bool:
@@ -54,12 +84,11 @@ def _names(project: Project, call: ast.Call, scope: Scope) -> bool:
     return bool(names & NAMING)
 
 
-def _runs_on_all(project: Project, call: ast.Call, scope: Scope) -> bool:
-    """Return whether every process assigns this, and not while modules are imported, before the group is there."""
-    statement = scope.source.statement(call)
+def _runs_on_all(project: Project, statement: ast.stmt, scope: Scope) -> bool:
+    """Return whether every process runs this, and not while modules are imported, before the group is there."""
     is_imported = scope.parent is None and scope.source is not project.entry
-    is_kept = isinstance(statement, (ast.Assign, ast.AnnAssign))
-    return is_kept and not is_imported and not runs_on_one(project.analysis, scope, statement)
+    is_alone = runs_on_one(project.analysis, scope, statement) or project.runs_in_turn(scope, statement)
+    return not is_imported and not is_alone
 
 
 def _agrees(project: Project, node: ast.AST, scope: Scope) -> bool:

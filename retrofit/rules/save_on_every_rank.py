@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from retrofit.project import Project
 from retrofit.project.analysis import Analysis
 from retrofit.project.distributed.rank_texts import mentions_rank
-from retrofit.project.distributed.turns import runs_in_turn
 from retrofit.project.edits import surround
 from retrofit.project.guards import runs_on_one
 from retrofit.project.outputs import OPEN, SAVE, WRITE, Output, opens_for_writing, opens_own_path, path_of
@@ -61,7 +60,7 @@ def _is_path_on_main(analysis: Analysis, path: ast.expr, output: Output) -> bool
 def _is_taken_care_of(project: Project, output: Output) -> bool:
     """Return whether one process writes, or one after the other, or each into a file of its own."""
     analysis, scope, call = project.analysis, output.scope, output.call
-    if runs_on_one(analysis, scope, call) or runs_in_turn(analysis, scope, call):
+    if runs_on_one(analysis, scope, call) or project.runs_in_turn(scope, call):
         return True
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
     if isinstance(call.func, ast.Attribute):

@@ -66,6 +66,23 @@ def test_inserted_lines_stay_with_a_statement_that_shares_its_line(text, expecte
     assert apply_edits(source, [*edits, *surround(source, statement.value, "g(", ")")]) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("for e in a:\n    # one\n    # two\n    x = 1\n", "for e in a:\n    w = 0\n    # one\n    # two\n    x = 1\n"),
+        ("a = 1\n# one\n\n# two\nx = 1\n", "a = 1\n# one\n\nw = 0\n# two\nx = 1\n"),
+        ("def f():\n    a = 1\n  # other\n    x = 1\n", "def f():\n    a = 1\n  # other\n    w = 0\n    x = 1\n"),
+        ('a = """\n# text"""\nx = 1\n', 'a = """\n# text"""\nw = 0\nx = 1\n'),
+        ("#!/usr/bin/env python\n# licence\nx = 1\n", "#!/usr/bin/env python\n# licence\nw = 0\nx = 1\n"),
+        ("import a\r\n# one\r\nx = 1\r\n", "import a\r\nw = 0\r\n# one\r\nx = 1\r\n"),
+    ],
+)
+def test_lines_in_front_of_a_statement_do_not_part_it_from_its_comment(text, expected):
+    source = source_of(text)
+    statement = next(node for node in source.nodes if isinstance(node, ast.Assign) and node.targets[0].id == "x")
+    assert apply_edits(source, [insert_before(source, statement, ["w = 0"])]) == expected
+
+
 def test_statements_go_under_a_header_and_strings_stay_as_they_are():
     source = source_of('if a:\n    save("""one\n  two\n""", b"x"\n         b"y")\n\n    load()\n')
     text = apply_edits(source, put_under(source, first(source, ast.If).body, "if main():"))

@@ -89,12 +89,12 @@ def side_of_negated(analysis: Analysis, test: ast.expr, scope: Scope, depth: int
     side = side_of_test(analysis, test, scope, depth)
     if side and isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         rest = [part for part in test.values if not side_of_test(analysis, part, scope, depth - 1)]
-        if not all(_asks_for_group(part) for part in rest):
+        if not all(asks_for_group(part) for part in rest):
             return UNCLEAR
     return FLIPPED.get(side, side)
 
 
-def _asks_for_group(test: ast.expr) -> bool:
+def asks_for_group(test: ast.expr) -> bool:
     """Return whether a test asks if there are several processes at all: `args.distributed`, `world_size > 1`."""
     names = {last_name(part).lower() for part in ast.walk(test) if isinstance(part, (ast.Name, ast.Attribute))}
     return any(word in name for name in names for word in ("distributed", "initialized", "world_size", "ddp"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 
 from ..analysis import Analysis
 from ..calls import body_of
@@ -14,12 +15,17 @@ IN_TURN = "retrofit.distributed.main_process_first"
 WAITING = {"torch.distributed.barrier", "torch.distributed.monitored_barrier", "retrofit.distributed.barrier"}
 
 
-def runs_in_turn(analysis: Analysis, scope: Scope, node: ast.AST, depth: int = 4) -> bool:
-    """Return whether rank 0 is done with a node before the others begin, here or where its function is called."""
-    if _is_in_turn_here(analysis, scope, node):
+def runs_in_turn(
+    analysis: Analysis, scope: Scope, node: ast.AST, more: Collection[ast.AST] = frozenset(), depth: int = 4
+) -> bool:
+    """Return whether rank 0 is done with a node before the others begin, here or where its function is called.
+
+    `more` are statements of which that is known.
+    """
+    if any(outer in more for outer in (node, *scope.source.ancestors(node))) or _is_in_turn_here(analysis, scope, node):
         return True
     sites = analysis.callers(scope.node) if isinstance(scope.node, FUNCTIONS) and depth else []
-    return bool(sites) and all(runs_in_turn(analysis, site.scope, site.call, depth - 1) for site in sites)
+    return bool(sites) and all(runs_in_turn(analysis, site.scope, site.call, more, depth - 1) for site in sites)
 
 
 def _is_in_turn_here(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:

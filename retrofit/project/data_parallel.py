@@ -1,0 +1,85 @@
+"""One process that drives several GPUs: torch's DataParallel, classes derived from it, and the function data_parallel.
+
+https://pytorch.org/docs/stable/_modules/torch/nn/parallel/data_parallel.html
+"""
+
+from __future__ import annotations
+
+import ast
+
+from .analysis import Analysis
+from .calls import argument_for
+from .edits import Edit
+from .scopes import FUNCTIONS, Scope
+from .values import Display, LocalClass
+
+WRAPPERS = {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"}
+FUNCTIONAL = {"torch.nn.parallel.data_parallel", "torch.nn.parallel.data_parallel.data_parallel"}
+PARAMETERS = ["module", "inputs", "device_ids", "output_device", "dim", "module_kwargs"]
+
+
+def module_run(analysis: Analysis, call: ast.Call, scope: Scope) -> ast.expr | None:
+    """Return the module that a call runs on several GPUs, None where it is another call."""
+    return argument_for(call, PARAMETERS, "module") if analysis.called(call, scope) & FUNCTIONAL else None
+
+
+def run_plainly(analysis: Analysis, call: ast.Call, scope: Scope) -> list[Edit]:
+    """Return edits that make `data_parallel(net, (x, y), ids)` into `net(x, y)`; none where its inputs are unclear."""
+    module, inputs = (argument_for(call, PARAMETERS, name) for name in PARAMETERS[:2])
+    options = argument_for(call, PARAMETERS, "module_kwargs")
+    if module is None or inputs is None or not isinstance(module, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)):
+        return []
+    source = scope.source
+    (start, end), (module_start, module_end) = source.span(call), source.span(module)
+    first, last = source.span(inputs)
+    if first < module_end:
+        return []  # given by keywords in another order
+    opening = "("
+    if isinstance(inputs, ast.Tuple):
+        first, last = first + 1, last - 1
+    else:
+        kinds = _are_tuples(analysis, inputs, scope)
+        if len(kinds) > 1:
+            return []
+        opening = "(*" if kinds == {True} else opening
+    given = "" if options is None or isinstance(options, ast.Constant) else f"**{source.segment(options)}"
+    separator = ", " if given and source.text[first:last].rstrip()[-1:] not in ("", ",") else ""
+    return [
+        Edit(source, start, module_start, ""),
+        Edit(source, module_end, first, opening),
+        Edit(source, last, end, f"{separator}{given})"),
+    ]
+
+
+def _are_tuples(analysis: Analysis, inputs: ast.expr, scope: Scope) -> set[bool]:
+    """Return whether what is run is a tuple, which is then taken apart: both where it may be either."""
+    if isinstance(inputs, ast.Name) and isinstance(scope.node, FUNCTIONS):
+        star = scope.node.args.vararg
+        if star is not None and star.arg == inputs.id:
+            return {True}
+    values = analysis.evaluate(inputs, scope)
+    return {isinstance(value, Display) and isinstance(value.node, ast.Tuple) for value in values}
+
+
+def added_to_wrapper(analysis: Analysis, call: ast.Call, scope: Scope) -> list[str] | None:
+    """Return what the class of a new object has that DataParallel has not; None where it is no kind of DataParallel.
+
+    To look up attributes in the module as well adds nothing: the wrapper of the runtime does so.
+    """
+    if analysis.called(call, scope) & WRAPPERS:
+        return []
+    classes = [value.scope for value in analysis.evaluate(call.func, scope) if isinstance(value, LocalClass)]
+    classes = [known for known in classes if analysis.classes.bases(known) & WRAPPERS]
+    if not classes:
+        return None
+    scopes = [inner for known in classes for inner in analysis.classes.mro(known)]
+    return sorted({name for inner in scopes for name in inner.bindings if not _only_looks_up(inner, name)})
+
+
+def _only_looks_up(owner: Scope, name: str) -> bool:
+    """Return whether this is a `__getattr__`, or an `__init__`, that only asks the parent or the module."""
+    parts = [part for binding in owner.bindings[name] for part in ast.walk(binding.node)]
+    functions = [part.func for part in parts if isinstance(part, ast.Call)]
+    asked = {function.attr if isinstance(function, ast.Attribute) else ast.unparse(function) for function in functions}
+    is_set = any(isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store) for part in parts)
+    return name in ("__getattr__", "__init__") and asked <= {"super", "getattr", "hasattr", name} and not is_set

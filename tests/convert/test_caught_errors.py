@@ -1,0 +1,121 @@
+"""A step that fails on one process ends the job of several, and is left out by a single one as before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion, converted
+
+from retrofit.project import read_project
+from retrofit.rules import find_hazards
+
+HEAD = """\
+import contextlib
+
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.arange(16.0)[:, None]), 4, shuffle=True)
+model = nn.Linear(1, 1)
+optimizer = optim.SGD(model.parameters(), lr=1e-3)
+
+
+def take(x):
+    if (x == 3).any():
+        raise RuntimeError("CUDA out of memory")
+    return x
+
+
+"""
+LOOP = "for epoch in range(2):\n    for (x,) in loader:\n"
+STEP = "optimizer.zero_grad()\nmodel(take(x)).mean().backward()\noptimizer.step()\n"
+WAITS = "if rd.get_world_size() > 1:"
+
+
+def indented(text: str, depth: int) -> str:
+    return "".join(" " * 4 * depth + line + "\n" for line in text.splitlines())
+
+
+def caught(handlers: str, body: str = STEP, after: str = "") -> str:
+    return HEAD + LOOP + indented("try:\n" + indented(body, 1) + handlers + "\n" + after, 2)
+
+
+@pytest.mark.parametrize(
+    "handlers",
+    [
+        "except RuntimeError as error:\n    print('skipped')\n    continue",
+        "except RuntimeError: continue",
+        "except:\n    # not enough memory\n    torch.cuda.empty_cache()",
+        "except (ValueError, TypeError) as e:\n    if 'memory' in str(e):\n        x\n    else:\n        raise",
+    ],
+)
+def test_an_error_in_a_step_is_handed_on_where_others_wait(handlers: str, tmp_path: Path) -> None:
+    lines = converted(tmp_path, caught(handlers))
+    at = lines.index(WAITS)
+    assert lines[at - 1].startswith("except") and lines[at + 1].startswith("raise  #")
+
+
+@pytest.mark.parametrize(
+    "handlers",
+    [
+        "except KeyboardInterrupt:\n    break",
+        "except RuntimeError:\n    print(x)\n    raise",
+        "except RuntimeError as e:\n    if 'memory' in str(e):\n        exit(1)\n    else:\n        raise e",
+        "except (TypeError, AttributeError):\n    model(x).mean().backward()",
+        "finally:\n    print('done')",
+    ],
+)
+def test_an_error_that_ends_the_training_or_is_that_of_all_is_left_alone(handlers: str, tmp_path: Path) -> None:
+    assert WAITS not in converted(tmp_path, caught(handlers))
+
+
+def test_a_batch_that_cannot_be_prepared_leaves_out_the_step_too(tmp_path: Path) -> None:
+    bad = caught("except ValueError:\n    continue", "x = take(x)\n", STEP)
+    assert WAITS in converted(tmp_path, bad)
+    lines = converted(tmp_path, caught("except ValueError:\n    x = x * 2", "x = take(x)\n", STEP))
+    assert WAITS not in lines, "the step is made all the same"
+    assert WAITS in converted(tmp_path, caught("except ValueError:\n    y = x", "y = model(x)\n", STEP))
+
+
+def test_a_step_in_a_function_is_caught_by_its_caller(tmp_path: Path) -> None:
+    step = "def step(x):\n" + indented(STEP, 1) + "\n\n"
+    calling = LOOP + indented("try:\n    step(x)\nexcept RuntimeError:\n    print('skipped')\n", 2)
+    assert WAITS in converted(tmp_path, HEAD + step + calling)
+    whole = "try:\n" + indented(LOOP + indented("step(x)\n", 2), 1) + "except RuntimeError:\n    print('ended')\n"
+    assert WAITS not in converted(tmp_path, HEAD + step + whole), "it ends the training"
+
+
+def test_suppressed_errors_are_left_to_the_user(tmp_path: Path) -> None:
+    script = HEAD + LOOP + indented("with contextlib.suppress(RuntimeError):\n" + indented(STEP, 1), 2)
+    (finding,) = conversion(tmp_path, script).refusals
+    assert finding.code == "RF405" and finding.place.line == 21
+
+
+def test_a_script_that_asks_the_others_is_not_found(tmp_path: Path) -> None:
+    asking = "except RuntimeError:\n    failed = torch.ones(1)\n    torch.distributed.all_reduce(failed)"
+    (tmp_path / "train.py").write_text(caught(asking))
+    assert "RF405" not in {finding.code for finding in find_hazards(read_project(tmp_path / "train.py"))}
+
+
+def test_one_process_skips_and_several_end(tmp_path: Path) -> None:
+    script = (
+        caught("except RuntimeError:\n    print('skipped', flush=True)\n    continue") + "print(model.weight.item())\n"
+    )
+    (file,) = conversion(tmp_path, script).files
+    (tmp_path / "after.py").write_text(file.text)
+    outputs = [_run([sys.executable, name], tmp_path) for name in ("train.py", "after.py")]
+    assert outputs[0].stdout == outputs[1].stdout and outputs[0].stdout.count("skipped") == 2
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "after.py"]
+    ended = _run(launcher, tmp_path)
+    assert ended.returncode != 0 and "CUDA out of memory" in ended.stdout + ended.stderr
+
+
+def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    root = str(Path(__file__).resolve().parents[2])
+    environment = {"PYTHONPATH": root, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)

@@ -1,0 +1,190 @@
+"""What is made where it is missing, and read by every process, is made by rank 0 before the others look for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion, converted
+
+HEAD = """\
+import os
+import pickle
+import tarfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, Dataset
+
+torch.manual_seed(0)
+
+
+class Samples(Dataset):
+    def __init__(self, root):
+        self.root = root
+        self.path = os.path.join(root, "samples.pt")
+INIT
+
+    def build(self):
+        samples = torch.arange(32.0)[:, None]
+        SAVE
+
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, index):
+        ITEM
+
+
+FUNCTION
+dataset = Samples(".")
+"""
+TRAIN = """\
+loader = DataLoader(dataset, 4, shuffle=True)
+model = nn.Linear(1, 1)
+optimizer = optim.SGD(model.parameters(), lr=1e-3)
+for epoch in range(2):
+    for x in loader:
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+print(model.weight.item())
+"""
+MISSING = "if not os.path.exists(self.path):\n    self.build()\nself.samples = torch.load(self.path)"
+SAVE, ITEM = "torch.save(samples, self.path)", "return self.samples[index]"
+FIRST, MAIN = "with rd.main_process_first():", "rd.is_main_process()"
+
+
+def script(init: str = MISSING, save: str = SAVE, item: str = ITEM, function: str = "", after: str = "") -> str:
+    inner = "\n".join(f"        {line}" for line in init.splitlines())
+    given = item.replace("\n", "\n        ")
+    head = HEAD.replace("INIT", inner).replace("SAVE", save).replace("ITEM", given).replace("FUNCTION", function)
+    return head + after + TRAIN
+
+
+def test_a_cache_of_a_dataset_is_made_first_and_saved_as_before(tmp_path: Path) -> None:
+    lines = converted(tmp_path, script())
+    assert lines[lines.index(FIRST) + 1] == "if not os.path.exists(self.path):"
+    assert lines[lines.index(SAVE) - 1] != f"if {MAIN}:", "the others find it made"
+
+
+@pytest.mark.parametrize(
+    ("init", "first"),
+    [
+        ("try:\n    self.samples = torch.load(self.path)\nexcept FileNotFoundError:\n    self.build()", "try:"),
+        ("if Path(self.path).is_file() is False:\n    self.build()\nself.samples = torch.load(self.path)", "if Path"),
+        ("made = os.path.isfile(self.path)\nif made:\n    0\nelse:\n    self.build()\nload(self.path)", "if made:"),
+        ("for k in range(2):\n    p = f'{root}/{k}.npy'\n    if not os.path.exists(p):\n        np.save(p, k)\n"
+         "    np.load(p)", "for k"),
+    ],
+)  # fmt: skip
+def test_forms_of_what_is_missing(init: str, first: str, tmp_path: Path) -> None:
+    lines = converted(tmp_path, script(init, function="load = torch.load"))
+    assert lines[lines.index(FIRST) + 1].startswith(first)
+
+
+def test_what_is_returned_where_it_is_there(tmp_path: Path) -> None:
+    function = (
+        "def vocabulary(path):\n    if os.path.exists(path):\n        with open(path, 'rb') as file:\n"
+        "            return pickle.load(file)\n    words = {'a': 1}\n    # keep them\n"
+        "    with open(path, 'wb') as file:\n        pickle.dump(words, file)\n    return words\n\n\n"
+    )
+    result = conversion(tmp_path, script(function=function, after="vocabulary('words.pkl')\n"))
+    text = result.files[0].text
+    assert "    with rd.main_process_first():\n        if os.path.exists(path):\n" in text
+    assert "        # keep them\n        with open(path, 'wb') as file:\n" in text and "        return words\n" in text
+    drawing = function.replace("{'a': 1}", "np.random.rand(2)")
+    (finding,) = conversion(tmp_path, script(function=drawing, after="vocabulary('words.pkl')\n")).refusals
+    assert finding.code == "RF504" and "generator of its own" in finding.refusal
+
+
+def test_neighbours_share_one_turn(tmp_path: Path) -> None:
+    after = (
+        "if not os.path.exists('x.tar'):\n    os.system('wget x.tar')\n# what is in it\nif not os.path.isdir('x'):\n"
+        "    tarfile.open('x.tar').extractall('x')\na = Samples('x')\n"
+    )
+    lines = converted(tmp_path, script("self.samples = torch.zeros(32, 1)", after=after))
+    assert lines.count(FIRST) == 1 and "# what is in it" in lines
+
+
+def test_random_numbers_that_one_process_has_drawn_are_counted_by_all(tmp_path: Path) -> None:
+    lines = converted(tmp_path, script(save="torch.save(samples + torch.rand(1), self.path)"))
+    assert lines[lines.index("self.build()") + 1] == "rd.share_random_state()"
+    assert "rd.share_random_state()" not in converted(tmp_path, script())
+
+
+def test_what_an_option_makes_anew_is_written_by_one_process(tmp_path: Path) -> None:
+    again = MISSING.replace("if not", "if root == 'again' or not")
+    lines = converted(tmp_path, script(again))
+    assert FIRST in lines and lines[lines.index(SAVE) - 1] == f"if {MAIN}:"
+    beside = "samples = torch.ones(32, 1)\n    torch.save(samples, self.path)"
+    lines = converted(tmp_path, script(again.replace("self.build()", beside)))
+    assert FIRST in lines and f"{MAIN} and torch.save(samples, self.path)" in lines
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "if not os.path.exists('log.csv'):\n    open('log.csv', 'w').write('loss')\n",  # which nobody reads
+        "if not os.path.exists('runs'):\n    os.makedirs('runs')\n",
+        "if os.path.exists('last.pt'):\n    print(torch.load('last.pt'))\n",
+        "if not os.path.exists('data'):\n    raise FileNotFoundError('data')\n",
+        "if not os.path.exists('data'):\n    os.system('mkdir data')\n",
+    ],
+)
+def test_what_is_no_preparation(after: str, tmp_path: Path) -> None:
+    assert FIRST not in converted(tmp_path, script("self.samples = torch.zeros(32, 1)", after=after))
+
+
+def test_a_training_where_its_result_is_missing_is_no_preparation(tmp_path: Path) -> None:
+    head, train = script("self.samples = torch.zeros(32, 1)").split("loader =")
+    train = "".join(f"    {line}\n" for line in f"loader ={train}torch.save(model.state_dict(), 'm.pt')".splitlines())
+    text = f"{head}if not os.path.exists('m.pt'):\n{train}print(torch.load('m.pt'))\n"
+    assert FIRST not in [line.strip() for file in conversion(tmp_path, text).files for line in file.text.splitlines()]
+
+
+def test_a_cache_per_sample_is_written_by_who_draws_the_sample(tmp_path: Path) -> None:
+    item = "path = f'{self.root}/{index}.npy'\nif not os.path.exists(path):\n    np.save(path, np.ones(1, 'f'))\n"
+    lines = converted(tmp_path, script("self.samples = 0", item=item + "return torch.from_numpy(np.load(path))"))
+    assert FIRST not in lines and "if not os.path.exists(path):" in lines and "np.save(path, np.ones(1, 'f'))" in lines
+
+
+def test_what_an_imported_file_prepares_is_named(tmp_path: Path) -> None:
+    data = "import os\n\nif not os.path.exists('x'):\n    os.system('wget x')\n"
+    result = conversion(tmp_path, "import data\n" + script("self.samples = torch.zeros(32, 1)"), data=data)
+    (finding,) = [finding for finding in result.findings if finding.place.path == "data.py"]
+    assert finding.code == "RF504" and not finding.edits and not result.refusals
+
+
+def test_no_process_reads_half_a_file(tmp_path: Path) -> None:
+    slow = (
+        "data = pickle.dumps(samples)\n        with open(self.path, 'ab') as file:\n"
+        "            for part in (data[:50], data[50:]):\n                file.write(part)\n"
+        "                file.flush()\n                time.sleep(0.3)"
+    )
+    init = MISSING.replace("torch.load(self.path)", "pickle.load(open(self.path, 'rb'))")
+    before = script(init, save=slow)
+    (file,) = conversion(tmp_path, before).files
+    (tmp_path / "after.py").write_text(file.text)
+    alone = []
+    for name in ("train.py", "after.py"):
+        (tmp_path / "samples.pt").unlink(missing_ok=True)
+        alone.append(_run([sys.executable, name], tmp_path).stdout)
+    assert alone[0] == alone[1] != ""
+    size = (tmp_path / "samples.pt").stat().st_size
+    (tmp_path / "samples.pt").unlink()
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    together = _run([*launcher, "after.py"], tmp_path)
+    assert together.returncode == 0, together.stderr
+    assert (tmp_path / "samples.pt").stat().st_size == size
+
+
+def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    root = str(Path(__file__).resolve().parents[2])
+    environment = {"PYTHONPATH": root, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)

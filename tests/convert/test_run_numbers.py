@@ -1,0 +1,124 @@
+"""A run that takes the next free number has one number on all processes, wherever it is counted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion, converted
+
+HEAD = """\
+import glob
+import os
+import re
+import time
+from pathlib import Path
+
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+"""
+TRAIN = """\
+loader = DataLoader(TensorDataset(torch.randn(16, 1)), 4, shuffle=True)
+model = nn.Linear(1, 1)
+optimizer = optim.SGD(model.parameters(), lr=1e-3)
+for epoch in range(2):
+    for (x,) in loader:
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+torch.save(model.state_dict(), os.path.join(out, "last.pt"))
+print(sorted(torch.load(os.path.join(out, "last.pt"))), out)
+"""
+MAKE = "os.makedirs(out)\n"
+FUNCTION = """\
+def next_folder(root="runs"):
+    if not os.path.isdir(root):
+        return os.path.join(root, "run_1")
+    numbers = []
+    for name in os.listdir(root):
+        found = re.match(r"run_(\\d+)", name)
+        if found:
+            numbers.append(int(found.group(1)))
+    out = os.path.join(root, f"run_{max(numbers, default=0) + 1}")
+    return out
+
+
+"""
+SAVER = """\
+class Saver:
+    def __init__(self, root):
+        self.runs = sorted(glob.glob(os.path.join(root, "run_*")))
+        run_id = int(self.runs[-1].split("_")[-1]) + 1 if self.runs else 0
+        self.folder = os.path.join(root, f"run_{run_id}")
+        os.makedirs(self.folder)
+
+
+out = Saver("runs").folder
+"""
+
+
+@pytest.mark.parametrize(
+    ("naming", "agreed"),
+    [
+        (FUNCTION + "out = next_folder()\n" + MAKE, "out = rd.broadcast_object(next_folder())"),
+        (FUNCTION + "def made():\n    return Path(next_folder())\n\n\nout = made()\nout.mkdir(parents=True)\n",
+         "out = rd.broadcast_object(made())"),
+        (SAVER, 'run_id = rd.broadcast_object(int(self.runs[-1].split("_")[-1]) + 1 if self.runs else 0)'),
+        ("number = len(os.listdir('.'))\nout = f'run_{number}'\n" + MAKE,
+         "number = rd.broadcast_object(len(os.listdir('.')))"),
+        ("number = 1\nwhile os.path.exists(f'run_{number}'):\n    number += 1\nout = f'run_{number}'\n" + MAKE,
+         "number = rd.broadcast_object(number)"),
+        ("for n in range(99):\n    out = Path(f'run_{n}')\n    if not out.exists():\n        break\nout.mkdir()\n",
+         "out = rd.broadcast_object(out)"),
+        ("out = f'{time.strftime(\"%H\")}_{len(os.listdir(\".\"))}'\n" + MAKE,
+         "out = rd.broadcast_object(f'{time.strftime(\"%H\")}_{len(os.listdir(\".\"))}')"),
+        ("n = 0\nfor name in os.listdir('.'):\n    n = max(n, len(name))\nout = f'run_{n + 1}'\n" + MAKE,
+         "out = rd.broadcast_object(f'run_{n + 1}')"),
+    ],
+)  # fmt: skip
+def test_a_number_is_that_of_the_first_process(naming: str, agreed: str, tmp_path: Path) -> None:
+    lines = converted(tmp_path, HEAD + naming + TRAIN)
+    assert agreed in lines and sum("broadcast_object" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "size = len(os.listdir('.'))\nprint(size)\nout = '.'\n",
+        "for name in os.listdir('.'):\n    torch.save(name, f'{name}_{len(name)}.pt')\nout = '.'\n",
+        "files = sorted(glob.glob('*.py'))\ntexts = [open(file).read() for file in files]\nout = '.'\n",
+        "while not os.path.exists('.'):\n    time.sleep(1)\nout = '.'\n",
+    ],
+)
+def test_what_names_no_run_is_left_alone(lines: str, tmp_path: Path) -> None:
+    assert not any("broadcast_object" in line for line in converted(tmp_path, HEAD + lines + TRAIN))
+
+
+def test_a_number_that_some_processes_do_not_count(tmp_path: Path) -> None:
+    naming = "if os.path.exists('runs'):\n    out = f'runs/{len(os.listdir(\"runs\"))}'\nelse:\n    out = 'runs/0'\n"
+    lines = converted(tmp_path, HEAD + naming + MAKE + TRAIN)
+    assert lines[lines.index("out = 'runs/0'") + 1] == "out = rd.broadcast_object(out)"
+    leaving = naming.replace("    out", "    if len(os.listdir('runs')) > 9:\n        raise OSError\n    out", 1)
+    result = conversion(tmp_path, HEAD + leaving + MAKE + TRAIN)
+    (finding,) = [finding for finding in result.findings if finding.code == "RF509"]
+    assert not finding.edits and finding.place.line == 12
+
+
+def test_two_processes_have_one_folder(tmp_path: Path) -> None:
+    slow = FUNCTION.replace(
+        "    numbers = []", "    time.sleep(0.5 * int(os.environ.get('RANK', 0)))\n    numbers = []"
+    )
+    (file,) = conversion(tmp_path, HEAD + slow + "out = next_folder()\n" + MAKE + TRAIN).files
+    (tmp_path / "after.py").write_text(file.text)
+    (tmp_path / "runs" / "run_7").mkdir(parents=True)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "after.py"]
+    root = str(Path(__file__).resolve().parents[2])
+    environment = {"PYTHONPATH": root, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    run = subprocess.run(launcher, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["run_7", "run_8"]
