@@ -5,14 +5,15 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from .calls import later_entries
-from .scopes import Scope
-from .values import NOTHING, Display, Item, Value, Values
+from .calls import CallSite, later_entries
+from .scopes import FUNCTIONS, Scope, own_nodes
+from .values import NOTHING, Display, Item, Result, Value, Values
 
 if TYPE_CHECKING:
     from .analysis import Analysis
 
 READERS = {"get", "pop", "setdefault"}  # methods of a dict that give an entry
+MOST_DEPTH = 4  # of dicts that are put together from others
 
 
 class Containers:
@@ -74,24 +75,62 @@ class Containers:
 
     def given_as_keyword(self, node: ast.Subscript, scope: Scope) -> list[tuple[ast.expr, Scope]]:
         """Return what callers give for `kwargs["name"]` in a function with **kwargs, and where."""
+        key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        sites = self._callers_of_options(node.value, scope) if key is not None else []
+        keywords = [(keyword, site.scope) for site in sites for keyword in site.call.keywords]
+        return [(keyword.value, where) for keyword, where in keywords if keyword.arg == key]
+
+    def places(self, node: ast.expr, scope: Scope, key: str, depth: int = MOST_DEPTH) -> list[tuple[ast.expr, Scope]]:
+        """Return the expressions that a dict, or the **options of a function, can hold under `key`, and where."""
+        pairs: list[tuple[object, ast.expr, Scope]] = []  # None as key: all that another dict holds
+        for value in self._analysis.evaluate(node, scope):
+            if isinstance(value, Display) and isinstance(value.node, ast.Dict):
+                pairs += [(_literal(name), part, value.scope) for name, part in zip(value.node.keys, value.node.values)]
+            elif isinstance(value, Result) and value.maker == "dict":
+                pairs += _arguments(value.call, value.scope)
+        owner, _ = scope.find(node.id) or (scope, []) if isinstance(node, ast.Name) else (scope, [])
+        pairs += [(_literal(name), part, owner) for name, part in owner.entries.get(getattr(node, "id", ""), [])]
+        pairs += [pair for call in _updates(node, owner) for pair in _arguments(call, owner)]
+        for site in self._callers_of_options(node, scope):
+            pairs += [(keyword.arg, keyword.value, site.scope) for keyword in site.call.keywords]
+        found = [(part, where) for name, part, where in pairs if name == key]
+        others = [(part, where) for name, part, where in pairs if name is None and depth and part is not node]
+        return found + [place for part, where in others for place in self.places(part, where, key, depth - 1)]
+
+    def _callers_of_options(self, node: ast.expr, scope: Scope) -> list[CallSite]:
+        """Return the calls of the function whose **options this is."""
         owner = scope
-        name, key = node.value, node.slice
         while owner.parent is not None and not owner.is_function:
             owner = owner.parent
-        if not isinstance(name, ast.Name) or not isinstance(key, ast.Constant) or not owner.is_function:
+        given = owner.node.args.kwarg if isinstance(owner.node, FUNCTIONS) else None
+        if given is None or not isinstance(node, ast.Name) or given.arg != node.id:
             return []
-        given = owner.node.args.kwarg  # type: ignore[union-attr]
-        if given is None or given.arg != name.id:
-            return []
-        return [
-            (keyword.value, site.scope)
-            for site in self._analysis.callers(owner.node)  # type: ignore[arg-type]
-            for keyword in site.call.keywords
-            if keyword.arg == key.value
-        ]
+        return self._analysis.callers(owner.node)  # type: ignore[arg-type]
 
     def _anything(self, values: Values) -> Values:
         return frozenset().union(*(self.entry(value, None) for value in values))
 
     def _union(self, nodes: list[ast.expr], scope: Scope) -> Values:
         return frozenset().union(*(self._analysis.evaluate(node, scope) for node in nodes))
+
+
+def _literal(key: ast.expr | None) -> object:
+    """Return the text of a key, None for `**other`; a key that is computed is no text."""
+    return None if key is None else key.value if isinstance(key, ast.Constant) else key
+
+
+def _arguments(call: ast.Call, scope: Scope) -> list[tuple[object, ast.expr, Scope]]:
+    """Return what dict(...) and table.update(...) are given."""
+    others: list[tuple[object, ast.expr, Scope]] = [(None, argument, scope) for argument in call.args]
+    return others + [(keyword.arg, keyword.value, scope) for keyword in call.keywords]
+
+
+def _updates(node: ast.expr, scope: Scope) -> list[ast.Call]:
+    """Return the calls of `node.update(...)` in a scope."""
+    calls = (call.func for call in own_nodes(scope.node) if isinstance(call, ast.Call))
+    functions = [f for f in calls if isinstance(f, ast.Attribute) and f.attr == "update"]
+    return [
+        scope.source.parents[function]  # type: ignore[misc]
+        for function in functions
+        if isinstance(node, ast.Name) and isinstance(function.value, ast.Name) and function.value.id == node.id
+    ]

@@ -26,6 +26,7 @@ SELF_FUNCTIONS = {
     "iter",
     "reversed",
     "rich.progress.track",
+    "retrofit.distributed.scale_optimizer",
 }
 
 
