@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from .calls import CallSite, argument_for, default_of, is_method, is_property, returns_of
+from .calls import CallSite, argument_for, default_of, is_classmethod, is_method, is_property, returns_of
 from .classes import Classes
 from .containers import Containers
 from .distributed.spawned import Spawned
@@ -204,7 +204,8 @@ class Analysis:
         has_receiver = is_method(scope)
         if has_receiver and names and name == names[0]:
             assert scope.parent is not None
-            return frozenset([Instance(scope.parent)])
+            is_of_class = is_classmethod(function)
+            return frozenset([LocalClass(scope.parent) if is_of_class else Instance(scope.parent)])
         found: set[Value] = set()
         for site in self.callers(function):
             argument = argument_for(site.call, names[1:] if has_receiver else names, name)

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from retrofit.project import Project
 from retrofit.project.calls import argument_for
 from retrofit.project.edits import Edit, surround
-from retrofit.project.losses import MEAN, Term, loss_expressions, term_of
+from retrofit.project.loss_flow import loss_parts
+from retrofit.project.losses import COUNTING, MEAN, Term, loss_expressions, terms_at
 from retrofit.project.measurements import is_collected, name_in, spread
 from retrofit.project.scopes import Scope
 from retrofit.project.values import Item, Member, Result
@@ -25,8 +26,11 @@ HELP = (
     "rd.distribute_criterion(nn.CrossEntropyLoss(...)); for a mean of your own, divide the sum by the number of all "
     "processes: count, = rd.reduce_sum([valid]); loss = rd.global_mean(loss_sum, count)"
 )
+HELP_CURVED = (
+    "processes average the values of a function of their means, which is not that of the mean over the whole batch: "
+    "apply it to each sample, or bring the mean of all processes together with gradients (torch.distributed.nn)"
+)
 PACKING = "torch.nn.utils.rnn.pack_padded_sequence"
-COUNTING = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"}
 BAD = """\
 criterion = nn.CrossEntropyLoss(ignore_index=255)
 for images, labels in loader:
@@ -43,25 +47,36 @@ for images, labels in loader:
 
 def find(project: Project) -> Iterator[Finding]:
     seen: set[ast.AST] = set()
+    parts = [loss_parts(project.analysis, path) for path in project.paths]
+    curved = {place for items in parts for place, is_linear in items.items() if not is_linear}
+    shared = {term.maker for node, scope in curved for term in terms_at(project.analysis, node, scope)}
+    curved_nodes = {node for node, _ in curved}
+    for node, scope in (*_around_backward(project), *(place for items in parts for place in items)):
+        if node in seen:
+            continue
+        seen.add(node)
+        terms = terms_at(project.analysis, node, scope)
+        if node in curved_nodes and any(term.reduction == MEAN for term in terms):
+            yield found(
+                CODE, scope.source, node, "the loss is no linear function of this process's own mean", HELP_CURVED
+            )
+        elif counting := [term for term in terms if _counts(project, term)]:
+            edits = [edit for term in counting if term.maker not in shared for edit in _edits(term)]
+            yield found(CODE, scope.source, node, "the mean is over the elements that this process counts", HELP, edits)
+        if _is_masked_mean(project, node, scope):
+            yield found(CODE, scope.source, node, "the sum is divided by this process's own count", HELP)
+
+
+def _around_backward(project: Project) -> Iterator[tuple[ast.AST, Scope]]:
+    """Yield all that stands in the expressions which training losses are computed by, beside the backward call."""
     for path in project.paths:
         for expression, scope in loss_expressions(path):
-            for node in ast.walk(expression):
-                if node in seen:
-                    continue
-                seen.add(node)
-                term = term_of(project.analysis, node, scope)
-                if term is not None and (_counts(term) or _is_packed(project, term)):
-                    message = "the mean is over the elements that this process counts"
-                    yield found(CODE, scope.source, node, message, HELP, _edits(term))
-                elif _is_masked_mean(project, node, scope):
-                    yield found(CODE, scope.source, node, "the sum is divided by this process's own count", HELP)
+            yield from ((node, scope) for node in ast.walk(expression))
 
 
-def _counts(term: Term) -> bool:
-    """Return whether a loss of torch averages over what is not ignored, or by the weights of the classes."""
-    given = [term.option(name) for name in ("ignore_index", "weight")]
-    given = [option for option in given if not (isinstance(option, ast.Constant) and option.value is None)]
-    return term.reduction == MEAN and term.name in COUNTING and any(option is not None for option in given)
+def _counts(project: Project, term: Term) -> bool:
+    is_known = term.reduction == MEAN or not project.distribution.is_by_hand  # the runtime looks at it
+    return (term.counts and is_known) or _is_packed(project, term)
 
 
 def _is_packed(project: Project, term: Term) -> bool:
