@@ -127,7 +127,7 @@ class _Flow:
                     yield from self._changed(part, where, keys)
 
     def _of_call(self, node: ast.Call, scope: Scope, keys: Keys) -> Iterator[tuple[ast.expr, Scope, Keys]]:
-        functions = _functions(self.analysis, node, scope)
+        functions = functions_run(self.analysis, node, scope)
         for function in functions:
             yield from ((value, function.scope, keys) for value in returns_of(function.node))
         if functions or terms_at(self.analysis, node, scope):
@@ -141,7 +141,7 @@ class _Flow:
             yield node.args[0], scope, keys
 
 
-def _functions(analysis: Analysis, node: ast.Call, scope: Scope) -> list[LocalFunction]:
+def functions_run(analysis: Analysis, node: ast.Call, scope: Scope) -> list[LocalFunction]:
     """Return the functions of the project whose result a call is: no constructor."""
     found: list[LocalFunction | None] = []
     for value in analysis.evaluate(node.func, scope):

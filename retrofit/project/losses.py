@@ -18,6 +18,7 @@ _FUNCTIONS = {
     "cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "mse_loss", "l1_loss",
     "smooth_l1_loss", "huber_loss", "kl_div", "triplet_margin_loss", "cosine_embedding_loss", "soft_margin_loss",
 }  # fmt: skip
+WAYS = ("size_average", "reduce", "reduction")  # of reducing
 MOST_STEPS = 60
 
 
@@ -111,7 +112,16 @@ def _options(analysis: Analysis, call: ast.Call, scope: Scope, name: str = "") -
         found.update({option: places[0][0] for option, places in seen.items() if places})
         if not _is_display(analysis, keyword.value, scope):
             found.setdefault("ignore_index", None)
-    return {**dict(zip(positions, call.args)), **found} if name else found
+    found = {**dict(zip(positions, call.args)), **found} if name else found
+    ways = {option: _constant(analysis, found[option], scope) for option in WAYS if option in found}
+    return {**found, **ways}
+
+
+def _constant(analysis: Analysis, node: ast.expr | None, scope: Scope) -> ast.expr | None:
+    """Return the literal that an option stands for wherever it is set, None where it is not known."""
+    literals = [v.node if isinstance(v, Display) else None for v in analysis.evaluate(node, scope)]
+    same = {_literal(literal) for literal in literals}
+    return literals[0] if len(same) == 1 and None not in same else None
 
 
 def _is_display(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
