@@ -10,12 +10,13 @@ from .arguments import (
     without_place,
     without_twins,
 )
-from .batch_weight import reduce_loss, sum_loss
+from .batch_weight import batch_count, rank_share, reduce_loss, sum_loss
 from .checkpoint import load_checkpoint, load_weights, read_checkpoint, restore_checkpoint, save_checkpoint
 from .converted import (
     distribute_loader,
     distribute_model,
     micro_batch,
+    scale_optimizer,
     scaled_lr,
     set_epoch,
     share_random_state,
@@ -72,6 +73,7 @@ __all__ = [
     "add_distributed_arguments",
     "add_runtime_flags",
     "barrier",
+    "batch_count",
     "broadcast_buffers",
     "broadcast_object",
     "checkpoints_in",
@@ -107,6 +109,7 @@ __all__ = [
     "print_main",
     "quiet_logging",
     "raise_together",
+    "rank_share",
     "read_checkpoint",
     "read_environment",
     "reduce_dict",
@@ -121,6 +124,7 @@ __all__ = [
     "save_checkpoint",
     "save_position",
     "scale_lr",
+    "scale_optimizer",
     "scaled_lr",
     "seed_everything",
     "set_epoch",

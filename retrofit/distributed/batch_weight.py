@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from .data import ShardedSampler
 from .process_group import get_world_size
-from .reduce import reduce_mean
+from .reduce import reduce_mean, reduce_sum, reduce_tensor_sum
 
 _AT_FIRST = "_retrofit_at_first"
 
@@ -79,6 +79,33 @@ def sum_loss(loss: torch.Tensor) -> torch.Tensor:
     """Return what to call backward on for a loss that is a sum over the samples: DDP averages gradients over ranks."""
     world_size = get_world_size()
     return loss if world_size == 1 else loss * (world_size / (weight_of() or 1.0))
+
+
+def batch_count(count: Any) -> Any:
+    """Return the sum over ranks of a count of this rank's batch: its samples, or those of its elements that matter.
+
+    A loss divided by it is to be a mean, or `rank_share` of it the divisor of a sum. Collective: every rank, in
+    training; without gradients, in an evaluation, it is `count` itself.
+    """
+    if get_world_size() == 1 or not torch.is_grad_enabled():
+        return count
+    own = count * 0 if weight_of() == 0 else count  # a sample that was repeated to give every rank one
+    if isinstance(count, torch.Tensor):
+        return reduce_tensor_sum(own)
+    return type(count)(reduce_sum([own])[0])
+
+
+def rank_share(count: Any) -> Any:
+    """Return by what a rank divides its sum so that DDP's average of gradients is that of a mean over all ranks.
+
+    `count`: of the whole batch, see `batch_count`. Without gradients, in an evaluation, it is `count` itself.
+    """
+    world_size = get_world_size()
+    if world_size == 1 or not torch.is_grad_enabled():
+        return count
+    if isinstance(count, torch.Tensor) and not count.dim():
+        count = count.double()  # a third is not exact; of a single number the type of the loss stays
+    return count * (weight_of() or 1.0) / world_size
 
 
 def weight_of(*inputs: Any) -> float:

@@ -11,6 +11,7 @@ from functools import partial
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from .batch_weight import weigh_batches, weigh_gradients
@@ -118,6 +119,17 @@ def scaled_lr(lr: float) -> float:
     if get_option("batch") == "global" or world_size == 1:
         return lr
     return scale_lr(lr, world_size, 1, get_option("lr_scale"))
+
+
+def scale_optimizer(optimizer: Optimizer) -> Optimizer:
+    """Return `optimizer` with every learning rate in it, also that of groups to come, put through `scaled_lr`.
+
+    For one whose rate is the library's default, or stands in `**options`.
+    """
+    for group in (optimizer.defaults, *optimizer.param_groups):
+        if isinstance(group.get("lr"), (float, int, torch.Tensor)):  # Adafactor finds its own, a default may be missing
+            group["lr"] = scaled_lr(group["lr"])
+    return optimizer
 
 
 def _require_group(caller: str) -> None:

@@ -8,24 +8,43 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from .batch_weight import weight_of
 from .process_group import get_world_size, is_distributed
 from .reduce import reduce_tensor_sum
 
+IN_SUM = ("input", "target", "size_average", "reduce")  # arguments of a loss function that its sum does not take over
+
 
 def distribute_criterion(criterion: Callable[..., torch.Tensor]) -> Any:
     """Return a cross entropy over the batch of all ranks; outside a group, `criterion` itself.
 
-    `criterion`: nn.CrossEntropyLoss or nn.NLLLoss with reduction="mean", or the function of either. DDP averages the
+    `criterion`: nn.CrossEntropyLoss or nn.NLLLoss with reduction="mean", the function of either or a partial of one;
+    what is none of these, one of several losses that a script chooses from, is returned as it is. DDP averages the
     gradients of what it returns to those of the loss over all ranks; the mean over ranks of the values is that loss.
     Of an output without gradients it is the loss of this rank's batch alone. Collective: every rank, in training.
     """
-    return WholeBatchLoss(criterion) if is_distributed() else criterion
+    return WholeBatchLoss(criterion) if is_distributed() and _counts(criterion) else criterion
+
+
+def _counts(criterion: Callable[..., torch.Tensor]) -> bool:
+    """Return whether a criterion divides by the number, or the weights, of the labels that count."""
+    if isinstance(criterion, partial):
+        return _counts(criterion.func) and not criterion.args and _is_mean(criterion.keywords)
+    if isinstance(criterion, (nn.CrossEntropyLoss, nn.NLLLoss)):
+        return criterion.reduction == "mean"
+    return criterion in (F.cross_entropy, F.nll_loss)
+
+
+def _is_mean(options: dict[str, Any]) -> bool:
+    legacy = (options.get(name) for name in ("size_average", "reduce"))
+    return options.get("reduction", "mean") == "mean" and False not in legacy
 
 
 class WholeBatchLoss(nn.Module):
@@ -37,6 +56,8 @@ class WholeBatchLoss(nn.Module):
 
     def forward(self, output: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if not torch.is_grad_enabled() or not output.requires_grad:  # an evaluation: ranks may have other numbers of it
+            return self.criterion(output, target, *args, **kwargs)
+        if not _is_mean(kwargs):
             return self.criterion(output, target, *args, **kwargs)
         total, options = self._sum(output, target, *args, **kwargs)
         share = weight_of(output)  # 0 for a sample that was repeated to give every rank one
@@ -53,9 +74,11 @@ class WholeBatchLoss(nn.Module):
     def _sum(self, output: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, dict]:
         """Return the loss summed over the batch, and the options that say what counts."""
         criterion: Any = self.criterion
+        if isinstance(criterion, partial):
+            criterion, kwargs = criterion.func, {**criterion.keywords, **kwargs}
         if inspect.isroutine(criterion):
             bound = inspect.signature(criterion).bind(output, target, *args, **kwargs).arguments
-            options = {name: value for name, value in bound.items() if name not in ("input", "target")}
+            options = {name: value for name, value in bound.items() if name not in IN_SUM}
             return criterion(output, target, **{**options, "reduction": "sum"}), options
         reduction, criterion.reduction = criterion.reduction, "sum"
         try:

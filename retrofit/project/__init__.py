@@ -9,14 +9,17 @@ from pathlib import Path
 from .analysis import Analysis
 from .arguments import Parsing, find_parsings
 from .batch_sizes import BatchSizes
+from .batch_values import BatchValues
 from .distributed.distribution import Distribution, find_distribution, leads_to_collective
 from .distributed.ranks import Ranks
 from .distributed.turns import runs_in_turn
 from .distributed.wrapping import Wrapping
+from .divisions import Division, find_divisions
 from .edits import Edit
 from .evaluation import Evaluation, find_evaluations
 from .guards import find_guards
 from .loaders import Loader, find_loaders
+from .loss_flow import loss_parts
 from .measurements import Measurement, find_measurements
 from .models import Model, find_models, reachable_from_loops
 from .modules import Modules
@@ -97,6 +100,13 @@ class Project:
     @cached_property
     def totals(self) -> list[Totals]:
         return find_totals(self.analysis, self.paths, self.loaders, self.batch_sizes)
+
+    @cached_property
+    def divisions(self) -> list[Division]:
+        """The divisions of training losses by something of the batch."""
+        parts = dict.fromkeys(place for path in self.paths for place in loss_parts(self.analysis, path))
+        values = BatchValues(self.analysis, self.loaders, self.models)
+        return list(find_divisions(self.analysis, parts, values, self.distribution))
 
     @cached_property
     def wrapping(self) -> Wrapping:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
-from .calls import CallSite, argument_for, default_of, is_method, is_property, later_entries, returns_of
+from .calls import CallSite, argument_for, default_of, is_classmethod, is_method, is_property, returns_of
 from .classes import Classes
+from .containers import Containers
 from .distributed.spawned import Spawned
 from .modules import Modules
 from .scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, own_nodes, parameters
@@ -49,6 +51,7 @@ class Analysis:
         self._holding = {node: scope for scope in self.scopes() for node in own_nodes(scope.node)}
         self._facts: dict[str, Any] = {}
         self.classes = Classes(self)
+        self.containers = Containers(self)
         self.spawned = Spawned(self)
         self._memo: dict[object, Values] = {}
         self._names_of: dict[Values, set[str]] = {}
@@ -163,9 +166,9 @@ class Analysis:
 
     def _of_binding(self, binding: Binding, scope: Scope) -> Values:
         if binding.kind == "value":
-            return self._at(self.evaluate(binding.value, scope), binding.path)
+            return self.containers.at(self.evaluate(binding.value, scope), binding.path)
         if binding.kind == "item":
-            return self._elements(binding.value, scope, binding.path)
+            return self.containers.elements(binding.value, scope, binding.path)
         if binding.kind == "enter":
             return self.evaluate(binding.value, scope)
         if binding.kind == "definition":
@@ -201,7 +204,8 @@ class Analysis:
         has_receiver = is_method(scope)
         if has_receiver and names and name == names[0]:
             assert scope.parent is not None
-            return frozenset([Instance(scope.parent)])
+            is_of_class = is_classmethod(function)
+            return frozenset([LocalClass(scope.parent) if is_of_class else Instance(scope.parent)])
         found: set[Value] = set()
         for site in self.callers(function):
             argument = argument_for(site.call, names[1:] if has_receiver else names, name)
@@ -268,8 +272,10 @@ class Analysis:
         found: set[Value] = set()
         for function in self.evaluate(node.func, scope):
             found |= self._called(function, node, scope)
-        if not found and isinstance(node.func, ast.Attribute) and node.func.attr in SELF_METHODS:
-            return self.evaluate(node.func.value, scope)
+        if not found and isinstance(node.func, ast.Attribute):
+            if node.func.attr in SELF_METHODS:
+                return self.evaluate(node.func.value, scope)
+            return self.containers.got(node.func, node, scope)
         return frozenset(found)
 
     def _called(self, function: Value, node: ast.Call, scope: Scope) -> Values:
@@ -285,7 +291,22 @@ class Analysis:
             if function.name in SELF_FUNCTIONS and node.args:
                 return self.evaluate(node.args[0], scope)
             return frozenset([Result(function.name, node, scope)])
+        if isinstance(function, Result) and function.is_partial:
+            return self._of_partial(function, node, scope)
         return NOTHING
+
+    def _of_partial(self, partial: Result, node: ast.Call, scope: Scope) -> Values:
+        """Return what a call of functools.partial(f, ...) gives, with the partial as receiver: it has arguments too."""
+
+        def compute() -> Values:
+            functions = self.evaluate(partial.call.args[0], partial.scope)
+            values = (value for function in functions for value in self._called(function, node, scope))
+            return frozenset(
+                replace(value, receiver=partial) if isinstance(value, Result) and value.call is node else value
+                for value in values
+            )
+
+        return self._once((partial.call, node), compute)
 
     def _returned(self, function: LocalFunction) -> Values:
         if isinstance(function.node, ast.Lambda):
@@ -296,74 +317,12 @@ class Analysis:
 
         return self._once((function.node, "returned"), compute)
 
-    def given_as_keyword(self, node: ast.Subscript, scope: Scope) -> list[tuple[ast.expr, Scope]]:
-        """Return what callers give for `kwargs["name"]` in a function with **kwargs, and where."""
-        owner = scope
-        name, key = node.value, node.slice
-        while owner.parent is not None and not owner.is_function:
-            owner = owner.parent
-        if not isinstance(name, ast.Name) or not isinstance(key, ast.Constant) or not owner.is_function:
-            return []
-        given = owner.node.args.kwarg  # type: ignore[union-attr]
-        if given is None or given.arg != name.id:
-            return []
-        return [
-            (keyword.value, site.scope)
-            for site in self.callers(owner.node)  # type: ignore[arg-type]
-            for keyword in site.call.keywords
-            if keyword.arg == key.value
-        ]
-
     def _of_subscript(self, node: ast.Subscript, scope: Scope) -> Values:
-        given = self.given_as_keyword(node, scope)
+        given = self.containers.given_as_keyword(node, scope)
         if given:
             return frozenset().union(*(self.evaluate(value, where) for value, where in given))
         key = node.slice.value if isinstance(node.slice, ast.Constant) else None
-        return frozenset().union(*(self._entry(base, key) for base in self.evaluate(node.value, scope)))
-
-    def _entry(self, base: Value, key: object) -> Values:
-        """Return what a container holds under `key`, or anywhere when the key is not known."""
-        if not isinstance(base, Display):
-            return frozenset([Item(base)])
-        node, scope = base.node, base.scope
-        if isinstance(node, (ast.Tuple, ast.List)):
-            parts = node.elts
-            if isinstance(key, int) and -len(parts) <= key < len(parts):
-                parts = [parts[key]]
-            return frozenset().union(*(self.evaluate(part, scope) for part in parts))
-        if isinstance(node, ast.Dict):
-            pairs = [*zip(node.keys, node.values), *later_entries(node, scope)]
-            exact = [value for name, value in pairs if isinstance(name, ast.Constant) and name.value == key]
-            chosen = exact if exact and key is not None else [value for _, value in pairs]
-            return frozenset().union(*(self.evaluate(part, scope) for part in chosen))
-        if isinstance(node, ast.DictComp):
-            return self.evaluate(node.value, scope)
-        if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
-            return self.evaluate(node.elt, scope)
-        return NOTHING
-
-    def _at(self, values: Values, path: tuple[int, ...]) -> Values:
-        for index in path:
-            values = frozenset().union(*(self._entry(value, index) for value in values))
-        return values
-
-    def _elements(self, node: ast.expr | None, scope: Scope, path: tuple[int, ...]) -> Values:
-        """Return what an iteration over `node` gives, at `path` inside each element."""
-        if isinstance(node, ast.Call) and node.args:
-            names = self.called(node, scope)
-            if "enumerate" in names:
-                return self._elements(node.args[0], scope, path[1:]) if path[:1] == (1,) else NOTHING
-            if "zip" in names and path:
-                return self._elements(node.args[path[0]], scope, path[1:]) if path[0] < len(node.args) else NOTHING
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr == "items" and path[:1] == (1,):
-                values = frozenset().union(*(self._entry(v, None) for v in self.evaluate(node.func.value, scope)))
-                return self._at(values, path[1:])
-            if node.func.attr == "values":
-                values = frozenset().union(*(self._entry(v, None) for v in self.evaluate(node.func.value, scope)))
-                return self._at(values, path)
-        values = self.evaluate(node, scope)
-        return self._at(frozenset().union(*(self._entry(value, None) for value in values)), path)
+        return frozenset().union(*(self.containers.entry(base, key) for base in self.evaluate(node.value, scope)))
 
     def _index_calls(self) -> None:
         """Find who calls which function: first without arguments that are functions themselves, then with them."""

@@ -95,6 +95,12 @@ def is_property(function: Function) -> bool:
     return any(isinstance(part, ast.Name) and part.id == "property" for part in getattr(function, "decorator_list", []))
 
 
+def is_classmethod(function: Function) -> bool:
+    return any(
+        isinstance(part, ast.Name) and part.id == "classmethod" for part in getattr(function, "decorator_list", [])
+    )
+
+
 def body_of(node: ast.AST) -> list[ast.AST]:
     if isinstance(node, ast.Lambda):
         return [node.body]

@@ -180,7 +180,7 @@ class _Trace:
     def _of_subscript(self, node: ast.Subscript, scope: Scope) -> set[Home]:
         """Follow `kwargs["model"]` to the calls that give model=, and `loaders["train"]` to what was put in there."""
         found: set[Home] = set()
-        for value, site_scope in self.analysis.given_as_keyword(node, scope):
+        for value, site_scope in self.analysis.containers.given_as_keyword(node, scope):
             found |= self.of(value, site_scope)
         if found or not isinstance(node.slice, ast.Constant) or not isinstance(node.slice.value, str):
             return found

@@ -5,61 +5,135 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from .analysis import Analysis
-from .calls import argument_for
 from .distributed.distribution import Distribution, leads_to_collective
 from .scopes import Scope
 from .training import Path
-from .values import External, Result
+from .values import Display, External, Result, Value
 
 MEAN = "mean"
 _FUNCTIONS = {
     "cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "mse_loss", "l1_loss",
     "smooth_l1_loss", "huber_loss", "kl_div", "triplet_margin_loss", "cosine_embedding_loss", "soft_margin_loss",
 }  # fmt: skip
+WAYS = ("size_average", "reduce", "reduction")  # of reducing
 MOST_STEPS = 60
+
+
+COUNTING = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"}  # a mean over what is not ignored, by weights
+OPTIONS = ["weight", "size_average", "ignore_index", "reduce", "reduction"]  # by position, of those
 
 
 @dataclass(frozen=True)
 class Term:
-    """A call of a loss function of torch. `maker` has its options: the call itself, or that of nn.CrossEntropyLoss."""
+    """A call of a loss function of torch.
+
+    `maker` is where it gets its options: the call itself, that of nn.CrossEntropyLoss, or functools.partial(f, ...).
+    """
 
     call: ast.Call
     scope: Scope
     maker: ast.Call
     maker_scope: Scope
     name: str  # cross_entropy, CrossEntropyLoss
+    options: dict[str, ast.expr | None]  # None: not known, in **options that cannot be seen
 
     @property
     def reduction(self) -> str:
         """How the losses of single samples become one: "" where that cannot be told."""
-        options = {keyword.arg: keyword.value for keyword in self.maker.keywords}
-        if None in options or options.keys() & {"size_average", "reduce"}:
+        if "reduce" in self.options:
             return ""
-        given = options.get("reduction")
-        if given is None:
-            return MEAN
-        return given.value if isinstance(given, ast.Constant) and isinstance(given.value, str) else ""
+        if "size_average" in self.options:
+            average = _literal(self.options["size_average"])
+            return {True: MEAN, False: "sum"}.get(average, "") if isinstance(average, bool) else ""
+        given = _literal(self.options["reduction"]) if "reduction" in self.options else MEAN
+        return given if isinstance(given, str) else ""
 
-    def option(self, name: str) -> ast.expr | None:
-        return argument_for(self.maker, [], name)
+    @property
+    def counts(self) -> bool:
+        """Whether it averages, as far as is known, over what is not ignored, or by the weights of the classes."""
+        given = [self.options[name] for name in ("ignore_index", "weight") if name in self.options]
+        is_given = any(not isinstance(option, ast.Constant) or option.value is not None for option in given)
+        return is_given and self.reduction in (MEAN, "") and self.name in COUNTING
+
+
+def terms_at(analysis: Analysis, node: ast.AST, scope: Scope) -> list[Term]:
+    """Return the losses that a call can compute with loss functions of torch."""
+    if not isinstance(node, ast.Call):
+        return []
+    terms = (_term(analysis, node, scope, value) for value in analysis.evaluate(node.func, scope))
+    return sorted((t for found in terms for t in found), key=lambda term: (term.maker.lineno, term.maker.col_offset))
 
 
 def term_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Term | None:
-    """Return the loss that a node computes with a loss function of torch, None where it does not."""
-    if not isinstance(node, ast.Call):
-        return None
-    for value in analysis.evaluate(node.func, scope):
-        if isinstance(value, External):
-            module, _, name = value.name.rpartition(".")
-            if module == "torch.nn.functional" and name in _FUNCTIONS:
-                return Term(node, scope, node, scope, name)
-        elif isinstance(value, Result):
-            module, _, name = value.maker.rpartition(".")
-            if module in ("torch.nn", "torch.nn.modules.loss") and name.endswith("Loss"):
-                return Term(node, scope, value.call, value.scope, name)
-    return None
+    """Return the loss that a call computes with a loss function of torch, None where it is not one or not known."""
+    terms = terms_at(analysis, node, scope)
+    return terms[0] if terms else None
+
+
+def _term(analysis: Analysis, call: ast.Call, scope: Scope, value: Value) -> list[Term]:
+    """Return the terms of what a call runs: of one value, or of several behind a partial."""
+    options = partial(_options, analysis)
+    if isinstance(value, External) and _is_function(value):
+        name = value.name.rpartition(".")[2]
+        return [Term(call, scope, call, scope, name, options(call, scope, name))]
+    if not isinstance(value, Result):
+        return []
+    if value.is_partial:
+        functions = [f for f in analysis.evaluate(value.call.args[0], value.scope) if isinstance(f, External)]
+        names = [f.name.rpartition(".")[2] for f in functions if _is_function(f)]
+        inner = options(value.call, value.scope)
+        return [Term(call, scope, value.call, value.scope, n, {**inner, **options(call, scope, n)}) for n in names]
+    module, _, name = value.maker.rpartition(".")
+    if module not in ("torch.nn", "torch.nn.modules.loss") or not name.endswith("Loss"):
+        return []
+    outer = value.receiver
+    inner = options(outer.call, outer.scope) if isinstance(outer, Result) and outer.is_partial else {}
+    return [Term(call, scope, value.call, value.scope, name, {**inner, **options(value.call, value.scope, name)})]
+
+
+def _is_function(value: External) -> bool:
+    module, _, name = value.name.rpartition(".")
+    return module == "torch.nn.functional" and name in _FUNCTIONS
+
+
+def _options(analysis: Analysis, call: ast.Call, scope: Scope, name: str = "") -> dict[str, ast.expr | None]:
+    """Return the options that a call of the loss `name`, or of a partial, gives, in `**options` too."""
+    positions = OPTIONS if name in COUNTING else []
+    positions = positions if name.endswith("Loss") else ["input", "target", *positions]
+    found: dict[str, ast.expr | None] = {}
+    for keyword in call.keywords:
+        if keyword.arg is not None:
+            found[keyword.arg] = keyword.value
+            continue
+        seen = {option: analysis.containers.places(keyword.value, scope, option) for option in OPTIONS}
+        found.update({option: places[0][0] for option, places in seen.items() if places})
+        if not _is_display(analysis, keyword.value, scope):
+            found.setdefault("ignore_index", None)
+    found = {**dict(zip(positions, call.args)), **found} if name else found
+    ways = {option: _constant(analysis, found[option], scope) for option in WAYS if option in found}
+    return {**found, **ways}
+
+
+def _constant(analysis: Analysis, node: ast.expr | None, scope: Scope) -> ast.expr | None:
+    """Return the literal that an option stands for wherever it is set, None where it is not known."""
+    literals = [v.node if isinstance(v, Display) else None for v in analysis.evaluate(node, scope)]
+    same = {_literal(literal) for literal in literals}
+    return literals[0] if len(same) == 1 and None not in same else None
+
+
+def _is_display(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether all that `**options` stand for is written down in the project."""
+    values = analysis.evaluate(node, scope)
+    return bool(values) and all(
+        isinstance(value, Display) or (isinstance(value, Result) and value.maker == "dict") for value in values
+    )
+
+
+def _literal(node: ast.expr | None) -> object:
+    return node.value if isinstance(node, ast.Constant) else None
 
 
 def loss_expressions(path: Path) -> Iterator[tuple[ast.expr, Scope]]:

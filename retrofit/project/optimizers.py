@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from .analysis import Analysis
 from .calls import argument_for
+from .optimizer_classes import Maker, makers_in, positions_of
 from .reach import reached_nodes
 from .scopes import FUNCTIONS, Scope, own_nodes
-from .values import Display, External, Instance, LocalFunction, Result, Value
+from .values import Display, Instance, LocalFunction, Result, Value
 
 _PARAMETERS = {"parameters", "named_parameters", "children", "modules", "named_children", "named_modules"}
 MOST_STEPS = 400
@@ -18,23 +19,33 @@ _CONTAINERS = (ast.List, ast.Tuple, ast.Dict, ast.ListComp, ast.GeneratorExp)
 
 @dataclass(frozen=True)
 class Optimizer:
-    """A call that makes an optimizer, and the argument that holds its parameters."""
+    """A call that makes an optimizer, and the argument that holds its parameters.
+
+    `rates`: what the call is given as learning rate, or the partials that it runs; none where that cannot be seen.
+    """
 
     call: ast.Call
     scope: Scope
-    name: str  # SGD
+    makers: tuple[Maker, ...]
     parameters: ast.expr | None
+    rates: tuple[tuple[ast.expr, Scope], ...]
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the call makes optimizers only, as far as is known: it is no maker of all sorts of things."""
+        return all(maker.name for maker in self.makers)
 
 
 def find_optimizers(analysis: Analysis) -> list[Optimizer]:
     """Return the optimizers that the running code makes from torch.optim, in source order."""
     found = []
     for node, scope in reached_nodes(analysis):
-        if isinstance(node, ast.Call):
-            name = _optimizer_name(analysis, node, scope)
-            if name:
-                given = argument_for(node, ["params"], "params")
-                found.append(Optimizer(node, scope, name, given))
+        makers = makers_in(analysis, node, scope) if isinstance(node, ast.Call) else []
+        classes = [maker for maker in makers if maker.name]
+        if classes:
+            assert isinstance(node, ast.Call)
+            given = argument_for(node, ["params"], "params")
+            found.append(Optimizer(node, scope, tuple(makers), given, tuple(_rates(analysis, node, scope, classes))))
     return found
 
 
@@ -50,20 +61,16 @@ def parameter_owners(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast
     return search.found
 
 
-def _optimizer_name(analysis: Analysis, call: ast.Call, scope: Scope) -> str:
-    for value in analysis.evaluate(call.func, scope):
-        if isinstance(value, External):
-            module, _, name = value.name.rpartition(".")
-            if name[:1].isupper() and module in ("torch.optim", "torch_optimizer", "apex.optimizers", "adabound"):
-                return name
-            if module.startswith("torch.optim.") and not module.startswith("torch.optim.lr_scheduler"):
-                return name if name[:1].isupper() else ""
-    if isinstance(call.func, ast.Call):  # getattr(torch.optim, name)(...)
-        given = call.func.args[:1] if "getattr" in analysis.called(call.func, scope) else []
-        return "getattr" if any("torch.optim" in analysis.named(part, scope) for part in given) else ""
-    if isinstance(call.func, ast.Subscript):  # torch.optim.__dict__[name](...)
-        return "__dict__" if "torch.optim.__dict__" in analysis.named(call.func.value, scope) else ""
-    return ""
+def _rates(analysis: Analysis, call: ast.Call, scope: Scope, makers: list[Maker]) -> list[tuple[ast.expr, Scope]]:
+    """Return what a call is given as learning rate, or else each of the partials that it runs."""
+    for maker in makers:
+        given = argument_for(call, positions_of(analysis, maker), "lr")
+        if given is not None:
+            return [(given, scope)]
+    partials = [maker.partial for maker in makers if maker.partial is not None]
+    inner = [(argument_for(partial.call, [], "lr"), partial.scope) for partial in partials]
+    seen = [(rate, where) for rate, where in inner if rate is not None]
+    return seen if len(seen) == len(makers) else []
 
 
 class _Search:

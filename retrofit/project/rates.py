@@ -6,11 +6,73 @@ import ast
 from collections.abc import Iterator
 
 from .analysis import Analysis
-from .scopes import Scope, own_nodes
+from .optimizers import Optimizer
+from .scopes import FUNCTIONS, Scope, own_nodes
 from .values import Display, Item, Member, Value, name_of
 
 SETTINGS = ("argparse.", "yaml.", "json.", "toml.", "omegaconf.", "vars")  # what reads the settings of a run
+GROWING = {"append", "extend", "insert"}
 MOST_STEPS = 4
+
+
+def rates_of(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast.expr, Scope]]:
+    """Return the learning rates that an optimizer is given, in `**options` too, as far as they can be seen."""
+    calls = [(optimizer.call, optimizer.scope)]
+    calls += [(maker.partial.call, maker.partial.scope) for maker in optimizer.makers if maker.partial is not None]
+    options = [(keyword.value, where) for call, where in calls for keyword in call.keywords if keyword.arg is None]
+    places = [place for node, where in options for place in analysis.containers.places(node, where, "lr")]
+    return [*optimizer.rates] or places
+
+
+def makers_of_rate(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast.Call, Scope]]:
+    """Return the calls whose result is the optimizer and nothing else: its own, or those of a maker of all sorts."""
+    if optimizer.is_alone:
+        return [(optimizer.call, optimizer.scope)]
+    node = optimizer.scope.node
+    sites = analysis.callers(node) if isinstance(node, FUNCTIONS) else []
+    return [
+        (site.call, site.scope)
+        for site in sites
+        if any("torch.optim" in analysis.named(argument, site.scope) for argument in site.call.args)
+        or any("torch.optim" in analysis.named(keyword.value, site.scope) for keyword in site.call.keywords)
+    ]
+
+
+def group_rate(node: ast.AST) -> ast.expr | None:
+    """Return the rate in a group of parameters: {"params": ..., "lr": rate}, dict(params=..., lr=rate)."""
+    entries: dict[object, ast.expr] = {}
+    if isinstance(node, ast.Dict):
+        entries = {key.value: value for key, value in zip(node.keys, node.values) if isinstance(key, ast.Constant)}
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict":
+        entries = {keyword.arg: keyword.value for keyword in node.keywords}
+    return entries.get("lr") if "params" in entries else None
+
+
+def gives_rates(analysis: Analysis, optimizer: Optimizer) -> bool:
+    """Return whether an optimizer is given a list of groups of parameters with a rate in each."""
+    given, scope = optimizer.parameters, optimizer.scope
+    if isinstance(given, ast.Name) and _grows(given, scope):
+        return False
+    lists = [value.node for value in analysis.evaluate(given, scope) if isinstance(value, Display)]
+    return bool(lists) and all(
+        isinstance(node, ast.List) and bool(node.elts) and all(group_rate(part) is not None for part in node.elts)
+        for node in lists
+    )
+
+
+def _grows(name: ast.Name, scope: Scope) -> bool:
+    """Return whether something is put into a list after it is made."""
+    owner, bindings = scope.find(name.id) or (scope, [])
+    methods = (node for node in own_nodes(owner.node) if isinstance(node, ast.Attribute))
+    is_called = any(node.attr in GROWING and ast.unparse(node.value) == name.id for node in methods)
+    return is_called or any(isinstance(binding.node, ast.AugAssign) for binding in bindings)
+
+
+def is_added_later(group: ast.AST, scope: Scope) -> bool:
+    """Return whether a group of parameters is given to an optimizer that is made: optimizer.add_param_group(group)."""
+    holder = scope.source.parents.get(group)
+    function = holder.func if isinstance(holder, ast.Call) else None
+    return isinstance(function, ast.Attribute) and function.attr == "add_param_group"
 
 
 def sets_rate(node: ast.Assign, scope: Scope) -> bool:

@@ -26,6 +26,7 @@ SELF_FUNCTIONS = {
     "iter",
     "reversed",
     "rich.progress.track",
+    "retrofit.distributed.scale_optimizer",
 }
 
 
@@ -38,12 +39,19 @@ class External:
 
 @dataclass(frozen=True)
 class Result:
-    """What a call of something external gave. `maker` is its full name, `receiver` whose method it was."""
+    """What a call of something external gave. `maker` is its full name, `receiver` whose method it was.
+
+    Of a call of functools.partial(f, ...), `maker` is f and `receiver` the partial, which holds arguments too.
+    """
 
     maker: str
     call: ast.Call
     scope: Scope
     receiver: Value | None = None
+
+    @property
+    def is_partial(self) -> bool:
+        return self.maker == "functools.partial" and bool(self.call.args)
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.calls import argument_for
 from retrofit.project.distributed.ranks import WORLD_SIZE
 from retrofit.project.distributed.shards import given_to, is_same, is_sharded, makers_of
 from retrofit.project.loaders import TRAIN
+from retrofit.project.rates import rates_of
 from retrofit.project.scopes import Scope
 
 from .finding import Finding, found
@@ -52,12 +52,12 @@ def find(project: Project) -> Iterator[Finding]:
 def _rates(project: Project, size: tuple[ast.expr, Scope]) -> Iterator[Finding]:
     """Yield the rates that are scaled by a batch size although a step is taken on that of all processes."""
     for optimizer in project.optimizers:
-        rate = argument_for(optimizer.call, ["params", "lr"], "lr")
-        if rate is None or WORLD_SIZE in project.ranks.sources_of(rate, optimizer.scope):
-            continue
-        if any(_scales(project, node, scope, size) for node, scope in project.ranks.behind(rate, optimizer.scope)):
-            message = "the rate is scaled by the batch of one process, and a step is taken on that of all"
-            yield found(CODE, optimizer.scope.source, rate, message, HELP)
+        for rate, where in rates_of(project.analysis, optimizer):
+            if WORLD_SIZE in project.ranks.sources_of(rate, where):
+                continue
+            if any(_scales(project, node, scope, size) for node, scope in project.ranks.behind(rate, where)):
+                message = "the rate is scaled by the batch of one process, and a step is taken on that of all"
+                yield found(CODE, where.source, rate, message, HELP)
 
 
 def _scales(project: Project, node: ast.expr, scope: Scope, size: tuple[ast.expr, Scope]) -> bool:

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import chain
 
 from retrofit.project import Project
 from retrofit.project.calls import argument_for
 from retrofit.project.edits import surround
-from retrofit.project.rates import follows_optimizer, sets_rate
+from retrofit.project.optimizer_classes import takes_rate
+from retrofit.project.optimizers import Optimizer
+from retrofit.project.rates import (
+    follows_optimizer,
+    gives_rates,
+    group_rate,
+    is_added_later,
+    makers_of_rate,
+    rates_of,
+    sets_rate,
+)
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope
-from retrofit.project.source import Source
-from retrofit.project.values import Display
 
 from .finding import Finding, found
 
@@ -20,43 +29,97 @@ CODE = "RF306"
 NAME = "lr-of-one-process"
 WHY = "N processes with a batch each take steps on N times the samples, for which the old rate is too small."
 HELP = "lr=rd.scaled_lr(lr); --lr_scale none leaves it, and with --batch global it stays by itself"
+HELP_WHOLE = "rd.scale_optimizer(optimizer); --lr_scale none leaves it, and with --batch global it stays by itself"
 BAD = """\
 optimizer = optim.SGD(model.parameters(), lr=0.1)
 """
 GOOD = """\
 optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
 """
-SCALING = {"retrofit.distributed.scaled_lr", "retrofit.distributed.scale_lr"}
+WHOLE_OPTIMIZER = "retrofit.distributed.scale_optimizer"
+SCALING = {"retrofit.distributed.scaled_lr", "retrofit.distributed.scale_lr", WHOLE_OPTIMIZER}
 SCHEDULERS = {"OneCycleLR": ("max_lr",), "CyclicLR": ("base_lr", "max_lr")}
 
 
 def find(project: Project) -> Iterator[Finding]:
     if project.distribution.is_by_hand:
         return  # what a batch size and a rate stand for is settled in the script
+    own = [optimizer for optimizer in project.optimizers if _has_rate(project, optimizer)]
+    as_wholes = any(not optimizer.rates and not gives_rates(project.analysis, optimizer) for optimizer in own)
     seen: set[ast.expr] = set()
-    for source, node, scope in _rates(project):
+    for node, scope in chain(_of_optimizers(project, as_wholes), _set_later(project)):
         if node not in seen and not _is_scaled(project, node, scope):
             seen.add(node)
-            edits = surround(source, node, "rd.scaled_lr(", ")")
-            yield found(CODE, source, node, "the learning rate does not follow the batch of all processes", HELP, edits)
+            edits = surround(scope.source, node, "rd.scaled_lr(", ")")
+            message = "the learning rate does not follow the batch of all processes"
+            yield found(CODE, scope.source, node, message, HELP, edits)
+    for optimizer in own if as_wholes else ():
+        yield from _as_whole(project, optimizer)
+    yield from _unknown(project)
 
 
-def _rates(project: Project) -> Iterator[tuple[Source, ast.expr, Scope]]:
-    for optimizer in project.optimizers:
-        rate = argument_for(optimizer.call, ["params", "lr"], "lr")
-        if rate is not None:
-            yield optimizer.scope.source, rate, optimizer.scope
-        yield from _groups(project, optimizer.parameters, optimizer.scope)
+def _has_rate(project: Project, optimizer: Optimizer) -> bool:
+    """Return whether an optimizer has a rate that is not the one of another, which is made around it."""
+    others = {rate for other in project.optimizers if other is not optimizer for rate, _ in other.rates}
+    takes = any(takes_rate(project.analysis, maker) for maker in optimizer.makers if maker.name)
+    return takes and not any(rate in others for rate, _ in rates_of(project.analysis, optimizer))
+
+
+def _as_whole(project: Project, optimizer: Optimizer) -> Iterator[Finding]:
+    """Yield an optimizer to be scaled with all its groups: the rate of one is a default, or stands in `**options`."""
+    if any(_is_scaled(project, rate, scope) for rate, scope in rates_of(project.analysis, optimizer)):
+        return
+    message = "the optimizer's learning rate does not follow the batch of all processes"
+    places = makers_of_rate(project.analysis, optimizer)
+    for call, scope in places:
+        holder = scope.source.parents[call]
+        if not (isinstance(holder, ast.Call) and WHOLE_OPTIMIZER in project.analysis.called(holder, scope)):
+            edits = surround(scope.source, call, "rd.scale_optimizer(", ")")
+            yield found(CODE, scope.source, call, message, HELP_WHOLE, edits)
+    if not places:
+        yield found(CODE, optimizer.scope.source, optimizer.call, message, HELP_WHOLE)
+
+
+def _of_optimizers(project: Project, as_wholes: bool) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield the rates that optimizers are made with; where they are scaled as a whole, those of groups added later."""
+    for optimizer in project.optimizers if not as_wholes else ():
+        yield from optimizer.rates
+    for node, scope in reached_nodes(project.analysis):
+        rate = group_rate(node)
+        if rate is not None and (not as_wholes or is_added_later(node, scope)):
+            yield rate, scope
+
+
+def _set_later(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield the rates that are set by hand, and those of schedulers."""
     for node, scope in reached_nodes(project.analysis):
         if isinstance(node, ast.Assign) and _is_by_hand(project, node, scope):
-            yield scope.source, node.value, scope
+            yield node.value, scope
         elif isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             for argument in SCHEDULERS.get(name, ()):
-                positions = ["optimizer", *SCHEDULERS[name]]
-                rate = argument_for(node, positions, argument)
+                rate = argument_for(node, ["optimizer", *SCHEDULERS[name]], argument)
                 if rate is not None:
-                    yield scope.source, rate, scope
+                    yield rate, scope
+
+
+def _unknown(project: Project) -> Iterator[Finding]:
+    """Yield where a step is taken by what is no optimizer that is known, in a project that has no other."""
+    if project.optimizers:
+        return
+    steps: dict[str, tuple[ast.expr, Scope]] = {}
+    names = {"step", "zero_grad"}
+    called: dict[str, set[str]] = {}
+    for node, scope in project.in_batches:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names:
+            text = ast.unparse(node.func.value)
+            called.setdefault(text, set()).add(node.func.attr)
+            if node.func.attr == "step":
+                steps.setdefault(text, (node, scope))
+    for text, (step, scope) in steps.items():
+        if called[text] == names:
+            message = f"it is not known how {text} gets its learning rate"
+            yield found(CODE, scope.source, step, message, HELP_WHOLE)
 
 
 def _is_scaled(project: Project, node: ast.expr, scope: Scope) -> bool:
@@ -64,22 +127,6 @@ def _is_scaled(project: Project, node: ast.expr, scope: Scope) -> bool:
     calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
     is_called = any(project.analysis.called(call, scope) & SCALING for call in calls)
     return is_called or bool(project.analysis.named(node, scope) & SCALING)
-
-
-def _groups(project: Project, node: ast.expr | None, scope: Scope) -> Iterator[tuple[Source, ast.expr, Scope]]:
-    """Yield the rates in a list of parameter groups, also one that was made before."""
-    if node is None:
-        return
-    candidates: list[tuple[ast.expr, Scope]] = [(node, scope)]
-    for value in project.analysis.evaluate(node, scope):
-        if isinstance(value, Display):
-            candidates.append((value.node, value.scope))
-    for candidate, where in candidates:
-        for part in ast.walk(candidate):
-            if isinstance(part, ast.Dict):
-                for key, rate in zip(part.keys, part.values):
-                    if isinstance(key, ast.Constant) and key.value == "lr":
-                        yield where.source, rate, where
 
 
 def _is_by_hand(project: Project, node: ast.Assign, scope: Scope) -> bool:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.calls import argument_for
+from retrofit.project.divisions import COUNT, RATIO, SUM, Division, without_guard
 from retrofit.project.edits import Edit, surround
-from retrofit.project.losses import MEAN, Term, loss_expressions, term_of
-from retrofit.project.measurements import is_collected, name_in, spread
-from retrofit.project.scopes import Scope
+from retrofit.project.loss_flow import loss_parts
+from retrofit.project.losses import COUNTING, MEAN, Term, loss_expressions, terms_at
+from retrofit.project.scopes import Scope, own_nodes
 from retrofit.project.values import Item, Member, Result
 
 from .finding import Finding, found
@@ -21,12 +22,13 @@ WHY = (
     "Each process divides by its own number of valid elements, and DDP averages these means: an element weighs more on "
     "a process that has few of them."
 )
-HELP = (
-    "rd.distribute_criterion(nn.CrossEntropyLoss(...)); for a mean of your own, divide the sum by the number of all "
-    "processes: count, = rd.reduce_sum([valid]); loss = rd.global_mean(loss_sum, count)"
+HELP = "rd.distribute_criterion(nn.CrossEntropyLoss(...))"
+HELP_COUNT = "divide by the number of all processes: loss_sum / rd.rank_share(rd.batch_count(valid))"
+HELP_CURVED = (
+    "processes average the values of a function of their means, which is not that of the mean over the whole batch: "
+    "apply it to each sample, or bring the mean of all processes together with gradients (torch.distributed.nn)"
 )
 PACKING = "torch.nn.utils.rnn.pack_padded_sequence"
-COUNTING = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"}
 BAD = """\
 criterion = nn.CrossEntropyLoss(ignore_index=255)
 for images, labels in loader:
@@ -43,25 +45,37 @@ for images, labels in loader:
 
 def find(project: Project) -> Iterator[Finding]:
     seen: set[ast.AST] = set()
+    parts = [loss_parts(project.analysis, path) for path in project.paths]
+    curved = {place for items in parts for place, is_linear in items.items() if not is_linear}
+    shared = {term.maker for node, scope in curved for term in terms_at(project.analysis, node, scope)}
+    curved_nodes = {node for node, _ in curved}
+    for node, scope in (*_around_backward(project), *(place for items in parts for place in items)):
+        if node in seen:
+            continue
+        seen.add(node)
+        terms = terms_at(project.analysis, node, scope)
+        if node in curved_nodes and any(term.reduction == MEAN for term in terms):
+            yield found(
+                CODE, scope.source, node, "the loss is no linear function of this process's own mean", HELP_CURVED
+            )
+        elif counting := [term for term in terms if _counts(project, term)]:
+            edits = [edit for term in counting if term.maker not in shared for edit in _edits(term)]
+            yield found(CODE, scope.source, node, "the mean is over the elements that this process counts", HELP, edits)
+    for division in project.divisions:
+        if division.loss == SUM and division.kind in (COUNT, RATIO):
+            yield _of_division(project, division)
+
+
+def _around_backward(project: Project) -> Iterator[tuple[ast.AST, Scope]]:
+    """Yield all that stands in the expressions which training losses are computed by, beside the backward call."""
     for path in project.paths:
         for expression, scope in loss_expressions(path):
-            for node in ast.walk(expression):
-                if node in seen:
-                    continue
-                seen.add(node)
-                term = term_of(project.analysis, node, scope)
-                if term is not None and (_counts(term) or _is_packed(project, term)):
-                    message = "the mean is over the elements that this process counts"
-                    yield found(CODE, scope.source, node, message, HELP, _edits(term))
-                elif _is_masked_mean(project, node, scope):
-                    yield found(CODE, scope.source, node, "the sum is divided by this process's own count", HELP)
+            yield from ((node, scope) for node in ast.walk(expression))
 
 
-def _counts(term: Term) -> bool:
-    """Return whether a loss of torch averages over what is not ignored, or by the weights of the classes."""
-    given = [term.option(name) for name in ("ignore_index", "weight")]
-    given = [option for option in given if not (isinstance(option, ast.Constant) and option.value is None)]
-    return term.reduction == MEAN and term.name in COUNTING and any(option is not None for option in given)
+def _counts(project: Project, term: Term) -> bool:
+    is_known = term.reduction == MEAN or not project.distribution.is_by_hand  # the runtime looks at it
+    return (term.counts and is_known) or _is_packed(project, term)
 
 
 def _is_packed(project: Project, term: Term) -> bool:
@@ -83,34 +97,31 @@ def _edits(term: Term) -> list[Edit]:
     return surround(term.maker_scope.source, node, "rd.distribute_criterion(", ")")
 
 
-def _is_masked_mean(project: Project, node: ast.AST, scope: Scope) -> bool:
-    """Return whether this is (losses * mask).sum() / mask.sum(), with a count that the processes do not add up."""
-    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
-        return False
-    if not any(_is_sum(part) for part in ast.walk(node.left)):
-        return False
-    divisor = _without_guard(node.right)
-    if not isinstance(divisor, ast.Name):
-        return _is_sum(divisor)
-    made = [binding.value for binding in scope.bindings.get(divisor.id, [])]
-    if not made or not all(value is not None and _is_sum(_without_guard(value)) for value in made):
-        return False
-    return not is_collected(project.analysis, project.distribution, spread(scope, {name_in(divisor)}))
+def _of_division(project: Project, division: Division) -> Finding:
+    """Return what to do about a sum over the elements of a process that is divided by something of them."""
+    source = division.scope.source
+    if division.kind == RATIO:
+        message = "sums over this process's batch are divided by each other: processes average the ratios"
+        return found(CODE, source, division.node, message, HELP_CURVED)
+    edits: list[Edit] = []
+    place = _place_of(project, division) if division.is_settled and not project.distribution.is_by_hand else None
+    if place is not None and place[0] is place[1]:
+        edits += surround(source, place[0], "rd.rank_share(rd.batch_count(", "))")
+    elif place is not None:
+        edits += surround(source, place[0], "rd.rank_share(", ")") + surround(source, place[1], "rd.batch_count(", ")")
+    return found(CODE, source, division.node, "the sum is divided by this process's own count", HELP_COUNT, edits)
 
 
-def _without_guard(node: ast.expr) -> ast.expr:
-    """Return `count` of count.clamp(min=1), count + eps and max(count, 1), which keep it from being 0."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        is_small = isinstance(node.right, (ast.Constant, ast.Name, ast.Attribute))
-        return node.left if is_small else node
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("clamp", "clamp_min"):
-        return node.func.value
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "max" and node.args:
-        return node.args[0]
-    return node
-
-
-def _is_sum(node: ast.AST) -> bool:
-    """Return whether this is x.sum() over everything."""
-    is_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "sum"
-    return is_method and not node.args and not node.keywords  # type: ignore[attr-defined]
+def _place_of(project: Project, division: Division) -> tuple[ast.expr, ast.expr] | None:
+    """Return the divisor and the count in it, where it is made if something there keeps it from being 0."""
+    if not isinstance(division.count, ast.Name):
+        return division.divisor, division.count
+    bindings = division.scope.bindings.get(division.count.id, [])
+    made = [binding.value for binding in bindings if binding.value is not None]
+    if all(without_guard(value) is value for value in made):
+        return division.divisor, division.count
+    others = (node for node in own_nodes(division.scope.node) if isinstance(node, ast.Name))
+    reads = [node for node in others if node.id == division.count.id and isinstance(node.ctx, ast.Load)]
+    divisors = {other.divisor for other in project.divisions if other.loss == SUM and other.is_settled}
+    is_alone = len(bindings) == len(made) == 1 and divisors.issuperset(reads)
+    return (made[0], without_guard(made[0])) if is_alone else None

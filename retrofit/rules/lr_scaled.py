@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.calls import argument_for
 from retrofit.project.distributed.shards import given_to, makers_of
 from retrofit.project.loaders import TRAIN
+from retrofit.project.rates import rates_of
 from retrofit.project.scopes import Scope
 
 from .finding import Finding, found
@@ -32,16 +32,15 @@ optimizer = optim.SGD(model.parameters(), lr=0.1)
 
 def find(project: Project) -> Iterator[Finding]:
     is_divided = _batch_is_divided(project)
-    for optimizer in project.optimizers:
-        rate = argument_for(optimizer.call, ["params", "lr"], "lr")
-        if rate is None or not _is_multiplied(project, rate, optimizer.scope):
+    for rate, scope in dict.fromkeys(place for o in project.optimizers for place in rates_of(project.analysis, o)):
+        if not _is_multiplied(project, rate, scope):
             continue
         if is_divided:
             message = "the rate is multiplied by the number of processes, and the batch is divided by it"
-            yield found(CODE, optimizer.scope.source, rate, message, HELP)
-        elif _is_scaled(project, rate, optimizer.scope):
+            yield found(CODE, scope.source, rate, message, HELP)
+        elif _is_scaled(project, rate, scope):
             message = "the rate is scaled by the global batch, and multiplied by the number of processes again"
-            yield found(CODE, optimizer.scope.source, rate, message, HELP)
+            yield found(CODE, scope.source, rate, message, HELP)
 
 
 def _is_scaled(project: Project, rate: ast.expr, scope: Scope) -> bool:

@@ -23,6 +23,19 @@ class Pair(nn.Module):
         return {"sum": self.first(inputs[0]) + scale * self.second(inputs[1]), "norm": self.first.weight.square().sum()}
 
 
+def of_count(output, target):
+    """Return a loss over the elements that count: none at all on some ranks, and in some batches."""
+    count = (target > 1.2).sum()
+    total = (F.mse_loss(output, target, reduction="none") * (target > 1.2)).sum() + output.square().sum()
+    return total / rd.rank_share(max(rd.batch_count(count), 1)) + total / rd.rank_share(rd.batch_count(count) + 3.0)
+
+
+def of_size(output, target):
+    return F.mse_loss(output, target) / rd.batch_count(len(target)) + output.mean() / rd.batch_count(
+        torch.tensor(len(target))
+    )
+
+
 def train(number, kind):
     """Return the loss that is shown and all parameters after each step of an epoch of `number` samples."""
     torch.manual_seed(0)
@@ -41,6 +54,10 @@ def train(number, kind):
             loss = F.mse_loss(out["sum"], y.double(), reduction="sum")
             rd.sum_loss(loss).backward()
             shown = 0.0
+        elif kind in ("sum over a count", "mean over the size"):
+            loss = of_count(out["sum"], y.double()) if kind == "sum over a count" else of_size(out["sum"], y.double())
+            loss.backward()
+            shown = rd.reduce_loss(loss).item()
         else:
             loss = F.mse_loss(out["sum"], y.double()) + hidden.square().mean() + 0.1 * out["norm"]
             loss.backward()
@@ -51,7 +68,7 @@ def train(number, kind):
     return steps
 
 
-@pytest.mark.parametrize("kind", ["mean", "sum"])
+@pytest.mark.parametrize("kind", ["mean", "sum", "sum over a count", "mean over the size"])
 @pytest.mark.parametrize("number", [12, 13, 14, 16, 17])
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_the_training_is_that_of_one_process(ranks, world_size, number, kind):
@@ -60,6 +77,17 @@ def test_the_training_is_that_of_one_process(ranks, world_size, number, kind):
         assert len(steps) == len(alone)
         for step, expected in zip(steps, alone):
             assert step == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+def counts():
+    with torch.no_grad():  # an evaluation, of which ranks may have other numbers of batches
+        alone = rd.batch_count(rd.get_rank()), rd.rank_share(6)
+    return alone, rd.batch_count(2), rd.batch_count(torch.tensor(rd.get_rank())).item(), rd.rank_share(6)
+
+
+def test_what_all_ranks_have_of_a_batch(ranks):
+    assert ranks(3).run(counts) == [((rank, 6), 6, 3, 2.0) for rank in range(3)]
+    assert (rd.batch_count(7), rd.rank_share(7)) == (7, 7)
 
 
 def peek_and_leave():

@@ -120,6 +120,24 @@ def test_the_rate_follows_the_batch_of_all_ranks(ranks):
     assert ranks(2).run(rates, "global", "linear") == [(0.1, 6)] * 2
 
 
+def scaled_groups(batch):
+    process_group._options.update(batch=batch, lr_scale="linear")
+    try:
+        weights = [nn.Parameter(torch.ones(1)) for _ in range(3)]
+        optimizer = rd.scale_optimizer(
+            torch.optim.Adam([{"params": weights[:1]}, {"params": weights[1:2], "lr": 0.25}])
+        )
+        optimizer.add_param_group({"params": weights[2:]})
+        return [group["lr"] for group in optimizer.param_groups]
+    finally:
+        process_group._options.clear()
+
+
+def test_the_rates_of_all_groups_follow_the_batch_of_all_ranks(ranks):
+    assert ranks(2).run(scaled_groups, "per_gpu") == [[0.002, 0.5, 0.002]] * 2
+    assert ranks(2).run(scaled_groups, "global") == [[0.001, 0.25, 0.001]] * 2
+
+
 class HalfUsed(nn.Module):
     def __init__(self):
         super().__init__()
@@ -174,6 +192,8 @@ def test_one_process_is_as_it_was(options, tmp_path):
     loader, model = DataLoader(TensorDataset(torch.arange(4)), 2), nn.Linear(2, 2)
     assert rd.distribute_loader(loader) is loader and rd.distribute_model(model) is model
     assert rd.scaled_lr(0.3) == 0.3 and rd.micro_batch(7) == 7
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    assert rd.scale_optimizer(optimizer) is optimizer and optimizer.param_groups[0]["lr"] == 0.3
     state = torch.get_rng_state()
     rd.share_random_state()
     assert torch.equal(torch.get_rng_state(), state)

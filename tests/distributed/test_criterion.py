@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,6 +20,7 @@ CRITERIA = {
     "smooth": nn.CrossEntropyLoss(weight=WEIGHT, label_smoothing=0.1),
     "log probabilities": nn.NLLLoss(ignore_index=3),
     "function": F.cross_entropy,
+    "partial": partial(F.cross_entropy, ignore_index=3, weight=WEIGHT),
     "probabilities": nn.CrossEntropyLoss(weight=WEIGHT),
 }
 
@@ -70,6 +73,25 @@ def without_gradients():
 
 def test_an_evaluation_is_of_the_batch_alone(ranks):
     assert ranks(2).run(without_gradients) == [(3, "mean", "WholeBatchLoss")] * 2
+
+
+def other_criteria():
+    others = [
+        nn.MSELoss(),
+        nn.CrossEntropyLoss(reduction="sum"),
+        partial(F.cross_entropy, reduction="none"),
+        F.mse_loss,
+    ]
+    assert [rd.distribute_criterion(criterion) for criterion in others] == others
+    output, target = torch.randn(2, 4, requires_grad=True), torch.tensor([rd.get_rank(), 3])
+    for options in ({"reduction": "sum"}, {"reduction": "none"}, {"size_average": False}):
+        losses = rd.distribute_criterion(F.cross_entropy)(output, target, **options)
+        assert torch.equal(losses, F.cross_entropy(output, target, **options))
+
+
+@pytest.mark.filterwarnings("ignore:size_average")
+def test_a_loss_that_counts_nothing_is_as_it_was(ranks):
+    ranks(2).run(other_criteria)
 
 
 def test_one_process_is_as_it_was():

@@ -27,6 +27,7 @@ OF_TORCH = (
 OF_THE_RUNTIME = (
     "reduce_sum", "reduce_sum_later", "reduce_tensor_sum", "reduce_mean", "reduce_dict", "gather_objects",
     "on_any_rank", "broadcast_object", "broadcast_buffers", "barrier", "main_process_first", "save_checkpoint",
+    "batch_count",
 )  # fmt: skip
 WITH_GRADIENT = ("all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter")
 COLLECTIVES = {f"torch.distributed.nn.{name}" for name in WITH_GRADIENT}

@@ -1,0 +1,168 @@
+"""What a training loss is computed by, through names, sums, functions and modules of the project, from its backward."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Union
+
+from .analysis import Analysis
+from .calls import argument_for, is_method, returns_of
+from .losses import terms_at
+from .scopes import FUNCTIONS, Binding, Scope, own_nodes, parameters
+from .training import Path
+from .values import Instance, LocalFunction, Result
+
+Part = Union[ast.expr, ast.AugAssign]
+Keys = tuple[object, ...]  # into tuples and dicts, outermost first; None: any
+MOST_STEPS = 400
+CURVED = {"sqrt", "rsqrt", "exp", "log", "log1p", "log10", "log2", "pow", "square", "sigmoid", "tanh", "reciprocal"}
+SUMMING = (ast.Add, ast.Sub, ast.Mult)
+
+
+def loss_parts(analysis: Analysis, path: Path) -> dict[tuple[Part, Scope], bool]:
+    """Return the expressions that the loss behind a backward call is made of, and the `loss /= n` on the way.
+
+    Each with whether the loss is linear in it: not in what it takes the root of. What loss functions of torch are
+    given is no part of it: neither the model's output nor the targets.
+    """
+    frame = path.frames[0]
+    call = frame.node
+    assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+    flow = _Flow(analysis)
+    flow.visit(call.func.value, frame.scope, (), True)
+    return flow.found
+
+
+class _Flow:
+    def __init__(self, analysis: Analysis) -> None:
+        self.analysis = analysis
+        self.seen: set[tuple[ast.AST, Scope, Keys, bool]] = set()
+        self.found: dict[tuple[Part, Scope], bool] = {}
+
+    def visit(self, node: ast.expr, scope: Scope, keys: Keys, linear: bool) -> None:
+        if (node, scope, keys, linear) in self.seen or len(self.seen) > MOST_STEPS:
+            return
+        self.seen.add((node, scope, keys, linear))
+        self.found[node, scope] = linear and self.found.get((node, scope), True)
+        linear = linear and not self._is_curved(node, scope)
+        for part, where, inner in self._behind(node, scope, keys):
+            self.visit(part, where, inner, linear)
+
+    def _is_curved(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether this is a function of a loss that is not linear: loss ** 2, torch.sqrt(loss), loss.exp()."""
+        if isinstance(node, ast.BinOp):
+            return isinstance(node.op, ast.Pow)
+        name = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
+        return name in CURVED
+
+    def _behind(self, node: ast.expr, scope: Scope, keys: Keys) -> Iterator[tuple[ast.expr, Scope, Keys]]:
+        if isinstance(node, ast.Name):
+            owner, bindings = scope.find(node.id) or (scope, [])
+            yield from self._bound(bindings, owner, keys)
+            yield from self._put_in(node, owner, keys)
+        elif isinstance(node, ast.Attribute):
+            yield from self._of_attribute(node, scope, keys)
+        elif isinstance(node, ast.BinOp):
+            yield node.left, scope, keys
+            if isinstance(node.op, SUMMING):
+                yield node.right, scope, keys
+        elif isinstance(node, ast.Subscript):
+            key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+            yield node.value, scope, (key, *keys)
+        elif isinstance(node, (ast.Tuple, ast.List, ast.Dict)):
+            yield from ((part, scope, keys[1:]) for part in _entries(node, keys[0] if keys else None))
+        elif isinstance(node, ast.Call):
+            yield from self._of_call(node, scope, keys)
+        elif isinstance(node, ast.IfExp):
+            yield from ((part, scope, keys) for part in (node.body, node.orelse))
+        elif isinstance(node, (ast.ListComp, ast.GeneratorExp)):
+            yield node.elt, scope, keys[1:]
+        elif isinstance(node, ast.UnaryOp):
+            yield node.operand, scope, keys
+
+    def _bound(self, bindings: list[Binding], scope: Scope, keys: Keys) -> Iterator[tuple[ast.expr, Scope, Keys]]:
+        for binding in bindings:
+            if isinstance(binding.node, ast.AugAssign):
+                yield from self._changed(binding.node, scope, keys)
+            elif binding.kind == "parameter" and isinstance(scope.node, FUNCTIONS):
+                names = parameters(scope.node)[1:] if is_method(scope) else parameters(scope.node)
+                for site in self.analysis.callers(scope.node):
+                    given = argument_for(site.call, names, binding.name)
+                    if given is not None:
+                        yield given, site.scope, keys
+            elif binding.value is not None:
+                element: Keys = (None,) if binding.kind == "item" else ()
+                yield binding.value, scope, (*element, *binding.path, *keys)
+
+    def _changed(self, node: ast.AugAssign, scope: Scope, keys: Keys) -> Iterator[tuple[ast.expr, Scope, Keys]]:
+        self.found.setdefault((node, scope), True)
+        if isinstance(node.op, SUMMING):
+            yield node.value, scope, keys
+
+    def _put_in(self, node: ast.Name, scope: Scope, keys: Keys) -> Iterator[tuple[ast.expr, Scope, Keys]]:
+        """Yield what is put into a list or a dict: losses.append(loss), losses["box"] = loss."""
+        for key, value in scope.entries.get(node.id, []) if keys else ():
+            if keys[0] is None or not isinstance(key, ast.Constant) or key.value == keys[0]:
+                yield value, scope, keys[1:]
+        for call in own_nodes(scope.node) if keys else ():
+            function = call.func if isinstance(call, ast.Call) else None
+            if (
+                isinstance(function, ast.Attribute)
+                and function.attr == "append"
+                and ast.unparse(function.value) == node.id
+            ):
+                yield from ((value, scope, keys[1:]) for value in call.args)  # type: ignore[attr-defined]
+
+    def _of_attribute(self, node: ast.Attribute, scope: Scope, keys: Keys) -> Iterator[tuple[ast.expr, Scope, Keys]]:
+        owner = scope.enclosing_class()
+        if owner is None or not isinstance(node.value, ast.Name) or node.value.id != "self":
+            return
+        for binding, where in self.analysis.classes.attribute_bindings(owner, node.attr):
+            yield from self._bound([binding], where, keys)
+        text = ast.unparse(node)
+        for where in owner.walk():
+            for part in own_nodes(where.node):
+                if isinstance(part, ast.AugAssign) and ast.unparse(part.target) == text:
+                    yield from self._changed(part, where, keys)
+
+    def _of_call(self, node: ast.Call, scope: Scope, keys: Keys) -> Iterator[tuple[ast.expr, Scope, Keys]]:
+        functions = functions_run(self.analysis, node, scope)
+        for function in functions:
+            yield from ((value, function.scope, keys) for value in returns_of(function.node))
+        if functions or terms_at(self.analysis, node, scope):
+            return
+        if isinstance(node.func, ast.Attribute) and not self.analysis.named(node.func.value, scope) & {"torch"}:
+            is_view = node.func.attr in ("values", "items")
+            yield node.func.value, scope, (None, *keys) if is_view else keys  # losses.values(), loss.mean()
+        if node.args:
+            is_sum = isinstance(node.func, ast.Name)  # sum(losses), scaler.scale(loss), torch.stack(losses)
+            yield node.args[0], scope, (None, *keys) if is_sum or isinstance(node.args[0], ast.Name) else keys
+            yield node.args[0], scope, keys
+
+
+def functions_run(analysis: Analysis, node: ast.Call, scope: Scope) -> list[LocalFunction]:
+    """Return the functions of the project whose result a call is: no constructor."""
+    found: list[LocalFunction | None] = []
+    for value in analysis.evaluate(node.func, scope):
+        inner = (
+            analysis.evaluate(value.call.args[0], value.scope)
+            if isinstance(value, Result) and value.is_partial
+            else [value]
+        )
+        for function in inner:
+            if isinstance(function, LocalFunction):
+                found.append(function)
+            elif isinstance(function, Instance):
+                found += [analysis.classes.method(function.scope, name) for name in ("__call__", "forward")]
+    return [function for function in found if function]
+
+
+def _entries(node: ast.Tuple | ast.List | ast.Dict, key: object) -> list[ast.expr]:
+    if isinstance(node, ast.Dict):
+        pairs = list(zip(node.keys, node.values))
+        exact = [value for name, value in pairs if isinstance(name, ast.Constant) and name.value == key]
+        return exact or [value for _, value in pairs]
+    if isinstance(key, int) and -len(node.elts) <= key < len(node.elts):
+        return [node.elts[key]]
+    return node.elts

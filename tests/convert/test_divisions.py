@@ -1,0 +1,142 @@
+"""Losses that are divided by something of the batch of one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion, converted
+
+HEAD = """\
+import argparse
+
+import torch
+import torch.nn.functional as F
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--parts", type=int, default=2)
+args = parser.parse_args()
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(16, 3), torch.randint(0, 3, (16,))), 4, shuffle=True)
+model = nn.Linear(3, 3)
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+criterion = nn.CrossEntropyLoss()
+
+
+def weighed(loss, weight=None, factor=None):
+    if weight is not None:
+        loss = loss * weight
+    return loss.mean() if factor is None else loss.sum() / factor
+
+
+class Heads(nn.Module):
+    def __init__(self, mean=True):
+        super().__init__()
+        self.mean, self.measure = mean, nn.CrossEntropyLoss()
+
+    def boxes(self, output, target):
+        found = target > 0
+        number = max(1, found.sum(dim=1).data.sum())
+        box, kind = F.smooth_l1_loss(output[found], target[found], reduction="sum"), (output * found).sum()
+        box /= number
+        return {"box": box, "kind": kind / number}
+
+    def forward(self, output, target):
+        n, classes = output.size()
+        loss = self.measure(output, target)
+        if self.mean:
+            loss /= n
+        return loss / classes
+
+
+def overlap(output, target):
+    both = (output * target).sum()
+    return 1 - 2 * both / (output.sum() + target.sum() + 1)
+
+
+"""
+TRAIN = """\
+for i, (x, y) in enumerate(loader):
+    losses = F.cross_entropy(model(x), y, reduction="none")
+    mask = y > 0
+    LINES
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def script(lines: str) -> str:
+    return HEAD + TRAIN.replace("LINES", lines.replace("\n", "\n    "))
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("loss = (losses * mask).sum() / mask.sum()", "/ rd.rank_share(rd.batch_count(mask.sum()))"),
+        ("loss = losses[mask].sum() / (mask.sum() + 1e-6)", "/ (rd.rank_share(rd.batch_count(mask.sum()) + 1e-6))"),
+        ("loss = losses.sum()\nloss /= len(y[mask])", "loss /= rd.rank_share(rd.batch_count(len(y[mask])))"),
+        ("if i % 2:\n    mask = ~mask\nloss = losses.sum() / mask.sum()", "rd.batch_count(mask.sum())"),
+        (
+            "n = max(mask.sum().item(), 1)\nloss = losses.sum() / n",
+            "n = rd.rank_share(max(rd.batch_count(mask.sum().item()), 1))",
+        ),
+        ("loss = weighed(losses, factor=mask.sum())", "loss.sum() / rd.rank_share(rd.batch_count(factor))"),
+        ("n = sum(len(part[part > 0]) for part in y)\nloss = losses.sum() / n", "/ rd.rank_share(rd.batch_count(n))"),
+        (
+            "found = Heads().boxes(model(x), y)\nloss = found['box'] + sum(found.values())",
+            "number = rd.rank_share(max(1, rd.batch_count(found.sum(dim=1).data.sum())))",
+        ),
+    ],
+)
+def test_a_sum_is_divided_by_the_count_of_all_processes(lines: str, expected: str, tmp_path: Path) -> None:
+    (line,) = (line for line in converted(tmp_path, script(lines)) if "batch_count" in line)
+    assert expected in line
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("loss = criterion(model(x), y)\nloss = loss / x.size(0)", "loss = loss / rd.batch_count(x.size(0))"),
+        ("loss = losses.mean()\nloss /= float(len(x))", "loss /= rd.batch_count(float(len(x)))"),
+        ("loss = losses.mean() / mask.sum()", "loss = losses.mean() / rd.batch_count(mask.sum())"),
+        ("loss = Heads()(model(x), y)", "loss /= rd.batch_count(n)"),
+    ],
+)
+def test_a_mean_is_divided_by_the_samples_of_all_processes(lines: str, expected: str, tmp_path: Path) -> None:
+    (line,) = (line for line in converted(tmp_path, script(lines)) if "batch_count" in line)
+    assert line == expected
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "loss = losses.sum() / x.size(0)",
+        "loss = losses.sum()\nloss = loss / (len(x) * 10)",
+        "loss = losses.mean() / args.parts",
+        "loss = losses.mean() / len(loader)",
+        "loss = losses.mean() / x.shape[1]",
+        "loss = weighed(losses)",
+        "loss = 0\nfor j in range(len(x)):\n    loss += losses[j : j + 1].mean() / len(x)",
+        "loss = 0\nfor j in range(len(x)):\n    loss += losses[j : j + 1].mean()\nloss = loss / len(x)",
+        "out = model(x)\nloss = (1 - (out * x).sum(1) / (out.sum(1) + 1)).mean()",
+    ],
+)
+def test_what_is_a_mean_over_the_samples_is_left(lines: str, tmp_path: Path) -> None:
+    found = conversion(tmp_path, script(lines)).findings
+    assert [finding for finding in found if finding.code in ("RF302", "RF308")] == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("loss = model(x).sum()\nif mask.any():\n    loss = losses.sum() / mask.sum()", "this process's own count"),
+        ("n = max(mask.sum(), 1)\nprint(n)\nloss = losses.sum() / n", "this process's own count"),
+        ("loss = overlap(model(x), F.one_hot(y, 3))", "average the ratios"),
+    ],
+)
+def test_what_cannot_be_changed_safely_is_named(lines: str, words: str, tmp_path: Path) -> None:
+    (finding,) = (f for f in conversion(tmp_path, script(lines)).findings if f.code == "RF302")
+    assert words in finding.message and not finding.edits

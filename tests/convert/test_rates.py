@@ -1,0 +1,149 @@
+"""Whether a learning rate follows the batch of all processes, wherever it comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion, converted
+
+HEAD = """\
+import argparse
+import json
+from functools import partial
+
+import torch
+from torch import nn, optim
+from torch.optim import SGD, Adam
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+parser.add_argument("--opt", default="sgd")
+args = parser.parse_args()
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(16, 3)), 4, shuffle=True)
+model = nn.Linear(3, 1)
+"""
+TRAIN = """\
+model.train()
+for (x,) in loader:
+    optimizer.zero_grad()
+    model(x).pow(2).mean().backward()
+    optimizer.step()
+"""
+TABLE = "table = {'sgd': SGD, 'adam': Adam}\n"
+CUSTOM = """\
+def make(target):
+    options = {'lr': args.lr}
+    if args.opt == 'sgd':
+        kind = SGD
+    else:
+        kind = Adam
+        options['betas'] = (0.5, 0.9)
+
+    class Custom(kind):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+
+    return Custom(target.parameters(), **options)
+
+
+optimizer = make(model)
+"""
+OWN = """\
+class Plain(torch.optim.Optimizer):
+    def __init__(self, params, decay=0, lr=0.1):
+        super().__init__(params, dict(lr=lr, decay=decay))
+
+
+class Sharp(torch.optim.Optimizer):
+    def __init__(self, params, base, **kwargs):
+        self.base = base(params, **kwargs)
+        self.param_groups = self.base.param_groups
+
+
+class Ahead(torch.optim.Optimizer):
+    def __init__(self, optimizer, steps=5):
+        self.optimizer = optimizer
+        self.param_groups = optimizer.param_groups
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("optimizer = table[args.opt](model.parameters(), lr=args.lr)", "lr=rd.scaled_lr(args.lr)"),
+        ("optimizer = table.get(args.opt, SGD)(model.parameters(), lr=args.lr)", "lr=rd.scaled_lr(args.lr)"),
+        ("kind = getattr(optim, args.opt)\noptimizer = kind(model.parameters(), args.lr)", "rd.scaled_lr(args.lr))"),
+        ("kind = vars(optim)[args.opt]\noptimizer = kind(model.parameters(), args.lr)", "rd.scaled_lr(args.lr))"),
+        (
+            "make = partial(SGD, lr=args.lr)\noptimizer = make(model.parameters())",
+            "partial(SGD, lr=rd.scaled_lr(args.lr))",
+        ),
+        (
+            OWN + "optimizer = Plain(model.parameters(), 0, args.lr)",
+            "Plain(model.parameters(), 0, rd.scaled_lr(args.lr))",
+        ),
+        (OWN + "optimizer = Sharp(model.parameters(), SGD, lr=args.lr)", "SGD, lr=rd.scaled_lr(args.lr))"),
+        (
+            OWN + "optimizer = Ahead(SGD(model.parameters(), lr=args.lr))",
+            "SGD(model.parameters(), lr=rd.scaled_lr(args.lr))",
+        ),
+        ("optimizer = SGD([dict(params=model.parameters(), lr=args.lr)])", "lr=rd.scaled_lr(args.lr))])"),
+    ],
+)
+def test_a_rate_that_is_seen_is_scaled_where_it_stands(lines: str, expected: str, tmp_path: Path) -> None:
+    found = converted(tmp_path, HEAD + TABLE + lines + "\n" + TRAIN)
+    (scaled,) = (line for line in found if "scaled_lr" in line or "scale_optimizer" in line)
+    assert expected in scaled
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "optimizer = Adam(model.parameters(), betas=(0.5, 0.9))",
+        "options = {'lr': args.lr}\noptimizer = table[args.opt](model.parameters(), **options)",
+        "options = dict(weight_decay=0)\noptions['lr'] = args.lr\noptimizer = Adam(model.parameters(), **options)",
+        "optimizer = Adam(model.parameters(), **json.load(open('adam.json')))",
+        "def make(params, **options):\n    return Adam(params, **options)\noptimizer = make(model.parameters(), lr=1)",
+        "def choose():\n    return SGD, {'lr': args.lr}\nkind, options = choose()\n"
+        "optimizer = kind(model.parameters(), **options)",
+        "make = partial(Adam, betas=(0.5, 0.9))\noptimizer = make(model.parameters())",
+        "groups = []\ngroups.append({'params': model.parameters(), 'lr': args.lr})\noptimizer = Adam(groups)",
+        CUSTOM,
+        OWN + "optimizer = Plain(model.parameters())",
+        OWN + "optimizer = Ahead(Adam(model.parameters()))",
+    ],
+)
+def test_an_optimizer_whose_rate_is_not_seen_is_scaled_as_a_whole(lines: str, tmp_path: Path) -> None:
+    found = converted(tmp_path, HEAD + TABLE + lines + "\n" + TRAIN)
+    assert sum(line.count("rd.scale_optimizer(") for line in found) == 1
+    assert not any("scaled_lr" in line for line in found)
+
+
+def test_what_makes_all_sorts_of_things_is_scaled_where_it_makes_an_optimizer(tmp_path: Path) -> None:
+    make = "def make(module, name, *args):\n    return getattr(module, name)(*args, **json.load(open(name)))\n\n\n"
+    make += "optimizer = make(optim, 'Adam', model.parameters())\n"
+    make += "schedule = make(optim.lr_scheduler, 'StepLR', optimizer)\n"
+    found = converted(tmp_path, HEAD + make + TRAIN)
+    assert "optimizer = rd.scale_optimizer(make(optim, 'Adam', model.parameters()))" in found
+    assert sum("scale_optimizer" in line for line in found) == 1
+
+
+def test_all_rates_are_scaled_once_where_one_optimizer_is_scaled_as_a_whole(tmp_path: Path) -> None:
+    make = "optimizer = Adam(model.parameters())\nother = SGD([{'params': [], 'lr': 0.2}], lr=args.lr)\n"
+    make += "optimizer.add_param_group({'params': [], 'lr': 0.3})\n"
+    found = converted(tmp_path, HEAD + make + TRAIN)
+    assert "optimizer = rd.scale_optimizer(Adam(model.parameters()))" in found
+    assert "other = rd.scale_optimizer(SGD([{'params': [], 'lr': 0.2}], lr=args.lr))" in found
+    assert "optimizer.add_param_group({'params': [], 'lr': rd.scaled_lr(0.3)})" in found
+
+
+def test_an_optimizer_that_is_not_known_is_named(tmp_path: Path) -> None:
+    make = "from fast import make_optimizer\n\noptimizer = make_optimizer(model)\n"
+    (finding,) = (f for f in conversion(tmp_path, HEAD + make + TRAIN).findings if f.code == "RF306")
+    assert not finding.edits and "how optimizer gets its learning rate" in finding.message
+    assert finding.place.line == (HEAD + make + TRAIN).splitlines().index("    optimizer.step()") + 1
