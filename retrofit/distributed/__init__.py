@@ -30,6 +30,7 @@ from .failure import report_failure
 from .interruption import Interruption
 from .output import SilentObject, on_main_process, path_on_main, print_main, quiet_logging
 from .parallel import DDPWrapper, broadcast_buffers, gradient_sync, run_alone, settle_buckets, unwrap_model, wrap_model
+from .parameter import distribute_parameter
 from .process_group import (
     barrier,
     cleanup_distributed,
@@ -80,6 +81,7 @@ __all__ = [
     "distribute_criterion",
     "distribute_loader",
     "distribute_model",
+    "distribute_parameter",
     "distributed_options",
     "find_checkpoint",
     "gather_batches",
