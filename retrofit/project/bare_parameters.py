@@ -79,15 +79,20 @@ class _Search:
         for part in own_nodes(owner.node):
             if isinstance(part, ast.AugAssign) and ast.unparse(part.target) == text:
                 yield part.value, owner
-            elif isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr in GROWING:
-                if ast.unparse(part.func.value) == text and part.args:
-                    yield part.args[-1], owner
+            elif _grows(part, text):
+                yield part.args[-1], owner  # type: ignore[attr-defined]
 
     def _is_of_module(self, node: ast.expr, scope: Scope) -> bool:
         """Return whether a tensor is an attribute of a module, whose wrapper averages its gradient."""
         if not isinstance(node, ast.Attribute):
             return False
         return any(is_module(self.analysis, value) for value in self.analysis.evaluate(node.value, scope))
+
+
+def _grows(node: ast.AST, text: str) -> bool:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
+        return False
+    return node.func.attr in GROWING and ast.unparse(node.func.value) == text
 
 
 def _is_tensor(value: Value) -> bool:

@@ -9,6 +9,8 @@ from retrofit.project import Project
 from retrofit.project.bare_parameters import bare_parameters
 from retrofit.project.edits import surround
 from retrofit.project.reach import reached_nodes
+from retrofit.project.read_modules import read_modules
+from retrofit.project.scopes import Scope
 
 from .finding import Finding, found
 
@@ -37,6 +39,7 @@ for images, labels in loader:
     loss.backward()
     optimizer.step()
 """
+AVERAGING = "retrofit.distributed.distribute_parameter"
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -50,6 +53,19 @@ def find(project: Project) -> Iterator[Finding]:
         message = f"the gradient of {ast.unparse(node)} is not averaged over the processes"
         edits = surround(scope.source, node, "rd.distribute_parameter(", ")")
         yield found(CODE, scope.source, node, message, HELP, edits)
+
+    for call, scope in read_modules(project.analysis, optimizers, project.models, project.in_batches):
+        if not _is_mended(project, call, scope):
+            message = f"no wrapper averages the gradients of {ast.unparse(call.func.value)}, which nothing calls"  # type: ignore[attr-defined]
+            edits = surround(scope.source, call, "map(rd.distribute_parameter, ", ")")
+            yield found(CODE, scope.source, call, message, HELP, edits)
+
+
+def _is_mended(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether this stands in `map(rd.distribute_parameter, centers.parameters())`."""
+    outer = scope.source.parents[call]
+    given = outer.args if isinstance(outer, ast.Call) else []
+    return any(AVERAGING in project.analysis.named(argument, scope) for argument in given)
 
 
 def _reduces_gradients(project: Project) -> bool:
