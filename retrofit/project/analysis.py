@@ -362,8 +362,12 @@ class Analysis:
             if node.func.attr == "values":
                 values = frozenset().union(*(self._entry(v, None) for v in self.evaluate(node.func.value, scope)))
                 return self._at(values, path)
-        values = self.evaluate(node, scope)
-        return self._at(frozenset().union(*(self._entry(value, None) for value in values)), path)
+        return frozenset().union(*(self._element(value, node, path) for value in self.evaluate(node, scope)))
+
+    def _element(self, value: Value, node: ast.expr | None, path: tuple[int, ...]) -> Values:
+        if isinstance(value, Result) and value.maker in ("enumerate", "zip") and value.call is not node:
+            return self._elements(value.call, value.scope, path)  # with a progress bar or a name around it
+        return self._at(self._entry(value, None), path)
 
     def _index_calls(self) -> None:
         """Find who calls which function: first without arguments that are functions themselves, then with them."""

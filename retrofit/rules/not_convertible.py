@@ -73,7 +73,7 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
         )
     mended = {node for node, _, _ in incomplete_batches(project, batch_sizes(project))}
     for path in project.paths:
-        for skip in skips(path):
+        for skip in skips(project.analysis, path):
             if not skip.losses and skip.node not in mended:
                 text = "what is in the batch decides whether a step is made, so some processes would wait for others"
                 yield skip.node, skip.scope.source, text
