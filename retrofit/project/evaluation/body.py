@@ -6,7 +6,7 @@ import ast
 
 from ..drawing import numbers_in
 from ..occurrences import loaded_names, occurrences, stored_names
-from ..outputs import PRINT, Output
+from ..outputs import COUNTING_BARS, PRINT, Output
 from ..scopes import Scope, own_nodes
 from ..values import PROGRESS_BARS, Instance, LocalFunction
 from .loop import Loop, NotShareable, calls_in, root_name
@@ -184,7 +184,7 @@ class Body:
         root = root_name(call.func.value)
         bindings = self.scope.bindings.get(root, []) if root else []
         made = [binding.value for binding in bindings if isinstance(binding.value, ast.Call)]
-        return bool(made) and all(self.analysis.called(value, self.scope) & PROGRESS_BARS for value in made)
+        return bool(made) and all(self.analysis.called(value, self.scope) & (PROGRESS_BARS | COUNTING_BARS) for value in made)
 
 
 def _added_to(statement: ast.stmt) -> ast.expr | None:
