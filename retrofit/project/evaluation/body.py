@@ -184,7 +184,9 @@ class Body:
         root = root_name(call.func.value)
         bindings = self.scope.bindings.get(root, []) if root else []
         made = [binding.value for binding in bindings if isinstance(binding.value, ast.Call)]
-        return bool(made) and all(self.analysis.called(value, self.scope) & (PROGRESS_BARS | COUNTING_BARS) for value in made)
+        return bool(made) and all(
+            self.analysis.called(value, self.scope) & (PROGRESS_BARS | COUNTING_BARS) for value in made
+        )
 
 
 def _added_to(statement: ast.stmt) -> ast.expr | None:
