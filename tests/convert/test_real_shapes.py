@@ -193,3 +193,14 @@ def test_a_step_every_few_batches_is_no_skipped_step(tmp_path: Path) -> None:
     assert "if (i + 1) % 2 == 0:" in converted(tmp_path, HEAD + MAKE + drawing + "    if (i + 1) % 2 == 0:\n" + step)
     (reason,) = refusals(tmp_path, HEAD + MAKE + drawing + "    if x.sum() > 0:\n" + step)
     assert "decides whether a step is made" in reason
+
+
+def test_a_file_of_this_run_is_waited_for_wherever_it_is_read_again(tmp_path: Path) -> None:
+    test = "def test(path):\n    model.load_state_dict(torch.load(path))\n    return model(torch.ones(1, 3))\n\n\n"
+    body = "".join(f"    {line}\n" for line in TRAIN.splitlines())
+    end = "torch.save(model.state_dict(), 'model.pt')\n"
+    behind = HEAD + MAKE + test + TRAIN + end + "print(test('model.pt'))\n"
+    lines = converted(tmp_path, behind)
+    assert lines[lines.index("print(test('model.pt'))") - 1] == "rd.barrier()"
+    instead = f"if args.seed:\n{body}    {end}else:\n    print(test('model.pt'))\n"
+    assert "rd.barrier()" not in converted(tmp_path, HEAD + MAKE + test + instead)
