@@ -26,11 +26,12 @@ from .criterion import distribute_criterion
 from .data import EvaluationSampler, ShardedSampler, loader_workers, shard_eval_loader, shard_loader
 from .environment import DistributedEnvironment, read_environment
 from .epochs import ResumableEpochs
-from .evaluation import gather_batches, share_batches, sum_attributes, sum_over_ranks
+from .evaluation import gather_batches, same_batches, share_batches, sum_attributes, sum_over_ranks
 from .failure import report_failure
 from .interruption import Interruption
 from .output import SilentObject, on_main_process, path_on_main, print_main, quiet_logging
 from .parallel import DDPWrapper, broadcast_buffers, gradient_sync, run_alone, settle_buckets, unwrap_model, wrap_model
+from .parameter import distribute_parameter
 from .process_group import (
     barrier,
     cleanup_distributed,
@@ -82,6 +83,7 @@ __all__ = [
     "distribute_criterion",
     "distribute_loader",
     "distribute_model",
+    "distribute_parameter",
     "distributed_options",
     "find_checkpoint",
     "gather_batches",
@@ -121,6 +123,7 @@ __all__ = [
     "report_failure",
     "restore_checkpoint",
     "run_alone",
+    "same_batches",
     "save_checkpoint",
     "save_position",
     "scale_lr",

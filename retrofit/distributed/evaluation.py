@@ -16,11 +16,12 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from .data import ShardedSampler, without_generator
 from .process_group import get_device, get_rank, get_world_size, is_distributed
-from .random_state import mix_seed, seeded
+from .random_state import drawn_apart, mix_seed, seeded
 from .reduce import gather_objects
 
 _MISSING = object()
 _shares: WeakKeyDictionary[DataLoader, DataLoader] = WeakKeyDictionary()
+_iterations: WeakKeyDictionary[DataLoader, int] = WeakKeyDictionary()  # how often `same_batches` was drawn from it
 
 
 class BatchShare(Sampler):
@@ -54,6 +55,31 @@ def share_batches(batches: Iterable[Any]) -> Iterable[Any]:
             _shares[batches] = _with_share(batches)
         return _shares[batches]
     return islice(batches, get_rank(), None, get_world_size())
+
+
+def same_batches(loader: DataLoader) -> Iterable[Any]:
+    """Return the batches of an evaluation that every rank runs whole: the same ones on all, in the same order.
+
+    What the loader draws (an order, crops) comes from a common stream, another one in each iteration, so that all
+    ranks get one figure and take one decision. Every rank must iterate as often as the others.
+    """
+    return _SameBatches(loader) if is_distributed() else loader
+
+
+class _SameBatches:
+    def __init__(self, loader: DataLoader) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        number = _iterations.get(self._loader, 0)
+        _iterations[self._loader] = number + 1
+        return drawn_apart(self._loader, mix_seed(number), 1)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
 
 
 def sum_over_ranks(*values: Any, of: DataLoader | None = None) -> Any:

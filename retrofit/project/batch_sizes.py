@@ -6,8 +6,8 @@ import ast
 
 from .analysis import Analysis
 from .calls import argument_for
-from .draws import TRAIN
 from .loaders import Loader
+from .next_calls import TRAIN
 from .scopes import Scope
 from .source import Source
 

@@ -71,7 +71,12 @@ class Containers:
                 return self.at(self._anything(analysis.evaluate(node.func.value, scope)), path[1:])
             if node.func.attr == "values":
                 return self.at(self._anything(analysis.evaluate(node.func.value, scope)), path)
-        return self.at(self._anything(analysis.evaluate(node, scope)), path)
+        return frozenset().union(*(self._element(value, node, path) for value in analysis.evaluate(node, scope)))
+
+    def _element(self, value: Value, node: ast.expr | None, path: tuple[int, ...]) -> Values:
+        if isinstance(value, Result) and value.maker in ("enumerate", "zip") and value.call is not node:
+            return self.elements(value.call, value.scope, path)  # with a progress bar or a name around it
+        return self.at(self.entry(value, None), path)
 
     def given_as_keyword(self, node: ast.Subscript, scope: Scope) -> list[tuple[ast.expr, Scope]]:
         """Return what callers give for `kwargs["name"]` in a function with **kwargs, and where."""

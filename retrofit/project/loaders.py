@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from .analysis import Analysis
 from .calls import argument_for
-from .draws import EVALUATION, TRAIN, Use, drawn_by_next
+from .drawing import handed_on, made_before
 from .homes import Home, entry_homes, homes_of
+from .next_calls import EVALUATION, TRAIN, Use, drawn_by_next
 from .scopes import Scope
 from .training import LoopNode, Path, calls_without_training, phase_of
 from .values import Display, Instance, LocalFunction, Result, Value
@@ -80,13 +81,17 @@ def _last_name(node: ast.Name | ast.Attribute) -> str:
 def loaders_in(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ast.expr]:
     """Return the loaders in an iterated expression: behind enumerate, zip, a progress bar."""
     if isinstance(node, ast.Call) and not _makers(analysis, node, scope, through=False):
-        parts = [*node.args, *(keyword.value for keyword in node.keywords)]
+        only = handed_on(analysis, node, scope)
+        parts = [only] if only is not None else [*node.args, *(keyword.value for keyword in node.keywords)]
         inner = [found for part in parts for found in loaders_in(analysis, part, scope)]
         if inner:
             return inner
     if isinstance(node, ast.Starred):
         return loaders_in(analysis, node.value, scope)
-    return [node] if _makers(analysis, node, scope) else []
+    if _makers(analysis, node, scope):
+        return [node]
+    made = made_before(analysis, node, scope)
+    return loaders_in(analysis, made, scope) if made is not None else []
 
 
 def is_loader(analysis: Analysis, value: Value) -> bool:

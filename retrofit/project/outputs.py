@@ -11,7 +11,7 @@ from .analysis import Analysis
 from .calls import argument_for
 from .reach import reached_nodes
 from .scopes import Scope
-from .values import Display, LocalClass, LocalFunction
+from .values import PROGRESS_BARS, Display, LocalClass, LocalFunction
 
 # Functions that write, by their full name.
 WRITERS = {
@@ -50,15 +50,8 @@ TRACKER_CALLS = {
 }  # fmt: skip
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif")
 WRITING_MODE = re.compile(r"(?=.*[wax+])[rwaxbt+U]{1,4}")  # of open()
-PROGRESS_BARS = {
-    "tqdm.tqdm",
-    "tqdm.trange",
-    "tqdm.auto.tqdm",
-    "tqdm.auto.trange",
-    "tqdm.notebook.tqdm",
-    "tqdm.autonotebook.tqdm",
-}
 BUFFERS = {"io.BytesIO", "io.StringIO"}
+COUNTING_BARS = {"tqdm.trange", "tqdm.std.trange", "tqdm.auto.trange", "tqdm.notebook.trange"}
 LOGGERS = {"logging.basicConfig", "logging.StreamHandler"}
 SAVE, WRITE, FOLDER, OPEN, TRACKER, TRACK, PRINT, BAR, LOGGER = (
     "save", "write", "folder", "open", "tracker", "track", "print", "bar", "logger",
@@ -121,7 +114,7 @@ def _kind(analysis: Analysis, name: str, call: ast.Call, scope: Scope) -> str:
         return TRACKER
     if name in TRACKER_CALLS:
         return TRACK
-    if name in PROGRESS_BARS:
+    if name in PROGRESS_BARS | COUNTING_BARS:
         return BAR
     if name == "logging.basicConfig" and path_of(call) is not None:
         return OPEN

@@ -64,6 +64,20 @@ def _reached_nodes(analysis: Analysis) -> Iterator[tuple[ast.AST, Scope]]:
                     yield node, scope
 
 
+def calls_behind(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield a call and the calls in the functions of the project that it runs, with the scopes they stand in."""
+    seen: set[ast.AST] = set()
+    waiting = [(call, scope)]
+    while waiting:
+        node, where = waiting.pop()
+        yield node, where
+        for function in analysis.functions_called(node, where):
+            if function.node not in seen:
+                seen.add(function.node)
+                calls = (part for part in own_nodes(function.node) if isinstance(part, ast.Call))
+                waiting += [(part, function.scope) for part in calls]
+
+
 def _referred_to(analysis: Analysis, node: ast.AST, scope: Scope, methods: dict[str, list[Scope]]) -> Iterator[Scope]:
     inner = analysis.scope_of_node.get(node)
     if inner is not None and isinstance(node, ast.ClassDef):

@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .analysis import Analysis
+from .drawing import numbers_in
 from .occurrences import loaded_names, stored_names
 from .scopes import Scope
 from .training import LOOPS, LoopNode, Path
@@ -22,13 +24,13 @@ class Skip:
     losses: tuple[ast.Name, ...]
 
 
-def skips(path: Path) -> Iterator[Skip]:
+def skips(analysis: Analysis, path: Path) -> Iterator[Skip]:
     """Yield the decisions on a path that each process takes by its own batch."""
     loop, frame = path.loops[0]
     if not isinstance(loop, ast.For):
         return
     step, losses = frame.scope.source.statement(frame.node), loss_names(frame.node)
-    batch = _batch_names(loop, frame.scope)
+    batch = _batch_names(analysis, loop, frame.scope)
     for node in sorted(statements_of(loop), key=lambda statement: (statement.lineno, statement.col_offset)):
         if node.lineno >= step.lineno:
             return
@@ -60,17 +62,12 @@ def _is_read(node: ast.AST, losses: set[str]) -> bool:
     return isinstance(node.func.value, ast.Name) and node.func.value.id in losses
 
 
-def _batch_names(loop: ast.For, scope: Scope) -> set[str]:
-    """Return the names of what a loop draws, without the number of the batch."""
-    if _calls(loop.iter, COUNTING):  # each batch is fetched by next()
-        assigning = [node for node in statements_of(loop) if isinstance(node, ast.Assign)]
-        return stored_names([node for node in assigning if _calls(node.value, {"next"})])
-    drawn = [loop.iter]
-    if isinstance(loop.iter, ast.Name):
-        drawn += [b.value for b in scope.bindings.get(loop.iter.id, []) if b.value is not None]
-    is_counted = any(isinstance(part, ast.Name) and part.id == "enumerate" for node in drawn for part in ast.walk(node))
-    target = loop.target.elts[1:] if is_counted and isinstance(loop.target, ast.Tuple) else [loop.target]
-    return stored_names(target)
+def _batch_names(analysis: Analysis, loop: ast.For, scope: Scope) -> set[str]:
+    """Return the names of what a loop draws, also by next(), without the number of the batch."""
+    counts = isinstance(loop.target, ast.Name) and _calls(loop.iter, COUNTING)
+    target = set() if counts else stored_names([loop.target]) - numbers_in(analysis, loop, scope)
+    fetching = [node for node in statements_of(loop) if isinstance(node, ast.Assign) and _calls(node.value, {"next"})]
+    return target | stored_names(fetching)
 
 
 def _calls(node: ast.expr, names: set[str]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -11,8 +12,10 @@ from typing import Union
 from .analysis import Analysis
 from .branches import is_in_body
 from .calls import CallSite, argument_for, default_of
+from .edits import block_of
 from .main_guard import is_under_main_of_another
 from .scopes import FUNCTIONS, Scope, parameters
+from .source import Source
 from .values import LocalFunction
 
 LoopNode = Union[ast.For, ast.AsyncFor, ast.While]
@@ -112,18 +115,35 @@ def is_ruled_out(frame: Frame, site: CallSite) -> bool:
     function = frame.scope.node
     if not isinstance(function, FUNCTIONS):
         return False
-    names = parameters(function)
-    bound = names[1:] if names[:1] == ["self"] else names
     inner: ast.AST = frame.node
     for outer in frame.scope.source.ancestors(frame.node):
-        if outer is function:
-            return False
         if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
-            truth = _truth(outer.test, lambda name: _given(frame.scope, site.call, bound, name))
+            truth = truth_in_call(frame.scope, site, outer.test)
             if truth is not None and truth is not is_in_body(outer, inner):
                 return True
+        if any(truth_in_call(frame.scope, site, test) for test in _ends_before(frame.scope.source, inner)):
+            return True
+        if outer is function:
+            return False
         inner = outer
     return False
+
+
+def _ends_before(source: Source, node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the tests of `if test: return` in front of a statement, in its own block."""
+    block = block_of(source, node) if isinstance(node, ast.stmt) else []
+    for earlier in itertools.takewhile(lambda statement: statement is not node, block):
+        if isinstance(earlier, ast.If) and isinstance(earlier.body[-1], (ast.Return, ast.Raise)):
+            yield earlier.test
+
+
+def truth_in_call(scope: Scope, site: CallSite, test: ast.expr) -> bool | None:
+    """Return whether a test in a function holds when it is called so, None where the call does not tell."""
+    if isinstance(test, ast.Constant) or not isinstance(scope.node, FUNCTIONS):
+        return bool(test.value) if isinstance(test, ast.Constant) else None
+    names = parameters(scope.node)
+    bound = names[1:] if names[:1] == ["self"] else names
+    return _truth(test, lambda name: _given(scope, site.call, bound, name))
 
 
 def _given(scope: Scope, call: ast.Call, bound: list[str], name: str) -> ast.expr | None:
@@ -140,6 +160,10 @@ def _truth(test: ast.expr, given: Callable[[str], ast.expr | None]) -> bool | No
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         inner = _truth(test.operand, given)
         return None if inner is None else not inner
+    if isinstance(test, ast.BoolOp):
+        truths = {_truth(part, given) for part in test.values}
+        decisive = isinstance(test.op, ast.Or)
+        return decisive if decisive in truths else None if None in truths else not decisive
     if isinstance(test, ast.Name):
         value = given(test.id)
         if isinstance(value, (ast.Compare, ast.UnaryOp)):

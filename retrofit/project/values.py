@@ -17,17 +17,12 @@ SELF_METHODS = {
     "to", "cuda", "cpu", "float", "double", "half", "bfloat16", "type", "train", "eval", "requires_grad_", "apply",
     "share_memory", "contiguous", "detach", "clone",
 }  # fmt: skip
+PROGRESS_BARS = {
+    "tqdm.tqdm", "tqdm.std.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.autonotebook.tqdm", "tqdm.rich.tqdm",
+    "tqdm.asyncio.tqdm", "tqdm.tqdm_notebook", "rich.progress.track",
+}  # fmt: skip
 # Functions that hand on what their first argument holds.
-SELF_FUNCTIONS = {
-    "tqdm.tqdm",
-    "tqdm.auto.tqdm",
-    "tqdm.notebook.tqdm",
-    "tqdm.autonotebook.tqdm",
-    "iter",
-    "reversed",
-    "rich.progress.track",
-    "retrofit.distributed.scale_optimizer",
-}
+SELF_FUNCTIONS = PROGRESS_BARS | {"iter", "reversed", "retrofit.distributed.scale_optimizer"}
 
 
 @dataclass(frozen=True)

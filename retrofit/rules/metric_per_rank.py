@@ -83,7 +83,7 @@ def _shown(project: Project) -> Iterator[Finding]:
         assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
         if is_summed(project.analysis, call, frame.scope) or is_of_all(project.analysis, project.distribution, path):
             continue
-        for node in (*readings(project.analysis, call.func.value, frame), *_deciding(path)):
+        for node in (*readings(project.analysis, call.func.value, frame), *_deciding(project, path)):
             source = frame.scope.source
             if node in seen or runs_on_some(project.analysis, frame.scope, node):
                 continue  # shown by one process on purpose
@@ -112,7 +112,7 @@ def _is_added_up(project: Project, statement: ast.stmt, scope: Scope) -> bool:
     return is_collected(project.analysis, project.distribution, spread(scope, {statement.target.id}))
 
 
-def _deciding(path: Path) -> Iterator[ast.Name]:
+def _deciding(project: Project, path: Path) -> Iterator[ast.Name]:
     """Yield the loss in `if loss == 0: continue`: a step that one process leaves out, the others wait for."""
-    for skip in skips(path):
+    for skip in skips(project.analysis, path):
         yield from skip.losses

@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.before_training import before_training
 from retrofit.project.distributed.distribution import WRAPPERS
-from retrofit.project.edits import insert_after
+from retrofit.project.edits import insert_after, insert_before
 from retrofit.project.homes import assignments_to
 from retrofit.project.models import Model
 from retrofit.project.placement import after_home
@@ -34,9 +35,13 @@ def find(project: Project) -> Iterator[Finding]:
         methods = {call.method for call in model.calls} - {"", "forward"}
         place = after_home(project.analysis, model.home, project.paths)
         call = model.calls[0]
+        message = f"the gradients of {model.home} are not averaged over the processes"
+        if methods and not {"", "forward"} & {call.method for call in model.calls}:
+            refusal = f"{model.home} is trained through {', '.join(sorted(methods))} and not by calling it"
+            yield found(CODE, call.scope.source, call.call, message, HELP, refusal=refusal)
+            continue
         if place is None:
-            refusal = f"{model.home} is set in several places, so none is behind all of them"
-            yield found(CODE, call.scope.source, call.call, f"{model.home} is not wrapped", HELP, refusal=refusal)
+            yield _in_front_of_training(project, model, message)
             continue
         source, statement = place
         if _is_made_elsewhere(project, model, statement):
@@ -45,14 +50,20 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         line = f"{model.home} = rd.distribute_model({model.home})"
         edits = [insert_after(source, statement, [line])]
-        message = f"the gradients of {model.home} are not averaged over the processes"
-        if methods and not {"", "forward"} & {call.method for call in model.calls}:
-            refusal = f"{model.home} is trained through {', '.join(sorted(methods))} and not by calling it"
-            yield found(CODE, source, statement, message, HELP, refusal=refusal)
-            continue
         for later in _made_anew(project, model, statement):
             edits.append(insert_after(source, later, [line]))
         yield found(CODE, source, statement, message, HELP, edits)
+
+
+def _in_front_of_training(project: Project, model: Model, message: str) -> Finding:
+    """Return the finding of a model that several functions set: where training begins, it holds what is trained."""
+    in_loops = {node for node, _ in project.in_loops}
+    places = before_training(project.analysis, model, project.paths, in_loops)
+    source, node = model.calls[0].scope.source, model.calls[0].call
+    if isinstance(places, str):
+        return found(CODE, source, node, message, HELP, refusal=places)
+    edits = [insert_before(file, first, [f"{name} = rd.distribute_model({name})"]) for file, first, name in places]
+    return found(CODE, source, node, message, HELP, edits)
 
 
 def _made_anew(project: Project, model: Model, first: ast.stmt) -> Iterator[ast.stmt]:

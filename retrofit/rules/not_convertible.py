@@ -81,7 +81,7 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
         yield removed[0] if removed else (frame.node, frame.scope.source, text)
     mended = {node for node, _, _ in incomplete_batches(project)}
     for path in project.paths:
-        for skip in skips(path):
+        for skip in skips(project.analysis, path):
             if not skip.losses and skip.node not in mended:
                 text = "what is in the batch decides whether a step is made, so some processes would wait for others"
                 yield skip.node, skip.scope.source, text

@@ -10,8 +10,9 @@ from retrofit.project.distributed.sides import MAIN, side_of
 from retrofit.project.distributed.turns import WAITING
 from retrofit.project.edits import insert_before
 from retrofit.project.placement import block_of
-from retrofit.project.reach import reached_nodes
+from retrofit.project.reach import calls_behind, reached_nodes
 from retrofit.project.scopes import Scope
+from retrofit.project.source import Source
 
 from .finding import Finding, found
 
@@ -35,22 +36,40 @@ model.load_state_dict(torch.load("best.pt"))
 
 
 def find(project: Project) -> Iterator[Finding]:
-    frames = [frame for path in project.paths for frame in path.frames]
-    # Where training ends in each function that it goes through.
-    lines = {f.scope: (f.loops[-1] if f.loops else f.node).end_lineno for f in frames}  # type: ignore[attr-defined]
+    # What trains in each function that the training goes through.
+    training = {f.scope: f.loops[-1] if f.loops else f.node for path in project.paths for f in path.frames}
+    seen: set[ast.stmt] = set()
     for node, scope in reached_nodes(project.analysis):
-        if not isinstance(node, ast.Call) or not project.analysis.called(node, scope) & {"torch.load"}:
+        if scope not in training or not isinstance(node, ast.Call):
             continue
-        if scope in lines and node.lineno > lines[scope]:
-            statement = scope.source.statement(node)
-            block = block_of(scope.source, statement)
-            before = block[: block.index(statement)]
-            behind = [earlier for earlier in before if earlier.lineno > lines[scope]]
-            waits = any(_waits(project, part, scope) for earlier in behind for part in ast.walk(earlier))
-            if waits or side_of(project.analysis, scope, node) == MAIN:
-                continue
+        end: int = training[scope].end_lineno  # type: ignore[attr-defined]
+        statement = scope.source.statement(node)
+        if node.lineno <= end or statement in seen or _is_instead(scope.source, node, training[scope]):
+            continue
+        if not _reads(project, node, scope) or side_of(project.analysis, scope, node) == MAIN:
+            continue
+        block = block_of(scope.source, statement)
+        before = block[: block.index(statement)]
+        behind = [earlier for earlier in before if earlier.lineno > end]
+        if not any(_waits(project, part, scope) for earlier in behind for part in ast.walk(earlier)):
+            seen.add(statement)
             edits = [insert_before(scope.source, statement, ["rd.barrier()"])]
             yield found(CODE, scope.source, node, "a checkpoint of this run is read by all processes", HELP, edits)
+
+
+def _is_instead(source: Source, node: ast.AST, training: ast.AST) -> bool:
+    """Return whether a run that comes to a node does not train: it stands in the other branch of an `if`."""
+    here, there = {node, *source.ancestors(node)}, {training, *source.ancestors(training)}
+    forks = (outer for outer in here & there if isinstance(outer, ast.If))
+    return any(any(part in here for part in fork.body) != any(part in there for part in fork.body) for fork in forks)
+
+
+def _reads(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call loads a checkpoint, or a function that it runs on every process."""
+    return any(
+        project.analysis.called(node, where) & {"torch.load"} and side_of(project.analysis, where, node) != MAIN
+        for node, where in calls_behind(project.analysis, call, scope)
+    )
 
 
 def _waits(project: Project, node: ast.AST, scope: Scope) -> bool:

@@ -43,7 +43,9 @@ def find(project: Project) -> Iterator[Finding]:
 
 def _is_drawn_out(use: Use) -> bool:
     """Return whether the training goes on until a loader has no more batches."""
-    if use.role != TRAIN or not isinstance(use.loop, ast.For) or use.expression not in ast.walk(use.loop.iter):
+    if use.role != TRAIN or not isinstance(use.loop, ast.For):
+        return False
+    if any(use.expression in ast.walk(statement) for statement in use.loop.body):  # next() fetches a batch
         return False
     return not any(isinstance(node, ast.Break) for node in ast.walk(use.loop))
 

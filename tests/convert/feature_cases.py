@@ -172,4 +172,11 @@ FEATURE_CASES = [
         note="the model's graph is drawn before it trains; the best weights are loaded again from a folder named by "
         "the time; BatchNorm; path.open",
     ),
+    Case(
+        name="trained_loss",
+        arguments=["--epochs", "2"],
+        checkpoint="net.pt",
+        note="a loss with parameters and an optimizer of its own, its gradients scaled by hand; a trained tensor that "
+        "is part of no model; an uneven last batch",
+    ),
 ]

@@ -95,7 +95,7 @@ SHARED = {
         model.eval()
         scores, truths = [], []
         with torch.no_grad():
-            for step, (x, y) in enumerate(tqdm(loader)):
+            for step, (x, y) in tqdm(enumerate(loader), total=len(loader)):
                 x = x * 1.0
                 scores.append(model(x).numpy())
                 truths.append(y)

@@ -272,3 +272,14 @@ def test_a_sum_of_losses_is_no_sum_over_samples(tmp_path: Path) -> None:
         step = TRAIN.replace("        model(x).pow(2).mean().backward()\n", heads.format(loss=loss) + total)
         lines = converted(tmp_path, HEAD + MAKE + step)
         assert ("rd.sum_loss(torch.stack(losses).sum()).backward()" in lines) == is_summed
+
+
+def test_a_file_of_this_run_is_waited_for_wherever_it_is_read_again(tmp_path: Path) -> None:
+    test = "def test(path):\n    model.load_state_dict(torch.load(path))\n    return model(torch.ones(1, 3))\n\n\n"
+    body = "".join(f"    {line}\n" for line in TRAIN.splitlines())
+    end = "torch.save(model.state_dict(), 'model.pt')\n"
+    behind = HEAD + MAKE + test + TRAIN + end + "print(test('model.pt'))\n"
+    lines = converted(tmp_path, behind)
+    assert lines[lines.index("print(test('model.pt'))") - 1] == "rd.barrier()"
+    instead = f"if args.seed:\n{body}    {end}else:\n    print(test('model.pt'))\n"
+    assert "rd.barrier()" not in converted(tmp_path, HEAD + MAKE + test + instead)

@@ -15,8 +15,15 @@ from convert.shape_cases import SHAPE_CASES
 ROOT = Path(__file__).resolve().parents[2]
 PROJECTS = Path(__file__).parent / "projects"
 # A trainer in a library with an endless sampler; BatchNorm and a drawn graph; a scheduler per step; continued runs;
-# a rate that follows the evaluation.
-NAMES = ("lib_trainer", "graph_and_reload", "onecycle_len_loader", "toplevel_argparse", "plateau_early_stop")
+# a rate that follows the evaluation; a loss with parameters of its own and an uneven last batch.
+NAMES = (
+    "lib_trainer",
+    "graph_and_reload",
+    "onecycle_len_loader",
+    "toplevel_argparse",
+    "plateau_early_stop",
+    "trained_loss",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -131,3 +131,33 @@ def test_one_process_is_as_it_was():
     assert rd.gather_batches(values) is values
     rd.sum_attributes(meter, "sum", avg=lambda m: 1 / 0)
     assert vars(meter) == vars(Meter())
+
+
+class Cropped(TensorDataset):
+    def __getitem__(self, index):
+        return super().__getitem__(index)[0] + torch.rand(())
+
+
+def whole_passes(kind):
+    """Return two passes over all batches, and what the rank's own stream gives after that."""
+    loader = DataLoader(Cropped(torch.arange(23)), 4, shuffle=True, num_workers=2 if kind == "workers" else 0)
+    torch.manual_seed(rd.get_rank())
+    passes = []
+    for _ in range(2):
+        batches = rd.same_batches(loader)
+        assert len(batches) == 6 and batches.dataset is loader.dataset
+        passes.append([batch.tolist() for _, batch in zip(range(3), batches)])
+        torch.rand(1)  # as a model would between two batches
+    return passes, torch.rand(1).item()
+
+
+@pytest.mark.parametrize("kind", ["plain", "workers"])
+def test_a_whole_evaluation_draws_the_same_on_all_ranks(ranks, kind):
+    (first, own), (second, other) = ranks(2).run(whole_passes, kind)
+    assert first == second and own != other
+    assert first[0] != first[1] and len(first[0]) == 3
+
+
+def test_one_process_evaluates_its_loader_as_it_is():
+    loader = loader_of("shuffled")
+    assert rd.same_batches(loader) is loader

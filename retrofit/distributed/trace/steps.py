@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,7 +42,7 @@ class StepTrace:
         def traced_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
             with untraced():
                 roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-                loss = sum(float(root.detach().sum()) for root in roots)
+                loss = _weight_of_batch() * sum(float(root.detach().sum()) for root in roots)
             self._losses.append(loss)
             self.recorder.event("backward", loss=loss)
             backward(tensors, *args, **kwargs)
@@ -85,6 +86,15 @@ class StepTrace:
         self.recorder.step += 1
         self._losses = []
         self.loaders.mark_step()
+
+
+def _weight_of_batch() -> float:
+    """Return how much the script's runtime lets this rank's share of an uneven last batch count, 1 without a runtime.
+
+    The script may have imported a copy of the runtime of its own, which is the one that knows.
+    """
+    runtime = sys.modules.get("retrofit.distributed.batch_weight")
+    return 1.0 if runtime is None else float(runtime.weight_of())
 
 
 def _parameters(optimizer: Any) -> Iterator[torch.Tensor]:

@@ -79,8 +79,8 @@ def _batches(loop: Loop) -> ast.expr:
     drawn = loop.loader()
     if drawn is None:
         raise NotShareable("it does not draw from one loader alone")
-    node, loader = drawn
-    if any(loop.is_called(call, SHARING) for call in [*calls_in(loop.node.iter), *calls_in(node)]):
+    outer, loader = drawn
+    if any(loop.is_called(call, SHARING) for node in outer for call in calls_in(node)):
         raise NotShareable("it is shared out already")
     if is_shared_out(loop.analysis, loader, loop.scope):
         raise NotShareable("its loader is shared out already")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 
+from ..drawing import numbers_in
 from ..occurrences import loaded_names, occurrences, stored_names
-from ..outputs import PRINT, PROGRESS_BARS, Output
+from ..outputs import COUNTING_BARS, PRINT, Output
 from ..scopes import Scope, own_nodes
-from ..values import Instance, LocalFunction
+from ..values import PROGRESS_BARS, Instance, LocalFunction
 from .loop import Loop, NotShareable, calls_in, root_name
 from .meters import LIST, METER, SUM, Accumulator, Meter, meter_of
 
@@ -26,6 +27,7 @@ class Body:
         self.accumulators: dict[str, Accumulator] = {}
         self.clocks = self._clocks()
         self.own = self._own_names()
+        self.numbers = numbers_in(loop.analysis, loop.node, loop.scope)
         self.shown = self._shown_names()
 
     def read(self) -> None:
@@ -144,22 +146,13 @@ class Body:
     def _expression(self, node: ast.expr) -> None:
         """Require that an expression is of this batch, and leaves no trace."""
         names = loaded_names([node])
-        index = self._index()
-        if index is not None and index in names:
+        if names & self.numbers:
             raise NotShareable(f"line {node.lineno} depends on the number of the batch")
         for accumulator in self.accumulators.values():
             if any(ast.unparse(part) == ast.unparse(accumulator.target) for part in ast.walk(node)):
                 raise NotShareable(f"line {node.lineno} reads what the batches before have added up")
         for call in calls_in(node):
             self._require_pure(call, self.scope, set())
-
-    def _index(self) -> str | None:
-        """Return the name of the number in `for number, batch in enumerate(loader)`."""
-        target, node = self.loop.target, self.loop.iter
-        is_counted = isinstance(node, ast.Call) and "enumerate" in self.analysis.called(node, self.scope)
-        if is_counted and isinstance(target, ast.Tuple) and isinstance(target.elts[0], ast.Name):
-            return target.elts[0].id
-        return None
 
     def _require_pure(self, call: ast.Call, scope: Scope, seen: set[ast.AST]) -> None:
         if call in self.outputs and self.outputs[call].kind != PRINT:
@@ -191,7 +184,9 @@ class Body:
         root = root_name(call.func.value)
         bindings = self.scope.bindings.get(root, []) if root else []
         made = [binding.value for binding in bindings if isinstance(binding.value, ast.Call)]
-        return bool(made) and all(self.analysis.called(value, self.scope) & PROGRESS_BARS for value in made)
+        return bool(made) and all(
+            self.analysis.called(value, self.scope) & (PROGRESS_BARS | COUNTING_BARS) for value in made
+        )
 
 
 def _added_to(statement: ast.stmt) -> ast.expr | None:

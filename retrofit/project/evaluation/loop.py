@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..analysis import Analysis
+from ..drawing import is_iterator, layers
 from ..homes import Home, homes_of, upstream
-from ..loaders import is_loader, loaders_in
+from ..loaders import is_loader
 from ..optimizers import is_module
-from ..outputs import PROGRESS_BARS
-from ..scopes import Scope
+from ..scopes import Scope, own_nodes
 from ..source import Source
 
 
@@ -42,20 +42,24 @@ class Loop:
         homes = homes_of(self.analysis, call.func, self.scope)
         return any(({home} | upstream(self.analysis, home)) & self.models for home in homes)
 
-    def loader(self) -> tuple[ast.expr, ast.expr] | None:
-        """Return what is drawn from and the one loader in it, behind enumerate and a progress bar made before."""
-        node: ast.expr = self.node.iter
-        if isinstance(node, ast.Call) and self.is_called(node, {"enumerate"}) and node.args:
-            node = node.args[0]
-        if isinstance(node, ast.Name):
-            made = [binding.value for binding in self.scope.bindings.get(node.id, []) if binding.value is not None]
-            if len(made) == 1 and self.is_called(made[0], PROGRESS_BARS):
-                node = made[0]
-        found = loaders_in(self.analysis, node, self.scope)
-        is_one = len(found) == 1 and any(
-            is_loader(self.analysis, value) for value in self.analysis.evaluate(found[0], self.scope)
-        )
-        return (node, found[0]) if is_one else None
+    def loader(self) -> tuple[list[ast.expr], ast.expr] | None:
+        """Return what the loop draws from, and the one loader that hands on all its batches there, behind the others.
+
+        None where another place needs to know how many batches that loader gives: `zip(loader, names)`, `len(bar)`.
+        """
+        outer = layers(self.analysis, self.node.iter, self.scope)
+        names = {node.id for node in outer[:-1] if isinstance(node, ast.Name)}
+        made = [inner for node, inner in zip(outer, outer[1:]) if isinstance(node, ast.Name)]
+        if not all(is_iterator(self.analysis, node, self.scope) for node in made) or self._is_counted(names):
+            return None
+        values = self.analysis.evaluate(outer[-1], self.scope)
+        is_one = any(is_loader(self.analysis, value) for value in values)
+        return (outer, outer[-1]) if is_one else None
+
+    def _is_counted(self, names: set[str]) -> bool:
+        """Return whether the length of one of these is asked for."""
+        lengths = (node for node in own_nodes(self.scope.node) if self.is_called(node, {"len"}))
+        return any(isinstance(part, ast.Name) and part.id in names for node in lengths for part in node.args)  # type: ignore[attr-defined]
 
     def is_called(self, node: ast.AST, names: set[str]) -> bool:
         """Return whether `node` calls one of these functions, given by their full names."""

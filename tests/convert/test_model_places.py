@@ -1,0 +1,132 @@
+"""A model that several methods set is wrapped where its training begins, or the reason why not is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion, converted
+from verify.projects.launch import Launcher
+
+from retrofit.cli import main
+
+SCRIPT = """\
+import os
+
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Distance(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.inner = model
+
+    def forward(self, x, y):
+        return (self.inner(x) - y).pow(2).mean()
+
+
+class Trainer:
+    def __init__(self, first=''):
+        torch.manual_seed(0)
+        self.loader = DataLoader(TensorDataset(torch.randn(44, 4), torch.randn(44, 2)), 8, shuffle=True)
+        {init}
+        self.optimizer = optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        {behind}
+
+    def build(self):
+        return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+    def load_model(self, path):
+        self.model = self.build()
+        self.model.load_state_dict(torch.load(path))
+
+    def move(self):
+        self.model = {moved}
+
+    def train(self):
+        {start}
+        for epoch in range(2):
+            for x, y in self.loader:
+                self.optimizer.zero_grad()
+                {loss}.backward()
+                self.optimizer.step()
+            {after}
+            torch.save(self.model.state_dict(), 'model.pt')
+
+    def predict(self):
+        self.load_model('model.pt')
+        self.model.eval()
+        with torch.no_grad():
+            return self.model(torch.ones(1, 4)).tolist()
+
+
+trainer = Trainer()
+trainer.train()
+os.write(1, repr([*trainer.model.state_dict().values(), trainer.predict()]).encode())
+"""
+PLAIN = {
+    "init": "self.model = self.build()",
+    "behind": "pass",
+    "moved": "self.model.to('cpu')",
+    "start": "pass",
+    "after": "pass",
+    "loss": "(self.model(x) - y).pow(2).mean()",
+}
+BY_METHODS = {
+    "loaded for prediction": {},
+    "moved by another method": {"behind": "self.move()"},
+    "DataParallel in another method": {"behind": "self.move()", "moved": "nn.DataParallel(self.model)"},
+    "loaded or built": {"init": "self.load_model(first) if first else setattr(self, 'model', self.build())"},
+    "moved by the training": {"start": "self.model = self.model.to('cpu')"},
+    "with another name in training": {"start": "net = self.model", "loss": "(net(x) - y).pow(2).mean()"},
+}
+REFUSED = {
+    "self.model is set anew while it trains, at train.py:29:9": {"after": "self.load_model('model.pt')"},
+    "train.py:14:17 calls what another object was given of it before it trains": {
+        "behind": "self.distance = Distance(self.model)",
+        "loss": "self.distance(x, y)",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RETROFIT_BATCH", "global")
+        with Launcher() as started:
+            yield started
+
+
+def script(**parts: str) -> str:
+    return SCRIPT.format(**{**PLAIN, **parts})
+
+
+@pytest.mark.parametrize("shape", BY_METHODS)
+def test_it_is_wrapped_where_training_begins(tmp_path: Path, shape: str) -> None:
+    lines = converted(tmp_path, script(**BY_METHODS[shape]))
+    (place,) = [number for number, line in enumerate(lines) if "distribute_model" in line]
+    assert lines[place] == "self.model = rd.distribute_model(self.model)"
+    assert lines.index("def train(self):") < place < lines.index("for epoch in range(2):")
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_a_refusal_says_what_would_be_missed(tmp_path: Path, reason: str) -> None:
+    refusals = [finding.refusal for finding in conversion(tmp_path, script(**REFUSED[reason])).refusals]
+    assert any(reason in refusal for refusal in refusals), refusals
+
+
+@pytest.mark.parametrize("shape", ["loaded for prediction", "moved by another method"])
+def test_processes_train_the_model_of_one(tmp_path: Path, launcher: Launcher, shape: str) -> None:
+    for name in ("alone", "together"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.py").write_text(script(**BY_METHODS[shape]))
+    assert main(["convert", str(tmp_path / "together" / "train.py"), "--write"]) == 0
+    (alone,) = launcher.run(tmp_path / "alone", "train.py", [])["outputs"]
+    assert launcher.run(tmp_path / "together", "train.py", [])["outputs"] == [alone]
+    run = launcher.run(tmp_path / "together", "train.py", [], world_size=2)
+    assert run["statuses"] == [0, 0], run["outputs"]
+    first, second = (output[output.index("[tensor") :] for output in run["outputs"])
+    assert first == second

@@ -1,0 +1,59 @@
+"""A trained tensor beside the models: all ranks together change it as one process does."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import retrofit.distributed as rd
+from retrofit.distributed import process_group
+
+
+def train(number):
+    """Return a tensor after each step of an epoch of `number` samples; two optimizers are given it."""
+    torch.manual_seed(0)
+    process_group._options.update(batch="global")
+    loader = rd.distribute_loader(DataLoader(TensorDataset(torch.randn(number, 3, dtype=torch.float64)), 6))
+    scale = torch.full((3,), 1.0 + rd.get_rank(), dtype=torch.float64, requires_grad=True)
+    optimizers = [torch.optim.SGD([rd.distribute_parameter(scale)], lr=0.1) for _ in range(2)]
+    steps = []
+    for (x,) in loader:
+        optimizers[0].zero_grad()
+        for part in (x * scale, x + scale):  # a step of two micro batches
+            part.square().mean().backward()
+        optimizers[0].step()
+        steps.append(scale.tolist())
+    process_group._options.clear()
+    return steps
+
+
+@pytest.mark.parametrize("number", [12, 14, 17])
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_a_tensor_is_changed_as_by_one_process(ranks, world_size, number):
+    alone = train(number)
+    assert len(alone) > 1
+    for steps in ranks(world_size).run(train, number):
+        for step, expected in zip(steps, alone):
+            assert step == pytest.approx(expected, rel=1e-12)
+
+
+def saved_and_frozen(path):
+    scale = rd.distribute_parameter(torch.nn.Parameter(torch.ones(2)))
+    frozen = torch.zeros(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.save({"scale": scale}, path / f"{rd.get_rank()}.pt")
+    loaded = torch.load(path / f"{rd.get_rank()}.pt", weights_only=True)["scale"]
+    return loaded.tolist(), rd.distribute_parameter(frozen) is frozen
+
+
+def test_it_can_be_saved_and_what_is_not_trained_is_left_alone(ranks, tmp_path):
+    assert ranks(2).run(saved_and_frozen, tmp_path) == [([1.0, 1.0], True)] * 2
+
+
+def test_one_process_gets_the_tensor_as_it_is():
+    scale = torch.ones(2, requires_grad=True)
+    assert rd.distribute_parameter(scale) is scale and not scale._backward_hooks
