@@ -89,7 +89,15 @@ class _Search:
                 self._visit_call(part, scope)
             elif isinstance(part, (ast.Name, ast.Attribute)) and part is not node:
                 self._visit_values(part, scope)
+            if isinstance(part, ast.Attribute) and self._is_layer(part.value, scope):
+                self._add(part.value, scope)  # self.head.weight
         self._visit_values(node, scope)
+
+    def _is_layer(self, node: ast.expr, scope: Scope) -> bool:
+        values = () if getattr(node, "id", "") == "self" else self.analysis.evaluate(node, scope)
+        makers = [value.maker for value in values if isinstance(value, Result)]
+        is_of_torch = any(maker.startswith("torch.nn.") and maker.rpartition(".")[2][:1].isupper() for maker in makers)
+        return is_of_torch or any(is_module(self.analysis, value) for value in values)
 
     def _visit_values(self, node: ast.expr, scope: Scope) -> None:
         """Look into what a name stands for: a list of groups that was made before."""

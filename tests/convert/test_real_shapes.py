@@ -283,3 +283,15 @@ def test_a_file_of_this_run_is_waited_for_wherever_it_is_read_again(tmp_path: Pa
     assert lines[lines.index("print(test('model.pt'))") - 1] == "rd.barrier()"
     instead = f"if args.seed:\n{body}    {end}else:\n    print(test('model.pt'))\n"
     assert "rd.barrier()" not in converted(tmp_path, HEAD + MAKE + test + instead)
+
+
+def test_a_head_whose_weight_alone_is_given_to_the_optimizer_is_wrapped(tmp_path: Path) -> None:
+    own = "class Head(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    own += "        self.kernel = nn.Parameter(torch.ones(1))\n\n"
+    own += "    def forward(self, y):\n        return y * self.kernel\n\n\n"
+    for head, weight in (("Head()", "kernel"), ("nn.Linear(1, 1)", "weight")):
+        make = MAKE.replace("optimizer", f"head = {head}\noptimizer").replace(
+            "model.parameters()", f"[{{'params': model.parameters()}}, {{'params': [head.{weight}]}}]"
+        )
+        lines = converted(tmp_path, HEAD + own + make + TRAIN.replace("model(x)", "head(model(x))"))
+        assert "head = rd.distribute_model(head)" in lines and "model = rd.distribute_model(model)" in lines
