@@ -12,6 +12,7 @@ from retrofit.project.reach import reached_nodes
 from retrofit.project.run_numbers import Numbered, numbered_names
 from retrofit.project.scopes import Scope
 from retrofit.project.source import Source
+from retrofit.project.workers import run_elsewhere
 
 from .early_names import handed_out, is_early
 from .finding import Finding, found
@@ -93,7 +94,7 @@ def _runs_on_all(project: Project, statement: ast.stmt, scope: Scope) -> bool:
     """Return whether every process runs this, and not while modules are imported, before the group is there."""
     is_imported = scope.parent is None and scope.source is not project.entry
     is_alone = runs_on_one(project.analysis, scope, statement) or project.runs_in_turn(scope, statement)
-    return not is_imported and not is_alone
+    return not is_imported and not is_alone and scope not in run_elsewhere(project.analysis)
 
 
 def _agrees(project: Project, node: ast.AST, scope: Scope) -> bool:
