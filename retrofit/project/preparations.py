@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 from .analysis import Analysis
 from .calls import argument_for, is_method
@@ -19,14 +18,14 @@ from .reach import reached_nodes
 from .scopes import FUNCTIONS, Scope, own_nodes, parameters
 from .seeds import draws
 from .training import Path
-from .values import Display, LocalFunction, Result
+from .values import Display, Result
+from .workers import run_elsewhere
 
 FETCHING = {"urllib.request.urlretrieve", "shutil.unpack_archive", "lmdb.open", "torch.hub.download_url_to_file"}
 FETCHING_METHODS = {"extractall"}
 KEEPING = {SAVE, WRITE, OPEN}
 COPYING = {"shutil.copy", "shutil.copyfile", "shutil.copy2", "shutil.copytree", "shutil.move", "os.rename"}
 KEEPING_METHODS = {"save_pretrained", "tofile", "to_parquet", "to_hdf", "to_feather", "save_to_disk"}
-PER_SAMPLE = ("__getitem__", "__iter__", "forward")
 MOST_CALLERS = 3
 
 
@@ -67,12 +66,6 @@ class _Search:
         self.outputs = {output.call: output for output in outputs}
         self.busy = busy
         self.in_loops = {node for node, _ in reachable_from_loops(analysis, paths)}
-        self.training = {frame.scope for path in paths for frame in path.frames}
-
-    @cached_property
-    def elsewhere(self) -> set[Scope]:
-        """The functions that are run per sample, or by whom they are handed to: in workers, as often as those like."""
-        return _closure(self.analysis, _run_by_others(self.analysis) - self.training)
 
     def at(self, node: ast.AST, scope: Scope) -> Preparation | None:
         if isinstance(node, ast.Call) and _downloads(node):
@@ -80,7 +73,7 @@ class _Search:
         if not isinstance(node, (ast.If, ast.Try)) or node in self.in_loops:
             return None
         missing = missing_at(self.analysis, node, scope)
-        if missing is None or not self._prepares(missing) or scope in self.elsewhere:
+        if missing is None or not self._prepares(missing) or scope in run_elsewhere(self.analysis):
             return None
         statements = _in_no_loop(scope, missing.whole)
         parts = list(self._run(statements, scope))
@@ -205,26 +198,3 @@ def _in_no_loop(scope: Scope, statements: list[ast.stmt]) -> list[ast.stmt]:
         if isinstance(outer, (ast.For, ast.While)):
             statements = [outer]
     return statements
-
-
-def _run_by_others(analysis: Analysis) -> set[Scope]:
-    found = {scope for scope in analysis.scopes() if getattr(scope.node, "name", "") in PER_SAMPLE}
-    for node, scope in reached_nodes(analysis):
-        given = [*node.args, *(k.value for k in node.keywords)] if isinstance(node, ast.Call) else []
-        named = [part for part in given if isinstance(part, (ast.Name, ast.Attribute, ast.Lambda))]
-        values = [value for part in named for value in analysis.evaluate(part, scope)]
-        found |= {value.scope for value in values if isinstance(value, LocalFunction)}
-    return found
-
-
-def _closure(analysis: Analysis, scopes: set[Scope]) -> set[Scope]:
-    """Return functions with all that they call."""
-    found: set[Scope] = set()
-    waiting = list(scopes)
-    while waiting:
-        scope = waiting.pop()
-        if scope not in found:
-            found.add(scope)
-            calls = [node for node in own_nodes(scope.node) if isinstance(node, ast.Call)]
-            waiting += [function.scope for call in calls for function in analysis.functions_called(call, scope)]
-    return found

@@ -25,6 +25,7 @@ LISTING_METHODS = {"iterdir", "glob", "rglob"}
 REDUCING = {"int", "len", "max", "min", "sum"}
 ADDING = {"append", "add", "insert", "extend"}
 NAMED = {FOLDER, OPEN, SAVE, TRACKER, WRITE}
+READING = {"torch.load"}  # what an earlier run has left, or this one meanwhile
 LISTED, NUMBER = 1, 2  # what is in a folder; a number or a name made of that
 MOST_ROUNDS, MOST_CALLS = 4, 3
 
@@ -44,15 +45,17 @@ class Numbered:
 
 def numbered_names(analysis: Analysis, outputs: list[Output]) -> list[Numbered]:
     """Return where files and folders of a run get a name by what is there already, each name once."""
-    named = [output for output in outputs if output.kind in NAMED]
+    named = [(output.call, output.scope) for output in outputs if output.kind in NAMED]
+    read = [(node, scope) for node, scope in reached_nodes(analysis) if isinstance(node, ast.Call)]
+    named += [(call, scope) for call, scope in read if analysis.called(call, scope) & READING]
     return list(_Search(analysis, named).all()) if named else []
 
 
 class _Search:
-    def __init__(self, analysis: Analysis, named: list[Output]) -> None:
+    def __init__(self, analysis: Analysis, named: list[tuple[ast.Call, Scope]]) -> None:
         self.analysis = analysis
         self.named = named
-        self.outputs = {output.call for output in named}
+        self.outputs = {call for call, _ in named}
         self.returned: dict[ast.AST, int] = {}  # by function
 
     def all(self) -> Iterator[Numbered]:
@@ -185,9 +188,8 @@ class _Search:
                 if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and _has(node.value, names):
                     names = names | _targets(node)
         wide = {name for name in names if "." in name or scope.parent is None}
-        for output in self.named:
-            if _has(output.call, names if output.scope is scope else wide):
-                return True
+        if any(_has(call, names if where is scope else wide) for call, where in self.named):
+            return True
         for node in own_nodes(scope.node) if depth else ():
             for function in self.analysis.functions_called(node, scope) if isinstance(node, ast.Call) else ():
                 assert isinstance(node, ast.Call)

@@ -12,13 +12,16 @@ from retrofit.project.reach import reached_nodes
 from retrofit.project.run_numbers import Numbered, numbered_names
 from retrofit.project.scopes import Scope
 from retrofit.project.source import Source
+from retrofit.project.workers import run_elsewhere
 
+from .early_names import handed_out, is_early
 from .finding import Finding, found
 
 CODE = "RF509"
 NAME = "run-name-differs"
 WHY = "Processes that start in different seconds have folders of different names, and do not find each other's files."
 HELP = "rd.broadcast_object(time.strftime(...)): the name is that of the first process"
+EARLY_HELP = "make the name behind rd.setup_distributed(), with rd.broadcast_object(...)"
 MESSAGE = "this is another name in every process"
 BAD = """\
 folder = "runs/" + time.strftime("%Y%m%d_%H%M%S")
@@ -48,12 +51,16 @@ def find(project: Project) -> Iterator[Finding]:
         if not isinstance(node, ast.Call) or node in in_loops or not _names(project, node, scope):
             continue
         statement = scope.source.statement(node)
-        if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or not _runs_on_all(project, statement, scope):
+        early = is_early(project, statement, scope)
+        if not (early or isinstance(statement, (ast.Assign, ast.AnnAssign))) or not _runs_on_all(
+            project, statement, scope
+        ):
             continue
         if statement not in whole and not _agrees(project, node, scope):
             name = _formatted(scope.source, node)
             edits = surround(scope.source, name, "rd.broadcast_object(", ")")
-            yield found(CODE, scope.source, node, MESSAGE, HELP, edits)
+            edits = handed_out(project, statement, scope) if early else edits
+            yield found(CODE, scope.source, node, MESSAGE, HELP if edits else EARLY_HELP, edits)
 
 
 def _agreeing(numbered: Numbered) -> list[Edit]:
@@ -88,7 +95,7 @@ def _runs_on_all(project: Project, statement: ast.stmt, scope: Scope) -> bool:
     """Return whether every process runs this, and not while modules are imported, before the group is there."""
     is_imported = scope.parent is None and scope.source is not project.entry
     is_alone = runs_on_one(project.analysis, scope, statement) or project.runs_in_turn(scope, statement)
-    return not is_imported and not is_alone
+    return not is_imported and not is_alone and scope not in run_elsewhere(project.analysis)
 
 
 def _agrees(project: Project, node: ast.AST, scope: Scope) -> bool:

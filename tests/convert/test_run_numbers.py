@@ -99,6 +99,21 @@ def test_what_names_no_run_is_left_alone(lines: str, tmp_path: Path) -> None:
     assert not any("broadcast_object" in line for line in converted(tmp_path, HEAD + lines + TRAIN))
 
 
+def test_the_last_checkpoint_of_a_folder_is_that_of_the_first_process(tmp_path: Path) -> None:
+    latest = "latest = sorted(glob.glob('*.pt'))[-1]\nprint(torch.load(latest))\nout = '.'\n"
+    assert "latest = rd.broadcast_object(sorted(glob.glob('*.pt'))[-1])" in converted(tmp_path, HEAD + latest + TRAIN)
+
+
+def test_workers_of_a_loader_do_not_wait_for_another_process(tmp_path: Path) -> None:
+    dataset = (
+        "class Files(torch.utils.data.Dataset):\n    def __len__(self):\n        return 16\n\n"
+        "    def __getitem__(self, index):\n        count = len(os.listdir('.'))\n"
+        "        return torch.load(f'{index % count}.pt')\n\n\nout = '.'\n"
+    )
+    train = TRAIN.replace("TensorDataset(torch.randn(16, 1))", "Files()").replace("(x,)", "x")
+    assert not any("broadcast_object" in line for line in converted(tmp_path, HEAD + dataset + train))
+
+
 def test_a_number_that_some_processes_do_not_count(tmp_path: Path) -> None:
     naming = "if os.path.exists('runs'):\n    out = f'runs/{len(os.listdir(\"runs\"))}'\nelse:\n    out = 'runs/0'\n"
     lines = converted(tmp_path, HEAD + naming + MAKE + TRAIN)

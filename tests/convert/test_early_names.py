@@ -1,0 +1,75 @@
+"""A name that is made before the processes join is handed out as soon as they have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion, converted
+
+IMPORTS = """\
+import argparse
+import os
+import time
+
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+"""
+REST = """\
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(16, 1)), 4, shuffle=True)
+model = nn.Linear(1, 1)
+optimizer = optim.SGD(model.parameters(), lr=1e-3)
+for epoch in range(2):
+    for (x,) in loader:
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+torch.save(model.state_dict(), args.save_dir + "last.pt")
+"""
+PARSER = "parser = argparse.ArgumentParser()\n"
+STAMP = "stamp = time.strftime('%H%M%S')\n"
+PARSE = "args = parser.parse_args()\n"
+SAVE = "args.save_dir = rd.broadcast_object(args.save_dir)"
+
+
+def indented(text: str) -> str:
+    return "".join(f"    {line}\n" for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        PARSER + "parser.add_argument('-s', '--save-dir', default=time.strftime('%H'))\n" + PARSE,
+        PARSER + STAMP + "parser.add_argument('--save_dir', default='runs/' + stamp)\n" + PARSE,
+        PARSER + "name = time.ctime()\nparser.add_argument('--dir', dest='save_dir', default=name)\n" + PARSE,
+        "def options():\n"
+        + indented(PARSER + "parser.add_argument('--save_dir', default=time.ctime())\nreturn parser.parse_args()")
+        + "\n\nargs = options()\n",
+    ],
+)  # fmt: skip
+def test_the_default_of_an_option_is_that_of_the_first_process(start: str, tmp_path: Path) -> None:
+    lines = converted(tmp_path, IMPORTS + start + REST)
+    assert lines.index("rd.setup_distributed()") < lines.index(SAVE) < lines.index("torch.manual_seed(0)")
+    assert not any("broadcast_object(time" in line for line in lines)
+
+
+def test_what_is_made_of_a_name_is_handed_out_too(tmp_path: Path) -> None:
+    start = STAMP + "folder = os.path.join('runs', stamp)\n" + PARSER + PARSE
+    lines = converted(tmp_path, IMPORTS + start + REST.replace("args.save_dir", "folder"))
+    joined = lines.index("rd.setup_distributed()")
+    assert lines[joined + 1 : joined + 3] == [f"{name} = rd.broadcast_object({name})" for name in ("stamp", "folder")]
+
+
+@pytest.mark.parametrize("line", ["os.makedirs(stamp)\n", "file = open(stamp, 'w')\n"])
+def test_what_is_done_with_an_early_name_is_the_users_to_move(line: str, tmp_path: Path) -> None:
+    result = conversion(tmp_path, IMPORTS + STAMP + line + PARSER + PARSE + REST.replace("args.save_dir", "stamp"))
+    (finding,) = [finding for finding in result.findings if finding.code == "RF509"]
+    assert not finding.edits and finding.place.line == 9
+
+
+def test_a_name_behind_the_start_is_handed_out_where_it_is_made(tmp_path: Path) -> None:
+    lines = converted(tmp_path, IMPORTS + PARSER + PARSE + STAMP + REST.replace("args.save_dir", "stamp"))
+    assert "stamp = rd.broadcast_object(time.strftime('%H%M%S'))" in lines
