@@ -134,12 +134,19 @@ def barrier() -> None:
 
 @contextmanager
 def main_process_first() -> Iterator[None]:
-    """Run the block on rank 0 first and on the others after it (a download, a cache). Collective: every rank."""
-    if not is_main_process():
+    """Run the block on rank 0 first, then on one process of each other node, then on the rest (a download, a cache).
+
+    That serves a disk which all nodes share and disks of their own. Collective: every rank. An error in the block
+    lets the ranks behind go on.
+    """
+    turn = 0 if is_main_process() else 1 if get_local_rank() == 0 else 2
+    for _ in range(turn):
         barrier()
-    yield
-    if is_main_process():
-        barrier()
+    try:
+        yield
+    finally:
+        for _ in range(2 - turn):
+            barrier()
 
 
 def gpu_index(place: DistributedEnvironment, num_visible: int) -> int:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from retrofit.distributed import (
     DistributedEnvironment,
     barrier,
     cleanup_distributed,
+    gather_objects,
     get_device,
     get_local_rank,
     get_rank,
@@ -26,6 +28,7 @@ from retrofit.distributed import (
     is_distributed,
     is_main_process,
     main_process_first,
+    process_group,
     setup_distributed,
 )
 from retrofit.distributed.process_group import gpu_index
@@ -232,3 +235,31 @@ def test_the_main_process_goes_first(ranks):
     for _ in range(3):
         first, second = ranks(2).run(who_goes_first)
         assert first < second, "rank 1 entered the block before rank 0 had left it"
+
+
+def order_on_two_nodes():
+    rank = get_rank()
+    with mock.patch.object(process_group, "_place", DistributedEnvironment(local_rank=rank % 2)):
+        with main_process_first():
+            entered = time.monotonic()
+            time.sleep(0.3 if rank % 2 == 0 else 0)
+    return entered
+
+
+def test_one_process_of_each_node_goes_before_its_neighbours(ranks):
+    first, neighbour, other_node, its_neighbour = ranks(4).run(order_on_two_nodes)
+    assert first < other_node < min(neighbour, its_neighbour)
+
+
+def failing_first():
+    try:
+        with main_process_first():
+            if is_main_process():
+                raise OSError("the server is down")
+    except OSError:
+        pass
+    return gather_objects(get_rank())
+
+
+def test_an_error_of_the_first_one_that_is_caught_leaves_nobody_waiting(ranks):
+    assert ranks(2).run(failing_first) == [[0, 1]] * 2
