@@ -239,10 +239,10 @@ def test_the_main_process_goes_first(ranks):
 
 def order_on_two_nodes():
     rank = get_rank()
-    with mock.patch.object(process_group, "_place", DistributedEnvironment(local_rank=rank % 2)):
-        with main_process_first():
-            entered = time.monotonic()
-            time.sleep(0.3 if rank % 2 == 0 else 0)
+    place = DistributedEnvironment(local_rank=rank % 2)
+    with mock.patch.object(process_group, "_place", place), main_process_first():
+        entered = time.monotonic()
+        time.sleep(0.3 if rank % 2 == 0 else 0)
     return entered
 
 
