@@ -7,6 +7,7 @@ that number, so the average of their means is another loss; with the sum over ra
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .batch_weight import weight_of
+from .environment import read_environment
 from .process_group import get_world_size, is_distributed
 from .reduce import reduce_tensor_sum
 
@@ -28,9 +30,11 @@ def distribute_criterion(criterion: Callable[..., torch.Tensor]) -> Any:
     `criterion`: nn.CrossEntropyLoss or nn.NLLLoss with reduction="mean", the function of either or a partial of one;
     what is none of these, one of several losses that a script chooses from, is returned as it is. DDP averages the
     gradients of what it returns to those of the loss over all ranks; the mean over ranks of the values is that loss.
-    Of an output without gradients it is the loss of this rank's batch alone. Collective: every rank, in training.
+    Of an output without gradients it is the loss of this rank's batch alone. It may be made in front of
+    setup_distributed, in a table of losses. Collective: every rank, in training.
     """
-    return WholeBatchLoss(criterion) if is_distributed() and _counts(criterion) else criterion
+    is_one_of_several = is_distributed() or read_environment(os.environ).world_size > 1
+    return WholeBatchLoss(criterion) if is_one_of_several and _counts(criterion) else criterion
 
 
 def _counts(criterion: Callable[..., torch.Tensor]) -> bool:
@@ -57,7 +61,7 @@ class WholeBatchLoss(nn.Module):
     def forward(self, output: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if not torch.is_grad_enabled() or not output.requires_grad:  # an evaluation: ranks may have other numbers of it
             return self.criterion(output, target, *args, **kwargs)
-        if not _is_mean(kwargs):
+        if not is_distributed() or not _is_mean(kwargs):
             return self.criterion(output, target, *args, **kwargs)
         total, options = self._sum(output, target, *args, **kwargs)
         share = weight_of(output)  # 0 for a sample that was repeated to give every rank one

@@ -105,8 +105,11 @@ class Project:
     def divisions(self) -> list[Division]:
         """The divisions of training losses by something of the batch."""
         parts = dict.fromkeys(place for path in self.paths for place in loss_parts(self.analysis, path))
-        values = BatchValues(self.analysis, self.loaders, self.models)
-        return list(find_divisions(self.analysis, parts, values, self.distribution))
+        return list(find_divisions(self.analysis, parts, self.batch_values, self.distribution))
+
+    @cached_property
+    def batch_values(self) -> BatchValues:
+        return BatchValues(self.analysis, self.loaders, self.models)
 
     @cached_property
     def wrapping(self) -> Wrapping:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from .analysis import Analysis
 from .calls import argument_for, is_method
@@ -16,7 +17,6 @@ from .values import Result
 BATCH = "batch"
 GRADIENT = "gradient"  # what a model makes of a batch
 CHOSEN = "chosen"  # elements of a batch that a test on it chooses
-COMPARED = "compared"
 COMPARING = {"eq", "ne", "gt", "lt", "ge", "le", "logical_and", "logical_or", "logical_not", "isin"}
 CHOOSING = {"nonzero", "masked_select", "argwhere", "unique"}
 WITHOUT_GRADIENT = COMPARING | {
@@ -37,12 +37,62 @@ class BatchValues:
         self._known: dict[tuple[ast.AST, Scope], frozenset[str]] = {}
 
     def sources_of(self, node: ast.expr, scope: Scope) -> frozenset[str]:
-        """Return which of BATCH, GRADIENT, CHOSEN and COMPARED an expression is computed from."""
+        """Return which of BATCH, GRADIENT and CHOSEN an expression is computed from."""
         if (node, scope) not in self._known:
             search = _Search(self)
-            search.visit(node, scope, True)
+            search.run(node, scope)
             self._known[node, scope] = frozenset(search.found)
         return self._known[node, scope]
+
+    def loops_around(self, node: ast.AST, scope: Scope) -> frozenset[str]:
+        """Return what of a batch is gone through around a node: its samples, what a model makes of it."""
+        found: set[str] = set()
+        for place, where in self._places(node, scope):
+            iterables = (part for outer in _around(place, where) for part in self._gone_through(outer))
+            found.update(source for iterable in iterables for source in self.sources_of(iterable, where))
+        return frozenset(found)
+
+    def is_settled(self, node: ast.AST, scope: Scope) -> bool:
+        """Return whether every process comes to a node: no test on a batch decides about it."""
+        for place, where in self._places(node, scope):
+            tests = [o.test for o in _around(place, where) if isinstance(o, (ast.If, ast.IfExp, ast.While))]
+            if any(self.sources_of(test, where) for test in tests if not _is_about_none(test)):
+                return False
+        return True
+
+    def _gone_through(self, loop: ast.AST) -> list[ast.expr]:
+        """Return what a loop, other than those over batches, or a comprehension goes through."""
+        if isinstance(loop, ast.For) and loop not in self.loops:
+            return [loop.iter]
+        return [part.iter for part in loop.generators] if isinstance(loop, (ast.ListComp, ast.GeneratorExp)) else []
+
+    def _places(self, node: ast.AST, scope: Scope) -> list[tuple[ast.AST, Scope]]:
+        """Return a node with the calls of the function that it stands in, of those that these stand in, and so on."""
+        found: dict[ast.AST, Scope] = {node: scope}
+        waiting = [scope]
+        while waiting and len(found) < MOST_STEPS:
+            outer = waiting.pop().node
+            for site in self.analysis.callers(outer) if isinstance(outer, FUNCTIONS) else ():
+                if site.call not in found:
+                    found[site.call] = site.scope
+                    waiting.append(site.scope)
+        return list(found.items())
+
+
+@dataclass(frozen=True)
+class _Step:
+    """An expression on the way: whether its gradient counts, and whether it chooses elements of something."""
+
+    node: ast.expr
+    scope: Scope
+    learns: bool = True
+    is_index: bool = False
+
+    def to(
+        self, node: ast.expr, scope: Scope | None = None, learns: bool | None = None, is_index: bool | None = None
+    ) -> _Step:
+        learns, is_index = self.learns if learns is None else learns, self.is_index if is_index is None else is_index
+        return _Step(node, scope or self.scope, learns, is_index)
 
 
 class _Search:
@@ -50,39 +100,44 @@ class _Search:
         self.values = values
         self.analysis = values.analysis
         self.found: set[str] = set()
-        self.seen: set[tuple[ast.AST, Scope, bool]] = set()
+        self.seen: set[_Step] = set()
+        self.waiting: list[_Step] = []
 
-    def visit(self, node: ast.expr, scope: Scope, learns: bool) -> None:
-        """Follow an expression; `learns`: its gradient counts."""
-        if (node, scope, learns) in self.seen or len(self.seen) > MOST_STEPS:
-            return
-        self.seen.add((node, scope, learns))
+    def run(self, node: ast.expr, scope: Scope) -> None:
+        self.waiting.append(_Step(node, scope))
+        while self.waiting and len(self.seen) < MOST_STEPS:
+            step = self.waiting.pop()
+            if step not in self.seen:
+                self.seen.add(step)
+                self._look(step)
+
+    def _look(self, step: _Step) -> None:
+        node = step.node
         if isinstance(node, ast.Call):
-            self._visit_call(node, scope, learns)
+            self._look_at_call(node, step)
         elif isinstance(node, ast.Name):
-            self._visit_name(node, scope, learns)
+            self._look_at_name(node, step)
         elif isinstance(node, ast.Attribute):
-            self._visit_attribute(node, scope, learns)
+            self._look_at_attribute(node, step)
+        elif isinstance(node, ast.Subscript):
+            self.waiting += [step.to(node.value), step.to(node.slice, learns=False, is_index=True)]
         else:
-            if isinstance(node, ast.Compare):
-                self.found.add(COMPARED)
-            if isinstance(node, ast.Subscript) and COMPARED in self.values.sources_of(node.slice, scope):
-                self.found.add(CHOSEN)
-            for part in _parts(node):
-                self.visit(part, scope, learns and not isinstance(node, ast.Compare))
+            is_test = isinstance(node, ast.Compare)
+            self.found |= {CHOSEN} if is_test and step.is_index else set()
+            self.waiting += [step.to(part, learns=step.learns and not is_test) for part in _parts(node)]
 
-    def _visit_call(self, node: ast.Call, scope: Scope, learns: bool) -> None:
+    def _look_at_call(self, node: ast.Call, step: _Step) -> None:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name == "next" and isinstance(node.func, ast.Name):
             self.found.add(BATCH)
             return
-        if learns and (node in self.values.calls or self._runs_module(node, scope)):
+        if step.learns and (node in self.values.calls or self._runs_module(node, step.scope)):
             self.found.add(GRADIENT)
-        self.found |= {COMPARED} if name in COMPARING else {CHOSEN} if name in CHOOSING else set()
-        inner = learns and name not in WITHOUT_GRADIENT
+        if name in CHOOSING or (name in COMPARING and step.is_index):
+            self.found.add(CHOSEN)
         receiver = [node.func.value] if isinstance(node.func, ast.Attribute) else []
-        for part in (*receiver, *node.args, *(keyword.value for keyword in node.keywords)):
-            self.visit(part, scope, inner)
+        parts = (*receiver, *node.args, *(keyword.value for keyword in node.keywords))
+        self.waiting += [step.to(part, learns=step.learns and name not in WITHOUT_GRADIENT) for part in parts]
 
     def _runs_module(self, node: ast.Call, scope: Scope) -> bool:
         values = self.analysis.evaluate(node.func, scope)
@@ -91,30 +146,28 @@ class _Search:
             for value in values
         )
 
-    def _visit_name(self, node: ast.Name, scope: Scope, learns: bool) -> None:
-        owner, bindings = scope.find(node.id) or (scope, [])
+    def _look_at_name(self, node: ast.Name, step: _Step) -> None:
+        owner, bindings = step.scope.find(node.id) or (step.scope, [])
         for binding in bindings:
             if binding.kind == "item" and binding.node in self.values.loops:
                 self.found |= set() if _is_number(binding) else {BATCH}
             elif isinstance(binding.node, ast.AugAssign):
-                self.visit(binding.node.value, owner, learns)
+                self.waiting.append(step.to(binding.node.value, owner))
             elif binding.kind == "parameter" and isinstance(owner.node, FUNCTIONS):
                 names = parameters(owner.node)[1:] if is_method(owner) else parameters(owner.node)
                 for site in self.analysis.callers(owner.node):
                     given = argument_for(site.call, names, binding.name)
-                    if given is not None:
-                        self.visit(given, site.scope, learns)
+                    self.waiting += [step.to(given, site.scope)] if given is not None else []
             elif binding.value is not None:
-                self.visit(binding.value, owner, learns)
+                self.waiting.append(step.to(binding.value, owner))
 
-    def _visit_attribute(self, node: ast.Attribute, scope: Scope, learns: bool) -> None:
-        owner = scope.enclosing_class()
+    def _look_at_attribute(self, node: ast.Attribute, step: _Step) -> None:
+        owner = step.scope.enclosing_class()
         if owner is not None and isinstance(node.value, ast.Name) and node.value.id == "self":
-            for binding, where in self.analysis.classes.attribute_bindings(owner, node.attr):
-                if binding.value is not None:
-                    self.visit(binding.value, where, learns)
+            bindings = self.analysis.classes.attribute_bindings(owner, node.attr)
+            self.waiting += [step.to(binding.value, where) for binding, where in bindings if binding.value is not None]
         else:
-            self.visit(node.value, scope, learns and node.attr not in PLAIN)
+            self.waiting.append(step.to(node.value, learns=step.learns and node.attr not in PLAIN))
 
 
 def _is_number(binding: Binding) -> bool:
@@ -129,3 +182,14 @@ def _parts(node: ast.AST) -> Iterator[ast.expr]:
             yield part
         elif isinstance(part, (ast.comprehension, ast.Slice)):
             yield from _parts(part)
+
+
+def _around(node: ast.AST, scope: Scope) -> Iterator[ast.AST]:
+    for outer in scope.source.ancestors(node):
+        if outer is scope.node:
+            return
+        yield outer
+
+
+def _is_about_none(test: ast.expr) -> bool:
+    return isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Is, ast.IsNot))

@@ -12,6 +12,7 @@ from .batch_values import BATCH, CHOSEN, GRADIENT, BatchValues
 from .calls import argument_for, is_method, returns_of
 from .distributed.distribution import Distribution, leads_to_collective
 from .homes import part_of
+from .live import live_bindings
 from .loss_flow import Part, functions_run
 from .losses import MEAN, terms_at
 from .measurements import is_collected, name_in, spread
@@ -41,7 +42,10 @@ Divided = Union[ast.BinOp, ast.AugAssign]
 
 @dataclass(frozen=True)
 class Division:
-    """A loss, MEAN or SUM over the batch of a process, that is divided by its SIZE, a COUNT or a RATIO's other part."""
+    """A loss, MEAN or SUM over the batch of a process, that is divided by its SIZE, a COUNT or a RATIO's other part.
+
+    Of one that is UNKNOWN the division by a COUNT.
+    """
 
     node: Divided
     scope: Scope
@@ -62,11 +66,11 @@ def find_divisions(
             continue
         loss, divisor = (node.target, node.value) if isinstance(node, ast.AugAssign) else (node.left, node.right)
         kind = reader.kind_of(divisor, scope)
-        if kind in (SIZE, COUNT, RATIO) and not reader.is_in_loop(node, scope):
+        if kind in (SIZE, COUNT, RATIO) and not values.loops_around(node, scope):
             over = reader.over(loss, scope)
-            if over in (MEAN, SUM):
+            if over in (MEAN, SUM) or (over == UNKNOWN and kind == COUNT):
                 count = without_guard(divisor)
-                yield Division(node, scope, over, kind, divisor, count, reader.is_settled(node, scope))
+                yield Division(node, scope, over, kind, divisor, count, values.is_settled(node, scope))
 
 
 def without_guard(node: ast.expr) -> ast.expr:
@@ -88,17 +92,6 @@ class _Reader:
     def __init__(self, analysis: Analysis, values: BatchValues, distribution: Distribution) -> None:
         self.analysis, self.values, self.distribution = analysis, values, distribution
         self.open: set[tuple[ast.AST, str]] = set()
-
-    def is_in_loop(self, node: ast.AST, scope: Scope) -> bool:
-        """Return whether this is done for each of what a batch holds: for each sample, or for each output."""
-        loops = (
-            outer for outer in _around(node, scope) if isinstance(outer, ast.For) and outer not in self.values.loops
-        )
-        return any(self.values.sources_of(loop.iter, scope) for loop in loops)
-
-    def is_settled(self, node: ast.AST, scope: Scope) -> bool:
-        tests = [outer.test for outer in _around(node, scope) if isinstance(outer, (ast.If, ast.IfExp, ast.While))]
-        return not any(self.values.sources_of(test, scope) for test in tests if not _is_about_none(test))
 
     def over(self, node: ast.expr, scope: Scope) -> str:
         """Return how a loss is made of the losses of single samples: MEAN, SUM, NOTHING of the batch or UNKNOWN."""
@@ -129,11 +122,15 @@ class _Reader:
         return self._over_call(node, scope) if isinstance(node, ast.Call) else UNKNOWN
 
     def _over_name(self, node: ast.Name, scope: Scope) -> Iterator[str]:
-        owner, bindings = scope.find(node.id) or (scope, [])
+        owner, bindings = live_bindings(node, scope)
         for binding in bindings:
             if isinstance(binding.node, ast.AugAssign):
                 if isinstance(binding.node.op, (ast.Add, ast.Sub)):
-                    yield UNKNOWN if self.is_in_loop(binding.node, owner) else self.over(binding.node.value, owner)
+                    yield (
+                        UNKNOWN
+                        if self.values.loops_around(binding.node, owner)
+                        else self.over(binding.node.value, owner)
+                    )
             elif binding.kind == "value" and (part := part_of(binding)) is not None:
                 yield self.over(part, owner)
             else:
@@ -186,7 +183,7 @@ class _Reader:
         return UNKNOWN
 
     def _kinds_of_name(self, node: ast.Name, scope: Scope) -> Iterator[str]:
-        owner, bindings = scope.find(node.id) or (scope, [])
+        owner, bindings = live_bindings(node, scope)
         for binding in bindings:
             if isinstance(binding.node, ast.AugAssign):
                 yield self.kind_of(binding.node.value, owner) if isinstance(binding.node.op, ast.Add) else UNKNOWN
@@ -244,17 +241,6 @@ def _common(kinds: Iterable[str]) -> str:
     """Return what all of these are that are something of the batch, UNKNOWN where they differ."""
     found = set(kinds) - {NOTHING}
     return found.pop() if len(found) == 1 else UNKNOWN if found else NOTHING
-
-
-def _around(node: ast.AST, scope: Scope) -> Iterator[ast.AST]:
-    for outer in scope.source.ancestors(node):
-        if outer is scope.node:
-            return
-        yield outer
-
-
-def _is_about_none(test: ast.expr) -> bool:
-    return isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Is, ast.IsNot))
 
 
 def _is_stack(node: ast.expr) -> bool:

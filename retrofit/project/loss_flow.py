@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import deque
 from collections.abc import Iterator
 from typing import Union
 
@@ -16,6 +17,8 @@ from .values import Instance, LocalFunction, Result
 Part = Union[ast.expr, ast.AugAssign]
 Keys = tuple[object, ...]  # into tuples and dicts, outermost first; None: any
 MOST_STEPS = 400
+MOST_KEYS = 4
+JOINING = {"sum", "fsum", "stack", "cat"}  # functions of several losses
 CURVED = {"sqrt", "rsqrt", "exp", "log", "log1p", "log10", "log2", "pow", "square", "sigmoid", "tanh", "reciprocal"}
 SUMMING = (ast.Add, ast.Sub, ast.Mult)
 
@@ -30,7 +33,7 @@ def loss_parts(analysis: Analysis, path: Path) -> dict[tuple[Part, Scope], bool]
     call = frame.node
     assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
     flow = _Flow(analysis)
-    flow.visit(call.func.value, frame.scope, (), True)
+    flow.visit(call.func.value, frame.scope)
     return flow.found
 
 
@@ -40,21 +43,18 @@ class _Flow:
         self.seen: set[tuple[ast.AST, Scope, Keys, bool]] = set()
         self.found: dict[tuple[Part, Scope], bool] = {}
 
-    def visit(self, node: ast.expr, scope: Scope, keys: Keys, linear: bool) -> None:
-        if (node, scope, keys, linear) in self.seen or len(self.seen) > MOST_STEPS:
-            return
-        self.seen.add((node, scope, keys, linear))
-        self.found[node, scope] = linear and self.found.get((node, scope), True)
-        linear = linear and not self._is_curved(node, scope)
-        for part, where, inner in self._behind(node, scope, keys):
-            self.visit(part, where, inner, linear)
-
-    def _is_curved(self, node: ast.expr, scope: Scope) -> bool:
-        """Return whether this is a function of a loss that is not linear: loss ** 2, torch.sqrt(loss), loss.exp()."""
-        if isinstance(node, ast.BinOp):
-            return isinstance(node.op, ast.Pow)
-        name = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
-        return name in CURVED
+    def visit(self, node: ast.expr, scope: Scope) -> None:
+        waiting: deque[tuple[ast.expr, Scope, Keys, bool]] = deque([(node, scope, (), True)])
+        while waiting and len(self.seen) < MOST_STEPS:
+            step = waiting.popleft()  # what is near first: the way may lead on into the model
+            if step in self.seen:
+                continue
+            self.seen.add(step)
+            part, where, keys, linear = step
+            self.found[part, where] = linear and self.found.get((part, where), True)
+            linear = linear and not _is_curved(part)
+            behind = self._behind(part, where, keys)
+            waiting += [(inner, outer, path[:MOST_KEYS], linear) for inner, outer, path in behind]
 
     def _behind(self, node: ast.expr, scope: Scope, keys: Keys) -> Iterator[tuple[ast.expr, Scope, Keys]]:
         if isinstance(node, ast.Name):
@@ -135,10 +135,17 @@ class _Flow:
         if isinstance(node.func, ast.Attribute) and not self.analysis.named(node.func.value, scope) & {"torch"}:
             is_view = node.func.attr in ("values", "items")
             yield node.func.value, scope, (None, *keys) if is_view else keys  # losses.values(), loss.mean()
-        if node.args:
-            is_sum = isinstance(node.func, ast.Name)  # sum(losses), scaler.scale(loss), torch.stack(losses)
-            yield node.args[0], scope, (None, *keys) if is_sum or isinstance(node.args[0], ast.Name) else keys
-            yield node.args[0], scope, keys
+        if node.args:  # sum(losses), torch.stack(losses), scaler.scale(loss)
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            yield node.args[0], scope, (None, *keys) if name in JOINING else keys
+
+
+def _is_curved(node: ast.expr) -> bool:
+    """Return whether this is a function of a loss that is not linear: loss ** 2, torch.sqrt(loss), loss.exp()."""
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.Pow)
+    name = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
+    return name in CURVED
 
 
 def functions_run(analysis: Analysis, node: ast.Call, scope: Scope) -> list[LocalFunction]:

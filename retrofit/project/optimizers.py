@@ -21,14 +21,14 @@ _CONTAINERS = (ast.List, ast.Tuple, ast.Dict, ast.ListComp, ast.GeneratorExp)
 class Optimizer:
     """A call that makes an optimizer, and the argument that holds its parameters.
 
-    `rates`: what the call is given as learning rate, or the partials that it runs; none where that cannot be seen.
+    `rate`: what the call itself is given as learning rate; it may have another one, in `**options` or by default.
     """
 
     call: ast.Call
     scope: Scope
     makers: tuple[Maker, ...]
     parameters: ast.expr | None
-    rates: tuple[tuple[ast.expr, Scope], ...]
+    rate: ast.expr | None
 
     @property
     def is_alone(self) -> bool:
@@ -45,7 +45,7 @@ def find_optimizers(analysis: Analysis) -> list[Optimizer]:
         if classes:
             assert isinstance(node, ast.Call)
             given = argument_for(node, ["params"], "params")
-            found.append(Optimizer(node, scope, tuple(makers), given, tuple(_rates(analysis, node, scope, classes))))
+            found.append(Optimizer(node, scope, tuple(makers), given, _rate(analysis, node, classes)))
     return found
 
 
@@ -61,16 +61,10 @@ def parameter_owners(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast
     return search.found
 
 
-def _rates(analysis: Analysis, call: ast.Call, scope: Scope, makers: list[Maker]) -> list[tuple[ast.expr, Scope]]:
-    """Return what a call is given as learning rate, or else each of the partials that it runs."""
-    for maker in makers:
-        given = argument_for(call, positions_of(analysis, maker), "lr")
-        if given is not None:
-            return [(given, scope)]
-    partials = [maker.partial for maker in makers if maker.partial is not None]
-    inner = [(argument_for(partial.call, [], "lr"), partial.scope) for partial in partials]
-    seen = [(rate, where) for rate, where in inner if rate is not None]
-    return seen if len(seen) == len(makers) else []
+def _rate(analysis: Analysis, call: ast.Call, makers: list[Maker]) -> ast.expr | None:
+    """Return what a call is given as learning rate."""
+    given = (argument_for(call, positions_of(analysis, maker), "lr") for maker in makers)
+    return next((rate for rate in given if rate is not None), None)
 
 
 class _Search:

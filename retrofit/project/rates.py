@@ -16,12 +16,15 @@ MOST_STEPS = 4
 
 
 def rates_of(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast.expr, Scope]]:
-    """Return the learning rates that an optimizer is given, in `**options` too, as far as they can be seen."""
+    """Return the learning rates that an optimizer is given, in `**options` and partials too, where they are seen."""
+    if optimizer.rate is not None:
+        return [(optimizer.rate, optimizer.scope)]
     calls = [(optimizer.call, optimizer.scope)]
     calls += [(maker.partial.call, maker.partial.scope) for maker in optimizer.makers if maker.partial is not None]
-    options = [(keyword.value, where) for call, where in calls for keyword in call.keywords if keyword.arg is None]
-    places = [place for node, where in options for place in analysis.containers.places(node, where, "lr")]
-    return [*optimizer.rates] or places
+    keywords = [(keyword, where) for call, where in calls for keyword in call.keywords]
+    places = [(keyword.value, where) for keyword, where in keywords if keyword.arg == "lr"]
+    options = [(keyword.value, where) for keyword, where in keywords if keyword.arg is None]
+    return places + [place for node, where in options for place in analysis.containers.places(node, where, "lr")]
 
 
 def makers_of_rate(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast.Call, Scope]]:

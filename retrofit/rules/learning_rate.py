@@ -45,7 +45,7 @@ def find(project: Project) -> Iterator[Finding]:
     if project.distribution.is_by_hand:
         return  # what a batch size and a rate stand for is settled in the script
     own = [optimizer for optimizer in project.optimizers if _has_rate(project, optimizer)]
-    as_wholes = any(not optimizer.rates and not gives_rates(project.analysis, optimizer) for optimizer in own)
+    as_wholes = any(optimizer.rate is None and not gives_rates(project.analysis, optimizer) for optimizer in own)
     seen: set[ast.expr] = set()
     for node, scope in chain(_of_optimizers(project, as_wholes), _set_later(project)):
         if node not in seen and not _is_scaled(project, node, scope):
@@ -60,7 +60,7 @@ def find(project: Project) -> Iterator[Finding]:
 
 def _has_rate(project: Project, optimizer: Optimizer) -> bool:
     """Return whether an optimizer has a rate that is not the one of another, which is made around it."""
-    others = {rate for other in project.optimizers if other is not optimizer for rate, _ in other.rates}
+    others = {other.rate for other in project.optimizers if other is not optimizer}
     takes = any(takes_rate(project.analysis, maker) for maker in optimizer.makers if maker.name)
     return takes and not any(rate in others for rate, _ in rates_of(project.analysis, optimizer))
 
@@ -83,7 +83,8 @@ def _as_whole(project: Project, optimizer: Optimizer) -> Iterator[Finding]:
 def _of_optimizers(project: Project, as_wholes: bool) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield the rates that optimizers are made with; where they are scaled as a whole, those of groups added later."""
     for optimizer in project.optimizers if not as_wholes else ():
-        yield from optimizer.rates
+        if optimizer.rate is not None:
+            yield optimizer.rate, optimizer.scope
     for node, scope in reached_nodes(project.analysis):
         rate = group_rate(node)
         if rate is not None and (not as_wholes or is_added_later(node, scope)):

@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.batch_values import BATCH, GRADIENT
 from retrofit.project.calls import argument_for
-from retrofit.project.divisions import COUNT, RATIO, SUM, Division, without_guard
+from retrofit.project.divisions import COUNT, RATIO, SUM, UNKNOWN, Division, without_guard
 from retrofit.project.edits import Edit, surround
 from retrofit.project.loss_flow import loss_parts
 from retrofit.project.losses import COUNTING, MEAN, Term, loss_expressions, terms_at
@@ -59,10 +60,13 @@ def find(project: Project) -> Iterator[Finding]:
                 CODE, scope.source, node, "the loss is no linear function of this process's own mean", HELP_CURVED
             )
         elif counting := [term for term in terms if _counts(project, term)]:
-            edits = [edit for term in counting if term.maker not in shared for edit in _edits(term)]
+            if _is_of_a_sample(project, node, scope):
+                continue
+            is_settled = project.batch_values.is_settled(node, scope)
+            edits = [e for term in counting if is_settled and term.maker not in shared for e in _edits(term)]
             yield found(CODE, scope.source, node, "the mean is over the elements that this process counts", HELP, edits)
     for division in project.divisions:
-        if division.loss == SUM and division.kind in (COUNT, RATIO):
+        if division.loss == UNKNOWN or (division.loss == SUM and division.kind in (COUNT, RATIO)):
             yield _of_division(project, division)
 
 
@@ -71,6 +75,12 @@ def _around_backward(project: Project) -> Iterator[tuple[ast.AST, Scope]]:
     for path in project.paths:
         for expression, scope in loss_expressions(path):
             yield from ((node, scope) for node in ast.walk(expression))
+
+
+def _is_of_a_sample(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether a mean is taken for one sample after the other, over its own elements."""
+    around = project.batch_values.loops_around(node, scope)
+    return BATCH in around and GRADIENT not in around
 
 
 def _counts(project: Project, term: Term) -> bool:
@@ -104,12 +114,16 @@ def _of_division(project: Project, division: Division) -> Finding:
         message = "sums over this process's batch are divided by each other: processes average the ratios"
         return found(CODE, source, division.node, message, HELP_CURVED)
     edits: list[Edit] = []
-    place = _place_of(project, division) if division.is_settled and not project.distribution.is_by_hand else None
+    place = (
+        _place_of(project, division)
+        if division.is_settled and division.loss == SUM and not project.distribution.is_by_hand
+        else None
+    )
     if place is not None and place[0] is place[1]:
         edits += surround(source, place[0], "rd.rank_share(rd.batch_count(", "))")
     elif place is not None:
         edits += surround(source, place[0], "rd.rank_share(", ")") + surround(source, place[1], "rd.batch_count(", ")")
-    return found(CODE, source, division.node, "the sum is divided by this process's own count", HELP_COUNT, edits)
+    return found(CODE, source, division.node, "the loss is divided by this process's own count", HELP_COUNT, edits)
 
 
 def _place_of(project: Project, division: Division) -> tuple[ast.expr, ast.expr] | None:

@@ -52,6 +52,12 @@ FEATURE_CASES = [
         note="loss summed over the batch; model.decode(z) beside forward",
     ),
     Case(
+        name="detection_counts",
+        arguments=["--epochs", "2"],
+        checkpoint="spots.pth",
+        note="sums divided by the number of spots in the batch, a mean by its size; optimizer and loss from tables",
+    ),
+    Case(
         name="plateau_early_stop",
         arguments=["--epochs", "8", "--batch_size", "24", "--lr", "0.05", "--patience", "2"],
         checkpoint="checkpoint.pt",

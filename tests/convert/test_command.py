@@ -212,8 +212,9 @@ def test_there_is_nothing_to_undo(script: Path, capsys: pytest.CaptureFixture[st
 ADVICE = {  # what the plan says of a script, by the change to SCRIPT that brings it about: (before, after, message)
     "RF302": (
         "loss = model(x).pow(2).mean()",
-        "mask = (x[:, :1] > 0).float()\n        loss = (model(x).pow(2) * mask).sum() / mask.sum()",
-        "rd.global_mean(loss_sum, count)",
+        "mask = (x[:, :1] > 0).float()\n        loss = model(x).pow(2).mean()\n        if mask.any():\n"
+        "            loss = (model(x).pow(2) * mask).sum() / mask.sum()",
+        "rd.rank_share(rd.batch_count(valid))",
     ),
     "RF305": (
         "for epoch",

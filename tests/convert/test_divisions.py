@@ -72,6 +72,9 @@ def script(lines: str) -> str:
     return HEAD + TRAIN.replace("LINES", lines.replace("\n", "\n    "))
 
 
+COUNT = "count = nn.CrossEntropyLoss(ignore_index=2)\n"
+
+
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
@@ -121,6 +124,9 @@ def test_a_mean_is_divided_by_the_samples_of_all_processes(lines: str, expected:
         "loss = weighed(losses)",
         "loss = 0\nfor j in range(len(x)):\n    loss += losses[j : j + 1].mean() / len(x)",
         "loss = 0\nfor j in range(len(x)):\n    loss += losses[j : j + 1].mean()\nloss = loss / len(x)",
+        "loss = 0\nfor j in range(len(x)):\n    loss = loss + weighed(losses[j], factor=mask[j].sum())",
+        COUNT + "loss = sum(count(model(x[j]), y[j]) for j in range(len(x)))",
+        COUNT + "loss = 0\nfor j in range(len(x)):\n    loss += count(model(x[j]), y[j])",
         "out = model(x)\nloss = (1 - (out * x).sum(1) / (out.sum(1) + 1)).mean()",
     ],
 )
@@ -133,6 +139,15 @@ def test_what_is_a_mean_over_the_samples_is_left(lines: str, tmp_path: Path) -> 
     ("lines", "words"),
     [
         ("loss = model(x).sum()\nif mask.any():\n    loss = losses.sum() / mask.sum()", "this process's own count"),
+        (
+            "loss = losses.sum()\nif mask.any():\n    loss = weighed(losses, factor=mask.sum())",
+            "this process's own count",
+        ),
+        ("loss = (losses * losses).sum() * losses.mean() / mask.sum()", "this process's own count"),
+        (
+            COUNT + "loss = losses.sum()\nif mask.any():\n    loss = count(model(x), y)",
+            "elements that this process counts",
+        ),
         ("n = max(mask.sum(), 1)\nprint(n)\nloss = losses.sum() / n", "this process's own count"),
         ("loss = overlap(model(x), F.one_hot(y, 3))", "average the ratios"),
     ],

@@ -80,10 +80,6 @@ class Ahead(torch.optim.Optimizer):
         ("kind = getattr(optim, args.opt)\noptimizer = kind(model.parameters(), args.lr)", "rd.scaled_lr(args.lr))"),
         ("kind = vars(optim)[args.opt]\noptimizer = kind(model.parameters(), args.lr)", "rd.scaled_lr(args.lr))"),
         (
-            "make = partial(SGD, lr=args.lr)\noptimizer = make(model.parameters())",
-            "partial(SGD, lr=rd.scaled_lr(args.lr))",
-        ),
-        (
             OWN + "optimizer = Plain(model.parameters(), 0, args.lr)",
             "Plain(model.parameters(), 0, rd.scaled_lr(args.lr))",
         ),
@@ -111,6 +107,7 @@ def test_a_rate_that_is_seen_is_scaled_where_it_stands(lines: str, expected: str
         "def make(params, **options):\n    return Adam(params, **options)\noptimizer = make(model.parameters(), lr=1)",
         "def choose():\n    return SGD, {'lr': args.lr}\nkind, options = choose()\n"
         "optimizer = kind(model.parameters(), **options)",
+        "table['quick'] = partial(SGD, lr=args.lr)\noptimizer = table['quick'](model.parameters())",
         "make = partial(Adam, betas=(0.5, 0.9))\noptimizer = make(model.parameters())",
         "groups = []\ngroups.append({'params': model.parameters(), 'lr': args.lr})\noptimizer = Adam(groups)",
         CUSTOM,
