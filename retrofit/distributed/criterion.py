@@ -1,4 +1,4 @@
-"""A loss that is the mean over what counts in the batch of all ranks: no ignored labels, classes by their weights.
+"""A loss that is the mean over what counts in the batch of all ranks: no ignored labels, classes by weight, words.
 
 torch's cross entropy divides by the number of valid labels, or by the sum of their classes' weights. Ranks differ in
 that number, so the average of their means is another loss; with the sum over ranks as divisor it is the same one.
@@ -17,13 +17,16 @@ from .batch_weight import weight_of
 from .process_group import get_world_size, is_distributed
 from .reduce import reduce_tensor_sum
 
+OF_CLASSES = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"}  # others divide by the number of elements
+
 
 def distribute_criterion(criterion: Callable[..., torch.Tensor]) -> Any:
-    """Return a cross entropy over the batch of all ranks; outside a group, `criterion` itself.
+    """Return a loss over the batch of all ranks; outside a group, `criterion` itself.
 
-    `criterion`: nn.CrossEntropyLoss or nn.NLLLoss with reduction="mean", or the function of either. DDP averages the
-    gradients of what it returns to those of the loss over all ranks; the mean over ranks of the values is that loss.
-    Of an output without gradients it is the loss of this rank's batch alone. Collective: every rank, in training.
+    `criterion`: a loss of torch with reduction="mean" that compares an output and a target by class (nn.NLLLoss) or
+    number by number (nn.MSELoss), or its function. DDP averages the gradients of what it returns to those of the loss
+    over all ranks; the mean over ranks of the values is that loss. Of an output without gradients it is the loss of
+    this rank's batch alone. Collective: every rank, in training.
     """
     return WholeBatchLoss(criterion) if is_distributed() else criterion
 
@@ -39,8 +42,14 @@ class WholeBatchLoss(nn.Module):
         if not torch.is_grad_enabled() or not output.requires_grad:  # an evaluation: ranks may have other numbers of it
             return self.criterion(output, target, *args, **kwargs)
         total, options = self._sum(output, target, *args, **kwargs)
-        share = weight_of(output)  # 0 for a sample that was repeated to give every rank one
-        own = _count(output, target, options.get("weight"), options.get("ignore_index", -100)) * float(share > 0)
+        # By samples, as the model's gradients are weighed, even where the output has words.
+        share = weight_of()  # 0 for a sample that was repeated to give every rank one
+        if _name_of(self.criterion) in OF_CLASSES:
+            own = _count(output, target, options.get("weight"), options.get("ignore_index", -100))
+        else:
+            own = torch.tensor(torch.broadcast_tensors(output, target)[0].numel(), dtype=torch.float64)
+            own = own.to(output.device)
+        own = own * float(share > 0)
         count = reduce_tensor_sum(own)
         return total * (get_world_size() * float(share > 0) / (share or 1.0)) / count
 
@@ -59,9 +68,16 @@ class WholeBatchLoss(nn.Module):
             return criterion(output, target, **{**options, "reduction": "sum"}), options
         reduction, criterion.reduction = criterion.reduction, "sum"
         try:
-            return criterion(output, target, *args, **kwargs), {**vars(criterion), "weight": criterion.weight}
+            return criterion(output, target, *args, **kwargs), {
+                **vars(criterion),
+                "weight": getattr(criterion, "weight", None),
+            }
         finally:
             criterion.reduction = reduction
+
+
+def _name_of(criterion: Any) -> str:
+    return criterion.__name__ if inspect.isroutine(criterion) else type(criterion).__name__
 
 
 def _count(output: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int) -> torch.Tensor:

@@ -9,6 +9,7 @@ from retrofit.project import Project
 from retrofit.project.calls import argument_for
 from retrofit.project.edits import Edit, surround
 from retrofit.project.losses import MEAN, Term, loss_expressions, term_of
+from retrofit.project.masks import is_selected
 from retrofit.project.measurements import is_collected, name_in, spread
 from retrofit.project.scopes import Scope
 from retrofit.project.values import Item, Member, Result
@@ -27,6 +28,10 @@ HELP = (
 )
 PACKING = "torch.nn.utils.rnn.pack_padded_sequence"
 COUNTING = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"}
+ELEMENTWISE = {
+    "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "BCELoss", "BCEWithLogitsLoss", "mse_loss", "l1_loss",
+    "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+}  # fmt: skip
 BAD = """\
 criterion = nn.CrossEntropyLoss(ignore_index=255)
 for images, labels in loader:
@@ -50,7 +55,7 @@ def find(project: Project) -> Iterator[Finding]:
                     continue
                 seen.add(node)
                 term = term_of(project.analysis, node, scope)
-                if term is not None and (_counts(term) or _is_packed(project, term)):
+                if term is not None and (_counts(term) or _is_of_some(project, term)):
                     message = "the mean is over the elements that this process counts"
                     yield found(CODE, scope.source, node, message, HELP, _edits(term))
                 elif _is_masked_mean(project, node, scope):
@@ -64,16 +69,20 @@ def _counts(term: Term) -> bool:
     return term.reduction == MEAN and term.name in COUNTING and any(option is not None for option in given)
 
 
-def _is_packed(project: Project, term: Term) -> bool:
-    """Return whether the targets are those of sequences without their padding, whose lengths differ by sample."""
+def _is_of_some(project: Project, term: Term) -> bool:
+    """Return whether the targets are those of sequences without their padding, or what a mask leaves of them."""
     target = argument_for(term.call, ["input", "target"], "target")
+    if term.reduction != MEAN or term.name not in COUNTING | ELEMENTWISE:
+        return False
+    if target is not None and is_selected(target, term.scope):
+        return True
     values = list(project.analysis.evaluate(target, term.scope))
     while values:
         value = values.pop()
         if isinstance(value, (Item, Member)):
             values.append(value.base)
         elif isinstance(value, Result) and value.maker == PACKING:
-            return term.reduction == MEAN and term.name in COUNTING
+            return True
     return False
 
 
