@@ -27,7 +27,8 @@ training as on one GPU.
 **BatchNorm** takes its statistics over all processes. `RETROFIT_BATCHNORM=local` is faster and another training.
 
 **Evaluation** is shared out by whole batches where the script shows all that it adds up (`rd.share_batches`); its
-figures are those of one process. Elsewhere every process runs all of it. Either way all take the same decisions.
+figures are those of one process. Elsewhere every process runs all of it, in one order where
+the loader shuffles. Either way all take the same decisions.
 
 **Output.** Only the first process prints and writes files. A training loss that is read with `loss.item()` is the mean
 over all processes; other figures of the training loop, and what an evaluation shows while it runs, are those of the

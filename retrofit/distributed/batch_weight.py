@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader
 
 from .data import ShardedSampler
@@ -109,13 +110,16 @@ def rank_share(count: Any) -> Any:
 
 
 def weight_of(*inputs: Any) -> float:
-    """Return the weight of the batch in use; 1 where there is none, several differ, or the inputs are no such batch."""
+    """Return the weight of the batch in use; 1 where there is none, several differ, or the inputs are no such batch.
+
+    Inputs without a tensor, a batch in an object of the script's own, are taken for it.
+    """
     batches = set(_running.values())
     if len(batches) != 1:
         return 1.0
     ((length, weight),) = batches
     sizes = [size for tensor in _tensors(inputs) for size in tensor.shape[:2]]
-    return weight if not inputs or any(size and size % length == 0 for size in sizes) else 1.0
+    return weight if not sizes or any(size and size % length == 0 for size in sizes) else 1.0
 
 
 class _ScaleGradient(torch.autograd.Function):
@@ -159,6 +163,8 @@ def _scaled(value: Any, factor: float) -> Any:
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
+    elif isinstance(value, PackedSequence):
+        yield value.data.new_empty(int(value.batch_sizes[0]), 0)  # its words say nothing about the number of samples
     elif isinstance(value, MutableMapping):
         for entry in value.values():
             yield from _tensors(entry)

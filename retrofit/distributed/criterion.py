@@ -1,4 +1,4 @@
-"""A loss that is the mean over what counts in the batch of all ranks: no ignored labels, classes by their weights.
+"""A loss that is the mean over what counts in the batch of all ranks: no ignored labels, classes by weight, words.
 
 torch's cross entropy divides by the number of valid labels, or by the sum of their classes' weights. Ranks differ in
 that number, so the average of their means is another loss; with the sum over ranks as divisor it is the same one.
@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from .batch_weight import weight_of
@@ -22,28 +21,33 @@ from .process_group import get_world_size, is_distributed
 from .reduce import reduce_tensor_sum
 
 IN_SUM = ("input", "target", "size_average", "reduce")  # arguments of a loss function that its sum does not take over
+OF_CLASSES = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"}  # others divide by the number of elements
+OF_ELEMENTS = {
+    "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "BCELoss", "BCEWithLogitsLoss", "mse_loss", "l1_loss",
+    "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+}  # fmt: skip
 
 
 def distribute_criterion(criterion: Callable[..., torch.Tensor]) -> Any:
-    """Return a cross entropy over the batch of all ranks; outside a group, `criterion` itself.
+    """Return a loss over the batch of all ranks; outside a group, `criterion` itself.
 
-    `criterion`: nn.CrossEntropyLoss or nn.NLLLoss with reduction="mean", the function of either or a partial of one;
-    what is none of these, one of several losses that a script chooses from, is returned as it is. DDP averages the
-    gradients of what it returns to those of the loss over all ranks; the mean over ranks of the values is that loss.
-    Of an output without gradients it is the loss of this rank's batch alone. It may be made in front of
-    setup_distributed, in a table of losses. Collective: every rank, in training.
+    `criterion`: a loss of torch with reduction="mean" that compares an output and a target by class (nn.NLLLoss) or
+    number by number (nn.MSELoss), its function or a partial of that; what is none of these, one of several losses that
+    a script chooses from, is returned as it is. DDP averages the gradients of what it returns to those of the loss
+    over all ranks; the mean over ranks of the values is that loss. Of an output without gradients it is the loss of
+    this rank's batch alone. It may be made in front of setup_distributed, in a table of losses. Collective: every
+    rank, in training.
     """
     is_one_of_several = is_distributed() or read_environment(os.environ).world_size > 1
     return WholeBatchLoss(criterion) if is_one_of_several and _counts(criterion) else criterion
 
 
-def _counts(criterion: Callable[..., torch.Tensor]) -> bool:
-    """Return whether a criterion divides by the number, or the weights, of the labels that count."""
+def _counts(criterion: Any) -> bool:
+    """Return whether a criterion divides by the number of elements, or of the labels that count, or their weights."""
     if isinstance(criterion, partial):
         return _counts(criterion.func) and not criterion.args and _is_mean(criterion.keywords)
-    if isinstance(criterion, (nn.CrossEntropyLoss, nn.NLLLoss)):
-        return criterion.reduction == "mean"
-    return criterion in (F.cross_entropy, F.nll_loss)
+    is_of_torch = type(criterion).__module__.startswith("torch.nn.") or inspect.isroutine(criterion)
+    return is_of_torch and _name_of(criterion) in OF_CLASSES | OF_ELEMENTS and _is_mean(vars(criterion))
 
 
 def _is_mean(options: dict[str, Any]) -> bool:
@@ -64,8 +68,14 @@ class WholeBatchLoss(nn.Module):
         if not is_distributed() or not _is_mean(kwargs):
             return self.criterion(output, target, *args, **kwargs)
         total, options = self._sum(output, target, *args, **kwargs)
-        share = weight_of(output)  # 0 for a sample that was repeated to give every rank one
-        own = _count(output, target, options.get("weight"), options.get("ignore_index", -100)) * float(share > 0)
+        # By samples, as the model's gradients are weighed, even where the output has words.
+        share = weight_of()  # 0 for a sample that was repeated to give every rank one
+        if _name_of(self.criterion) in OF_CLASSES:
+            own = _count(output, target, options.get("weight"), options.get("ignore_index", -100))
+        else:
+            own = torch.tensor(torch.broadcast_tensors(output, target)[0].numel(), dtype=torch.float64)
+            own = own.to(output.device)
+        own = own * float(share > 0)
         count = reduce_tensor_sum(own)
         return total * (get_world_size() * float(share > 0) / (share or 1.0)) / count
 
@@ -86,9 +96,18 @@ class WholeBatchLoss(nn.Module):
             return criterion(output, target, **{**options, "reduction": "sum"}), options
         reduction, criterion.reduction = criterion.reduction, "sum"
         try:
-            return criterion(output, target, *args, **kwargs), {**vars(criterion), "weight": criterion.weight}
+            return criterion(output, target, *args, **kwargs), {
+                **vars(criterion),
+                "weight": getattr(criterion, "weight", None),
+            }
         finally:
             criterion.reduction = reduction
+
+
+def _name_of(criterion: Any) -> str:
+    if isinstance(criterion, partial):
+        return _name_of(criterion.func)
+    return criterion.__name__ if inspect.isroutine(criterion) else type(criterion).__name__
 
 
 def _count(output: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int) -> torch.Tensor:

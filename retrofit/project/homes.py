@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .analysis import Analysis
 from .calls import argument_for, default_of, given_parameters
+from .reach import known_scopes
 from .scopes import FUNCTIONS, Binding, Scope, own_nodes
 from .values import SELF_FUNCTIONS, SELF_METHODS, Display, Instance, LocalClass, LocalFunction, LocalModule
 
@@ -126,7 +127,10 @@ def assignments_to(analysis: Analysis, home: Home) -> list[Assignment]:
 
 def _bindings(analysis: Analysis, home: Home) -> list[tuple[Binding, Scope]]:
     if home.is_attribute:
-        return analysis.classes.attribute_bindings(home.scope, home.name)
+        placed = analysis.classes.attribute_bindings(home.scope, home.name)
+        later = [analysis.classes.attributes_of(scope) for scope in analysis.classes.derived(home.scope)]
+        overriding = [pair for attributes in later for pair in attributes.get(home.name, [])]
+        return [*placed, *(pair for pair in overriding if pair[1] in known_scopes(analysis))]
     found = []
     for scope in home.scope.module.walk():
         if scope is home.scope or scope.outer_names.get(home.name) is home.scope:

@@ -37,6 +37,11 @@ def reached_scopes(analysis: Analysis) -> set[Scope]:
     return reached
 
 
+def known_scopes(analysis: Analysis) -> set[Scope]:
+    """Return `reached_scopes`, worked out once."""
+    return analysis.fact("reached scopes", lambda: reached_scopes(analysis))
+
+
 def _extend(analysis: Analysis, reached: set[Scope], waiting: list[Scope], methods: dict[str, list[Scope]]) -> None:
     """Add the scopes in `waiting`, and all that they reach, to `reached`."""
     while waiting:
@@ -56,7 +61,7 @@ def reached_nodes(analysis: Analysis) -> list[tuple[ast.AST, Scope]]:
 
 
 def _reached_nodes(analysis: Analysis) -> Iterator[tuple[ast.AST, Scope]]:
-    reached = reached_scopes(analysis)
+    reached = known_scopes(analysis)
     for scope in analysis.scopes():
         if scope in reached:
             for node in own_nodes(scope.node):

@@ -12,6 +12,7 @@ from retrofit.project.divisions import COUNT, RATIO, SUM, UNKNOWN, Division, wit
 from retrofit.project.edits import Edit, surround
 from retrofit.project.loss_flow import loss_parts
 from retrofit.project.losses import COUNTING, MEAN, Term, loss_expressions, terms_at
+from retrofit.project.masks import is_selected
 from retrofit.project.scopes import Scope, own_nodes
 from retrofit.project.values import Item, Member, Result
 
@@ -30,6 +31,10 @@ HELP_CURVED = (
     "apply it to each sample, or bring the mean of all processes together with gradients (torch.distributed.nn)"
 )
 PACKING = "torch.nn.utils.rnn.pack_padded_sequence"
+ELEMENTWISE = {
+    "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "BCELoss", "BCEWithLogitsLoss", "mse_loss", "l1_loss",
+    "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+}  # fmt: skip
 BAD = """\
 criterion = nn.CrossEntropyLoss(ignore_index=255)
 for images, labels in loader:
@@ -85,19 +90,23 @@ def _is_of_a_sample(project: Project, node: ast.AST, scope: Scope) -> bool:
 
 def _counts(project: Project, term: Term) -> bool:
     is_known = term.reduction == MEAN or not project.distribution.is_by_hand  # the runtime looks at it
-    return (term.counts and is_known) or _is_packed(project, term)
+    return (term.counts and is_known) or _is_of_some(project, term)
 
 
-def _is_packed(project: Project, term: Term) -> bool:
-    """Return whether the targets are those of sequences without their padding, whose lengths differ by sample."""
+def _is_of_some(project: Project, term: Term) -> bool:
+    """Return whether the targets are those of sequences without their padding, or what a mask leaves of them."""
     target = argument_for(term.call, ["input", "target"], "target")
+    if term.reduction != MEAN or term.name not in COUNTING | ELEMENTWISE:
+        return False
+    if target is not None and is_selected(target, term.scope):
+        return True
     values = list(project.analysis.evaluate(target, term.scope))
     while values:
         value = values.pop()
         if isinstance(value, (Item, Member)):
             values.append(value.base)
         elif isinstance(value, Result) and value.maker == PACKING:
-            return term.reduction == MEAN and term.name in COUNTING
+            return True
     return False
 
 

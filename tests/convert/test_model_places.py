@@ -130,3 +130,43 @@ def test_processes_train_the_model_of_one(tmp_path: Path, launcher: Launcher, sh
     assert run["statuses"] == [0, 0], run["outputs"]
     first, second = (output[output.index("[tensor") :] for output in run["outputs"])
     assert first == second
+
+
+DERIVED = """\
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Trainer:
+    def __init__(self):
+        self.model = nn.Linear(4, 1)
+        self.optimizer = optim.SGD(self.model.parameters(), lr=0.1)
+
+    def fit(self, loader):
+        for (x,) in loader:
+            self.optimizer.zero_grad()
+            self.model(x).mean().backward()
+            self.optimizer.step()
+
+
+class Wide(Trainer):
+    def __init__(self):
+        super().__init__()
+        self.model = nn.Linear(4, 2)
+        self.optimizer = optim.SGD(self.model.parameters(), lr=0.1)
+
+
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(16, 4)), 4, shuffle=True)
+{made}().fit(loader)
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "behind"), [("Wide", "def fit(self, loader):"), ("Trainer", "self.model = nn.Linear(4, 1)")]
+)
+def test_a_derived_class_trains_the_model_that_it_makes(tmp_path: Path, made: str, behind: str) -> None:
+    lines = converted(tmp_path, DERIVED.format(made=made))
+    (place,) = [number for number, line in enumerate(lines) if "distribute_model" in line]
+    assert lines[place - 1] == behind

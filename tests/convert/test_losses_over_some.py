@@ -1,0 +1,70 @@
+"""A mean over words, or over what a mask leaves, is a mean over those of all processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import converted
+
+SCRIPT = """\
+import torch
+import torch.nn.functional as F
+from torch import nn, optim
+from torch.nn.utils.rnn import pack_padded_sequence
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+words, tags = torch.randint(0, 5, (2, 22, 7))
+loader = DataLoader(TensorDataset(words, tags, torch.randint(1, 8, (22,))), 4, shuffle=True)
+model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 5))
+criterion = {criterion}
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+for x, y, n in loader:
+    optimizer.zero_grad()
+    out = model(x)
+    {select}
+    loss = {loss}
+    loss.backward()
+    optimizer.step()
+"""
+PACK = "pack_padded_sequence({}, n, batch_first=True, enforce_sorted=False)"
+CE, MSE = "nn.CrossEntropyLoss()", "nn.MSELoss()"
+SOME = {
+    "packed": (CE, f"out, y = {PACK.format('out')}[0], {PACK.format('y')}[0]", "criterion(out, y)"),
+    "packed data": (CE, f"y = {PACK.format('y')}.data", f"criterion({PACK.format('out')}.data, y)"),
+    "packed numbers": (MSE, f"z = {PACK.format('out')}[0]", f"criterion(z, {PACK.format('out.detach()')}[0])"),
+    "masked": (CE, "pass", "criterion(out[y != 0], y[y != 0])"),
+    "masked by a name": (
+        CE,
+        "keep = (y > 0).view(-1)\n    y = y.view(-1)[keep]",
+        "criterion(out.view(-1, 5)[keep], y)",
+    ),
+    "masked_select": (
+        MSE,
+        "seen = y.gt(0)",
+        "criterion(out[..., 0].masked_select(seen), y.float().masked_select(seen))",
+    ),
+}
+ALL = {
+    "flattened": (CE, "pass", "criterion(out.view(-1, 5), y.view(-1))"),
+    "moved": (CE, "pass", "criterion(out.transpose(1, 2), y)"),
+    "part": (CE, "pass", "criterion(out[:, -1], y[:, -1])"),
+    "one": (MSE, "first = 0", "criterion(out[..., first], y[..., 1:].sum(-1, keepdim=True).float())"),
+}
+
+
+def made(tmp_path: Path, parts: tuple[str, str, str]) -> str:
+    criterion, select, loss = parts
+    lines = converted(tmp_path, SCRIPT.format(criterion=criterion, select=select, loss=loss))
+    return next(line for line in lines if line.startswith("criterion = "))
+
+
+@pytest.mark.parametrize("kind", SOME)
+def test_it_counts_what_all_processes_have(tmp_path: Path, kind: str) -> None:
+    assert made(tmp_path, SOME[kind]) == f"criterion = rd.distribute_criterion({SOME[kind][0]})"
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_mean_over_the_whole_batch_needs_no_count(tmp_path: Path, kind: str) -> None:
+    assert made(tmp_path, ALL[kind]) == f"criterion = {ALL[kind][0]}"
