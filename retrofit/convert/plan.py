@@ -60,8 +60,9 @@ def plan_conversion(project: Project) -> Conversion:
         for edit in finding.edits:
             edits[edit.source].append(edit)
     for source, changes in edits.items():
-        if any("rd." in edit.text for edit in changes):
-            changes = [import_edit(source, f"import {RUNTIME} as rd"), *changes]
+        uses = [edit.start for edit in changes if "rd." in edit.text]
+        if uses:
+            changes = [import_edit(source, f"import {RUNTIME} as rd", before=min(uses)), *changes]
         conversion.files.append(ChangedFile(source, _parsed(source, apply_edits(source, changes))))
     conversion.files.sort(key=lambda file: (file.source is not project.entry, file.source.name))
     return conversion

@@ -91,7 +91,9 @@ def loaders_in(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ast.exp
     if _makers(analysis, node, scope):
         return [node]
     made = made_before(analysis, node, scope)
-    return loaders_in(analysis, made, scope) if made is not None else []
+    names = {part.id for part in ast.walk(made) if isinstance(part, ast.Name)} if made is not None else set()
+    is_itself = isinstance(node, ast.Name) and node.id in names  # loader = tqdm(loader)
+    return loaders_in(analysis, made, scope) if made is not None and not is_itself else []
 
 
 def is_loader(analysis: Analysis, value: Value) -> bool:

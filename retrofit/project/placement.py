@@ -43,9 +43,9 @@ def first_statement(scope: Scope) -> ast.stmt:
     return rest[0]
 
 
-def import_edit(source: Source, line: str) -> Edit:
-    """Return an edit that adds an import behind the last one at the top of a file."""
-    top = _top_imports(source)
+def import_edit(source: Source, line: str, before: float = float("inf")) -> Edit:
+    """Return an edit that adds an import behind the last one at the top of a file, of those that end `before` there."""
+    top = [statement for statement in _top_imports(source) if source.span(statement)[1] <= before]
     if top:
         return insert_after(source, top[-1], [line])
     body = source.tree.body

@@ -23,6 +23,9 @@ STEP = """\
 """
 
 
+LOOP = "for (x,) in loader:\n" + STEP
+
+
 def test_a_loader_of_which_only_the_iterator_is_kept(tmp_path: Path) -> None:
     script = HEAD + (
         "batches = iter(DataLoader(dataset, batch_size=4, sampler=Endless(dataset)))\n"
@@ -165,3 +168,14 @@ def test_a_trainer_whose_method_draws_the_next_batch(tmp_path: Path) -> None:
     text = converted(tmp_path, script)
     assert "train_loader = rd.distribute_loader(train_loader)" in text
     assert sum("distribute_loader" in line for line in text) == 1
+
+
+def test_the_import_stands_before_what_uses_it(tmp_path: Path) -> None:
+    lines = converted(tmp_path, HEAD + "import elsewhere\nloader = DataLoader(dataset, 4)\n" + LOOP)
+    assert lines.index("import retrofit.distributed as rd") < lines.index("rd.setup_distributed()")
+
+
+def test_a_bar_with_the_name_of_what_nobody_knows_ends_the_search(tmp_path: Path) -> None:
+    script = HEAD + "from tqdm import tqdm\nfrom elsewhere import batches\nbatches = tqdm(batches)\n"
+    (refusal,) = conversion(tmp_path, script + LOOP.replace("loader", "batches")).refusals
+    assert "draws from no DataLoader" in str(refusal.refusal)

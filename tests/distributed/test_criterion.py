@@ -77,10 +77,11 @@ def test_an_evaluation_is_of_the_batch_alone(ranks):
 
 def other_criteria():
     others = [
-        nn.MSELoss(),
+        nn.KLDivLoss(),
         nn.CrossEntropyLoss(reduction="sum"),
         partial(F.cross_entropy, reduction="none"),
-        F.mse_loss,
+        nn.MSELoss(reduction="none"),
+        F.triplet_margin_loss,
     ]
     assert [rd.distribute_criterion(criterion) for criterion in others] == others
     output, target = torch.randn(2, 4, requires_grad=True), torch.tensor([rd.get_rank(), 3])
@@ -90,7 +91,7 @@ def other_criteria():
 
 
 @pytest.mark.filterwarnings("ignore:size_average")
-def test_a_loss_that_counts_nothing_is_as_it_was(ranks):
+def test_a_loss_of_another_kind_is_as_it_was(ranks):
     ranks(2).run(other_criteria)
 
 
