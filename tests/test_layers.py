@@ -18,6 +18,7 @@ SEGMENTATION = sorted((ROOT / "segmentation").rglob("*.py"))
 STANDARD_LIBRARY = getattr(sys, "stdlib_module_names", None) or {
     *sys.builtin_module_names,
     *(path.stem for path in Path(ast.__file__).parent.iterdir() if path.suffix in ("", ".py")),
+    *(path.name.partition(".")[0] for path in Path(ast.__file__).parent.glob("lib-dynload/*")),
 } - {"site-packages"}
 WORDS_OF_DISTRIBUTION = re.compile(
     r"\b(ranks?|(local|node|global)_rank|world_?size|world size|distributed|distribution|ddp|fsdp|nccl|gloo|torchrun|"

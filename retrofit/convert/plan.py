@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 from retrofit.project import Project, Source
 from retrofit.project.edits import Edit, EditConflict, apply_edits
 from retrofit.project.placement import import_edit, imports_name
-from retrofit.rules import Finding, find_all
+from retrofit.rules import Finding, find_all, not_convertible
+from retrofit.rules.finding import found
 
-RUNTIME = "retrofit.distributed"
+RUNTIME, NAME = "retrofit.distributed", "rd"
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,19 @@ def plan_conversion(project: Project) -> Conversion:
         for edit in finding.edits:
             edits[edit.source].append(edit)
     for source, changes in edits.items():
-        uses = [edit.start for edit in changes if "rd." in edit.text]
-        if uses:
-            changes = [import_edit(source, f"import {RUNTIME} as rd", before=min(uses)), *changes]
-        conversion.files.append(ChangedFile(source, _parsed(source, apply_edits(source, changes))))
+        text = apply_edits(source, changes)
+        if len(_places_of_name(_parsed(source, text))) > len(_places_of_name(source.tree)):
+            conversion.findings += _other_meanings(project, source)
+            text = apply_edits(source, [_import_edit(source, changes), *changes])
+            _parsed(source, text)
+        conversion.files.append(ChangedFile(source, text))
     conversion.files.sort(key=lambda file: (file.source is not project.entry, file.source.name))
     return conversion
+
+
+def _import_edit(source: Source, changes: list[Edit]) -> Edit:
+    first_use = min(edit.start for edit in changes if f"{NAME}." in edit.text)
+    return import_edit(source, f"import {RUNTIME} as {NAME}", before=first_use)
 
 
 def is_converted(project: Project) -> bool:
@@ -73,10 +82,23 @@ def is_converted(project: Project) -> bool:
     return any(imports_name(source, RUNTIME) for source in project.sources)
 
 
-def _parsed(source: Source, text: str) -> str:
+def _places_of_name(tree: ast.AST) -> list[ast.Name]:
+    """Return where the name of the runtime stands in a file."""
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == NAME]
+
+
+def _other_meanings(project: Project, source: Source) -> list[Finding]:
+    """Return a refusal for a file in which the name of the runtime stands for something else already."""
+    scopes = project.analysis.module_scopes[source].walk()
+    places = [binding.node for scope in scopes for binding in scope.bindings.get(NAME, [])]
+    message, help = "the name of the runtime is taken", not_convertible.HELP
+    refusal = f"{NAME} is something else here; give that another name"
+    return [found(not_convertible.CODE, source, place, message, help, refusal=refusal) for place in places[:1]]
+
+
+def _parsed(source: Source, text: str) -> ast.Module:
     try:
-        compile(text, source.name, "exec", dont_inherit=True, flags=0x400)  # ast.PyCF_ONLY_AST
+        return ast.parse(text, source.name)
     except SyntaxError as error:
         place = f"{source.name}:{error.lineno}"
         raise EditConflict(f"{place}: the changed file is not valid Python; this is an error of retrofit") from error
-    return text

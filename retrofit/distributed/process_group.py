@@ -19,6 +19,7 @@ from .environment import DistributedEnvironment, read_environment
 
 _place = DistributedEnvironment()
 _options: dict[str, Any] = {}  # what setup_distributed was given
+_left: list[dist.ProcessGroupGloo] = []  # backends of the group that was left last; see _destroy_group
 
 
 def setup_distributed(
@@ -72,17 +73,18 @@ def cleanup_distributed() -> None:
 
 
 def _destroy_group() -> None:
-    """Leave the group so that gloo's threads can end.
+    """Leave the group, but keep its gloo backend.
 
-    Before torch 2.8 a group that is freed waits for these threads and keeps the interpreter's lock, which one of them
-    may want, to free a tensor of the last collective: the job hangs at its very end. What frees a backend alone waits
-    without that lock; it is freed last as long as it is held here.
+    Before torch 2.8 the last of a group and of the models wrapped in it, when it is freed, waits for gloo's threads and
+    keeps the interpreter's lock, which one of them may want, to free a tensor of the last collective: the job hangs at
+    its very end. Python's own handle on a backend is freed without that lock.
     """
     group = dist.group.WORLD
-    backends = [group._get_backend(device) for device in group._device_types]  # type: ignore[union-attr]
-    del group
+    backends = {group._get_backend(device) for device in group._device_types}  # type: ignore[union-attr]
+    if dist.is_gloo_available():
+        _left[:] = [backend for backend in backends if isinstance(backend, dist.ProcessGroupGloo)]
+    del group, backends
     dist.destroy_process_group()
-    del backends
 
 
 def is_distributed() -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from retrofit.convert.plan import Conversion, plan_conversion
 from retrofit.project import read_project
 
@@ -68,3 +70,25 @@ def test_gpus_that_are_chosen_before_the_imports_are_left_to_the_user(tmp_path: 
     assert advice.place.line == 3 and not advice.edits
     (file,) = conversion.files
     assert "os.environ['CUDA_VISIBLE_DEVICES'] = '0'\n" in file.text
+
+
+@pytest.mark.parametrize("before", ["import random as rd", "def spread(rd):\n    return rd", "rd = 3"])
+def test_a_name_that_the_runtime_cannot_have_is_refused(before: str, tmp_path: Path) -> None:
+    (refusal,) = conversion_of(tmp_path, before=before).refusals
+    assert refusal.refusal == "rd is something else here; give that another name" and refusal.place.line == 3
+
+
+def test_a_file_that_needs_no_runtime_does_not_import_it(tmp_path: Path) -> None:
+    (tmp_path / "board.py").write_text(
+        "import torch\n\n\nclass board:\n    same = staticmethod(lambda net: net)\n\n\n"
+        "def wrap(net):\n    return torch.nn.DataParallel(board.same(net))\n"
+    )
+    (tmp_path / "train.py").write_text(
+        SCRIPT.replace("BEFORE", "import board")
+        .replace("BEHIND", "")
+        .replace("LAYER", "pass")
+        .replace("= Net()", "= board.wrap(Net())")
+    )
+    conversion = plan_conversion(read_project(tmp_path / "train.py"))
+    (text,) = (file.text for file in conversion.files if file.path.name == "board.py")
+    assert "return board.same(net)" in text and "import retrofit" not in text

@@ -25,6 +25,9 @@ NAMES = (
     "trained_loss",
 )
 
+# As the installed command: without the folder that it is called in, which holds a `retrofit` of its own by then.
+COMMAND = "import sys; del sys.path[0]; from retrofit.cli import main; sys.exit(main())"
+
 
 @pytest.mark.parametrize("name", NAMES)
 def test_verify_passes_on_a_converted_project(name: str, tmp_path: Path) -> None:
@@ -32,7 +35,7 @@ def test_verify_passes_on_a_converted_project(name: str, tmp_path: Path) -> None
     for folder in (tmp_path / name, tmp_path / name / "before"):
         shutil.copytree(PROJECTS / name, folder, ignore=shutil.ignore_patterns("__pycache__"))
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-P" if sys.version_info >= (3, 11) else "-s", "-m", "retrofit"]
+    command = [sys.executable, "-c", COMMAND]
     convert = [*command, "convert", case.entry, "--write"]
     verify = [*command, "verify", case.entry, "--original", f"before/{case.entry}", "--steps", "12", "--html", ""]
     for arguments in (convert, [*verify, "--", *case.arguments]):

@@ -196,12 +196,16 @@ def test_more_than_one_process_is_distributed_without_the_flag_and_says_so():
 
 MANY_JOBS = """
 import sys
+import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
 from retrofit.distributed import cleanup_distributed, setup_distributed
 for job in range(150):
     setup_distributed(init_method=f"file://{sys.argv[1]}/{job}")
+    model = DDP(torch.nn.Linear(1, 1)) if job % 2 else None
     dist.all_gather_object([None, None], job)
     cleanup_distributed()
+    del model
 """
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
+_kept: list[Any] = []  # see _keep_backends
 GRACE_S = 5.0  # for the peers of a rank that failed, to end by themselves
 
 
@@ -94,6 +95,7 @@ def _become_rank(
             sys.addaudithook(_show_write)
         sys.argv = [script, *arguments]
         sys.path[0] = os.path.abspath(os.path.dirname(script))
+        _keep_backends()
         runpy.run_path(script, run_name="__main__")
         status = 0
     except SystemExit as error:
@@ -104,6 +106,20 @@ def _become_rank(
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)  # the interpreter's own exit after DDP can abort under load
+
+
+def _keep_backends() -> None:
+    """Keep the backends of a group that a script leaves: before torch 2.8 some hang when they are freed at its end."""
+    import torch.distributed as dist
+
+    leave = dist.destroy_process_group
+
+    def leave_and_keep(group: Any = None) -> None:
+        left = group or dist.group.WORLD
+        _kept.extend(left._get_backend(device) for device in left._device_types)
+        leave(group)
+
+    dist.destroy_process_group = leave_and_keep
 
 
 def _show_write(event: str, arguments: tuple[Any, ...]) -> None:
