@@ -243,7 +243,7 @@ class Run:
     @staticmethod
     def log(data, step=None, commit=True):
         history.append((data, step, commit))
-    log = functools.wraps(log)(lambda self, *args, real=log, **kwargs: real(*args, **kwargs))
+    log = functools.wraps(log)(lambda self, *args, real=log.__func__, **kwargs: real(*args, **kwargs))
 history = []
 def init(mode=None):
     global run, log

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,8 @@ def main() -> None:
     import tensorboardX  # noqa: F401
     import torch._dynamo  # noqa: F401  every optimizer imports it, 2 s of work
 
+    # What torch 2.1 says of its own code when it loads a file with weights_only=True.
+    warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
     for line in sys.stdin:
         print(json.dumps(run(**json.loads(line))), flush=True)
 
