@@ -52,6 +52,25 @@ exec "${{PYTHON}}" -m torch.distributed.launch --use_env --master_port="${{MASTE
   --nproc_per_node="${{NPROC_PER_NODE}}" {quoted} "$@"
 """
 
+COMMAND = '''\
+"""`python -m retrofit` beside a converted script is the installed kit; this copy of it holds the runtime alone."""
+
+import importlib
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    here = Path(__file__).resolve().parents[1]
+    sys.path[:] = [folder for folder in sys.path if Path(folder).resolve() != here]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "retrofit"]:
+        del sys.modules[name]
+    try:
+        main = importlib.import_module("retrofit.cli").main
+    except ImportError:
+        sys.exit("retrofit is not installed in this Python, only its runtime lies here; install the kit with pip")
+    sys.exit(main())
+'''
+
 
 def additions(root: Path, entry: Path, vendor: bool) -> dict[Path, bytes]:
     """Return the files that are put into `root`, by their path; what is there already and says the same is left out."""
@@ -78,7 +97,9 @@ def runtime_files(folder: Path) -> dict[Path, bytes]:
     runtime = KIT / "distributed"
     target = folder / "retrofit"
     files = {target / "distributed" / path.name: path.read_bytes() for path in sorted(runtime.glob("*.py"))}
-    return {target / "__init__.py": (KIT / "__init__.py").read_bytes(), **files}
+    files[target / "__init__.py"] = (KIT / "__init__.py").read_bytes()
+    files[target / "__main__.py"] = COMMAND.encode()
+    return files
 
 
 def merge_launch(text: str, script: str) -> str | None:

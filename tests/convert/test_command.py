@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from retrofit.cli import main
 
+REPO = Path(__file__).resolve().parents[2]
 SHELLCHECK = str(Path(sysconfig.get_path("scripts"), "shellcheck"))
 SCRIPT = """\
 import argparse
@@ -92,6 +94,20 @@ def test_write_adds_the_runtime_and_the_scripts_and_undo_takes_all_back(
     assert files_in(script.parent) == after
     assert main(["convert", str(script), "--undo"]) == 0
     assert files_in(script.parent) == before
+
+
+@pytest.mark.parametrize(
+    ("kit", "status", "said"), [(str(REPO), 0, "RF103 loader-not-sharded"), ("", 1, "install the kit with pip")]
+)
+def test_the_command_is_the_installed_kit_beside_a_converted_script_too(
+    script: Path, kit: str, status: int, said: str
+) -> None:
+    main(["convert", str(script), "--write"])
+    ended = subprocess.run(
+        [sys.executable, "-m", "retrofit", "rules", "RF103"],
+        cwd=script.parent, env={**os.environ, "PYTHONPATH": kit}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert ended.returncode == status and said in ended.stdout + ended.stderr
 
 
 def test_the_launch_scripts_are_sound(script: Path, tmp_path: Path) -> None:
