@@ -20,7 +20,16 @@ from .environment import read_environment
 from .process_group import get_world_size, is_distributed
 from .reduce import reduce_tensor_sum
 
-IN_SUM = ("input", "target", "size_average", "reduce")  # arguments of a loss function that its sum does not take over
+# What the loss functions of torch take behind input and target, in this order.
+_OLD = ("size_average", "reduce")
+POSITIONAL = {
+    "cross_entropy": ("weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing"),
+    "nll_loss": ("weight", "size_average", "ignore_index", "reduce", "reduction"),
+    "binary_cross_entropy": ("weight", *_OLD, "reduction"),
+    "binary_cross_entropy_with_logits": ("weight", *_OLD, "reduction", "pos_weight"),
+    "mse_loss": (*_OLD, "reduction", "weight"), "l1_loss": (*_OLD, "reduction", "weight"),
+    "smooth_l1_loss": (*_OLD, "reduction", "beta"), "huber_loss": ("reduction", "delta", "weight"),
+}  # fmt: skip
 OF_CLASSES = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"}  # others divide by the number of elements
 OF_ELEMENTS = {
     "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "BCELoss", "BCEWithLogitsLoss", "mse_loss", "l1_loss",
@@ -91,8 +100,8 @@ class WholeBatchLoss(nn.Module):
         if isinstance(criterion, partial):
             criterion, kwargs = criterion.func, {**criterion.keywords, **kwargs}
         if inspect.isroutine(criterion):
-            bound = inspect.signature(criterion).bind(output, target, *args, **kwargs).arguments
-            options = {name: value for name, value in bound.items() if name not in IN_SUM}
+            options = {**dict(zip(POSITIONAL[_name_of(criterion)], args)), **kwargs}
+            options = {name: value for name, value in options.items() if name not in _OLD}
             return criterion(output, target, **{**options, "reduction": "sum"}), options
         reduction, criterion.reduction = criterion.reduction, "sum"
         try:

@@ -72,6 +72,12 @@ def insert_before(source: Source, statement: ast.stmt, lines: Sequence[str]) -> 
     return _insert_lines(source, _above_comment(source, statement), indentation(source, statement), lines)
 
 
+def decorate(source: Source, function: ast.stmt, line: str) -> Edit:
+    """Put a decorator on a function that has none."""
+    place = _line_start(source, source.span(function)[0])
+    return Edit(source, place, place, f"{indentation(source, function)}{line}{source.newline}")
+
+
 def _above_comment(source: Source, statement: ast.stmt) -> int:
     """Return where the comment lines begin that stand right above a statement; its own line where there are none.
 

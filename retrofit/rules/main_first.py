@@ -6,14 +6,15 @@ import ast
 from collections.abc import Sequence
 
 from retrofit.project import Project
-from retrofit.project.edits import Edit, EditConflict, insert_after, put_under
+from retrofit.project.edits import Edit, EditConflict, decorate, has_own_lines, insert_after, put_under
 from retrofit.project.placement import after_home, block_of
 from retrofit.project.preparations import Preparation
 from retrofit.project.source import Source
 
 from .joining import behind_setup
 
-HEADER = "with rd.main_process_first():"
+CALL = "rd.main_process_first()"
+FEW_LINES = 3  # that are put under a `with`; for more the function that is nothing else gets a decorator
 
 
 def main_first(project: Project) -> dict[Preparation, list[Edit]]:
@@ -28,8 +29,10 @@ def main_first(project: Project) -> dict[Preparation, list[Edit]]:
         if first in edits:
             continue
         group = _neighbours(source, first, statements, ends)
+        function = None if drawing & set(group) else _whole_function(project, source, group)
         try:
-            changes = put_under(source, group, HEADER)
+            whole = [decorate(source, function, f"@{CALL}")] if function else []
+            changes = whole or put_under(source, group, f"with {CALL}:")
         except EditConflict:
             changes = []
         if changes and drawing & set(group):
@@ -49,6 +52,23 @@ def _neighbours(
     while last + 1 < len(block) and block[last + 1] in statements and block[last] not in ends:
         last += 1
     return block[first : last + 1]
+
+
+def _whole_function(project: Project, source: Source, group: Sequence[ast.stmt]) -> ast.stmt | None:
+    """Return the function whose whole work is a group of many lines: beside it, it names things and returns."""
+    function = source.parents[group[0]]
+    num_lines = (group[-1].end_lineno or 0) - group[0].lineno + 1
+    if not isinstance(function, ast.FunctionDef) or function.decorator_list or num_lines <= FEW_LINES:
+        return None
+    if function.name == "__init__":  # making an object is more than what it finds or makes
+        return None
+    rest = [statement for statement in function.body if statement not in group]
+    scope = project.analysis.scope_at(source, group[0])
+    calls = [part for statement in rest for part in ast.walk(statement) if isinstance(part, ast.Call)]
+    is_plain = all(isinstance(statement, (ast.Assign, ast.Return, ast.Expr)) for statement in rest)
+    is_generator = any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in ast.walk(function))
+    is_local = not any(project.leads_to_collective(call, scope) for call in calls)
+    return function if is_plain and is_local and not is_generator and has_own_lines(source, function) else None
 
 
 def _ends(project: Project) -> list[ast.stmt]:

@@ -95,7 +95,9 @@ def test_what_is_returned_where_it_is_there(tmp_path: Path) -> None:
         "    with open(path, 'wb') as file:\n        pickle.dump(words, file)\n    return words\n\n\n"
     )
     result = conversion(tmp_path, script(function=function, after="vocabulary('words.pkl')\n"))
-    text = result.files[0].text
+    assert f"@rd.main_process_first()\n{function}" in result.files[0].text, "it is all that the function does"
+    beside = function.replace("    if os", "    for k in range(2):\n        print(k)\n    if os", 1)
+    text = conversion(tmp_path, script(function=beside, after="vocabulary('words.pkl')\n")).files[0].text
     assert "    with rd.main_process_first():\n        if os.path.exists(path):\n" in text
     assert "        # keep them\n        with open(path, 'wb') as file:\n" in text and "        return words\n" in text
     drawing = function.replace("{'a': 1}", "np.random.rand(2)")

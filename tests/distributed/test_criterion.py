@@ -75,6 +75,23 @@ def test_an_evaluation_is_of_the_batch_alone(ranks):
     assert ranks(2).run(without_gradients) == [(3, "mean", "WholeBatchLoss")] * 2
 
 
+def of_a_wrapped_function():
+    """A library may have put a function of its own in front of torch's, which takes anything."""
+
+    def cross_entropy(*args, **kwargs):
+        return F.cross_entropy(*args, **kwargs)
+
+    weight = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    output, target = torch.randn(2, 4, requires_grad=True), torch.tensor([rd.get_rank(), 3])
+    given = rd.distribute_criterion(cross_entropy)(output, target, weight, None, 3)
+    return given.item(), rd.distribute_criterion(F.cross_entropy)(output, target, weight, ignore_index=3).item()
+
+
+def test_options_by_position_are_those_of_torch(ranks):
+    for given, expected in ranks(2).run(of_a_wrapped_function):
+        assert given == expected
+
+
 def other_criteria():
     others = [
         nn.KLDivLoss(),

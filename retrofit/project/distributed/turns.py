@@ -40,7 +40,9 @@ def _is_in_turn_here(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
             if any(_is_waiting_of_others(analysis, earlier, scope) for earlier in block[: block.index(inner)]):
                 return True
         if outer is scope.node:
-            return False
+            decorators = getattr(outer, "decorator_list", [])
+            calls = [decorator for decorator in decorators if isinstance(decorator, ast.Call)]
+            return any(IN_TURN in analysis.called(call, scope.parent or scope) for call in calls)
         inner = outer
     return False
 
