@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.torch_version import TorchVersion
 
 from .arguments import distributed_options, given_options
 from .environment import DistributedEnvironment, read_environment
@@ -73,17 +74,17 @@ def cleanup_distributed() -> None:
 
 
 def _destroy_group() -> None:
-    """Leave the group, but keep its gloo backend.
+    """Leave the group; before torch 2.8 keep its gloo backend.
 
-    Before torch 2.8 the last of a group and of the models wrapped in it, when it is freed, waits for gloo's threads and
-    keeps the interpreter's lock, which one of them may want, to free a tensor of the last collective: the job hangs at
-    its very end. Python's own handle on a backend is freed without that lock.
+    There the last of a group and of the models wrapped in it, when it is freed, waits for gloo's threads and keeps the
+    interpreter's lock, which one of them may want, to free a tensor of the last collective: the job hangs at its very
+    end. Python's own handle on a backend is freed without that lock.
     """
-    group = dist.group.WORLD
-    backends = {group._get_backend(device) for device in group._device_types}  # type: ignore[union-attr]
-    if dist.is_gloo_available():
+    if TorchVersion(torch.__version__) < "2.8" and dist.is_gloo_available():
+        group = dist.group.WORLD
+        backends = {group._get_backend(device) for device in group._device_types}  # type: ignore[union-attr]
         _left[:] = [backend for backend in backends if isinstance(backend, dist.ProcessGroupGloo)]
-    del group, backends
+        del group, backends
     dist.destroy_process_group()
 
 
