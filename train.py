@@ -84,6 +84,11 @@ class Trainer:
         self.train_loader = get_dataloader(args, self.plan, "train")
         self.val_loader = get_dataloader(args, self.plan, "val")
         self.model = get_model(args, self.device)
+        if args.ema_decay and rd.is_sharded(self.model):
+            raise ValueError(
+                f"--ema_decay {args.ema_decay:g} keeps a whole copy of the model, which --strategy fsdp shards; use "
+                "--ema_decay 0 or --strategy ddp"
+            )
         self.lr = rd.scale_lr(args.lr, self.plan.global_batch, self.plan.reference_batch, args.lr_scale)
         self.optimizer = torch.optim.SGD(
             self.model.parameters(), self.lr, momentum=args.momentum, weight_decay=args.wdecay
@@ -261,9 +266,10 @@ class Trainer:
     def print_plan(self):
         """Say what is about to run."""
         plan, unit = self.plan, "process(es)" if self.device.type == "cpu" else "GPU(s)"
+        strategy = rd.resolve_strategy(self.args.strategy)
         rd.print_main(
-            f"{self.folder}: {plan.world_size} {unit}, global batch {plan.global_batch} = {plan.micro_batch} per "
-            f"process x {plan.world_size} x {plan.accum_steps} accumulation step(s)\n"
+            f"{self.folder}: {plan.world_size} {unit}, {strategy}, global batch {plan.global_batch} = "
+            f"{plan.micro_batch} per process x {plan.world_size} x {plan.accum_steps} accumulation step(s)\n"
             f"Effective lr: {self.lr:g} ({self.args.lr_scale}: {self.args.lr:g} for a batch of {plan.reference_batch})"
         )
 
@@ -286,14 +292,15 @@ def evaluate(model, loader, device, args):
     model.eval()
     rd.broadcast_buffers(model)
     confusion, panels = ConfusionMatrix(loader.dataset.num_classes), None
-    for batch in tqdm(loader, desc="validation", leave=False, disable=not rd.is_main_process()):
-        with autocast(device, args.amp):
-            prediction = model(batch["image"].to(device)).argmax(1).cpu()
-        confusion.update(prediction, batch["label"])
-        if panels is None:
-            panels = torch.stack([panel(*item) for item in zip(batch["image"][:4], batch["label"], prediction)])
-        if args.dry_run:
-            break
+    with rd.even_forwards(model, loader):
+        for batch in tqdm(loader, desc="validation", leave=False, disable=not rd.is_main_process()):
+            with autocast(device, args.amp):
+                prediction = model(batch["image"].to(device)).argmax(1).cpu()
+            confusion.update(prediction, batch["label"])
+            if panels is None:
+                panels = torch.stack([panel(*item) for item in zip(batch["image"][:4], batch["label"], prediction)])
+            if args.dry_run:
+                break
     confusion.matrix = rd.reduce_tensor_sum(confusion.matrix)
     confusion.num_samples = int(rd.reduce_sum([confusion.num_samples])[0])
     if confusion.num_samples != len(loader.dataset) and not args.dry_run:

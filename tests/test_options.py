@@ -19,7 +19,7 @@ from segmentation.datasets import DATASETS, default_num_classes
 from segmentation.options import build_parser, options_to_save, parse_options
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
-MODEL_TYPES = ("deeplabv3p", "deeplabv2", "deeplabv3p_lorm", "res50_ASPP_lorm")
+MODEL_TYPES = ("deeplabv3p", "deeplabv2", "deeplabv3p_lorm", "res50_ASPP_lorm", "swin_mlp")
 
 # dest: (option strings, default, choices)
 FLAGS: dict[str, tuple[tuple[str, ...], Any, Any]] = {
@@ -70,6 +70,20 @@ FLAGS: dict[str, tuple[tuple[str, ...], Any, Any]] = {
     "batch": (("--batch",), "per_gpu", ("per_gpu", "global")),
     "lr_scale": (("--lr_scale",), "linear", ("linear", "sqrt", "none")),
     "find_unused_parameters": (("--find_unused_parameters",), False, None),
+    "comm_hook": (("--comm_hook",), "none", ("none", "fp16", "bf16", "powersgd")),
+    "bucket_cap_mb": (("--bucket_cap_mb",), 25.0, None),
+    "gradient_as_bucket_view": (("--gradient_as_bucket_view",), False, None),
+    "static_graph": (("--static_graph",), False, None),
+    "strategy": (("--strategy",), "auto", ("auto", "single", "dp", "ddp", "fsdp")),
+    "sharding": (("--sharding",), "FULL_SHARD", ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD")),
+    "shard_size": (("--shard_size",), 0, None),
+    "wrap_layers": (("--wrap_layers",), "", None),
+    "min_num_params": (("--min_num_params",), 1e6, None),
+    "param_dtype": (("--param_dtype",), "fp32", ("fp32", "auto", "bf16", "fp16")),
+    "reduce_dtype": (("--reduce_dtype",), "fp32", ("fp32", "auto", "bf16", "fp16")),
+    "buffer_dtype": (("--buffer_dtype",), "fp32", ("fp32", "auto", "bf16", "fp16")),
+    "cpu_offload": (("--cpu_offload",), False, None),
+    "grad_ckpt": (("--grad_ckpt",), False, None),
     "accum_steps": (("--accum_steps",), 1, None),
     "sync_bn": (("--sync_bn",), False, None),
     "dry_run": (("--dry_run",), False, None),

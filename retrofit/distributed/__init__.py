@@ -11,6 +11,7 @@ from .arguments import (
     without_twins,
 )
 from .batch_weight import batch_count, rank_share, reduce_loss, sum_loss
+from .bypass import run_alone
 from .checkpoint import load_checkpoint, load_weights, read_checkpoint, restore_checkpoint, save_checkpoint
 from .converted import (
     distribute_loader,
@@ -24,13 +25,16 @@ from .converted import (
 )
 from .criterion import distribute_criterion
 from .data import EvaluationSampler, ShardedSampler, loader_workers, shard_eval_loader, shard_loader
+from .ddp import DDPWrapper, broadcast_buffers, settle_buckets
 from .environment import DistributedEnvironment, read_environment
 from .epochs import ResumableEpochs
 from .evaluation import gather_batches, same_batches, share_batches, sum_attributes, sum_over_ranks
+from .even_forwards import even_forwards
 from .failure import report_failure
+from .fsdp import FSDPWrapper, MixedPrecision, is_sharded
 from .interruption import Interruption
 from .output import SilentObject, on_main_process, path_on_main, print_main, quiet_logging
-from .parallel import DDPWrapper, broadcast_buffers, gradient_sync, run_alone, settle_buckets, unwrap_model, wrap_model
+from .parallel import gradient_sync, resolve_strategy, wrap_model
 from .parameter import distribute_parameter
 from .process_group import (
     barrier,
@@ -60,14 +64,18 @@ from .reduce import (
 )
 from .resume import checkpoints_in, find_checkpoint, is_newest_checkpoint, save_position
 from .scaling import BatchPlan, plan_batch, scale_lr
+from .sharded_state import gather_state
 from .sync_batchnorm import convert_sync_batchnorm
+from .unwrap import unwrap_model
 
 __all__ = [
     "BatchPlan",
     "DDPWrapper",
     "DistributedEnvironment",
     "EvaluationSampler",
+    "FSDPWrapper",
     "Interruption",
+    "MixedPrecision",
     "ResumableEpochs",
     "ShardedSampler",
     "SilentObject",
@@ -85,9 +93,11 @@ __all__ = [
     "distribute_model",
     "distribute_parameter",
     "distributed_options",
+    "even_forwards",
     "find_checkpoint",
     "gather_batches",
     "gather_objects",
+    "gather_state",
     "get_device",
     "get_local_rank",
     "get_option",
@@ -99,6 +109,7 @@ __all__ = [
     "is_distributed",
     "is_main_process",
     "is_newest_checkpoint",
+    "is_sharded",
     "load_checkpoint",
     "load_weights",
     "loader_workers",
@@ -121,6 +132,7 @@ __all__ = [
     "reduce_sum_later",
     "reduce_tensor_sum",
     "report_failure",
+    "resolve_strategy",
     "restore_checkpoint",
     "run_alone",
     "same_batches",

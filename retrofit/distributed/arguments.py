@@ -1,79 +1,13 @@
-"""The flags that every retrofitted script gains, each with an environment twin `RETROFIT_<FLAG>`."""
+"""Give a parser the runtime's flags, each with an environment twin `RETROFIT_<FLAG>`, and read the twins."""
 
 from __future__ import annotations
 
 import argparse
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-# Options that say where a process runs, not what is trained.
-PLACE_FLAGS = ("distributed", "local_rank", "world_size", "dist_url", "dist_backend", "dist_timeout")
-
-
-@dataclass(frozen=True)
-class RuntimeFlag:
-    """One runtime option: how a parser declares it and how its environment twin is read."""
-
-    name: str
-    default: Any
-    help: str
-    type: type = str
-    choices: tuple[str, ...] | None = None
-    aliases: tuple[str, ...] = ()
-
-    @property
-    def environment_twin(self) -> str:
-        return f"RETROFIT_{self.name.upper()}"
-
-
-RUNTIME_FLAGS = (
-    RuntimeFlag(
-        "distributed",
-        False,
-        "train in a process group; without a launcher a real group of one process (default: only when a launcher "
-        "started more than one process)",
-        bool,
-    ),
-    RuntimeFlag(
-        "local_rank",
-        -1,
-        "index of this process's GPU on its node; a launcher's LOCAL_RANK wins (default: -1, from the environment)",
-        int,
-        aliases=("--local-rank",),  # what torch.distributed.launch passes since torch 2.0
-    ),
-    RuntimeFlag("world_size", 1, "number of processes; set by the launcher, which wins (default: %(default)s)", int),
-    RuntimeFlag("dist_url", "env://", "where the processes meet: env:// or tcp://HOST:PORT (default: %(default)s)"),
-    RuntimeFlag(
-        "dist_backend",
-        "auto",
-        "communication backend (default: %(default)s = nccl on CUDA, gloo on CPU)",
-        choices=("auto", "nccl", "gloo"),
-    ),
-    RuntimeFlag(
-        "dist_timeout", 1800.0, "seconds a collective waits for the slowest rank (default: %(default)s)", float
-    ),
-    RuntimeFlag(
-        "batch",
-        "per_gpu",
-        "what the batch size counts: samples per GPU, or per optimizer step over all GPUs (default: %(default)s)",
-        choices=("per_gpu", "global"),
-    ),
-    RuntimeFlag(
-        "lr_scale",
-        "linear",
-        "learning rate factor for global batch / batch size; none switches it off (default: %(default)s)",
-        choices=("linear", "sqrt", "none"),
-    ),
-    RuntimeFlag(
-        "find_unused_parameters",
-        False,
-        "let DDP look in every step for parameters that take no part in the loss, which is slower (default: off, such "
-        "a parameter is an error)",
-        bool,
-    ),
-)
+from .flags import DDP_FLAGS, PLACE_FLAGS, RUNTIME_FLAGS, RuntimeFlag
 
 
 def add_distributed_arguments(
@@ -105,13 +39,14 @@ def add_runtime_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParse
     """Add the runtime flags to a parser that knows nothing of them, and return it.
 
     Unlike `add_distributed_arguments` it leaves no trace in the parsed options, which a script may print or save: what
-    is given goes to `setup_distributed` directly. A flag that the parser has already, or that would end the use of an
-    abbreviation (`--batch` for `--batch_size`), is called `--dist_<flag>` instead.
+    is given goes to `setup_distributed` directly. Of the strategies it is DDP alone that a converted script has. A
+    flag that the parser has already, or that would end the use of an abbreviation (`--batch` for `--batch_size`), is
+    called `--dist_<flag>` instead.
     """
     group = parser.add_argument_group("distributed training", "each flag has an environment twin RETROFIT_<FLAG>")
     if os.environ.get("LOCAL_RANK", "0") not in ("", "0"):
         parser.error = lambda message: parser.exit(2)  # type: ignore[method-assign, assignment]
-    for flag in RUNTIME_FLAGS:
+    for flag in DDP_FLAGS:
         names = [name for name in (f"--{flag.name}", *flag.aliases) if _is_free(parser, name)]
         names = names or [f"--dist_{flag.name}"]
         kind: dict[str, Any] = {"nargs": 0} if flag.type is bool else {"type": flag.type, "choices": flag.choices}
@@ -172,4 +107,6 @@ def _read_twin(flag: RuntimeFlag, environ: Mapping[str, str]) -> Any:
             value = None
         if value is not None and (flag.choices is None or value in flag.choices):
             return value
-    raise ValueError(f"{flag.environment_twin}={text!r} is not valid; use one of: {', '.join(allowed)}, or unset it")
+    raise ValueError(
+        f"{flag.environment_twin}={text!r} is not valid; use one of: {', '.join(map(str, allowed))}, or unset it"
+    )

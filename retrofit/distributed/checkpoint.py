@@ -15,10 +15,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from .parallel import strip_wrapper_prefixes, unwrap_model
+from .meeting import require_every_rank
 from .process_group import get_world_size, is_main_process
 from .random_state import get_rng_state
 from .reduce import gather_objects, raise_together
+from .sharded_state import gather_state, shard_model_state, shard_optimizer_state
+from .unwrap import strip_wrapper_prefixes, unwrap_model
 
 
 def save_checkpoint(
@@ -32,24 +34,27 @@ def save_checkpoint(
 ) -> None:
     """Write model, optimizer, epoch, every rank's random state and `extra` to `path`, whole or not at all.
 
-    Collective: every rank. Rank 0 writes a temporary file beside `path` and renames it. An `extra` with a
+    Collective: every rank, whatever the strategy: what is sharded is brought together for the file, which is the same
+    under every strategy. Rank 0 writes a temporary file beside `path` and renames it. An `extra` with a
     `state_dict()` (scheduler, scaler, EMA) is saved by it, anything else as it is (plain types and tensors, so that
     `weights_only=True` can read it). `rng_state` is this rank's, by default `get_rng_state()`.
 
     Raises on every rank when rank 0 cannot write (OSError there) or when the content could not be loaded again
     (ValueError there), RuntimeError on the others; the file that was at `path` is then unchanged.
     """
+    require_every_rank("save_checkpoint")
     rng_states = gather_objects(get_rng_state() if rng_state is None else rng_state)
+    content = {
+        "model": unwrap_model(model).state_dict(),
+        "optimizer": None if optimizer is None else optimizer.state_dict(),
+        "epoch": epoch,
+        "world_size": get_world_size(),
+        "rng_states": rng_states,
+        **{name: _plain(value) for name, value in extra.items()},
+    }
+    content = gather_state(content)
     error: Exception | None = None
     if is_main_process():
-        content = {
-            "model": unwrap_model(model).state_dict(),
-            "optimizer": None if optimizer is None else optimizer.state_dict(),
-            "epoch": epoch,
-            "world_size": get_world_size(),
-            "rng_states": rng_states,
-            **{name: _plain(value) for name, value in extra.items()},
-        }
         try:
             write_atomically(content, Path(path))
         except Exception as failure:
@@ -91,7 +96,7 @@ def restore_checkpoint(
     weights = _weights_for(model, content["model"], path)
     for name, target in targets.items():  # the optimizer first: it refuses another one's state before it changes
         try:
-            target.load_state_dict(content[name])
+            target.load_state_dict(_state_for(target, content[name]))
         except ValueError as error:
             raise ValueError(f"checkpoint {path} does not fit, {name}: {error}; build it as it was saved") from error
     unwrap_model(model).load_state_dict(weights)
@@ -121,6 +126,15 @@ def _weights_for(model: nn.Module, state_dict: Mapping[str, Any], path: str | os
             f"checkpoint {path} is of another model, {len(differences)} difference(s): {shown}; build the model "
             "with the options it was trained with"
         )
+    return shard_model_state(state, own)
+
+
+def _state_for(target: Any, state: Any) -> Any:
+    """Return a state as `target` holds it: sharded, where its tensors are."""
+    if isinstance(target, torch.optim.Optimizer):
+        return shard_optimizer_state(state, target)
+    if isinstance(target, nn.Module):
+        return shard_model_state(state, target.state_dict())
     return state
 
 

@@ -16,8 +16,9 @@ from torch.utils.data import DataLoader
 
 from .batch_weight import weigh_batches, weigh_gradients
 from .data import ShardedSampler, shard_loader
+from .ddp import DDPWrapper
 from .environment import read_environment
-from .parallel import DDPWrapper, wrap_model
+from .parallel import wrap_model
 from .process_group import get_option, get_world_size, is_distributed
 from .random_state import get_rng_state, set_rng_state, split_random_streams
 from .reduce import broadcast_object
@@ -50,6 +51,12 @@ def distribute_model(model: nn.Module) -> nn.Module:
     _require_group("distribute_model")
     if isinstance(model, DDPWrapper):
         return model
+    strategy = get_option("strategy")
+    if strategy not in ("auto", "single", "ddp"):
+        raise ValueError(
+            f"RETROFIT_STRATEGY={strategy}: a converted script trains with ddp; for another strategy call "
+            "rd.wrap_model, and rd.save_checkpoint on every rank"
+        )
     if choice not in ("sync", "local"):
         raise ValueError(f"{BATCHNORM_TWIN}={choice!r} is not valid; use one of: sync, local, or unset it")
     wrapped = wrap_model(convert_sync_batchnorm(model) if choice == "sync" else model)

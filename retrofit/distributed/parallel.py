@@ -1,196 +1,95 @@
-"""Wrap a model for its parallel strategy, and see through the wrapper. The one place that knows every strategy."""
+"""Wrap a model for its parallel strategy. The one place that knows every strategy."""
 
 from __future__ import annotations
 
-import re
-import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from .process_group import get_option, is_distributed
-from .sync_batchnorm import CPUSyncBatchNorm
+from .comm_hooks import register_comm_hook
+from .ddp import DDPWrapper
+from .fsdp import FSDPWrapper, MixedPrecision, is_sharded, resolve_dtype
+from .layers import choose_layers
+from .process_group import get_option, get_world_size, is_distributed
+from .recompute import recompute_layers
+from .unwrap import unwrap_model
 
-# What wrappers put in front of parameter names: DDP and DataParallel, torch.compile, FSDP1.
-WRAPPER_PREFIXES = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
 
+def resolve_strategy(strategy: str = "auto") -> str:
+    """Return the strategy that "auto" stands for here, any other as it is; outside a process group single or dp.
 
-class DDPWrapper(DistributedDataParallel):
-    """DistributedDataParallel that looks like the wrapped module; outside a process group, the module itself.
-
-    Attributes, `named_parameters()`, `state_dict()` and `load_state_dict()` are the module's own: names carry no
-    `module.` prefix and `model.num_classes` keeps working. Without gradients (evaluation) a call goes straight to the
-    module, so ranks may make different numbers of calls; `broadcast_buffers` first. Running layers in training
-    by any way other than `model(...)` raises RuntimeError, because their gradients would not be synchronised.
-    Parameters may be frozen and thawed at any time (`requires_grad`), by every rank alike: the next forward sees it.
-
-    Collective: every rank, to construct it and for every forward and backward with gradients. Keyword arguments are
-    those of DistributedDataParallel; on CUDA `device_ids` defaults to the current device.
+    Raises ValueError for an unknown one, and for one of a single process where there are several.
     """
-
-    def __new__(cls, module: nn.Module, **ddp_options: Any) -> Any:
-        return super().__new__(cls) if is_distributed() else module
-
-    def __init__(self, module: nn.Module, **ddp_options: Any) -> None:
-        if torch.cuda.is_available() and next(module.parameters()).is_cuda:
-            ddp_options.setdefault("device_ids", [torch.cuda.current_device()])
-        self._synchronise(module, ddp_options)
-        _guard_layers(unwrap_model(module), entered_by_compile=hasattr(module, "_orig_mod"))
-
-    def _synchronise(self, module: nn.Module, ddp_options: dict[str, Any]) -> None:
-        """Let DDP watch the parameters that can be trained now: it takes note of them once, when it is constructed."""
-        self.__dict__["_is_built"] = False
-        super().__init__(module, **ddp_options)
-        del self.__dict__["dim"]  # of no use with one device per process, and it would hide the model's own `dim`
-        self.__dict__["_is_built"] = True
-        self.__dict__["_ddp_options"] = ddp_options
-        self.__dict__["_watched"] = _trainable(module)
-
-    def _follow_freezing(self) -> None:
-        """Synchronise what was thawed, and wait no longer for what was frozen, since the last forward."""
-        kept = {name: self.__dict__[name] for name in _MODULE_STATE if name in self.__dict__}
-        kept["require_backward_grad_sync"] = self.require_backward_grad_sync
-        self._synchronise(self.module, self.__dict__["_ddp_options"])
-        self.__dict__.update(kept)
-
-    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return self.module(*inputs, **kwargs)
-        trainable = _trainable(self.module)
-        if not any(trainable):  # a frozen discriminator: there is nothing to synchronise
-            with _running_forward():
-                return self.module(*inputs, **kwargs)
-        if trainable != self.__dict__["_watched"]:
-            self._follow_freezing()
-        with _running_forward(), _naming_unused(self.module):
-            return super().forward(*inputs, **kwargs)
-
-    def train(self, mode: bool = True) -> Any:
-        if not mode and self.__dict__.get("broadcasts_before_evaluation"):
-            broadcast_buffers(self)
-        return super().train(mode)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if "module" not in self.__dict__.get("_modules", {}):
-                raise
-            return getattr(unwrap_model(self), name)
-
-    def __getitem__(self, index: Any) -> Any:
-        return unwrap_model(self)[index]  # type: ignore[index]
-
-    def __len__(self) -> int:
-        return len(unwrap_model(self))  # type: ignore[arg-type]
-
-    def __bool__(self) -> bool:
-        return True  # as a module without a length is
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(unwrap_model(self))  # type: ignore[call-overload]
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not self.__dict__.get("_is_built") or name in self.__dict__ or hasattr(type(self), name):
-            super().__setattr__(name, value)
-            return
-        if isinstance(value, (nn.Module, nn.Parameter)):
-            raise RuntimeError(
-                f"model.{name} was replaced after wrapping, so DDP would not synchronise the new parameters; "
-                "change the model before wrap_model / DDPWrapper"
-            )
-        setattr(unwrap_model(self), name, value)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """A copy or a pickle is of the module alone: an EMA, a teacher, a whole model in a file."""
-        return unwrap_model, (unwrap_model(self),)
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        return unwrap_model(self).state_dict(*args, **kwargs)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        return unwrap_model(self).load_state_dict(strip_wrapper_prefixes(state_dict), *args, **kwargs)
-
-    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        return unwrap_model(self).named_parameters(*args, **kwargs)
-
-    def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
-        return unwrap_model(self).named_buffers(*args, **kwargs)
+    if strategy not in ("auto", *STRATEGIES):
+        raise ValueError(f"unknown strategy {strategy!r}; use one of: auto, {', '.join(STRATEGIES)}")
+    if strategy == "auto":
+        return "ddp" if is_distributed() else "single"
+    if strategy in ("single", "dp") and get_world_size() > 1:
+        raise ValueError(
+            f"--strategy {strategy} is for one process, and the launcher started {get_world_size()}; start with "
+            "python train.py, or use --strategy ddp"
+        )
+    return strategy if is_distributed() or strategy == "dp" else "single"
 
 
-def wrap_model(model: nn.Module, strategy: str = "ddp", **options: Any) -> nn.Module:
-    """Return `model` ready to train under `strategy`; outside a process group, `model` itself.
+def wrap_model(model: nn.Module, strategy: str | None = None, **options: Any) -> nn.Module:
+    """Return `model` ready to train under `strategy`, by default that of `--strategy`; see `resolve_strategy`.
 
-    Move it to its device first. A model without trainable parameters needs no wrapper and comes back as it is, as
-    does one that is wrapped already.
-    `options` go to the strategy's wrapper; `--find_unused_parameters` sets the one of that name.
-    Collective: every rank. Raises ValueError for an unknown strategy.
+    Move it to its device first, and make the optimizer afterwards. A model without trainable parameters needs no
+    wrapper and comes back as it is, as does one that is wrapped already. `options` go to the strategy's wrapper, in
+    front of the flags' values. Collective: every rank. Raises what the wrapper raises.
     """
-    if strategy not in STRATEGIES:
-        raise ValueError(f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}")
-    if (
-        not is_distributed()
-        or isinstance(model, DistributedDataParallel)
-        or not any(parameter.requires_grad for parameter in model.parameters())
-    ):
+    strategy = resolve_strategy(get_option("strategy") if strategy is None else strategy)
+    is_trained = any(parameter.requires_grad for parameter in model.parameters())
+    if not is_trained or isinstance(model, (DistributedDataParallel, DataParallel)) or is_sharded(model):
         return model
-    if get_option("find_unused_parameters"):
-        options.setdefault("find_unused_parameters", True)
+    if get_option("grad_ckpt"):
+        recompute_layers(choose_layers(unwrap_model(model), _layer_names(), get_option("min_num_params")))
     return STRATEGIES[strategy](model, **options)
 
 
-STRATEGIES = {"ddp": DDPWrapper}
-
-# What a module keeps of its own: its mode and its hooks, which a new construction would forget.
-_MODULE_STATE = tuple(name for name in nn.Module().__dict__ if name not in ("_parameters", "_buffers", "_modules"))
+def _single(model: nn.Module) -> nn.Module:
+    return model
 
 
-def _trainable(module: nn.Module) -> list[bool]:
-    return [parameter.requires_grad for parameter in module.parameters()]
+def _dp(model: nn.Module, **options: Any) -> nn.Module:
+    """Return the model in a DataParallel over all visible GPUs; there is nothing to wrap where there is none."""
+    return DataParallel(model, **options) if torch.cuda.device_count() > 1 else model
 
 
-@contextmanager
-def _naming_unused(module: nn.Module) -> Iterator[None]:
-    """Say which parameters the last step left without a gradient, where DDP tells their numbers only."""
-    try:
-        yield
-    except RuntimeError as error:
-        listed = re.search(r"did not receive grad for rank \d+: ((?:\d+[ ,]*)+)", str(error))
-        if "Expected to have finished reduction" not in str(error) or listed is None:
-            raise
-        names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-        unused = ", ".join(names[int(number)] for number in re.findall(r"\d+", listed[1]))
-        raise RuntimeError(
-            f"parameters that took no part in the last loss: {unused}; take them out of the model (or freeze them "
-            "before it is wrapped), or train with --find_unused_parameters (RETROFIT_FIND_UNUSED_PARAMETERS=1)"
-        ) from error
+def _ddp(model: nn.Module, **options: Any) -> nn.Module:
+    for name in ("find_unused_parameters", "gradient_as_bucket_view", "static_graph"):
+        if get_option(name):
+            options.setdefault(name, True)
+    options.setdefault("bucket_cap_mb", get_option("bucket_cap_mb"))
+    wrapped = DDPWrapper(model, **options)
+    register_comm_hook(wrapped, get_option("comm_hook"))
+    return wrapped
 
 
-def unwrap_model(model: nn.Module) -> nn.Module:
-    """Return the user's own module behind DDP, DataParallel and torch.compile, in whatever order they were put on."""
-    while True:
-        if isinstance(model, (DistributedDataParallel, DataParallel)):
-            model = model._modules["module"]  # type: ignore[assignment]
-        elif "_orig_mod" in model._modules:
-            model = model._modules["_orig_mod"]  # type: ignore[assignment]
-        else:
-            return model
+def _fsdp(model: nn.Module, **options: Any) -> nn.Module:
+    given = {
+        "sharding_strategy": get_option("sharding"),
+        "min_num_params": get_option("min_num_params"),
+        "wrap_layers": _layer_names(),
+        "cpu_offload": get_option("cpu_offload"),
+        "shard_size": get_option("shard_size"),
+        "mixed_precision": MixedPrecision(
+            *(resolve_dtype(get_option(f"{name}_dtype")) for name in ("param", "reduce", "buffer"))
+        ),
+    }
+    return FSDPWrapper(model, **{**given, **options})
 
 
-def strip_wrapper_prefixes(state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `state_dict` with the prefixes of wrappers removed from its keys, however many there are."""
-    state = dict(state_dict)
-    while state:
-        prefix = next((p for p in WRAPPER_PREFIXES if all(key.startswith(p) for key in state)), None)
-        if prefix is None:
-            break
-        state = {key[len(prefix) :]: value for key, value in state.items()}
-    return state
+def _layer_names() -> list[str]:
+    return [name.strip() for name in get_option("wrap_layers").split(",") if name.strip()]
+
+
+STRATEGIES: dict[str, Callable[..., nn.Module]] = {"single": _single, "dp": _dp, "ddp": _ddp, "fsdp": _fsdp}
 
 
 def gradient_sync(model: nn.Module, enabled: bool) -> AbstractContextManager:
@@ -198,104 +97,17 @@ def gradient_sync(model: nn.Module, enabled: bool) -> AbstractContextManager:
 
     Both forward and backward of a micro batch belong inside; enable it for the last one of a step.
     """
+    if is_sharded(model):
+        return _fsdp_sync(model, enabled)
     if enabled or not isinstance(model, DistributedDataParallel):
         return nullcontext()
     return model.no_sync()
 
 
-def settle_buckets(model: nn.Module, forward_backward: Callable[[], Any]) -> None:
-    """Run one training step's forward and backward for nothing, before a checkpoint is restored into `model`.
-
-    DDP lays its gradient buckets out anew after the first step, and with three or more ranks the layout decides in
-    which order a sum is rounded. A resumed run is bit-identical only if its buckets have settled as well. The
-    gradients are dropped; what else the step changes (BatchNorm statistics) the restored checkpoint overwrites.
-    Collective: every rank; nothing happens without a DDP wrapper.
-    """
-    if isinstance(model, DistributedDataParallel):
-        forward_backward()
-        model.zero_grad()
-
-
-@torch.no_grad()
-def broadcast_buffers(model: nn.Module) -> None:
-    """Give every rank rank 0's buffers (BatchNorm statistics), the ones a checkpoint holds. Collective: every rank.
-
-    DDP does this at the start of each training forward; before an evaluation the last step's update is still local.
-    """
-    if not is_distributed():
-        return
-    buffers = list(unwrap_model(model).buffers())
-    for dtype in sorted({buffer.dtype for buffer in buffers}, key=str):
-        same = [buffer for buffer in buffers if buffer.dtype == dtype]
-        packed = torch.cat([buffer.flatten() for buffer in same])
-        dist.broadcast(packed, src=0)
-        for buffer, part in zip(same, packed.split([buffer.numel() for buffer in same])):
-            buffer.copy_(part.view_as(buffer))
-
-
-_forward_depth = 0
-_guarded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-
-
-def run_alone(function: Callable[..., Any], model: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Return `function(model, ...)` for one that runs the model itself: a summary, a graph, an export.
-
-    This rank may do so alone: `function` gets your own module, no layer of it waits for other ranks, and nothing is
-    trained by it. Synchronised BatchNorm uses its running statistics meanwhile. Outside a group it is the plain call.
-    """
-    if not is_distributed():
-        return function(model, *args, **kwargs)
-    module = unwrap_model(model)
-    waiting = [layer for layer in module.modules() if _is_synchronised(layer) and layer.training]
-    for layer in waiting:
-        layer.training = False
-    try:
-        with _running_forward():
-            return function(module, *args, **kwargs)
-    finally:
-        for layer in waiting:
-            layer.training = True
-
-
-def _is_synchronised(layer: nn.Module) -> bool:
-    return isinstance(layer, (nn.SyncBatchNorm, CPUSyncBatchNorm))
-
-
 @contextmanager
-def _running_forward() -> Iterator[None]:
-    global _forward_depth
-    _forward_depth += 1
+def _fsdp_sync(model: Any, enabled: bool) -> Iterator[None]:
+    model.set_requires_gradient_sync(enabled)
     try:
         yield
     finally:
-        _forward_depth -= 1
-
-
-def _guard_layers(module: nn.Module, entered_by_compile: bool) -> None:
-    """Watch the module's outermost layers, in containers too: one that runs outside DDP's forward bypasses it."""
-    if entered_by_compile:
-        return  # a hook that reads global state would break the compiled graph at every layer
-    for child in module.children():
-        if isinstance(child, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
-            _guard_layers(child, entered_by_compile)
-        if child not in _guarded:
-            _guarded.add(child)
-            child.register_forward_pre_hook(_refuse_bypass)
-
-
-def _refuse_bypass(layer: nn.Module, inputs: Any) -> None:
-    if _forward_depth or not layer.training or not torch.is_grad_enabled():
-        return
-    if layer not in _guarded or _in_backward():  # a deep copy of the model; recomputation by activation checkpointing
-        return
-    if any(parameter.requires_grad for parameter in layer.parameters()):
-        raise RuntimeError(
-            f"a {type(layer).__name__} of a DDP model ran in training outside model(...): its gradients would not be "
-            "synchronised over ranks; call model(...) and choose the path inside forward(), or, for evaluation, call "
-            "it under torch.no_grad() or after model.eval()"
-        )
-
-
-def _in_backward() -> bool:
-    graph_task_id = getattr(torch._C, "_current_graph_task_id", None)
-    return graph_task_id is not None and graph_task_id() != -1
+        model.set_requires_gradient_sync(True)

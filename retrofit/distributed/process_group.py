@@ -20,6 +20,7 @@ from .environment import DistributedEnvironment, read_environment
 
 _place = DistributedEnvironment()
 _options: dict[str, Any] = {}  # what setup_distributed was given
+_control_group: dist.ProcessGroup | None = None
 _left: list[dist.ProcessGroupGloo] = []  # backends of the group that was left last; see _destroy_group
 
 
@@ -40,7 +41,7 @@ def setup_distributed(
     Raises ValueError for a contradictory environment, a local rank without a GPU or a backend this machine lacks, and
     RuntimeError when the processes cannot meet (port in use, master not reachable).
     """
-    global _place
+    global _place, _control_group
     if dist.is_initialized():
         return get_rank(), get_local_rank(), get_world_size()
     options = {**distributed_options(), **given_options}
@@ -58,14 +59,16 @@ def setup_distributed(
         print(f"notice: started with WORLD_SIZE={place.world_size}: training is distributed (--distributed says so)")
     timeout = timedelta(seconds=timeout_s if timeout_s is not None else options["dist_timeout"])
     _join(place, backend, init_method or options["dist_url"], timeout)
+    _control_group = None if backend == "gloo" else dist.new_group(backend="gloo", timeout=timeout)  # type: ignore[assignment]
     _place = place
     return place.rank, place.local_rank, place.world_size
 
 
 def cleanup_distributed() -> None:
     """Leave the process group; nothing happens outside one. Collective: every rank (not while an error passes)."""
-    global _place
+    global _place, _control_group
     _options.clear()
+    _control_group = None
     if dist.is_initialized():
         if sys.exc_info()[0] is None:
             barrier()  # a rank that closes its sockets early can break a slower rank's last collective
@@ -116,6 +119,11 @@ def is_main_process() -> bool:
 def get_option(name: str) -> Any:
     """Return a runtime option as `setup_distributed` was given it, before that call as the environment has it."""
     return _options[name] if name in _options else distributed_options()[name]
+
+
+def control_group() -> dist.ProcessGroup | None:
+    """Return the gloo group of all ranks, in which what is no tensor of the training travels; None = the default."""
+    return _control_group
 
 
 def get_device() -> torch.device:

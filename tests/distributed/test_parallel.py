@@ -24,7 +24,7 @@ from retrofit.distributed import (
     unwrap_model,
     wrap_model,
 )
-from retrofit.distributed.parallel import strip_wrapper_prefixes
+from retrofit.distributed.unwrap import strip_wrapper_prefixes
 
 
 class Model(nn.Module):
@@ -86,7 +86,7 @@ def test_outside_a_group_the_wrapper_is_the_module_itself():
 
 
 def test_an_unknown_strategy_is_refused():
-    with pytest.raises(ValueError, match="unknown strategy 'zero'; use one of: ddp"):
+    with pytest.raises(ValueError, match="unknown strategy 'zero'; use one of: auto, single, dp, ddp, fsdp"):
         wrap_model(Model(), "zero")
 
 

@@ -1,0 +1,38 @@
+"""How DDP's gradients travel: compressed, by the communication hooks that torch has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+COMM_HOOKS = ("none", "fp16", "bf16", "powersgd")
+POWERSGD_RANK = 2  # of the approximation
+POWERSGD_START = 10  # steps with plain gradients first: the approximation starts from their errors
+
+
+def register_comm_hook(model: nn.Module, name: str) -> None:
+    """Let the gradients of a DDP model travel as `name` says; nothing happens for "none" or another model.
+
+    fp16 and bf16 send half the bytes and round each gradient once; powersgd (Vogels et al. 2019, arXiv 1905.13727)
+    sends two thin matrices per weight, after 10 plain steps, and keeps what that leaves out for the next step.
+    Collective: every rank. Raises ValueError for an unknown name.
+    """
+    if name not in COMM_HOOKS:
+        raise ValueError(f"unknown comm_hook {name!r}; use one of: {', '.join(COMM_HOOKS)}")
+    if name == "none" or not isinstance(model, DistributedDataParallel):
+        return
+    state, hook = _hook(name)
+    model.register_comm_hook(state, hook)
+
+
+def _hook(name: str) -> tuple[Any, Any]:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    if name == "powersgd":
+        state = powerSGD_hook.PowerSGDState(
+            process_group=None, matrix_approximation_rank=POWERSGD_RANK, start_powerSGD_iter=POWERSGD_START
+        )
+        return state, powerSGD_hook.powerSGD_hook
+    return None, default_hooks.fp16_compress_hook if name == "fp16" else default_hooks.bf16_compress_hook

@@ -1,0 +1,34 @@
+"""See through the wrappers that parallel training puts around a model: the module itself, and names without prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+# What wrappers put in front of parameter names: DDP and DataParallel, torch.compile, FSDP1.
+WRAPPER_PREFIXES = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
+
+
+def unwrap_model(model: nn.Module) -> nn.Module:
+    """Return the user's own module behind DDP, DataParallel and torch.compile, in whatever order they were put on."""
+    while True:
+        if isinstance(model, (DistributedDataParallel, DataParallel)):
+            model = model._modules["module"]  # type: ignore[assignment]
+        elif "_orig_mod" in model._modules:
+            model = model._modules["_orig_mod"]  # type: ignore[assignment]
+        else:
+            return model
+
+
+def strip_wrapper_prefixes(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `state_dict` with the prefixes of wrappers removed from its keys, however many there are."""
+    state = dict(state_dict)
+    while state:
+        prefix = next((p for p in WRAPPER_PREFIXES if all(key.startswith(p) for key in state)), None)
+        if prefix is None:
+            break
+        state = {key[len(prefix) :]: value for key, value in state.items()}
+    return state

@@ -1,0 +1,197 @@
+"""Every strategy at every number of ranks is the training of one process with the same global batch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from strategy_training import new_model, train, with_options
+
+import retrofit.distributed as rd
+
+NUM_STEPS = 6
+# bf16 keeps 8 bits, so each product is rounded by up to 2^-9 of it (0.2 %); six steps carry that on. In fp32 a sum in
+# another order differs by 1e-7 or so.
+TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2}
+RUNS = {
+    "single": (1, {"strategy": "single"}),
+    "dp": (1, {"strategy": "dp"}),
+    **{f"ddp x{n}": (n, {"strategy": "ddp"}) for n in (1, 2, 3)},
+    **{f"fsdp x{n}": (n, {"strategy": "fsdp"}) for n in (1, 2, 3)},
+    "fsdp by layer x2": (2, {"strategy": "fsdp", "wrap_layers": "Block"}),
+    "fsdp SHARD_GRAD_OP x2": (2, {"strategy": "fsdp", "sharding": "SHARD_GRAD_OP"}),
+    "fsdp SHARD_GRAD_OP x3": (3, {"strategy": "fsdp", "sharding": "SHARD_GRAD_OP"}),
+    "fsdp HYBRID_SHARD 2x2": (4, {"strategy": "fsdp", "sharding": "HYBRID_SHARD", "shard_size": 2}),
+    "fsdp NO_SHARD x2": (2, {"strategy": "fsdp", "sharding": "NO_SHARD"}),
+    "ddp recomputing x2": (2, {"strategy": "ddp", "grad_ckpt": True, "wrap_layers": "Block"}),
+    "fsdp recomputing x2": (2, {"strategy": "fsdp", "grad_ckpt": True, "wrap_layers": "Block"}),
+    "ddp static graph x2": (2, {"strategy": "ddp", "static_graph": True, "gradient_as_bucket_view": True}),
+}
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, dict[str, Any]]:
+    """The losses and weights of one process without a group, in each precision."""
+    return {precision: train(NUM_STEPS, precision) for precision in TOLERANCE}
+
+
+@pytest.mark.parametrize("accum_steps", [1, 2])
+@pytest.mark.parametrize("precision", TOLERANCE)
+@pytest.mark.parametrize("run", RUNS)
+def test_the_losses_are_those_of_one_process(
+    ranks: Any, alone: dict[str, dict[str, Any]], run: str, precision: str, accum_steps: int
+) -> None:
+    world_size, options = RUNS[run]
+    if options.get("static_graph") and accum_steps == 2:
+        options = {**options, "static_graph": False}  # a backward without communication is another graph
+    results = ranks(world_size).run(run_training, NUM_STEPS, precision, accum_steps, options)
+    expected, tolerance = alone[precision], TOLERANCE[precision]
+    for result in results:
+        assert result["losses"] == pytest.approx(expected["losses"], rel=tolerance)
+        assert result["weights"].keys() == expected["weights"].keys()
+    if precision == "fp32":
+        for name, weight in expected["weights"].items():
+            torch.testing.assert_close(results[0]["weights"][name], weight, rtol=0, atol=1e-5, msg=name)
+
+
+def run_training(steps: int, precision: str, accum_steps: int, options: dict[str, Any]) -> dict[str, Any]:
+    return train(steps, precision, accum_steps, **options)
+
+
+def continued(load: str, save: str, options: dict[str, Any]) -> dict[str, Any]:
+    return train(2, load=load, save=save, **options)
+
+
+@pytest.mark.parametrize(
+    "stations",
+    [
+        [(2, {"strategy": "ddp"}), (2, {"strategy": "fsdp"}), (1, {"strategy": "single"})],
+        [(1, {"strategy": "single"}), (3, {"strategy": "fsdp", "wrap_layers": "Block"}), (2, {"strategy": "ddp"})],
+        [(4, {"strategy": "fsdp", "sharding": "HYBRID_SHARD", "shard_size": 2}), (2, {"strategy": "fsdp"})],
+    ],
+    ids=["ddp x2 - fsdp x2 - single", "single - fsdp x3 - ddp x2", "hybrid x4 - fsdp x2"],
+)
+def test_a_checkpoint_goes_on_under_another_strategy(
+    ranks: Any, alone: dict[str, dict[str, Any]], stations: list[tuple[int, dict[str, Any]]], tmp_path: Path
+) -> None:
+    losses, path = [], ""
+    for number, (world_size, options) in enumerate(stations):
+        before, path = path, str(tmp_path / f"{number}.pt")
+        losses += ranks(world_size).run(continued, before, path, options)[0]["losses"]
+    assert losses == pytest.approx(alone["fp32"]["losses"][: len(losses)], rel=1e-5)
+    content = torch.load(path, weights_only=True)
+    plain = new_model().state_dict()
+    assert {name: value.shape for name, value in content["model"].items()} == {
+        name: value.shape for name, value in plain.items()
+    }
+    assert all(type(value) is torch.Tensor and value.device.type == "cpu" for value in content["model"].values())
+    assert sorted(os.listdir(tmp_path)) == [f"{number}.pt" for number in range(len(stations))]
+
+
+def save_on_rank_0_alone(path: str) -> str:
+    with with_options(strategy="fsdp", min_num_params=1000.0, dist_timeout=3.0):
+        model = rd.wrap_model(new_model())
+        if not rd.is_main_process():
+            return ""
+        with pytest.raises(RuntimeError) as caught:
+            rd.save_checkpoint(model, None, 1, path)
+    return str(caught.value)
+
+
+def test_a_save_by_rank_0_alone_ends_and_names_the_others(ranks: Any, tmp_path: Path) -> None:
+    message, _ = ranks(2).run(save_on_rank_0_alone, str(tmp_path / "model.pt"))
+    assert message.startswith(
+        "save_checkpoint was called by rank 0, but not by rank 1 within 3 s; every rank must call"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def evaluated(num_samples: int) -> list[float]:
+    """Evaluate a sharded model on this rank's share, of which a rank may have one batch more than another."""
+    with with_options(strategy="fsdp", min_num_params=1000.0):
+        model = rd.wrap_model(new_model())
+    words = torch.arange(num_samples * 3).reshape(num_samples, 3) % 7
+    loader = rd.shard_eval_loader(torch.utils.data.DataLoader(words, batch_size=2))
+    found = []
+    model.eval()
+    with torch.no_grad(), rd.even_forwards(model, loader):
+        for batch in loader:
+            found += model(batch).sum((1, 2)).tolist()
+    return found
+
+
+@pytest.mark.parametrize("num_samples", [12, 9, 5, 1])
+def test_an_uneven_evaluation_of_a_sharded_model_ends_and_counts_each_sample_once(ranks: Any, num_samples: int) -> None:
+    found = ranks(2).run(evaluated, num_samples, timeout_s=60)
+    model = new_model().eval()
+    words = torch.arange(num_samples * 3).reshape(num_samples, 3) % 7
+    expected = model(words).sum((1, 2)).tolist()
+    for rank, values in enumerate(found):
+        assert values == pytest.approx(expected[rank::2], rel=1e-5)
+
+
+def refused(options: dict[str, Any]) -> str:
+    with with_options(**options), pytest.raises(ValueError) as caught:
+        rd.wrap_model(new_model())
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strategy": "single"}, "--strategy single is for one process, and the launcher started 2"),
+        ({"strategy": "dp"}, "--strategy dp is for one process, and the launcher started 2"),
+        (
+            {"strategy": "fsdp", "wrap_layers": "BertLayer"},
+            "--wrap_layers: no layer of class BertLayer; the model has Block",
+        ),
+        (
+            {"strategy": "fsdp", "sharding": "HYBRID_SHARD", "shard_size": 3},
+            "--shard_size 3 does not divide the 2 ranks",
+        ),
+        ({"strategy": "ddp", "comm_hook": "int8"}, "unknown comm_hook 'int8'; use one of: none, fp16, bf16, powersgd"),
+        ({"strategy": "fsdp", "sharding": "SOME"}, "unknown sharding 'SOME'; use one of: FULL_SHARD, SHARD_GRAD_OP"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_every_rank(ranks: Any, options: dict[str, Any], message: str) -> None:
+    assert all(text.startswith(message) for text in ranks(2).run(refused, options))
+
+
+def test_outside_a_group_a_strategy_of_several_processes_is_the_model_itself() -> None:
+    model = new_model()
+    for strategy in ("auto", "single", "ddp", "fsdp"):
+        with with_options(strategy=strategy):
+            assert rd.wrap_model(model) is model
+
+
+def transparent() -> None:
+    with with_options(strategy="fsdp", min_num_params=1000.0):
+        module = new_model()
+        names = [name for name, _ in module.named_parameters()]
+        model = rd.wrap_model(module)
+        assert model is module and rd.is_sharded(model) and rd.wrap_model(model) is model
+    assert model.num_classes == 7 and len(model.blocks) == 2
+    assert [name for name, _ in model.named_parameters()] == names
+    assert list(model.state_dict()) == list(new_model().state_dict())
+    whole, own = sum(p.numel() for p in new_model().parameters()), sum(p.to_local().numel() for p in model.parameters())
+    assert own < 0.6 * whole, "the parameters are not sharded"
+
+
+def test_a_sharded_model_looks_like_the_model(ranks: Any) -> None:
+    ranks(2).run(transparent)
+
+
+def rank_0s_weights() -> dict[str, torch.Tensor]:
+    model = new_model()
+    if rd.get_rank() == 1:
+        torch.nn.init.zeros_(model.norm.weight)
+    with with_options(strategy="fsdp"):
+        return rd.gather_state(rd.wrap_model(model).state_dict())
+
+
+def test_all_ranks_start_from_the_weights_of_rank_0(ranks: Any) -> None:
+    for state in ranks(2).run(rank_0s_weights):
+        assert all(torch.equal(state[name], value) for name, value in new_model().state_dict().items())
