@@ -50,6 +50,7 @@ from .process_group import (
     setup_distributed,
 )
 from .random_state import get_rng_state, seed_everything, set_rng_state, split_random_streams
+from .rank_logging import keep_rank_log_in, setup_rank_logging
 from .reduce import (
     broadcast_object,
     gather_objects,
@@ -110,6 +111,7 @@ __all__ = [
     "is_main_process",
     "is_newest_checkpoint",
     "is_sharded",
+    "keep_rank_log_in",
     "load_checkpoint",
     "load_weights",
     "loader_workers",
@@ -146,6 +148,7 @@ __all__ = [
     "set_rng_state",
     "settle_buckets",
     "setup_distributed",
+    "setup_rank_logging",
     "shard_eval_loader",
     "shard_loader",
     "share_batches",

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from .process_group import get_rank, get_world_size, is_distributed
+from .rank_logging import keep_in_rank_log
 
 F = TypeVar("F", bound=Callable[..., Any])
 FIRST_FAILURE_KEY = "retrofit/first_failure"
@@ -55,6 +56,7 @@ def _report(error: Exception) -> bool:
         who = "another rank" if first is None else f"rank {first}"
         lines = [f"{mark} stopped: {who} failed first, see its message ({type(error).__name__} here)"]
     print("\n" + "\n".join(lines), file=sys.stderr, flush=True)  # a progress bar leaves its line open
+    keep_in_rank_log("\n".join(lines))
     return is_cause
 
 

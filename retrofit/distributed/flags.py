@@ -142,4 +142,13 @@ STRATEGY_FLAGS = (
         bool,
     ),
 )
-RUNTIME_FLAGS = DDP_FLAGS + STRATEGY_FLAGS
+LOGGING_FLAGS = (
+    RuntimeFlag(
+        "log_level",
+        "INFO",
+        "what rank 0 shows of logging; the other ranks' warnings and errors (DEBUG: everything) go to rank1.log and so "
+        "on in the run's folder (default: %(default)s)",
+        choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+    ),
+)
+RUNTIME_FLAGS = DDP_FLAGS + STRATEGY_FLAGS + LOGGING_FLAGS

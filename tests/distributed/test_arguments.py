@@ -35,6 +35,7 @@ DEFAULTS = {
     "buffer_dtype": "fp32",
     "cpu_offload": False,
     "grad_ckpt": False,
+    "log_level": "INFO",
 }
 OTHER_VALUES = {
     "distributed": ("1", True),
@@ -60,6 +61,7 @@ OTHER_VALUES = {
     "buffer_dtype": ("fp16", "fp16"),
     "cpu_offload": ("1", True),
     "grad_ckpt": ("1", True),
+    "log_level": ("DEBUG", "DEBUG"),
 }
 
 
