@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 import retrofit.distributed as rd
+from segmentation.config_file import changed_options, config_text
 from segmentation.datasets import ImagesToPredict
 from segmentation.ema import ModelEMA
 from segmentation.gpu_stats import gpu_scalars
@@ -28,17 +29,18 @@ from segmentation.losses import cross_entropy_sum, num_valid_pixels
 from segmentation.metrics import ConfusionMatrix
 from segmentation.options import build_parser, options_to_save, parse_options
 from segmentation.precision import autocast, gradient_scaler
-from segmentation.report import print_classes, print_summary
+from segmentation.report import print_classes, print_options, print_summary
 from segmentation.run_folder import new_run_folder, run_folders
 from segmentation.schedule import build_scheduler
 from segmentation.visualize import colorize, panel, save_index_png
-from utils import get_dataloader, get_model
+from utils import CONFIG_WORDS, get_dataloader, get_model
 
 
 @rd.report_failure
 def main(argv=None):
     args = get_arguments(argv)
     rd.setup_distributed(args)
+    rd.setup_rank_logging(args.log_level)
     checkpoint = find_checkpoint(args)
     if checkpoint:
         args = get_arguments(argv, checkpoint)
@@ -46,6 +48,8 @@ def main(argv=None):
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     rd.seed_everything(args.seed)
+    if rd.is_main_process():
+        print_options(*changed_options(get_parser({}), args))
     status = 0
     if args.task == "train":
         status = Trainer(args, checkpoint).train()
@@ -59,11 +63,17 @@ def main(argv=None):
 
 def get_arguments(argv=None, checkpoint=None):
     """Return the options: those of the command line, else of --config, else of the checkpoint that is resumed."""
-    parser = rd.add_distributed_arguments(build_parser(__doc__))
+    saved = rd.without_twins(checkpoint.get("options", {})) if checkpoint else None
+    return parse_options(get_parser(), argv, saved, CONFIG_WORDS)
+
+
+def get_parser(environ=None):
+    """Return the parser of all options; their defaults come from the environment twins."""
+    parser = rd.add_distributed_arguments(build_parser(__doc__), environ)
     parser.add_argument("--accum_steps", type=int, default=1, help="micro batches per optimizer step (default: 1)")
     parser.add_argument("--sync_bn", action="store_true", help="BatchNorm statistics over all GPUs (default: off)")
     parser.add_argument("--dry_run", action="store_true", help="one step of each kind, writes nothing (default: off)")
-    return parse_options(parser, argv, checkpoint and rd.without_twins(checkpoint.get("options", {})))
+    return parser
 
 
 def find_checkpoint(args):
@@ -104,6 +114,9 @@ class Trainer:
             self.optimizer, self.lr, args, self.epochs.steps_per_epoch, self.epochs.global_step
         )
         self.folder = self.make_folder(checkpoint)
+        if not args.dry_run:
+            self.save_options()
+            rd.keep_rank_log_in(self.folder)
         self.writer = rd.SilentObject() if args.dry_run else rd.on_main_process(self.make_writer)
 
     def make_folder(self, checkpoint):
@@ -114,6 +127,11 @@ class Trainer:
             return checkpoint["path"].parent
         name = f"{self.args.model_type}_r{self.args.layers}_{self.args.dataset}"
         return rd.broadcast_object(new_run_folder(self.args.logdir, name) if rd.is_main_process() else None)
+
+    def save_options(self):
+        """Write config.yaml into the run's folder: --config takes it and makes the same training again."""
+        if rd.is_main_process():
+            (self.folder / "config.yaml").write_text(config_text(get_parser(), self.args), encoding="utf-8")
 
     def make_writer(self):
         """Return the writer; what an interrupted run logged behind its checkpoint is logged again and replaced."""
@@ -313,6 +331,8 @@ def get_trained_model(args, checkpoint, device):
     model = get_model(args, device)
     rd.load_weights(model, checkpoint.get("ema") or checkpoint["model"], checkpoint["path"])
     rd.print_main(f"weights: {checkpoint['path']}, {checkpoint['epoch']} epoch(s)")
+    if not args.dry_run:
+        rd.keep_rank_log_in(checkpoint["path"].parent)
     return model
 
 

@@ -1,18 +1,52 @@
-"""Loaders and model of the segmentation project, on any number of GPUs."""
+"""Loaders and model of the segmentation project, on any number of GPUs, and the words of its --config files."""
 
 import torch
 from torch.utils.data import DataLoader
 
 import retrofit.distributed as rd
+from segmentation.config_file import ConfigWords
 from segmentation.datasets import build_dataset, default_num_classes
 from segmentation.models import build_model
+
+# What a --config file may call sections and flags, beside the names that --help has for them. A pair is a flag and what
+# true and false mean for it; None: nothing, the line is as good as not there.
+CONFIG_WORDS = ConfigWords(
+    sections={
+        **{"ddp": "distributed", "launch": "distributed"},
+        **{"dataset": "data", "dataloader": "data", "train": "training", "trainer": "training"},
+        **{"optimizer": "training", "log": "output", "logging": "output", "checkpoint": "output"},
+    },
+    keys={
+        "distributed.enabled": "distributed",
+        "distributed.backend": "dist_backend",
+        "distributed.init_method": "dist_url",
+        "distributed.timeout": "dist_timeout",
+        **{"model.name": "model_type", "model.type": "model_type", "num_classes": "numclasses"},
+        "pretrained": ("model_path", {True: "imagenet", False: "none"}),
+        **{"pretrained_path": "model_path", "pretrained_weights": "model_path"},
+        **{"data.name": "dataset", "data.path": "dataset_path", "data.root": "dataset_path"},
+        **{"batch_size": "batchsize", "num_workers": "workers", "image_size": "crop_size"},
+        "pin_memory": ("no_pin_memory", {True: False, False: True}),
+        **{"num_epochs": "epochs", "max_epochs": "epochs", "learning_rate": "lr", "weight_decay": "wdecay"},
+        **{"scheduler": "sched", "max_grad_norm": "clip_grad", "gradient_checkpointing": "grad_ckpt"},
+        "grad_accumulation_steps": "accum_steps",
+        "gradient_accumulation_steps": "accum_steps",
+        "accumulation_steps": "accum_steps",
+        "sync_batchnorm": "sync_bn",
+        "mixed_precision": "amp",
+        "fp16": ("amp", {True: "fp16", False: None}),
+        "bf16": ("amp", {True: "bf16", False: None}),
+        **{"log_dir": "logdir", "output_dir": "logdir", "save_interval": "chk_interval"},
+        **{"resume_from": "resume", "resume_from_checkpoint": "resume"},
+    },
+)
 
 
 def get_dataloader(args, plan, split):
     """Return this rank's loader of the training ("train") or validation ("val") set."""
     num_classes = args.numclasses or default_num_classes(args.dataset)
     dataset = build_dataset(args.dataset, args.dataset_path, split, num_classes, args.crop_size, args.seed)
-    loading = dict(pin_memory=torch.cuda.is_available(), **rd.loader_workers(args.workers))
+    loading = dict(pin_memory=torch.cuda.is_available() and not args.no_pin_memory, **rd.loader_workers(args.workers))
     if split == "train":
         if len(dataset) < plan.global_batch:
             raise ValueError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
+from segmentation.config_file import NO_WORDS, ConfigWords, read_config
 from segmentation.datasets import DATASETS
 from segmentation.models import LAYERS, MODEL_TYPES
 
@@ -31,7 +30,12 @@ def build_parser(description: str | None = None, epilog: str | None = None) -> a
     )
     add = parser.add_argument
     add("--task", choices=("train", "test", "predict"), default="train", help="what to do (default: %(default)s)")
-    add("--config", metavar="FILE", help="YAML file of options, demo = sized to this machine (default: none)")
+    add(
+        "--config",
+        metavar="FILE",
+        help="YAML file of options, alone or in sections (model, data, ...: the groups below); demo = sized to this "
+        "machine (default: none)",
+    )
 
     group = parser.add_argument_group("model")
     add = group.add_argument
@@ -52,6 +56,7 @@ def build_parser(description: str | None = None, epilog: str | None = None) -> a
     add("--crop_size", type=int, default=0, help="training crop, pixels; 0 = the dataset's own (default: 0)")
     add("--workers", type=int, default=4, help="loader processes per training process; 0 = none (default: %(default)s)")
     add("--batchsize", type=int, default=16, help="samples per GPU (default: %(default)s)")
+    add("--no_pin_memory", action="store_true", help="batches reach the GPU through ordinary memory (default: off)")
     add("--predict_path", metavar="DIR", help="images for --task predict (default: the validation images)")
     add("--output", metavar="DIR", help="where --task predict writes (default: predictions/ in the run's folder)")
 
@@ -89,10 +94,14 @@ def build_parser(description: str | None = None, epilog: str | None = None) -> a
 
 
 def parse_options(
-    parser: argparse.ArgumentParser, argv: Sequence[str] | None, saved: Mapping[str, Any] | None = None
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    saved: Mapping[str, Any] | None = None,
+    words: ConfigWords = NO_WORDS,
 ) -> argparse.Namespace:
     """Parse `argv`; defaults come from the `--config` file, then from `saved` (a checkpoint's options).
 
+    `words` are other names that the file may use.
     Without any argument the demonstration runs: `--config demo`, small where there is no GPU.
     Exits with status 2 and a message for an unknown flag, an unknown YAML key or a value its flag refuses.
     """
@@ -104,7 +113,7 @@ def parse_options(
         config = str(DEMO_CONFIGS / f"demo_{'gpu' if torch.cuda.is_available() else 'cpu'}.yaml")
     if config:
         try:
-            parser.set_defaults(**read_config(parser, config))
+            parser.set_defaults(**read_config(parser, config, words))
         except (ValueError, OSError) as error:
             parser.error(str(error))
     args = parser.parse_args(argv)
@@ -117,54 +126,10 @@ def options_to_save(args: argparse.Namespace) -> dict[str, Any]:
     return {key: value for key, value in vars(args).items() if key not in NOT_SAVED}
 
 
-def read_config(parser: argparse.ArgumentParser, path: str) -> dict[str, Any]:
-    """Return the options of a YAML file, converted and checked as the command line's are.
-
-    Raises FileNotFoundError, or ValueError naming file, key and nearest known key.
-    """
-    file = Path(path)
-    if not file.is_file():
-        raise FileNotFoundError(f"no configuration file at {path}; see configs/ for examples")
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid YAML in UTF-8: {error}; see configs/ for examples") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold `option: value` lines, got {content!r:.60}; see configs/ for examples")
-    actions = {option.lstrip("-"): action for action in parser._actions for option in action.option_strings}
-    values: dict[str, Any] = {}
-    for key, value in content.items():
-        if key not in actions or key in ("config", "help", "h"):
-            near = difflib.get_close_matches(str(key), actions, n=1)
-            hint = f"did you mean {near[0]}?" if near else "see --help for the options"
-            raise ValueError(f"{path}: unknown key {key!r}; {hint}")
-        values[actions[key].dest] = _convert(actions[key], value, f"{path}: {key}")
-    return values
-
-
 def _config_of(argv: Sequence[str]) -> str | None:
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--config")
     return first.parse_known_args(argv)[0].config
-
-
-def _convert(action: argparse.Action, value: Any, where: str) -> Any:
-    if action.nargs == 0:  # a switch
-        if not isinstance(value, bool):
-            raise ValueError(f"{where} is a switch, got {value!r}; use true or false")
-        return value
-    if value is None or isinstance(value, (list, dict)):
-        raise ValueError(f"{where} needs one value, got {value!r}; write one, or remove the line")
-    if value is False and "off" in (action.choices or ()):
-        value = "off"  # YAML 1.1 reads an unquoted off as false
-    try:
-        converted = action.type(str(value)) if callable(action.type) else str(value)
-    except ValueError:
-        kind = "a whole number" if action.type is int else "a number"
-        raise ValueError(f"{where} must be {kind}, got {value!r}; correct the line") from None
-    if action.choices is not None and converted not in action.choices:
-        raise ValueError(f"{where} must be one of {', '.join(map(str, action.choices))}, got {value!r}")
-    return converted
 
 
 def _check_ranges(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -17,6 +18,19 @@ def print_summary(title: str, facts: Mapping[str, object]) -> None:
     table.add_column(overflow="fold")  # a path must stay readable to the end
     for name, value in facts.items():
         table.add_row(name, str(value))
+    _print(table)
+
+
+def print_options(changed: Sequence[tuple[str, Any, Any]], num_others: int) -> None:
+    """Print the options of a run that are not at their defaults, as (name, value, default), and how many others are."""
+    if not changed:
+        print(f"options: all {num_others} at their defaults")
+        return
+    table = Table(title="options", caption=f"{num_others} others at their defaults", title_justify="left")
+    for title in ("option", "value", "default"):
+        table.add_column(title, overflow="fold")
+    for row in changed:
+        table.add_row(*("" if cell is None else str(cell) for cell in row))
     _print(table)
 
 

@@ -11,7 +11,7 @@ def get_dataloader(args, split):
     """Return the loader of the training ("train") or validation ("val") set."""
     num_classes = args.numclasses or default_num_classes(args.dataset)
     dataset = build_dataset(args.dataset, args.dataset_path, split, num_classes, args.crop_size, args.seed)
-    loading = dict(num_workers=args.workers, pin_memory=torch.cuda.is_available())
+    loading = dict(num_workers=args.workers, pin_memory=torch.cuda.is_available() and not args.no_pin_memory)
     if split == "train":
         return DataLoader(dataset, batch_size=args.batchsize, shuffle=True, drop_last=True, **loading)
     return DataLoader(dataset, batch_size=args.batchsize if dataset.image_size else 1, **loading)
