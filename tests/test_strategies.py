@@ -32,6 +32,17 @@ RUNS = {
 }
 
 
+HAS_FSDP2 = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
+needs_fsdp2 = pytest.mark.skipif(not HAS_FSDP2, reason=f"fully_shard needs torch 2.6, this is {torch.__version__}")
+
+
+def marked(name: str) -> Any:
+    """Return a run as a test's parameter, skipped where its strategy needs a newer torch."""
+    options = RUNS[name][1]
+    is_sharded = options["strategy"] == "fsdp" and options.get("sharding") != "NO_SHARD"
+    return pytest.param(name, marks=needs_fsdp2) if is_sharded else name
+
+
 @pytest.fixture(scope="module")
 def alone() -> dict[str, dict[str, Any]]:
     """The losses and weights of one process without a group, in each precision."""
@@ -40,7 +51,7 @@ def alone() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("accum_steps", [1, 2])
 @pytest.mark.parametrize("precision", TOLERANCE)
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", [marked(name) for name in RUNS])
 def test_the_losses_are_those_of_one_process(
     ranks: Any, alone: dict[str, dict[str, Any]], run: str, precision: str, accum_steps: int
 ) -> None:
@@ -65,6 +76,7 @@ def continued(load: str, save: str, options: dict[str, Any]) -> dict[str, Any]:
     return train(2, load=load, save=save, **options)
 
 
+@needs_fsdp2
 @pytest.mark.parametrize(
     "stations",
     [
@@ -101,6 +113,7 @@ def save_on_rank_0_alone(path: str) -> str:
     return str(caught.value)
 
 
+@needs_fsdp2
 def test_a_save_by_rank_0_alone_ends_and_names_the_others(ranks: Any, tmp_path: Path) -> None:
     message, _ = ranks(2).run(save_on_rank_0_alone, str(tmp_path / "model.pt"))
     assert message.startswith(
@@ -123,6 +136,7 @@ def evaluated(num_samples: int) -> list[float]:
     return found
 
 
+@needs_fsdp2
 @pytest.mark.parametrize("num_samples", [12, 9, 5, 1])
 def test_an_uneven_evaluation_of_a_sharded_model_ends_and_counts_each_sample_once(ranks: Any, num_samples: int) -> None:
     found = ranks(2).run(evaluated, num_samples, timeout_s=60)
@@ -160,6 +174,18 @@ def test_what_cannot_be_is_refused_by_every_rank(ranks: Any, options: dict[str, 
     assert all(text.startswith(message) for text in ranks(2).run(refused, options))
 
 
+@pytest.mark.skipif(HAS_FSDP2, reason=f"torch {torch.__version__} has fully_shard")
+def test_before_torch_2_6_fsdp_is_an_error_that_says_so(ranks: Any) -> None:
+    (message,) = set(ranks(1).run(without_fsdp2))
+    assert message.startswith(f"strategy fsdp needs torch 2.6 or newer (fully_shard), this is {torch.__version__}")
+
+
+def without_fsdp2() -> str:
+    with with_options(strategy="fsdp"), pytest.raises(RuntimeError) as caught:
+        rd.wrap_model(new_model())
+    return str(caught.value)
+
+
 def test_outside_a_group_a_strategy_of_several_processes_is_the_model_itself() -> None:
     model = new_model()
     for strategy in ("auto", "single", "ddp", "fsdp"):
@@ -180,6 +206,7 @@ def transparent() -> None:
     assert own < 0.6 * whole, "the parameters are not sharded"
 
 
+@needs_fsdp2
 def test_a_sharded_model_looks_like_the_model(ranks: Any) -> None:
     ranks(2).run(transparent)
 
@@ -192,6 +219,7 @@ def rank_0s_weights() -> dict[str, torch.Tensor]:
         return rd.gather_state(rd.wrap_model(model).state_dict())
 
 
+@needs_fsdp2
 def test_all_ranks_start_from_the_weights_of_rank_0(ranks: Any) -> None:
     for state in ranks(2).run(rank_0s_weights):
         assert all(torch.equal(state[name], value) for name, value in new_model().state_dict().items())
