@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from rank_pool import RankPool
 from strategy_training import new_model, train, with_options
 
 import retrofit.distributed as rd
@@ -114,8 +115,12 @@ def save_on_rank_0_alone(path: str) -> str:
 
 
 @needs_fsdp2
-def test_a_save_by_rank_0_alone_ends_and_names_the_others(ranks: Any, tmp_path: Path) -> None:
-    message, _ = ranks(2).run(save_on_rank_0_alone, str(tmp_path / "model.pt"))
+def test_a_save_by_rank_0_alone_ends_and_names_the_others(tmp_path: Path) -> None:
+    pool = RankPool(2)  # its group is of no use afterwards
+    try:
+        message, _ = pool.run(save_on_rank_0_alone, str(tmp_path / "model.pt"))
+    finally:
+        pool.stop()
     assert message.startswith(
         "save_checkpoint was called by rank 0, but not by rank 1 within 3 s; every rank must call"
     )
