@@ -80,7 +80,10 @@ def find_checkpoint(args):
     """Return the content of the checkpoint that --resume means, with its "path"; None to start from the beginning."""
     to_train = args.task == "train"
     resume = args.resume or ("" if to_train else "auto")
-    path = rd.find_checkpoint(resume, run_folders(args.logdir), to_train=to_train) if resume else None
+    runs = run_folders(args.logdir)
+    if to_train:
+        resume = rd.resume_own_run(resume, runs)
+    path = rd.find_checkpoint(resume, runs, to_train=to_train) if resume else None
     return {**rd.read_checkpoint(path), "path": path} if path else None
 
 
@@ -124,9 +127,14 @@ class Trainer:
         if self.args.dry_run:
             return Path(self.args.logdir)
         if checkpoint and rd.is_newest_checkpoint(checkpoint["path"]):
-            return checkpoint["path"].parent
-        name = f"{self.args.model_type}_r{self.args.layers}_{self.args.dataset}"
-        return rd.broadcast_object(new_run_folder(self.args.logdir, name) if rd.is_main_process() else None)
+            folder = checkpoint["path"].parent
+        else:
+            folder = rd.own_run(run_folders(self.args.logdir))  # restarted before its first checkpoint
+        if folder is None:
+            name = f"{self.args.model_type}_r{self.args.layers}_{self.args.dataset}"
+            folder = rd.broadcast_object(new_run_folder(self.args.logdir, name) if rd.is_main_process() else None)
+        rd.claim_run(folder)
+        return folder
 
     def save_options(self):
         """Write config.yaml into the run's folder: --config takes it and makes the same training again."""
@@ -135,7 +143,8 @@ class Trainer:
 
     def make_writer(self):
         """Return the writer; what an interrupted run logged behind its checkpoint is logged again and replaced."""
-        return SummaryWriter(str(self.folder), purge_step=self.images + 1 if self.images else None)
+        goes_on = self.images or any(self.folder.glob("events.*"))
+        return SummaryWriter(str(self.folder), purge_step=self.images + 1 if goes_on else None)
 
     @property
     def images(self):
@@ -184,6 +193,8 @@ class Trainer:
             self.writer.add_scalar("train/lr", lr, self.images)
             if any(votes) or self.args.dry_run:
                 break
+            if self.args.chk_steps and self.epochs.global_step % self.args.chk_steps == 0:
+                self.save()
         progress.close()
         images_per_s = (self.images - first_images) / (time.perf_counter() - started)
         for name, value in {"train/images_per_s": images_per_s, **(gpu_scalars() if self.writer else {})}.items():

@@ -88,6 +88,7 @@ def build_parser(description: str | None = None, epilog: str | None = None) -> a
     add = group.add_argument
     add("--logdir", default="./log", metavar="DIR", help="every training gets a folder in it (default: %(default)s)")
     add("--chk_interval", type=int, default=1, help="epochs between checkpoints (default: %(default)s)")
+    add("--chk_steps", type=int, default=0, help="also a checkpoint every N optimizer steps; 0 = none (default: 0)")
     add("--val_epoch", type=int, default=0, help="epochs at the start without validation (default: 0)")
     add("--resume", default="", metavar="PATH", help="checkpoint or auto (default: from the beginning)")
     return parser
@@ -133,8 +134,9 @@ def _config_of(argv: Sequence[str]) -> str | None:
 
 
 def _check_ranges(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    at_least = {"batchsize": 1, "epochs": 1, "chk_interval": 1, "workers": 0, "crop_size": 0, "numclasses": 0}
-    at_least.update({"val_epoch": 0, "warmup_epoch": 0, "lr": 0, "wdecay": 0, "l_segs": 0, "l_lorm": 0, "clip_grad": 0})
+    at_least = {"batchsize": 1, "epochs": 1, "chk_interval": 1, "chk_steps": 0, "workers": 0, "crop_size": 0}
+    at_least.update({"numclasses": 0, "val_epoch": 0, "warmup_epoch": 0, "lr": 0, "wdecay": 0, "clip_grad": 0})
+    at_least.update({"l_segs": 0, "l_lorm": 0})
     for name, lowest in at_least.items():
         if not lowest <= getattr(args, name) < math.inf:  # nan is not
             parser.error(f"--{name} must be a number of at least {lowest}, got {getattr(args, name)}")

@@ -60,6 +60,7 @@ FLAGS: dict[str, tuple[tuple[str, ...], Any, Any]] = {
     "deterministic": (("--deterministic",), False, None),
     "logdir": (("--logdir",), "./log", None),
     "chk_interval": (("--chk_interval",), 1, None),
+    "chk_steps": (("--chk_steps",), 0, None),
     "val_epoch": (("--val_epoch",), 0, None),
     "resume": (("--resume",), "", None),
     "distributed": (("--distributed",), False, None),

@@ -63,6 +63,7 @@ from .reduce import (
     reduce_sum_later,
     reduce_tensor_sum,
 )
+from .restart import claim_run, own_run, resume_own_run
 from .resume import checkpoints_in, find_checkpoint, is_newest_checkpoint, save_position
 from .scaling import BatchPlan, plan_batch, scale_lr
 from .sharded_state import gather_state
@@ -87,6 +88,7 @@ __all__ = [
     "broadcast_buffers",
     "broadcast_object",
     "checkpoints_in",
+    "claim_run",
     "cleanup_distributed",
     "convert_sync_batchnorm",
     "distribute_criterion",
@@ -119,6 +121,7 @@ __all__ = [
     "micro_batch",
     "on_any_rank",
     "on_main_process",
+    "own_run",
     "path_on_main",
     "plan_batch",
     "print_main",
@@ -135,6 +138,7 @@ __all__ = [
     "reduce_tensor_sum",
     "report_failure",
     "resolve_strategy",
+    "resume_own_run",
     "restore_checkpoint",
     "run_alone",
     "same_batches",

@@ -9,7 +9,8 @@
 readonly DEFAULT_MASTER_PORT=29500
 
 #######################################
-# Ends the script with status 2 when NPROC_PER_NODE, NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT make no sense.
+# Ends the script with status 2 when NPROC_PER_NODE, NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT, MASTER_TIMEOUT and
+# MAX_RESTARTS make no sense.
 #######################################
 check_launch_variables() {
   local -r nnodes="${NNODES:-1}" node_rank="${NODE_RANK:-0}" port="${MASTER_PORT:-${DEFAULT_MASTER_PORT}}"
@@ -17,6 +18,8 @@ check_launch_variables() {
   check_whole_number NNODES "${nnodes}" 1
   check_whole_number NODE_RANK "${node_rank}" 0
   check_whole_number MASTER_PORT "${port}" 1
+  check_whole_number MASTER_TIMEOUT "${MASTER_TIMEOUT:-1}" 1
+  check_whole_number MAX_RESTARTS "${MAX_RESTARTS:-0}" 0
   ((port <= 65535)) || fail "MASTER_PORT=${port} is not a port; use 1024 to 65535"
   if ((nnodes > 1)); then
     [[ -n "${MASTER_ADDR:-}" ]] \
@@ -46,6 +49,7 @@ plan_processes() {
     "--node_rank=${node_rank}"
     "--master_addr=${MASTER_ADDR:-127.0.0.1}"
     "--master_port=${port}"
+    "--max_restarts=${MAX_RESTARTS:-0}"
   )
 }
 
@@ -140,6 +144,8 @@ Environment:
   NNODES                machines that train together (default: 1)
   NODE_RANK             number of this machine, 0 to NNODES - 1 (default: 0; required for several nodes)
   MASTER_ADDR           address of the machine with NODE_RANK=0 (default: 127.0.0.1; required for several nodes)
+  MAX_RESTARTS          times that all processes are started again after one died; the training goes on from its
+                        last checkpoint, see --chk_steps (default: 0; the same on every machine)
   PYTHON                interpreter to use; it must have the dependencies (default: the active one if it has them,
                         else .venv next to this script, which is made on the first run)
 

@@ -1,0 +1,83 @@
+"""torchrun started the workers again after one died: find the folder that this very job has been writing to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .output import print_main
+from .process_group import is_main_process
+from .reduce import broadcast_object, gather_objects, raise_together
+from .resume import checkpoints_in
+
+LAUNCHERS_FILE = ".launched_by"  # in a run's folder: one line per launcher that has written there
+
+
+def launcher_identity(environ: Mapping[str, str] | None = None) -> str | None:
+    """Return what names the launcher of this process, alike before and after a restart, or None without torchrun.
+
+    TORCHELASTIC_RUN_ID does not: it is "none" for every job that meets at a given address. The folder that a launcher
+    makes for its workers' error files (`<folder>/attempt_<n>/<local rank>/error.json`) has a random name of its own.
+    """
+    environ = os.environ if environ is None else environ
+    error_file = Path(environ.get("TORCHELASTIC_ERROR_FILE", ""))
+    if len(error_file.parts) < 4 or not error_file.parts[-3].startswith("attempt_"):
+        return None
+    return str(error_file.parents[2])
+
+
+def own_run(runs: Sequence[Path]) -> Path | None:
+    """Return the newest of `runs` that this job wrote to before torchrun restarted it; None at its first start.
+
+    Collective: every rank. Another job's run is never returned, however new it is.
+    """
+    identities = set(_identities())
+    found = None
+    if identities and is_main_process():
+        found = next((run for run in runs if identities & _launchers_of(run)), None)
+    return broadcast_object(found) if identities else None
+
+
+def resume_own_run(resume: str, runs: Sequence[Path]) -> str:
+    """Return what `find_checkpoint` shall resume: after a restart this job's own run, else `resume` as the user gave it.
+
+    Collective: every rank. A job that died before its first checkpoint starts again as it started before, but not from
+    what "auto" would find by now: that is another job's.
+    """
+    own = own_run(runs)
+    if own is None:
+        return resume
+    has_checkpoint = broadcast_object(bool(checkpoints_in(own)))
+    print_main(f"notice: started again after a failure, going on with {own}")
+    return str(own) if has_checkpoint else "" if resume == "auto" else resume
+
+
+def claim_run(folder: Path) -> None:
+    """Note in a run's folder that this job writes to it, for `own_run`; without torchrun nothing happens.
+
+    Collective: every rank. Raises OSError when rank 0 cannot write there.
+    """
+    identities = _identities()
+    error: OSError | None = None
+    if identities and is_main_process():
+        new = [identity for identity in identities if identity not in _launchers_of(folder)]
+        try:
+            with (folder / LAUNCHERS_FILE).open("a", encoding="utf-8") as file:
+                file.writelines(f"{identity}\n" for identity in new)
+        except OSError as failure:
+            error = failure
+    if identities:
+        raise_together(error)
+
+
+def _identities() -> list[str]:
+    """Return the identities of the launchers of all ranks, each once: rank 0 may start on another node next time."""
+    return sorted({identity for identity in gather_objects(launcher_identity()) if identity})
+
+
+def _launchers_of(run: Path) -> set[str]:
+    try:
+        return set((run / LAUNCHERS_FILE).read_text(encoding="utf-8").splitlines())
+    except (OSError, UnicodeDecodeError):
+        return set()
