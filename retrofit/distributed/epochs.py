@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from .data import ShardedSampler
 from .process_group import get_rank, get_world_size, is_distributed
 from .random_state import get_rng_state, set_rng_state
+from .watchdog import begin_step
 
 
 class ResumableEpochs:
@@ -50,11 +51,13 @@ class ResumableEpochs:
         """
         batches, self._begin = self._begin(), self._begin_epoch
         while self.step < self.steps_per_epoch:
+            begin_step(f"step {self.step + 1} of epoch {self.epoch + 1}")
             window = list(islice(batches, self.accum_steps))
             if len(window) < self.accum_steps:
                 break
             self.step += 1
             yield window
+        begin_step(f"what follows epoch {self.epoch + 1}")
         self._steps_before += self.step
         self.epoch, self.step = self.epoch + 1, 0
 

@@ -15,6 +15,7 @@ from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from .process_group import get_rank, get_world_size, is_distributed
 from .rank_logging import keep_in_rank_log
+from .watchdog import current_step, is_hang, wait_until_shown
 
 F = TypeVar("F", bound=Callable[..., Any])
 FIRST_FAILURE_KEY = "retrofit/first_failure"
@@ -26,7 +27,8 @@ def report_failure(main: F) -> F:
     """Decorate `main` so that an error on any rank is reported once, by the rank that failed first.
 
     That rank prints its traceback, each line marked `[rank r/w]`, and leaves it for torchrun's report; the ranks that
-    broke off because of it print one line. All exit with status 1. In a single process nothing changes.
+    broke off because of it print one line. Where a collective waits in vain every rank shows its stack and its step
+    (watchdog.py). All exit with status 1. In a single process nothing changes.
     """
 
     @functools.wraps(main)
@@ -47,17 +49,29 @@ def report_failure(main: F) -> F:
 def _report(error: Exception) -> bool:
     """Print this rank's part of the story and return whether it is the cause: torchrun's report is for that one."""
     rank, mark = get_rank(), f"[rank {get_rank()}/{get_world_size()}]"
+    lost_connection = LOST_CONNECTION.search(str(error)) is not None
+    hang = is_hang(error)
     first = _first_failed_rank()
-    is_cause = first == rank or (first is None and not LOST_CONNECTION.search(str(error)))
-    if is_cause:
-        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        lines = [f"{mark} {line}" for line in text.rstrip().splitlines()]
+    is_cause = first == rank or (first is None and not lost_connection)
+    hang = hang or is_hang(error, wait=lost_connection and first in (rank, None))
+    if is_cause or hang:
+        lines = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip().splitlines()
     else:
         who = "another rank" if first is None else f"rank {first}"
-        lines = [f"{mark} stopped: {who} failed first, see its message ({type(error).__name__} here)"]
-    print("\n" + "\n".join(lines), file=sys.stderr, flush=True)  # a progress bar leaves its line open
-    keep_in_rank_log("\n".join(lines))
+        lines = [f"stopped: {who} failed first, see its message ({type(error).__name__} here)"]
+    if hang:
+        lines.insert(0, f"waited in vain for another rank, in {current_step()}:")
+    _print_marked(lines, mark)
+    keep_in_rank_log("\n".join(f"{mark} {line}" for line in lines))
+    if hang:
+        _print_marked(wait_until_shown(), mark)
     return is_cause
+
+
+def _print_marked(lines: list[str], mark: str) -> None:
+    if lines:
+        text = "\n".join(f"{mark} {line}" for line in lines)
+        print(f"\n{text}", file=sys.stderr, flush=True)  # a progress bar leaves its line open
 
 
 def _first_failed_rank() -> int | None:

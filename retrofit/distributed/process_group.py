@@ -17,6 +17,8 @@ from torch.torch_version import TorchVersion
 
 from .arguments import distributed_options, given_options
 from .environment import DistributedEnvironment, read_environment
+from .fresh_store import fresh_store, may_restart
+from .watchdog import start_watchdog, stop_watchdog
 
 _place = DistributedEnvironment()
 _options: dict[str, Any] = {}  # what setup_distributed was given
@@ -61,6 +63,10 @@ def setup_distributed(
     _join(place, backend, init_method or options["dist_url"], timeout)
     _control_group = None if backend == "gloo" else dist.new_group(backend="gloo", timeout=timeout)  # type: ignore[assignment]
     _place = place
+    if place.world_size > 1:
+        start_watchdog(
+            dist.distributed_c10d._get_default_store(), place.rank, place.world_size, timeout.total_seconds()
+        )
     return place.rank, place.local_rank, place.world_size
 
 
@@ -72,6 +78,7 @@ def cleanup_distributed() -> None:
     if dist.is_initialized():
         if sys.exc_info()[0] is None:
             barrier()  # a rank that closes its sockets early can break a slower rank's last collective
+        stop_watchdog()
         _destroy_group()
     _place = DistributedEnvironment()
 
@@ -208,9 +215,13 @@ def _join(place: DistributedEnvironment, backend: str, init_method: str, timeout
             init_method = f"tcp://{where}"
         os.environ.setdefault("MASTER_ADDR", place.master_addr)
         os.environ.setdefault("MASTER_PORT", str(place.master_port))
-        dist.init_process_group(
-            backend, init_method=init_method, rank=place.rank, world_size=place.world_size, timeout=timeout
-        )
+        layout = {"rank": place.rank, "world_size": place.world_size, "timeout": timeout}
+        if may_restart() and init_method == "env://":
+            store = next(dist.rendezvous(init_method, timeout=timeout))[0]
+            store = fresh_store(store, place.rank, place.world_size, timeout.total_seconds())
+            dist.init_process_group(backend, store=store, **layout)
+            return
+        dist.init_process_group(backend, init_method=init_method, **layout)
     except RuntimeError as error:  # torch's DistNetworkError and DistStoreError are RuntimeErrors in all versions
         if "EADDRINUSE" in str(error) or "ddress already in use" in str(error):
             raise RuntimeError(

@@ -40,10 +40,10 @@ def own_run(runs: Sequence[Path]) -> Path | None:
 
 
 def resume_own_run(resume: str, runs: Sequence[Path]) -> str:
-    """Return what `find_checkpoint` shall resume: after a restart this job's own run, else `resume` as the user gave it.
+    """Return what `find_checkpoint` shall resume: after a restart this job's own run, else `resume` as it was given.
 
-    Collective: every rank. A job that died before its first checkpoint starts again as it started before, but not from
-    what "auto" would find by now: that is another job's.
+    Collective: every rank. A job that died before its first checkpoint starts as it did before, but not from what
+    "auto" would find by now: that is another job's.
     """
     own = own_run(runs)
     if own is None:
