@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = {"train_torchrun.sh": "torch.distributed.run", "train_ddp.sh": "torch.distributed.launch"}
 DOCUMENTED_VARIABLES = (
     *("NPROC_PER_NODE", "NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
+    *("MASTER_TIMEOUT", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "MAX_RESTARTS"),
     *("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "PYTHON"),
 )
 OTHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "PYTHONPATH", "VIRTUAL_ENV")
@@ -109,6 +110,4 @@ class Project:
 
 
 def _options(arguments: list[str]) -> dict[str, str]:
-    return dict(
-        argument[2:].split("=", 1) for argument in arguments if argument.startswith("--n") or "master" in argument
-    )
+    return dict(argument[2:].split("=", 1) for argument in arguments if argument.startswith(("--n", "--ma")))

@@ -12,6 +12,8 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -136,23 +138,36 @@ def test_more_processes_than_cores_get_one_thread_each(project: Project) -> None
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_several_nodes(project: Project, script: str) -> None:
-    several = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1"}
-    options = project.stand_in_torch().launched(script, **several)["options"]
+    with listening() as port:
+        several = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        options = project.stand_in_torch().launched(script, **several)["options"]
     assert (options["nnodes"], options["node_rank"]) == ("2", "1")
-    assert (options["master_addr"], options["master_port"]) == ("10.0.0.1", "29500")
+    assert (options["master_addr"], options["master_port"]) == ("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(("variables", "restarts"), [({}, "0"), ({"MAX_RESTARTS": "3"}, "3")])
+def test_restarts(project: Project, variables: dict[str, str], restarts: str) -> None:
+    options = project.stand_in_torch().launched("train_torchrun.sh", **variables)["options"]
+    assert options["max_restarts"] == restarts
+
+
+@contextmanager
+def listening() -> Iterator[str]:
+    """A port of this machine on which something listens."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield str(listener.getsockname()[1])
 
 
 def test_a_taken_port_is_an_error_where_the_processes_meet(project: Project) -> None:
     project.stand_in_torch()
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
+    with listening() as port:
         ended = project.run("train_torchrun.sh", MASTER_PORT=port)
         assert ended.returncode == 2
         assert f"MASTER_PORT={port} is already in use on this machine" in ended.stderr
         # Another machine listens on it: here it may well be taken.
-        other = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1"}
+        other = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "127.0.0.1"}
         assert project.launched("train_torchrun.sh", MASTER_PORT=port, **other)["options"]["master_port"] == port
     assert project.launched("train_torchrun.sh", MASTER_PORT=port)["options"]["master_port"] == port
 
@@ -167,6 +182,8 @@ def test_a_taken_port_is_an_error_where_the_processes_meet(project: Project) -> 
         ({"NODE_RANK": "1"}, "NODE_RANK=1 but NNODES=1"),
         ({"MASTER_PORT": "08"}, "MASTER_PORT must be a whole number >= 1, got '08'"),
         ({"MASTER_PORT": "65536"}, "MASTER_PORT=65536 is not a port"),
+        ({"MAX_RESTARTS": "-1"}, "MAX_RESTARTS must be a whole number >= 0, got '-1'"),
+        ({"MASTER_TIMEOUT": "1m"}, "MASTER_TIMEOUT must be a whole number >= 1, got '1m'"),
         ({"NNODES": "2"}, "NNODES=2 but MASTER_ADDR is not set"),
         ({"NNODES": "2", "MASTER_ADDR": "node0"}, "NNODES=2 but NODE_RANK is not set"),
         ({"NNODES": "2", "MASTER_ADDR": "node0", "NODE_RANK": "2"}, "NODE_RANK=2 but NNODES=2"),

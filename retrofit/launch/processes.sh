@@ -3,7 +3,8 @@
 #
 #   source "${ROOT}/retrofit/launch/processes.sh"
 #   check_launch_variables          ends the script if one of them is unusable; needs no Python
-#   plan_processes                  sets LAUNCHER_ARGUMENTS, exports OMP_NUM_THREADS; reads PYTHON
+#   plan_processes                  sets LAUNCHER_ARGUMENTS, exports OMP_NUM_THREADS; reads PYTHON; with several nodes
+#                                   waits for the first one, and exports GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME
 #   run_command COMMAND ...         prints the command, then becomes it
 
 readonly DEFAULT_MASTER_PORT=29500
@@ -33,13 +34,17 @@ check_launch_variables() {
 
 #######################################
 # Turns the environment into arguments of torchrun and of torch.distributed.launch.
-# Globals:   LAUNCHER_ARGUMENTS (array, written), OMP_NUM_THREADS (exported unless set), PYTHON (read)
+# Globals:   LAUNCHER_ARGUMENTS (array, written), OMP_NUM_THREADS, GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME (exported
+#            unless set, the last two for several nodes), PYTHON (read)
 #######################################
 plan_processes() {
   local -r nnodes="${NNODES:-1}" node_rank="${NODE_RANK:-0}"
   local nproc port
   nproc="${NPROC_PER_NODE:-$(default_process_count)}"
   port="$(choose_master_port "${nnodes}" "${node_rank}")" || exit
+  if ((nnodes > 1)); then
+    find_meeting_point "${port}" "${node_rank}"
+  fi
   # More threads than cores slow every process down; torchrun would set 1, which leaves cores idle.
   export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$(threads_per_process "${nproc}")}"
   # shellcheck disable=SC2034  # read by the script that sources this file
@@ -59,7 +64,7 @@ plan_processes() {
 #######################################
 run_command() {
   local variable
-  for variable in CUDA_VISIBLE_DEVICES OMP_NUM_THREADS; do
+  for variable in CUDA_VISIBLE_DEVICES OMP_NUM_THREADS GLOO_SOCKET_IFNAME NCCL_SOCKET_IFNAME; do
     [[ -z "${!variable+set}" ]] || printf '%s=%q ' "${variable}" "${!variable}"
   done >&2
   printf '%q' "$1" >&2
@@ -72,6 +77,18 @@ run_command() {
 check_whole_number() {
   if [[ ! "$2" =~ ^(0|[1-9][0-9]{0,8})$ ]] || (($2 < $3)); then
     fail "$1 must be a whole number >= $3, got '$2'; set another, or unset $1 for the default"
+  fi
+}
+
+# Checks that this node ($2) and the first one can meet at port $1 of MASTER_ADDR, and makes gloo and NCCL talk over the
+# interface that leads there. By itself gloo takes the one that the host's name belongs to, often the loopback.
+find_meeting_point() {
+  local answer
+  answer="$("${PYTHON}" "${BASH_SOURCE[0]%/*}/meeting_point.py" "${MASTER_ADDR}" "$1" "$2" "${MASTER_TIMEOUT:-600}")" \
+    || fail "${answer:-could not check MASTER_ADDR=${MASTER_ADDR}, see above}"
+  if [[ -n "${answer}" ]]; then
+    export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-${answer}}"
+    export NCCL_SOCKET_IFNAME="${NCCL_SOCKET_IFNAME:-=${answer}}" # = is this very name, not all that begin with it
   fi
 }
 
@@ -144,6 +161,9 @@ Environment:
   NNODES                machines that train together (default: 1)
   NODE_RANK             number of this machine, 0 to NNODES - 1 (default: 0; required for several nodes)
   MASTER_ADDR           address of the machine with NODE_RANK=0 (default: 127.0.0.1; required for several nodes)
+  MASTER_TIMEOUT        seconds that another machine waits for the one with NODE_RANK=0 to listen (default: 600)
+  GLOO_SOCKET_IFNAME    network interface for several nodes (default: the one that leads to MASTER_ADDR);
+  NCCL_SOCKET_IFNAME    the same for GPUs (default: the same)
   MAX_RESTARTS          times that all processes are started again after one died; the training goes on from its
                         last checkpoint, see --chk_steps (default: 0; the same on every machine)
   PYTHON                interpreter to use; it must have the dependencies (default: the active one if it has them,
