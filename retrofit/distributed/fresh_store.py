@@ -1,6 +1,6 @@
 """A part of torchrun's store that no earlier start of this job has written to.
 
-In recent versions of torch the workers of every attempt meet in the same store, the launcher's. What a dead attempt left
+In recent versions of torch the workers of every attempt meet in one store, the launcher's. What a dead attempt left
 there is found by the next one: now and again gloo connects to an address where nobody listens any more
 ("connectFullMesh failed: Connection refused"), and the restart fails. TORCHELASTIC_RESTART_COUNT cannot tell the
 attempts apart: with several nodes it is each launcher's own count.

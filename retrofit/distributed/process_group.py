@@ -215,7 +215,7 @@ def _join(place: DistributedEnvironment, backend: str, init_method: str, timeout
             init_method = f"tcp://{where}"
         os.environ.setdefault("MASTER_ADDR", place.master_addr)
         os.environ.setdefault("MASTER_PORT", str(place.master_port))
-        layout = {"rank": place.rank, "world_size": place.world_size, "timeout": timeout}
+        layout: dict[str, Any] = {"rank": place.rank, "world_size": place.world_size, "timeout": timeout}
         if may_restart() and init_method == "env://":
             store = next(dist.rendezvous(init_method, timeout=timeout))[0]
             store = fresh_store(store, place.rank, place.world_size, timeout.total_seconds())
