@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from two_hosts import TwoHosts, two_hosts, why_not
@@ -89,6 +90,22 @@ if "RANK" in os.environ and "KEEP" in os.environ:
 
     rd.wrap_model, rd.cleanup_distributed = wrap_and_remember, keep_and_leave
 """
+
+
+def test_a_worker_killed_on_one_host_starts_again_on_both(tmp_path: Path, hosts: TwoHosts) -> None:
+    training = ["--layers", "18", "--crop_size", "32", "--batchsize", "16", "--epochs", "1", "--val_epoch", "1"]
+    arguments = [*training, "--workers", "0", "--chk_steps", "3", "--logdir", str(tmp_path / "log")]
+    nodes = [start(hosts, host, tmp_path, "train_torchrun.sh", *arguments, MAX_RESTARTS="1") for host in (0, 1)]
+    deadline = time.monotonic() + DEADLINE_S
+    while not list(tmp_path.glob("log/*/checkpoint_0000_*.pt")):
+        assert time.monotonic() < deadline and nodes[0].poll() is None, text_of(tmp_path, 0)
+        time.sleep(0.05)
+    children = psutil.Process(nodes[1].pid).children(recursive=True)
+    next(child for child in children if child.environ().get("RANK") == "1").kill()
+    assert [node.wait(DEADLINE_S) for node in nodes] == [0, 0], text_of(tmp_path, 0) + text_of(tmp_path, 1)
+    assert "started again after a failure, going on with" in text_of(tmp_path, 0)
+    (checkpoint,) = tmp_path.glob("log/*/checkpoint_0001_00000000.pt")
+    assert torch.load(checkpoint, weights_only=True)["scheduler"]["last_epoch"] == 10
 
 
 def test_a_wrong_master_addr_is_an_error_in_time(tmp_path: Path, hosts: TwoHosts) -> None:
