@@ -130,7 +130,7 @@ def test_a_worker_killed_at_a_random_step_changes_nothing(tmp_path: Path, start)
 
 
 def launched_by(monkeypatch: pytest.MonkeyPatch, launcher: str, attempt: int = 0) -> None:
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", f"/tmp/{launcher}/attempt_{attempt}/0/error.json")
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", f"/errors/{launcher}/attempt_{attempt}/0/error.json")
 
 
 @pytest.fixture
