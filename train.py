@@ -103,11 +103,10 @@ class Trainer:
                 "--ema_decay 0 or --strategy ddp"
             )
         self.lr = rd.scale_lr(args.lr, self.plan.global_batch, self.plan.reference_batch, args.lr_scale)
-        self.optimizer = torch.optim.SGD(
-            self.model.parameters(), self.lr, momentum=args.momentum, weight_decay=args.wdecay
-        )
-        self.scaler = gradient_scaler(args.amp)
         self.ema = ModelEMA(rd.unwrap_model(self.model), args.ema_decay) if args.ema_decay else None
+        optimizer = torch.optim.SGD(self.model.parameters(), self.lr, momentum=args.momentum, weight_decay=args.wdecay)
+        self.optimizer = rd.wrap_optimizer(self.model, optimizer, self.plan, amp=args.amp, clip_grad=args.clip_grad)
+        self.scaler = gradient_scaler(args.amp)
         rd.split_random_streams(args.seed)
         self.epochs = rd.ResumableEpochs(self.train_loader, args.accum_steps)
         self.best_miou = 0.0
@@ -222,7 +221,7 @@ class Trainer:
                 loss = self.args.l_segs * rd.global_mean(pixel_loss, valid)
                 if lorm is not None:
                     loss = loss + self.args.l_lorm * rd.global_mean(lorm.sum(), images)
-                self.scaler.scale(loss).backward()
+                rd.backward(self.model, self.scaler.scale(loss))
             share += loss.item() / rd.get_world_size()
         return share
 
@@ -239,13 +238,14 @@ class Trainer:
         """Update the weights from the gradients."""
         if self.args.clip_grad:
             self.scaler.unscale_(self.optimizer)
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.args.clip_grad)
+            rd.clip_grad_norm(self.model, self.args.clip_grad)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
         self.scheduler.step()
         if self.ema:
-            self.ema.update_parameters(rd.unwrap_model(self.model))
+            with rd.whole_parameters(self.model):
+                self.ema.update_parameters(rd.unwrap_model(self.model))
 
     def validate_and_save(self):
         """Validate and save after an epoch, where it is due; return the confusion matrix of the validation, if any."""

@@ -34,7 +34,15 @@ from .failure import report_failure
 from .fsdp import FSDPWrapper, MixedPrecision, is_sharded
 from .interruption import Interruption
 from .output import SilentObject, on_main_process, path_on_main, print_main, quiet_logging
-from .parallel import gradient_sync, resolve_strategy, wrap_model
+from .parallel import (
+    backward,
+    clip_grad_norm,
+    gradient_sync,
+    resolve_strategy,
+    whole_parameters,
+    wrap_model,
+    wrap_optimizer,
+)
 from .parameter import distribute_parameter
 from .process_group import (
     barrier,
@@ -69,6 +77,7 @@ from .scaling import BatchPlan, plan_batch, scale_lr
 from .sharded_state import gather_state
 from .sync_batchnorm import convert_sync_batchnorm
 from .unwrap import unwrap_model
+from .zero import ZeroModel, ZeroOptimizer
 
 __all__ = [
     "BatchPlan",
@@ -81,8 +90,11 @@ __all__ = [
     "ResumableEpochs",
     "ShardedSampler",
     "SilentObject",
+    "ZeroModel",
+    "ZeroOptimizer",
     "add_distributed_arguments",
     "add_runtime_flags",
+    "backward",
     "barrier",
     "batch_count",
     "broadcast_buffers",
@@ -90,6 +102,7 @@ __all__ = [
     "checkpoints_in",
     "claim_run",
     "cleanup_distributed",
+    "clip_grad_norm",
     "convert_sync_batchnorm",
     "distribute_criterion",
     "distribute_loader",
@@ -163,7 +176,9 @@ __all__ = [
     "sum_over_ranks",
     "unwrap_model",
     "visible_gpus",
+    "whole_parameters",
     "without_place",
     "without_twins",
     "wrap_model",
+    "wrap_optimizer",
 ]

@@ -20,7 +20,8 @@ from .process_group import get_world_size, is_main_process
 from .random_state import get_rng_state
 from .reduce import gather_objects, raise_together
 from .sharded_state import gather_state, shard_model_state, shard_optimizer_state
-from .unwrap import strip_wrapper_prefixes, unwrap_model
+from .unwrap import strip_wrapper_prefixes
+from .zero import loadable, own_state, state_for_file
 
 
 def save_checkpoint(
@@ -45,8 +46,8 @@ def save_checkpoint(
     require_every_rank("save_checkpoint")
     rng_states = gather_objects(get_rng_state() if rng_state is None else rng_state)
     content = {
-        "model": unwrap_model(model).state_dict(),
-        "optimizer": None if optimizer is None else optimizer.state_dict(),
+        "model": state_for_file(model),
+        "optimizer": None if optimizer is None else state_for_file(optimizer),
         "epoch": epoch,
         "world_size": get_world_size(),
         "rng_states": rng_states,
@@ -72,9 +73,9 @@ def load_checkpoint(
 ) -> dict[str, Any]:
     """Put a checkpoint's state into `model`, `optimizer` and each of `stateful`, in place, and return the whole of it.
 
-    Every rank that trains must call it (no collective inside). The model keeps its wrapper; a checkpoint with a
-    wrapper's prefixes loads too. Raises FileNotFoundError; ValueError for a damaged file, one that `weights_only`
-    refuses, or one of another model; nothing has been changed then.
+    Every rank that trains must call it (a collective under strategy deepspeed). The model keeps its wrapper; a
+    checkpoint with a wrapper's prefixes loads too. Raises FileNotFoundError; ValueError for a damaged file, one that
+    `weights_only` refuses, or one of another model; nothing has been changed then.
     """
     content = read_checkpoint(path, map_location=map_location)
     restore_checkpoint(content, path, model, optimizer, **stateful)
@@ -99,7 +100,7 @@ def restore_checkpoint(
             target.load_state_dict(_state_for(target, content[name]))
         except ValueError as error:
             raise ValueError(f"checkpoint {path} does not fit, {name}: {error}; build it as it was saved") from error
-    unwrap_model(model).load_state_dict(weights)
+    loadable(model).load_state_dict(weights)
 
 
 def load_weights(model: nn.Module, state_dict: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
@@ -107,12 +108,12 @@ def load_weights(model: nn.Module, state_dict: Mapping[str, Any], path: str | os
 
     Raises ValueError that names the file and the first differences.
     """
-    unwrap_model(model).load_state_dict(_weights_for(model, state_dict, path))
+    loadable(model).load_state_dict(_weights_for(model, state_dict, path))
 
 
 def _weights_for(model: nn.Module, state_dict: Mapping[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return `state_dict` with the names of the module behind `model`'s wrapper. Raises as `load_weights`."""
-    state, own = strip_wrapper_prefixes(state_dict), unwrap_model(model).state_dict()
+    state, own = strip_wrapper_prefixes(state_dict), own_state(model)
     differences = [f"missing {key}" for key in own if key not in state]
     differences += [f"unexpected {key}" for key in state if key not in own]
     differences += [

@@ -12,6 +12,7 @@ from torch import nn
 from .fsdp import is_sharded
 from .process_group import get_rank
 from .reduce import broadcast_object, gather_objects
+from .zero import gathers_in_forward
 
 
 @contextmanager
@@ -22,7 +23,7 @@ def even_forwards(model: nn.Module, loader: Sized) -> Iterator[None]:
     For sharded models, whose forward gathers parameters on all ranks; any other strategy lets ranks run the model as
     often as they like, and nothing happens. Collective: every rank.
     """
-    if not is_sharded(model):
+    if not is_sharded(model) and not gathers_in_forward(model):
         yield
         return
     numbers = gather_objects(len(loader))

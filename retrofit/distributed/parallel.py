@@ -16,7 +16,9 @@ from .fsdp import FSDPWrapper, MixedPrecision, is_sharded, resolve_dtype
 from .layers import choose_layers
 from .process_group import get_option, get_world_size, is_distributed
 from .recompute import recompute_layers
+from .scaling import BatchPlan
 from .unwrap import unwrap_model
+from .zero import ZeroModel, ZeroWrapper, backward_zero, check_clipping, gathered_zero, make_zero, zero_sync
 
 
 def resolve_strategy(strategy: str = "auto") -> str:
@@ -43,9 +45,15 @@ def wrap_model(model: nn.Module, strategy: str | None = None, **options: Any) ->
     wrapper and comes back as it is, as does one that is wrapped already. `options` go to the strategy's wrapper, in
     front of the flags' values. Collective: every rank. Raises what the wrapper raises.
     """
-    strategy = resolve_strategy(get_option("strategy") if strategy is None else strategy)
+    asked = get_option("strategy") if strategy is None else strategy
+    if get_option("ds_config") and asked != "deepspeed":
+        raise ValueError(
+            f"--ds_config {get_option('ds_config')} is of no use to --strategy {asked}; add --strategy deepspeed, or "
+            "leave it out"
+        )
+    strategy = resolve_strategy(asked)
     is_trained = any(parameter.requires_grad for parameter in model.parameters())
-    if not is_trained or isinstance(model, (DistributedDataParallel, DataParallel)) or is_sharded(model):
+    if not is_trained or isinstance(model, (DistributedDataParallel, DataParallel, ZeroModel)) or is_sharded(model):
         return model
     if get_option("grad_ckpt"):
         recompute_layers(choose_layers(unwrap_model(model), _layer_names(), get_option("min_num_params")))
@@ -89,7 +97,61 @@ def _layer_names() -> list[str]:
     return [name.strip() for name in get_option("wrap_layers").split(",") if name.strip()]
 
 
-STRATEGIES: dict[str, Callable[..., nn.Module]] = {"single": _single, "dp": _dp, "ddp": _ddp, "fsdp": _fsdp}
+STRATEGIES: dict[str, Callable[..., nn.Module]] = {
+    "single": _single,
+    "dp": _dp,
+    "ddp": _ddp,
+    "fsdp": _fsdp,
+    "deepspeed": ZeroWrapper,
+}
+
+
+def wrap_optimizer(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    plan: BatchPlan | None = None,
+    *,
+    amp: str = "off",
+    clip_grad: float = 0.0,
+) -> torch.optim.Optimizer:
+    """Return what to step instead of `optimizer`: itself, except under strategy deepspeed, which takes both over.
+
+    Call it once, behind `wrap_model` and in front of schedulers and `load_checkpoint`. The rest is for DeepSpeed's
+    configuration: the batch sizes, the precision (off or bf16) and the norm to clip at (0: none), which
+    `clip_grad_norm` must be called with. Collective: every rank. Raises ValueError for a `--ds_config` file that
+    contradicts them, and for an optimizer that ZeRO would make another one.
+    """
+    if not isinstance(model, ZeroModel):
+        return optimizer
+    micro_batch, accum_steps = (plan.micro_batch, plan.accum_steps) if plan else (1, 1)
+    return make_zero(model, optimizer, micro_batch=micro_batch, accum_steps=accum_steps, amp=amp, clip_grad=clip_grad)
+
+
+def backward(model: nn.Module, loss: torch.Tensor) -> None:
+    """Run backward from the loss of one micro batch of `model`. Collective: every rank."""
+    if isinstance(model, ZeroModel):
+        backward_zero(model, loss)
+    else:
+        loss.backward()
+
+
+def clip_grad_norm(model: nn.Module, max_norm: float) -> None:
+    """Scale the gradients down to a norm of at most `max_norm` over all parameters; DeepSpeed does so in its step.
+
+    Collective: every rank. Raises ValueError when DeepSpeed was told another norm.
+    """
+    if isinstance(model, ZeroModel):
+        check_clipping(model, max_norm)
+    else:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+
+
+def whole_parameters(model: nn.Module) -> AbstractContextManager:
+    """Return a context in which the parameters can be read as the module has them: gathered, under ZeRO stage 3.
+
+    For what reads them beside the training, such as an EMA. Collective: every rank.
+    """
+    return gathered_zero(model) if isinstance(model, ZeroModel) else nullcontext()
 
 
 def gradient_sync(model: nn.Module, enabled: bool) -> AbstractContextManager:
@@ -99,6 +161,8 @@ def gradient_sync(model: nn.Module, enabled: bool) -> AbstractContextManager:
     """
     if is_sharded(model):
         return _fsdp_sync(model, enabled)
+    if isinstance(model, ZeroModel):
+        return zero_sync(model, enabled)
     if enabled or not isinstance(model, DistributedDataParallel):
         return nullcontext()
     return model.no_sync()

@@ -13,9 +13,9 @@ WRAPPER_PREFIXES = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
 
 
 def unwrap_model(model: nn.Module) -> nn.Module:
-    """Return the user's own module behind DDP, DataParallel and torch.compile, in whatever order they were put on."""
+    """Return the user's own module behind DDP, DataParallel, DeepSpeed and torch.compile, in whatever order."""
     while True:
-        if isinstance(model, (DistributedDataParallel, DataParallel)):
+        if isinstance(model, (DistributedDataParallel, DataParallel)) or getattr(type(model), "is_transparent", False):
             model = model._modules["module"]  # type: ignore[assignment]
         elif "_orig_mod" in model._modules:
             model = model._modules["_orig_mod"]  # type: ignore[assignment]

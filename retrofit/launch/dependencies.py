@@ -32,7 +32,7 @@ class InstallError(RuntimeError):
 
 
 def read_requirements(root: Path, extra: str | None = None) -> list[str]:
-    """Return the requirements of `[project]` in ROOT/pyproject.toml, or those of one of its extras.
+    """Return the requirements of `[project]` in ROOT/pyproject.toml, or of one of its extras, that this Python has.
 
     Raises ValueError when the file has no such list.
     """
@@ -44,7 +44,18 @@ def read_requirements(root: Path, extra: str | None = None) -> list[str]:
     values = re.search(rf"(?ms)^{re.escape(key)} = \[(.*?)\]\s*$", section.group(1)) if section else None
     if values is None:
         raise ValueError(f"{path} has no list {key!r} under [{table}]; restore the file")
-    return re.findall(r'"([^"]+)"', values.group(1))
+    requirements = (text.partition(";") for text in re.findall(r'"([^"]+)"', values.group(1)))
+    return [name.strip() for name, _, marker in requirements if _applies(marker.strip(), path)]
+
+
+def _applies(marker: str, path: Path) -> bool:
+    """Return whether an environment marker, none or one of the two that this project uses, holds for this Python."""
+    if not marker:
+        return True
+    match = re.fullmatch(r"python_version (>=|<) '([\d.]+)'", marker)
+    if match is None:
+        raise ValueError(f"{path}: marker {marker!r} is not python_version >= '3.N' or < '3.N'; write it so")
+    return (_release("{}.{}".format(*sys.version_info)) >= _release(match.group(2))) == (match.group(1) == ">=")
 
 
 def missing_from_this_python(requirements: list[str], *, import_them: bool) -> list[str]:
