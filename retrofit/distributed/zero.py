@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .bypass import guard_layers, running_forward
-from .process_group import get_device, get_local_rank, get_option, get_world_size, is_main_process
+from .process_group import get_device, get_local_rank, get_option, get_rank, get_world_size, is_main_process
 from .unwrap import strip_wrapper_prefixes, unwrap_model
 from .zero_config import ZeroTraining, fill_in, read_ds_config
 from .zero_state import load_optimizer_state, load_whole_model, whole_model, whole_optimizer_state, whole_shapes
@@ -158,9 +158,8 @@ def make_zero(
     config = fill_in(read_ds_config(path), training, f"--ds_config {path}" if path else "DeepSpeed")
     layout = [list(group["params"]) for group in optimizer.param_groups if group["params"]]
     deepspeed = import_deepspeed()
-    # It reads LOCAL_RANK although the device is given: a job of Slurm has none.
-    os.environ.setdefault("LOCAL_RANK", str(get_local_rank()))
     place = argparse.Namespace(device_rank=get_device().index or 0)
+    _complete_environment()
     engine, *_ = deepspeed.initialize(
         args=place, model=model.module, optimizer=optimizer, config=config, dist_init_required=False
     )
@@ -247,6 +246,16 @@ def import_deepspeed() -> Any:
     if "DEEPSPEED_LOG_LEVEL" not in os.environ:
         logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     return deepspeed
+
+
+def _complete_environment() -> None:
+    """Have what a launcher sets, where there was none (Slurm, one process): DeepSpeed reads LOCAL_RANK in every step.
+
+    All of it, because a part of it is an error of `read_environment`.
+    """
+    place = {"RANK": get_rank(), "WORLD_SIZE": get_world_size(), "LOCAL_RANK": get_local_rank()}
+    for name, value in place.items():
+        os.environ.setdefault(name, str(value))
 
 
 def _engine_of(model: ZeroModel) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .process_group import get_rank
 from .unwrap import unwrap_model
 
 
@@ -45,7 +46,7 @@ def load_whole_model(model: Any, state: Mapping[str, Any]) -> Any:
     result = module.load_state_dict(state) if model.stage < 3 else _load_stage_3(module, state)
     for name, parameter in module.named_parameters(remove_duplicate=False):
         if model.stage and parameter.requires_grad and name in state:
-            _tensor_fragment().safe_set_full_fp32_param(parameter, state[name].to(parameter.device, torch.float32))
+            _set(parameter, state[name].to(parameter.device, torch.float32))
     return result
 
 
@@ -60,6 +61,8 @@ def whole_optimizer_state(optimizer: Any, keep: bool) -> dict[str, Any]:
     flat = _flat_states(engine)
     names = flat_state_names(flat)
     common = {key: value for key, value in (flat[0][1] if flat else {}).items() if key not in names}
+    if flat:
+        _link(engine)
     state: dict[int, dict[str, Any]] = {}
     for index, parameter in enumerate(parameter for group in optimizer.layout for parameter in group):
         if (not names and not common) or not parameter.requires_grad:
@@ -100,9 +103,7 @@ def load_optimizer_state(optimizer: Any, saved: Mapping[str, Any]) -> None:
             for key in names:
                 value = entries.get(index, {}).get(key)
                 whole = torch.zeros(_shape(parameter)) if value is None else value
-                _tensor_fragment().safe_set_full_optimizer_state(
-                    parameter, whole.to(_device(engine), torch.float32), key
-                )
+                _set(parameter, whole.to(engine.device, torch.float32), key)
 
 
 def flat_state_names(flat: list[tuple[torch.Tensor, dict[str, Any]]]) -> list[str]:
@@ -190,9 +191,32 @@ def _make_flat_states(engine: Any, names: list[str], common: Mapping[str, Any]) 
                 state[key] = torch.zeros_like(flat)
         for key, value in common.items():
             state[key] = value.clone() if isinstance(value, torch.Tensor) else value
-    link = getattr(engine.optimizer, "_lazy_init_hp_params_optimizer_state", None)
-    if link is not None:  # stages 1 and 2
-        link()
+    _link(engine)
+
+
+def _set(parameter: nn.Parameter, whole: torch.Tensor, key: str = "") -> None:
+    """Put this rank's piece of a whole float32 weight, or of the optimizer's `key` of it, where DeepSpeed keeps it."""
+    if hasattr(parameter, "ds_id"):
+        # By hand: safe_set_full_* of deepspeed 0.19 fails where the ranks' pieces are not of one size.
+        size = parameter.partition_numel()  # type: ignore[attr-defined]
+        own = whole.flatten()[get_rank() * size : (get_rank() + 1) * size]
+        piece, names = torch.nn.functional.pad(own, (0, size - own.numel())), "safe_set_local"
+    else:
+        piece, names = whole, "safe_set_full"
+    if key:
+        getattr(_tensor_fragment(), f"{names}_optimizer_state")(parameter, piece, key)
+    else:
+        getattr(_tensor_fragment(), f"{names}_fp32_param")(parameter, piece)
+
+
+def _link(engine: Any) -> None:
+    """Let the parameters see the whole of the optimizer's state under stages 1 and 2.
+
+    DeepSpeed links them once, after the first group's first step, when the other groups have no state yet.
+    """
+    if hasattr(engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
+        engine.optimizer._hp_optimizer_states_linked = False
+        engine.optimizer._lazy_init_hp_params_optimizer_state()
 
 
 def _is_like(value: Any, parameter: torch.Tensor) -> bool:
@@ -201,10 +225,6 @@ def _is_like(value: Any, parameter: torch.Tensor) -> bool:
 
 def _shape(parameter: torch.Tensor) -> torch.Size:
     return torch.Size(getattr(parameter, "ds_shape", parameter.shape))
-
-
-def _device(engine: Any) -> torch.device:
-    return engine.device
 
 
 def _tensor_fragment() -> Any:
