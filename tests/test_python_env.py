@@ -143,11 +143,27 @@ def test_the_lists_of_pyproject_are_read_as_a_toml_parser_reads_them() -> None:
     project = toml.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert dependencies.read_requirements(ROOT) == project["dependencies"]
     for extra, requirements in project["optional-dependencies"].items():
-        assert dependencies.read_requirements(ROOT, extra) == requirements
+        here = [text.partition(";")[0] for text in requirements if sys.version_info >= (3, 10) or ";" not in text]
+        assert dependencies.read_requirements(ROOT, extra) == here, "the one marker is: Python 3.10 or newer"
     for requirement in project["dependencies"]:
         assert re.fullmatch(r"[\w.-]+(>=[\d.]+)?(,<[\d.]+)?", requirement), f"only >= and < are checked: {requirement}"
     with pytest.raises(ValueError, match="no list 'dev' under"):
         dependencies.read_requirements(ROOT, "dev")
+
+
+def test_a_marker_decides_by_the_version_of_this_python(tmp_path: Path) -> None:
+    lists = """[project.optional-dependencies]
+test = [
+    "old<2; python_version < '3.9'",
+    "new>=1; python_version >= '3.9'",
+    "newer>=1; python_version >= '3.99'",
+]
+"""
+    (tmp_path / "pyproject.toml").write_text(lists)
+    assert dependencies.read_requirements(tmp_path, "test") == ["new>=1"]
+    (tmp_path / "pyproject.toml").write_text(lists.replace("python_version >=", "os_name =="))
+    with pytest.raises(ValueError, match=r"marker \"os_name == '3.9'\" is not python_version"):
+        dependencies.read_requirements(tmp_path, "test")
 
 
 def test_what_is_missing_is_named_with_the_version_seen(monkeypatch: pytest.MonkeyPatch) -> None:
