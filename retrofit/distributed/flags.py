@@ -8,7 +8,7 @@ from typing import Any
 # Options that say where a process runs, not what is trained.
 PLACE_FLAGS = (
     "distributed", "local_rank", "world_size", "dist_url", "dist_backend", "dist_timeout",
-    "strategy", "sharding", "shard_size", "cpu_offload",
+    "strategy", "sharding", "shard_size", "cpu_offload", "zero_stage", "ds_config",
 )  # fmt: skip
 
 
@@ -101,8 +101,8 @@ STRATEGY_FLAGS = (
         "strategy",
         "auto",
         "how the model is trained on several GPUs: single, dp (nn.DataParallel, one process), ddp, fsdp (sharded "
-        "parameters) (default: %(default)s = ddp in a process group, else single)",
-        choices=("auto", "single", "dp", "ddp", "fsdp"),
+        "parameters), deepspeed (ZeRO) (default: %(default)s = ddp in a process group, else single)",
+        choices=("auto", "single", "dp", "ddp", "fsdp", "deepspeed"),
     ),
     RuntimeFlag(
         "sharding",
@@ -141,6 +141,15 @@ STRATEGY_FLAGS = (
         "recompute the activations of the wrapped layers in backward, to save memory (default: off)",
         bool,
     ),
+    RuntimeFlag(
+        "zero_stage",
+        2,
+        "what deepspeed shards: 1 optimizer state, 2 gradients as well, 3 parameters as well; 0 nothing (default: "
+        "%(default)s)",
+        int,
+        choices=(0, 1, 2, 3),
+    ),
+    RuntimeFlag("ds_config", "", "JSON file of deepspeed settings; ours are filled in (default: none)"),
 )
 LOGGING_FLAGS = (
     RuntimeFlag(

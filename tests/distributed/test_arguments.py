@@ -35,6 +35,8 @@ DEFAULTS = {
     "buffer_dtype": "fp32",
     "cpu_offload": False,
     "grad_ckpt": False,
+    "zero_stage": 2,
+    "ds_config": "",
     "log_level": "INFO",
 }
 OTHER_VALUES = {
@@ -61,6 +63,8 @@ OTHER_VALUES = {
     "buffer_dtype": ("fp16", "fp16"),
     "cpu_offload": ("1", True),
     "grad_ckpt": ("1", True),
+    "zero_stage": ("3", 3),
+    "ds_config": ("zero.json", "zero.json"),
     "log_level": ("DEBUG", "DEBUG"),
 }
 
