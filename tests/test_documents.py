@@ -78,7 +78,7 @@ def unused_port() -> int:
 def dry_run(line: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a training command for one step and check that two processes took part in it."""
     ended = run(line, "--layers", "18", *SIZES, "--logdir", str(folder / "log"), **variables)
-    assert "2 process(es), global batch 16" in ended.stdout
+    assert "2 process(es), ddp, global batch 16" in ended.stdout
     assert not (folder / "log").exists()
     return ended
 
@@ -145,7 +145,7 @@ def test_one_node(start: str, tmp_path: Path) -> None:
 
 
 def test_one_process(tmp_path: Path) -> None:
-    assert "1 process(es), global batch 8" in run(STARTS["one"], *SIZES, "--logdir", str(tmp_path / "log")).stdout
+    assert "1 process(es), single, global batch 8" in run(STARTS["one"], *SIZES, "--logdir", str(tmp_path / "log")).stdout
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ def test_a_job_on_two_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         interfaces = hosts.interfaces
     text = output.read_text()
     assert ended.returncode == 0, ended.stdout + text
-    assert "2 process(es), global batch 320" in text
+    assert "2 process(es), ddp, global batch 320" in text
     for rank, interface in enumerate(interfaces):
         assert f"GLOO_SOCKET_IFNAME={interface} " in text
         assert f"--nnodes=2 --node_rank={rank} --master_addr=node0 --master_port=15001 " in text

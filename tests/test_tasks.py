@@ -185,6 +185,6 @@ def test_slurm_tasks_find_each_other(tmp_path: Path, unused_port: int) -> None:
         )  # fmt: skip
     outputs = [task.communicate(timeout=600)[0] for task in tasks]
     assert [task.returncode for task in tasks] == [0, 0], outputs
-    assert "2 process(es), global batch 64" in outputs[0]
+    assert "2 process(es), ddp, global batch 64" in outputs[0]
     assert "global batch" not in outputs[1]
     assert len(list((tmp_path / "log").iterdir())) == 1

@@ -63,7 +63,7 @@ def test_a_training_on_two_hosts(tmp_path: Path, hosts: TwoHosts) -> None:
     for host in (0, 1):
         name = hosts.interfaces[host]
         assert f"GLOO_SOCKET_IFNAME={name} NCCL_SOCKET_IFNAME=={name} " in text_of(tmp_path, host).replace("\\", "")
-    assert "2 process(es), global batch 320" in text_of(tmp_path, 0)
+    assert "2 process(es), ddp, global batch 320" in text_of(tmp_path, 0)
     weights = [torch.load(tmp_path / f"weights_{rank}.pt", weights_only=True) for rank in (0, 1)]
     (checkpoint,) = tmp_path.glob("log/*/checkpoint_0001_00000000.pt")
     saved = torch.load(checkpoint, weights_only=True)["model"]

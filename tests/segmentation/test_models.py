@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 
 import pytest
@@ -17,6 +18,7 @@ from segmentation.models.backbone import ResNetBackbone
 from segmentation.models.deeplab import DeepLab, DeepLabV3PlusHead
 from segmentation.models.lorm import LocalizationRectification, foreground_attention, foreground_mask
 from segmentation.models.pretrained import load_backbone_weights
+from segmentation.models.swin import SwinSegmenter
 
 LORM_TYPES = tuple(name for name in MODEL_TYPES if name.endswith("_lorm"))
 CHANNELS = 16
@@ -35,9 +37,9 @@ def make_label(num_images: int, height: int, width: int) -> Tensor:
     return label
 
 
-def build(model_type: str, layers: int = 18, num_classes: int = 3, model_path: str = "none") -> DeepLab:
+def build(model_type: str, layers: int = 18, num_classes: int = 3, model_path: str = "none") -> Any:
     model = build_model(model_type, layers, num_classes, model_path)
-    assert isinstance(model, DeepLab)
+    assert isinstance(model, SwinSegmenter if model_type == "swin_mlp" else DeepLab)
     return model
 
 
@@ -145,7 +147,8 @@ def test_every_model_type_has_every_depth(model_type: str, layers: int) -> None:
     with torch.device("meta"):
         model = build(model_type, layers, num_classes=5)
         assert model(torch.empty(2, 3, 33, 33)).shape == (2, 5, 33, 33)
-    assert model.backbone.output_stride == (16 if model_type.startswith("deeplabv3p") else 8)
+    if model_type != "swin_mlp":
+        assert model.backbone.output_stride == (16 if model_type.startswith("deeplabv3p") else 8)
 
 
 @pytest.mark.parametrize("layers", [18, 50])
@@ -382,6 +385,11 @@ def test_weights_of_another_depth_or_model(tmp_path: Path, resnet_state: dict[st
 def test_unknown_names(model_type: str, layers: int, num_classes: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build_model(model_type, layers, num_classes)
+
+
+def test_a_swin_transformer_has_no_pretrained_weights(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="swin_mlp has no pretrained backbone, got model_path 'imagenet'; use none"):
+        build_model("swin_mlp", 18, 3, model_path="imagenet")
 
 
 def test_unsupported_output_stride() -> None:

@@ -136,8 +136,8 @@ REFERENCE_BUGS = [
             HAS_LORM,
             (
                 "train.py",
-                'prediction = model(batch["image"].to(device)).argmax(1).cpu()\n        confusion',
-                'prediction = model.forward_eval(batch["image"].to(device)).argmax(1).cpu()\n        confusion',
+                'prediction = model(batch["image"].to(device)).argmax(1).cpu()\n            confusion',
+                'prediction = model.forward_eval(batch["image"].to(device)).argmax(1).cpu()\n            confusion',
             ),
             (
                 "segmentation/models/deeplab.py",
