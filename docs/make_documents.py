@@ -2,7 +2,7 @@
 
 A row is (line, ours, test): the line of the guide in our names (`train.py` for its script, `retrofit.distributed` for
 its module); what does the same here, "" where it is the line itself; and the test that runs it as
-`tests/file.py::function`, `expected: tests/file.py` for one that is not written yet, or the reason why there is none.
+`tests/file.py::function`, or the reason why there is none.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ NEEDS_GPU = "needs an NVIDIA GPU"
 OF_NCCL = "a variable of nccl, which needs GPUs; passed on to every rank as it is"
 
 D = f"{DOCUMENTS_TEST}::"
-SECOND_NODE = "expected: tests/test_two_hosts.py"
-ZERO = "expected: tests/test_zero.py"
+SECOND_NODE = "tests/test_two_hosts.py::test_a_training_on_two_hosts"
+ZERO_CONFIG = "tests/distributed/test_zero.py::test_what_a_file_may_choose_is_the_same_training"
+ZERO = "tests/distributed/test_zero.py::test_train_py_under_torchrun_leaves_a_checkpoint_for_one_process"
 
 DOCUMENTS: dict[str, list[Row]] = {
     "DDP and FSDP guide": [
@@ -182,7 +183,7 @@ DOCUMENTS: dict[str, list[Row]] = {
         (
             "DeepSpeedEngine(model=model, model_parameters=model.parameters(), config=ds_config)",
             "torchrun --nproc_per_node=4 train.py --strategy deepspeed --zero_stage 2 --ds_config FILE",
-            ZERO,
+            ZERO_CONFIG,
         ),
         ("model_engine.backward(loss); model_engine.step()", "the loop of train.py, unchanged", ZERO),
         (
@@ -325,8 +326,6 @@ def _code(text: str) -> str:
 
 
 def _test(test: str) -> str:
-    if test.startswith("expected: "):
-        return f"to come: `{test.removeprefix('expected: ')}`"
     return f"`{test}`" if test.startswith("tests/") else f"none: {test}"
 
 

@@ -303,6 +303,7 @@ def test_the_reference_project_trains_as_one_process(pair, ranks):
 
 def test_train_py_under_torchrun_leaves_a_checkpoint_for_one_process(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "train.py"]
+    command += ["--config", "configs/ddp_example.yaml"]
     command += ["--model_type", "swin_mlp", "--layers", "18", "--crop_size", "32", "--workers", "0", "--epochs", "1"]
     command += ["--batchsize", "80", "--ema_decay", "0.5", "--strategy", "deepspeed", "--zero_stage", "3"]
     ended = subprocess.run(
