@@ -447,7 +447,7 @@ def test_failing_start(case: str, results: dict[str, Result], trained: Path) -> 
     checkpoints = {path.name: digest(path) for path in result.log.glob("*/*.pt")}
     before = {path.name: digest(path) for path in trained.glob("*.pt")} if expected.continues else {}
     assert checkpoints == before, "a checkpoint was written, changed or lost"
-    assert not list(result.log.glob("*/.*")), "a temporary file was left"
+    assert not list(result.log.glob("*/.*.tmp")), "a temporary file was left"
 
 
 def check_ranks(output: str, case: Case) -> None:

@@ -16,7 +16,7 @@ import torch
 
 REPO = Path(__file__).resolve().parent.parent
 TRAINING = ["--layers", "18", "--crop_size", "32", "--batchsize", "16", "--epochs", "2", "--val_epoch", "1"]
-DEADLINE_S = 120
+DEADLINE_S = 300
 LAUNCHERS = {
     1: [sys.executable],
     2: [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"],
