@@ -145,7 +145,9 @@ def test_one_node(start: str, tmp_path: Path) -> None:
 
 
 def test_one_process(tmp_path: Path) -> None:
-    assert "1 process(es), single, global batch 8" in run(STARTS["one"], *SIZES, "--logdir", str(tmp_path / "log")).stdout
+    assert (
+        "1 process(es), single, global batch 8" in run(STARTS["one"], *SIZES, "--logdir", str(tmp_path / "log")).stdout
+    )
 
 
 @pytest.fixture(scope="module")
