@@ -54,8 +54,8 @@ the smallest and the largest.
 {bytes}
 A host sends each gradient once per step when two average it. The measured bytes hold the headers of TCP and IP as
 well, the small sums that DDP makes beside, and the acknowledgements of what the other host sends. The loss is the mean
-of the last {last} of {trained} steps on made-up images, the same batches for every hook: one run, and so a sign of harm
-rather than a measure of it.
+of steps {first} to {last} on made-up images, the same batches for every hook: one run, and so a sign of harm rather
+than a measure of it.
 
 {reading}"""
 
@@ -144,7 +144,7 @@ class Training:
         torch.manual_seed(0)
         self._model = rd.wrap_model(torchvision.models.get_model(args.model, weights=None), "ddp")
         register_comm_hook(self._model, hook)
-        self._optimizer = torch.optim.SGD(self._model.parameters(), 0.01, momentum=0.9)
+        self._optimizer = torch.optim.SGD(self._model.parameters(), 0.002, momentum=0.9)
         self._patterns = torch.randn(10, 3, args.image_size, args.image_size)  # one per class
         self._batchsize, self._step = args.batchsize, 0
         interface = os.environ["GLOO_SOCKET_IFNAME"]
@@ -250,9 +250,9 @@ def byte_rows(args: argparse.Namespace, facts: Any, results: Any) -> tuple[list[
         found = [result for rate in args.mbit_per_s for result in results[rate, hook][1:]]
         sent, theory = statistics.median(result["bytes"] for result in found), facts["theory"][hook]
         share = f"{theory / facts['theory']['none']:.4f}"
-        loss = statistics.mean(loss for rate in args.mbit_per_s for loss in results[rate, hook][-1]["losses"])
+        loss = statistics.mean(loss for result in found for loss in result["losses"])
         rows.append([hook, f"{theory / 1e6:.2f}", share, f"{sent / 1e6:.2f}", f"{loss:.3f}"])
-    return ["comm_hook", "MB per step in theory", "of plain DDP", "MB per step measured", "loss at the end"], rows
+    return ["comm_hook", "MB per step in theory", "of plain DDP", "MB per step measured", "loss"], rows
 
 
 def reading(args: argparse.Namespace, facts: Any, results: Any) -> list[str]:
@@ -283,15 +283,15 @@ def break_even(facts: Any, results: Any, hook: str) -> str:
 
 
 def page(args: argparse.Namespace, facts: Any, times: Any, sizes: Any, lines: list[str]) -> str:
-    last = len(args.mbit_per_s) * args.steps
+    steps = len(args.mbit_per_s) * args.steps
     return PAGE.format(
         command=command(),
         setting=f"{environment()}; {setting_of(args, facts)}",
         times=markdown_table(*times),
         rounds=args.rounds,
         bytes=markdown_table(*sizes),
-        last=last,
-        trained=WARM_UP + (args.rounds + 1) * last,
+        first=WARM_UP + steps + 1,
+        last=WARM_UP + steps + args.rounds * steps,
         reading="\n".join(lines) + "\n",
     )
 
