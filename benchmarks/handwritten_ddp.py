@@ -24,13 +24,16 @@ from segmentation.models import build_model
 class HandwrittenLoop:
     """Model, optimizer and loader of one rank, advanced by `run_epoch`."""
 
-    def __init__(self, layers: int, crop_size: int, batch_size: int, num_steps: int) -> None:
+    def __init__(
+        self, layers: int, crop_size: int, batch_size: int, num_steps: int, model_type: str = "deeplabv3p"
+    ) -> None:
         torch.manual_seed(0)
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # the current GPU
         length = batch_size * num_steps * dist.get_world_size()
         dataset = build_dataset("synthetic", None, "train", 5, crop_size, 0, length)
         self.sampler = DistributedSampler(dataset)
         self.loader = DataLoader(dataset, batch_size=batch_size, sampler=self.sampler, drop_last=True)
-        self.model = DistributedDataParallel(build_model("deeplabv3p", layers, 5))
+        self.model = DistributedDataParallel(build_model(model_type, layers, 5).to(self.device))
         self.optimizer = torch.optim.SGD(self.model.parameters(), 0.01, momentum=0.9, weight_decay=5e-4)
         self.epoch = 0
 
@@ -40,7 +43,8 @@ class HandwrittenLoop:
         self.sampler.set_epoch(self.epoch)
         started = time.perf_counter()
         for batch in self.loader:
-            loss = F.cross_entropy(self.model(batch["image"]), batch["label"], ignore_index=255)
+            image, label = batch["image"].to(self.device), batch["label"].to(self.device)
+            loss = F.cross_entropy(self.model(image), label, ignore_index=255)
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()

@@ -84,6 +84,8 @@ class TwoHosts:
             hosts = Path("/etc/netns", name, "hosts")  # `ip netns exec` shows it as /etc/hosts
             hosts.parent.mkdir(parents=True)
             hosts.write_text(f"127.0.0.1 localhost {socket.gethostname()}\n{named}")
+            # No name server is within reach: asked there, the host's own answers at once that there is none.
+            hosts.with_name("resolv.conf").write_text("nameserver 127.0.0.1\n")
             _run("ip", "netns", "add", name)
             _run("ip", "-n", name, "link", "set", "lo", "up")
         one, other = self._names

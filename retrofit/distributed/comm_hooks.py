@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -34,5 +37,22 @@ def _hook(name: str) -> tuple[Any, Any]:
         state = powerSGD_hook.PowerSGDState(
             process_group=None, matrix_approximation_rank=POWERSGD_RANK, start_powerSGD_iter=POWERSGD_START
         )
-        return state, powerSGD_hook.powerSGD_hook
+        return state, _one_bucket_at_a_time(powerSGD_hook.powerSGD_hook)
     return None, default_hooks.fp16_compress_hook if name == "fp16" else default_hooks.bf16_compress_hook
+
+
+def _one_bucket_at_a_time(hook: Callable[..., torch.futures.Future]) -> Callable[..., torch.futures.Future]:
+    """Return the hook, over gloo finished with a bucket before the next one's gradients travel.
+
+    PowerSGD sends thrice per bucket, the later times from callbacks. Those of gloo run whenever its threads get to
+    them: two buckets at work would send in another order on each rank, which mixes up what is sent or ends in a crash,
+    and the callbacks, which wait themselves, could take up all of the threads. On nccl they run at once.
+    """
+
+    def finished(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are text
+        future = hook(state, bucket)
+        if not bucket.buffer().is_cuda or "nccl" not in dist.get_backend():
+            future.wait()
+        return future
+
+    return finished
