@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from typing import Callable
 
 import pytest
 from rank_pool import RankPool
@@ -26,6 +27,15 @@ def ranks(_pools: dict[int, RankPool]):
         return _pools.setdefault(world_size, RankPool(world_size))
 
     return of_size
+
+
+@pytest.fixture(scope="session")
+def zero_ranks() -> Iterator[Callable[[int], RankPool]]:
+    """The same for tasks with DeepSpeed, in ranks of their own: what it changes in a process is no other test's."""
+    pools: dict[int, RankPool] = {}
+    yield lambda world_size: pools.setdefault(world_size, RankPool(world_size))
+    for pool in pools.values():
+        pool.stop()
 
 
 @pytest.fixture(autouse=True)

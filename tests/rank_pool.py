@@ -22,6 +22,9 @@ from typing import Any, Callable
 
 START_TIMEOUT_S = 120.0  # imports of torch on a busy machine
 TASK_TIMEOUT_S = 300.0
+# What every rank needs, imported once in the process that all ranks of all pools are forked from; torch._dynamo is what
+# the first optimizer imports. Nothing of this project is among it: its modules look at the environment themselves.
+PRELOADED = ["torch", "torch._dynamo", "torch.distributed.fsdp"]
 
 
 class RankError(AssertionError):
@@ -65,12 +68,12 @@ class RankPool:
 
     def _start(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="rank_pool_"))
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
         for rank in range(self.world_size):
             ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_serve, args=(rank, self.world_size, str(self._folder), theirs), daemon=False
-            )
+            place = (rank, self.world_size, str(self._folder))
+            process = context.Process(target=_serve, args=(*place, theirs, dict(os.environ)), daemon=False)
             process.start()
             theirs.close()
             self._processes.append(process)
@@ -108,7 +111,9 @@ class RankPool:
         return "\n".join(texts)
 
 
-def _serve(rank: int, world_size: int, folder: str, pipe: Connection) -> None:
+def _serve(rank: int, world_size: int, folder: str, pipe: Connection, environment: dict[str, str]) -> None:
+    os.environ.clear()  # it is that of the first pool's start
+    os.environ.update(environment)
     with open(os.path.join(folder, f"stack_{rank}"), "w") as stack_file:
         faulthandler.register(signal.SIGUSR1, file=stack_file)
         import torch

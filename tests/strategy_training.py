@@ -85,8 +85,12 @@ def train(
         options["param_dtype"] = "bf16"
     with with_options(min_num_params=1000.0, **options):
         model = rd.wrap_model(new_model())
-    # Not AdamW, which makes whole steps of the rounding errors of gradients that are 0 (of the keys' bias).
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        # Not AdamW, which makes whole steps of the rounding errors of gradients that are 0 (of the keys' bias).
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        if strategy == "deepspeed":
+            plan = rd.plan_batch(GLOBAL_BATCH, rd.get_world_size(), accum_steps, "global")
+            amp = "bf16" if precision == "bf16" else "off"
+            optimizer = rd.wrap_optimizer(model, optimizer, plan, amp=amp, clip_grad=clip_grad)
     first = rd.load_checkpoint(model, optimizer, load)["epoch"] if load else 0
     losses = [
         train_step(model, optimizer, step, precision, accum_steps, clip_grad, strategy)
@@ -94,7 +98,8 @@ def train(
     ]
     if save:
         rd.save_checkpoint(model, optimizer, first + steps, save)
-    return {"losses": losses, "weights": rd.gather_state(rd.unwrap_model(model).state_dict())}
+    weights = model.state_dict() if isinstance(model, rd.ZeroModel) else rd.unwrap_model(model).state_dict()
+    return {"losses": losses, "weights": rd.gather_state(weights)}
 
 
 def train_step(
@@ -112,9 +117,9 @@ def train_step(
                 logits = model(inputs)
             total = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
             loss = rd.global_mean(total, valid)
-            loss.backward()
+            rd.backward(model, loss)
         share += loss.item() / rd.get_world_size()
-    nn.utils.clip_grad_norm_(model.parameters(), clip_grad)
+    rd.clip_grad_norm(model, clip_grad)
     optimizer.step()
     optimizer.zero_grad()
     return rd.reduce_sum([share])[0]

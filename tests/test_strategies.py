@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +31,25 @@ RUNS = {
     "ddp recomputing x2": (2, {"strategy": "ddp", "grad_ckpt": True, "wrap_layers": "Block"}),
     "fsdp recomputing x2": (2, {"strategy": "fsdp", "grad_ckpt": True, "wrap_layers": "Block"}),
     "ddp static graph x2": (2, {"strategy": "ddp", "static_graph": True, "gradient_as_bucket_view": True}),
+    **{
+        f"zero-{stage} x{n}": (n, {"strategy": "deepspeed", "zero_stage": stage})
+        for n in (1, 2, 3)
+        for stage in (1, 2, 3)
+    },
 }
-
 
 HAS_FSDP2 = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
 needs_fsdp2 = pytest.mark.skipif(not HAS_FSDP2, reason=f"fully_shard needs torch 2.6, this is {torch.__version__}")
+needs_deepspeed = pytest.mark.skipif(
+    find_spec("deepspeed") is None, reason="deepspeed is not installed (the extra [deepspeed], from Python 3.10 on)"
+)
 
 
 def marked(name: str) -> Any:
-    """Return a run as a test's parameter, skipped where its strategy needs a newer torch."""
+    """Return a run as a test's parameter, skipped where its strategy needs a newer torch or deepspeed."""
     options = RUNS[name][1]
+    if options["strategy"] == "deepspeed":
+        return pytest.param(name, marks=needs_deepspeed)
     is_sharded = options["strategy"] == "fsdp" and options.get("sharding") != "NO_SHARD"
     return pytest.param(name, marks=needs_fsdp2) if is_sharded else name
 
@@ -54,12 +64,13 @@ def alone() -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("precision", TOLERANCE)
 @pytest.mark.parametrize("run", [marked(name) for name in RUNS])
 def test_the_losses_are_those_of_one_process(
-    ranks: Any, alone: dict[str, dict[str, Any]], run: str, precision: str, accum_steps: int
+    ranks: Any, zero_ranks: Any, alone: dict[str, dict[str, Any]], run: str, precision: str, accum_steps: int
 ) -> None:
     world_size, options = RUNS[run]
+    pools = zero_ranks if options["strategy"] == "deepspeed" else ranks
     if options.get("static_graph") and accum_steps == 2:
         options = {**options, "static_graph": False}  # a backward without communication is another graph
-    results = ranks(world_size).run(run_training, NUM_STEPS, precision, accum_steps, options)
+    results = pools(world_size).run(run_training, NUM_STEPS, precision, accum_steps, options)
     expected, tolerance = alone[precision], TOLERANCE[precision]
     for result in results:
         assert result["losses"] == pytest.approx(expected["losses"], rel=tolerance)
@@ -105,7 +116,7 @@ def test_a_checkpoint_goes_on_under_another_strategy(
 
 
 def save_on_rank_0_alone(path: str) -> str:
-    with with_options(strategy="fsdp", min_num_params=1000.0, dist_timeout=3.0):
+    with with_options(strategy="fsdp", min_num_params=1000.0, dist_timeout=1.0):
         model = rd.wrap_model(new_model())
         if not rd.is_main_process():
             return ""
@@ -122,7 +133,7 @@ def test_a_save_by_rank_0_alone_ends_and_names_the_others(tmp_path: Path) -> Non
     finally:
         pool.stop()
     assert message.startswith(
-        "save_checkpoint was called by rank 0, but not by rank 1 within 3 s; every rank must call"
+        "save_checkpoint was called by rank 0, but not by rank 1 within 1 s; every rank must call"
     )
     assert not list(tmp_path.iterdir())
 

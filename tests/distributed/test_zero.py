@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from rank_pool import RankPool
 from torch import nn
 from training import run_training
 
@@ -27,12 +26,9 @@ BATCH, STEPS = 12, 4
 STAGES = (0, 1, 2, 3)
 
 
-@pytest.fixture(scope="module")
-def pair():
-    """Two ranks of their own: what DeepSpeed changes in a process is no other test's."""
-    pool = RankPool(2)
-    yield pool
-    pool.stop()
+@pytest.fixture
+def pair(zero_ranks):
+    return zero_ranks(2)
 
 
 class Model(nn.Module):
