@@ -76,9 +76,10 @@ def unused_port() -> int:
 
 
 def dry_run(line: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a training command for one step and check that two processes took part in it."""
+    """Run a training command for one step and check that two processes took part in it, under its strategy."""
     ended = run(line, "--layers", "18", *SIZES, "--logdir", str(folder / "log"), **variables)
-    assert "2 process(es), ddp, global batch 16" in ended.stdout
+    strategy = "fsdp" if "--strategy fsdp" in line else "ddp"
+    assert f"2 process(es), {strategy}, global batch 16" in ended.stdout
     assert not (folder / "log").exists()
     return ended
 
