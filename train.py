@@ -84,7 +84,7 @@ def find_checkpoint(args):
     if to_train:
         resume = rd.resume_own_run(resume, runs)
     path = rd.find_checkpoint(resume, runs, to_train=to_train) if resume else None
-    return {**rd.read_checkpoint(path), "path": path} if path else None
+    return {**rd.read_checkpoint(path, whole=False), "path": path} if path else None
 
 
 class Trainer:
@@ -159,12 +159,14 @@ class Trainer:
                 votes = self.train_one_epoch(interruption)
                 if any(votes):
                     path = self.save()
+                    rd.finish_saves()
                     self.writer.close()
                     rd.print_main(f"interrupted in epoch {self.epochs.epoch + 1}, saved {path}; --resume auto goes on")
                     return interruption.exit_status(votes)
                 confusion = self.validate_and_save() or confusion
                 if self.args.dry_run:
                     break
+        rd.finish_saves()
         self.writer.close()
         if rd.is_main_process():
             self.print_results(confusion, time.perf_counter() - started, self.images - first_images)
