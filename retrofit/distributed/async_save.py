@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from .reduce import on_any_rank, raise_together
 
@@ -25,13 +24,16 @@ _under_way: Save | None = None
 
 
 class Save:
-    """One rank's part of a checkpoint that is being written: `write` on every rank, then `commit` on rank 0.
+    """One rank's part of a checkpoint that is being written: `write` and then `commit`, on every rank.
 
-    `commit` gets this object, to `wait` for what the other ranks write.
+    `commit` gets this object, to `wait` for what the other ranks write. `discard` is called in the main thread once
+    every rank has ended its `write`, and one of them with an error.
     """
 
-    def __init__(self, path: Path, write: Callable[[], None], commit: Callable[[Save], None]) -> None:
-        self.path, self._write, self._commit = path, write, commit
+    def __init__(
+        self, write: Callable[[], None], commit: Callable[[Save], None], discard: Callable[[], None] = lambda: None
+    ) -> None:
+        self._write, self._commit, self.discard = write, commit, discard
         self.error: Exception | None = None
         self.written, self.abandoned = threading.Event(), threading.Event()
         self.thread: threading.Thread | None = None
@@ -68,20 +70,18 @@ class Abandoned(Exception):
     """Another rank could not write its part of the checkpoint."""
 
 
-def start_save(
-    path: Path, write: Callable[[], None], commit: Callable[[Save], None], *, in_thread: bool, asynchronous: bool
-) -> None:
-    """Run `write` on every rank and `commit` on rank 0; return when it is done, or at once if `asynchronous`.
+def start_save(save: Save, *, in_thread: bool, asynchronous: bool) -> None:
+    """Write a checkpoint; return when it is done, or at once if `asynchronous`.
 
     Collective: every rank, after `finish_saves`. Raises as `finish_saves` does, now or there.
     """
     global _under_way
     assert _under_way is None, "finish_saves comes first"
-    _under_way = Save(path, write, commit)
+    _under_way = save
     if in_thread or asynchronous:
-        _under_way.start()
+        save.start()
     else:
-        _under_way.run()
+        save.run()
     if asynchronous:
         atexit.register(_report_lost)
     else:
@@ -101,10 +101,13 @@ def finish_saves() -> None:
         return
     atexit.unregister(_report_lost)
     save.written.wait()
-    if on_any_rank(save.error is not None):  # or rank 0 would wait for files that never come
+    failed = on_any_rank(save.error is not None)
+    if failed:  # or rank 0 would wait for files that never come
         save.abandoned.set()
     if save.thread is not None:
         save.thread.join()
+    if failed:
+        save.discard()
     raise_together(save.error)
 
 

@@ -19,7 +19,7 @@ from .meeting import require_every_rank
 from .process_group import get_option, get_world_size, is_main_process
 from .random_state import get_rng_state
 from .reduce import gather_objects
-from .sharded_checkpoint import META_NAME, commit, former_folder, plan_sharded, write_part
+from .sharded_checkpoint import META_NAME, commit, discard, former_folder, plan_sharded, write_part
 from .sharded_state import gather_state, map_entries, shard_model_state, shard_optimizer_state
 from .stored_tensors import find_damage, is_sharded_checkpoint, read_stored, stored_content
 from .unwrap import strip_wrapper_prefixes
@@ -83,7 +83,7 @@ def _save_full(
         if then is not None:
             then()
 
-    start_save(path, write, finish, in_thread=False, asynchronous=asynchronous)
+    start_save(Save(write, finish), in_thread=False, asynchronous=asynchronous)
 
 
 def _save_sharded(
@@ -98,7 +98,8 @@ def _save_sharded(
             then()
 
     # In a thread in any case: rank 0 waits there for the other ranks' files, and here for news that one has failed.
-    start_save(path, partial(write_part, part, path), finish, in_thread=True, asynchronous=asynchronous)
+    save = Save(partial(write_part, part, path), finish, partial(discard, part, path))
+    start_save(save, in_thread=True, asynchronous=asynchronous)
 
 
 def _nothing() -> None:

@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.torch_version import TorchVersion
 
-from .async_save import Save
+from .async_save import Abandoned, Save
 from .atomic_file import write_atomically, write_error
 from .process_group import get_rank, get_world_size, is_main_process
 from .reduce import broadcast_object, gather_objects, raise_together
@@ -130,7 +130,7 @@ def write_part(part: Part, path: Path) -> None:
 def commit(part: Part, path: Path, save: Save) -> None:
     """Wait for the ranks' files, complete the folder and give it its name; rank 0 alone, no communication.
 
-    Raises OSError and ValueError, Abandoned when a rank could not write; nothing is left then.
+    Raises OSError and ValueError, and nothing is left then; Abandoned when another rank could not write.
     """
     folder = temporary_folder(path)
     try:
@@ -147,11 +147,19 @@ def commit(part: Part, path: Path, save: Save) -> None:
         meta = {"content": part.skeleton, "tensors": part.paths, "files": files}
         write_atomically(meta, folder / META_NAME, checkpoint=path)
         replace_folder(folder, path)
-    except BaseException as error:
-        shutil.rmtree(folder, ignore_errors=True)
+    except Abandoned:
+        raise  # others may still be writing
+    except Exception as error:
+        discard(part, path)
         if isinstance(error, (OSError, RuntimeError)) and "could not write checkpoint" not in str(error):
             raise write_error(path, error) from error
         raise
+
+
+def discard(part: Part, path: Path) -> None:
+    """Remove, on rank 0, what was written of a checkpoint that a rank could not complete."""
+    if part.rank == 0:
+        shutil.rmtree(temporary_folder(path), ignore_errors=True)
 
 
 def replace_folder(folder: Path, path: Path) -> None:
