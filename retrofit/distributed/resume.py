@@ -97,9 +97,9 @@ def is_newest_checkpoint(path: Path) -> bool:
 def find_checkpoint(resume: str, runs: Sequence[Path], *, to_train: bool) -> Path | None:
     """Return the checkpoint that `resume` means, decided on rank 0 for all. Collective: every rank.
 
-    `resume` is a checkpoint, a run's folder, or "auto": the first of `runs` (newest first). To train on, that is the newest
-    checkpoint that can be read (damaged newer ones are reported and set aside), or None when the newest run has none
-    yet; to test or predict it is the best one, of the newest run that has any.
+    `resume` is a checkpoint, a run's folder, or "auto": the first of `runs` (newest first). To train on, that is the
+    newest checkpoint that can be read (damaged newer ones are reported and set aside), or None when the newest run has
+    none yet; to test or predict it is the best one, of the newest run that has any.
 
     Raises FileNotFoundError when there is nothing to test, ValueError when all of a run's checkpoints are damaged.
     """
