@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 import torch
-from strategy_training import with_options
+from strategy_training import batch_of, new_model, with_options
 from training import SMALL, SameAugmentation
 
 import retrofit.distributed as rd
@@ -80,3 +80,18 @@ def test_it_is_that_of_one_process_and_goes_on_under_another_strategy(
     saved = rd.read_checkpoint(results[0]["paths"][0])
     assert list(saved["ema"]) == list(saved["model"]) == list(alone["ema"])
     assert all(torch.equal(saved["ema"][name], value) for name, value in results[0]["ema"].items())
+
+
+def sharded_after_an_evaluation() -> bool:
+    with with_options(strategy="fsdp", sharding="SHARD_GRAD_OP", min_num_params=1000.0):
+        model = rd.wrap_model(new_model())
+    loader = [batch_of(0)[0]]
+    with torch.no_grad(), rd.even_forwards(model.eval(), loader):
+        model(loader[0])
+    return all(hasattr(parameter, "full_tensor") for parameter in model.parameters())
+
+
+@needs_fsdp2
+def test_an_evaluation_leaves_no_parameter_gathered(ranks: Any) -> None:
+    """Or an average without a save in between would be updated in the gathered copy, and lost with it."""
+    assert ranks(2).run(sharded_after_an_evaluation) == [True, True]
