@@ -84,7 +84,7 @@ def find_checkpoint(args):
     if to_train:
         resume = rd.resume_own_run(resume, runs)
     path = rd.find_checkpoint(resume, runs, to_train=to_train) if resume else None
-    return {**rd.read_checkpoint(path), "path": path} if path else None
+    return {**rd.read_checkpoint(path, whole=False), "path": path} if path else None
 
 
 class Trainer:
@@ -97,13 +97,8 @@ class Trainer:
         self.train_loader = get_dataloader(args, self.plan, "train")
         self.val_loader = get_dataloader(args, self.plan, "val")
         self.model = get_model(args, self.device)
-        if args.ema_decay and rd.is_sharded(self.model):
-            raise ValueError(
-                f"--ema_decay {args.ema_decay:g} keeps a whole copy of the model, which --strategy fsdp shards; use "
-                "--ema_decay 0 or --strategy ddp"
-            )
         self.lr = rd.scale_lr(args.lr, self.plan.global_batch, self.plan.reference_batch, args.lr_scale)
-        self.ema = ModelEMA(rd.unwrap_model(self.model), args.ema_decay) if args.ema_decay else None
+        self.make_ema()
         optimizer = torch.optim.SGD(self.model.parameters(), self.lr, momentum=args.momentum, weight_decay=args.wdecay)
         self.optimizer = rd.wrap_optimizer(self.model, optimizer, self.plan, amp=args.amp, clip_grad=args.clip_grad)
         self.scaler = gradient_scaler(args.amp)
@@ -120,6 +115,17 @@ class Trainer:
             self.save_options()
             rd.keep_rank_log_in(self.folder)
         self.writer = rd.SilentObject() if args.dry_run else rd.on_main_process(self.make_writer)
+
+    def make_ema(self):
+        """Make the moving average of the weights, if there is to be one, and `averaged`, the model to evaluate.
+
+        A sharded model cannot be copied: its average is another one, sharded alike.
+        """
+        self.ema, self.averaged = None, self.model
+        if self.args.ema_decay:
+            twin = get_model(self.args, self.device) if rd.is_sharded(self.model) else None
+            self.ema = ModelEMA(rd.unwrap_model(self.model), self.args.ema_decay, twin and rd.unwrap_model(twin))
+            self.averaged = twin or self.ema
 
     def make_folder(self, checkpoint):
         """Return the run's folder, the same on every rank: that of the run which is continued, or a new one."""
@@ -159,12 +165,14 @@ class Trainer:
                 votes = self.train_one_epoch(interruption)
                 if any(votes):
                     path = self.save()
+                    rd.finish_saves()
                     self.writer.close()
                     rd.print_main(f"interrupted in epoch {self.epochs.epoch + 1}, saved {path}; --resume auto goes on")
                     return interruption.exit_status(votes)
                 confusion = self.validate_and_save() or confusion
                 if self.args.dry_run:
                     break
+        rd.finish_saves()
         self.writer.close()
         if rd.is_main_process():
             self.print_results(confusion, time.perf_counter() - started, self.images - first_images)
@@ -251,7 +259,9 @@ class Trainer:
         """Validate and save after an epoch, where it is due; return the confusion matrix of the validation, if any."""
         epoch, confusion, is_best = self.epochs.epoch, None, False
         if epoch > self.args.val_epoch or self.args.dry_run:
-            confusion, panels = evaluate(self.ema or self.model, self.val_loader, self.device, self.args)
+            confusion, panels = evaluate(
+                self.ema.module if self.ema else self.model, self.val_loader, self.device, self.args
+            )
             is_best = confusion.miou() > self.best_miou
             self.best_miou = max(self.best_miou, confusion.miou())
             self.writer.add_scalar("val/mIoU", confusion.miou(), self.images)

@@ -9,10 +9,16 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 
 class ModelEMA(AveragedModel):
-    """`decay * average + (1 - decay) * weights` after every step; buffers are copied. Its state is a plain model's."""
+    """`decay * average + (1 - decay) * weights` after every step; buffers are copied. Its state is a plain model's.
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        super().__init__(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
+    `average` is the model that holds it, for a `model` that cannot be copied: another one of the same kind.
+    """
+
+    def __init__(self, model: nn.Module, decay: float, average: nn.Module | None = None) -> None:
+        super().__init__(nn.Module() if average is not None else model, multi_avg_fn=get_ema_multi_avg_fn(decay))
+        if average is not None:
+            self.module = average
+            average.load_state_dict(model.state_dict())
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return self.module.state_dict(*args, **kwargs)

@@ -88,6 +88,8 @@ FLAGS: dict[str, tuple[tuple[str, ...], Any, Any]] = {
     "grad_ckpt": (("--grad_ckpt",), False, None),
     "zero_stage": (("--zero_stage",), 2, (0, 1, 2, 3)),
     "ds_config": (("--ds_config",), "", None),
+    "ckpt": (("--ckpt",), "full", ("full", "sharded")),
+    "async_save": (("--async_save",), False, None),
     "log_level": (("--log_level",), "INFO", ("DEBUG", "INFO", "WARNING", "ERROR")),
     "accum_steps": (("--accum_steps",), 1, None),
     "sync_bn": (("--sync_bn",), False, None),

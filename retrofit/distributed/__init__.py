@@ -10,6 +10,7 @@ from .arguments import (
     without_place,
     without_twins,
 )
+from .async_save import finish_saves
 from .batch_weight import batch_count, rank_share, reduce_loss, sum_loss
 from .bypass import run_alone
 from .checkpoint import load_checkpoint, load_weights, read_checkpoint, restore_checkpoint, save_checkpoint
@@ -111,6 +112,7 @@ __all__ = [
     "distributed_options",
     "even_forwards",
     "find_checkpoint",
+    "finish_saves",
     "gather_batches",
     "gather_objects",
     "gather_state",

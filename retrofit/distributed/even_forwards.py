@@ -21,7 +21,8 @@ def even_forwards(model: nn.Module, loader: Sized) -> Iterator[None]:
     its last one behind the loop, and nothing of that counts.
 
     For sharded models, whose forward gathers parameters on all ranks; any other strategy lets ranks run the model as
-    often as they like, and nothing happens. Collective: every rank.
+    often as they like, and nothing happens. Behind the loop no parameter is left gathered, as a forward without a
+    backward leaves it under SHARD_GRAD_OP: it would hide what changes the shards. Collective: every rank.
     """
     if not is_sharded(model) and not gathers_in_forward(model):
         yield
@@ -47,3 +48,6 @@ def even_forwards(model: nn.Module, loader: Sized) -> Iterator[None]:
         assert inputs is not None
         with torch.no_grad():
             model(*inputs[0], **inputs[1])
+    for part in model.modules():
+        if is_sharded(part):
+            part.reshard()  # type: ignore[operator]

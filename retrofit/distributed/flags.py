@@ -8,7 +8,7 @@ from typing import Any
 # Options that say where a process runs, not what is trained.
 PLACE_FLAGS = (
     "distributed", "local_rank", "world_size", "dist_url", "dist_backend", "dist_timeout",
-    "strategy", "sharding", "shard_size", "cpu_offload", "zero_stage", "ds_config",
+    "strategy", "sharding", "shard_size", "cpu_offload", "zero_stage", "ds_config", "ckpt", "async_save",
 )  # fmt: skip
 
 
@@ -151,6 +151,21 @@ STRATEGY_FLAGS = (
     ),
     RuntimeFlag("ds_config", "", "JSON file of deepspeed settings; ours are filled in (default: none)"),
 )
+CHECKPOINT_FLAGS = (
+    RuntimeFlag(
+        "ckpt",
+        "full",
+        "what a checkpoint is: one file that rank 0 writes, or a folder to which every rank writes its own part, on a "
+        "disk that all nodes share; --resume takes either (default: %(default)s)",
+        choices=("full", "sharded"),
+    ),
+    RuntimeFlag(
+        "async_save",
+        False,
+        "write checkpoints in the background, from a copy in host memory, while the training goes on (default: off)",
+        bool,
+    ),
+)
 LOGGING_FLAGS = (
     RuntimeFlag(
         "log_level",
@@ -160,4 +175,4 @@ LOGGING_FLAGS = (
         choices=("DEBUG", "INFO", "WARNING", "ERROR"),
     ),
 )
-RUNTIME_FLAGS = DDP_FLAGS + STRATEGY_FLAGS + LOGGING_FLAGS
+RUNTIME_FLAGS = DDP_FLAGS + STRATEGY_FLAGS + CHECKPOINT_FLAGS + LOGGING_FLAGS

@@ -18,7 +18,16 @@ from .process_group import get_option, get_world_size, is_distributed
 from .recompute import recompute_layers
 from .scaling import BatchPlan
 from .unwrap import unwrap_model
-from .zero import ZeroModel, ZeroWrapper, backward_zero, check_clipping, gathered_zero, make_zero, zero_sync
+from .zero import (
+    ZeroModel,
+    ZeroWrapper,
+    backward_zero,
+    check_clipping,
+    gathered_zero,
+    make_zero,
+    refuse_sharded,
+    zero_sync,
+)
 
 
 def resolve_strategy(strategy: str = "auto") -> str:
@@ -57,7 +66,10 @@ def wrap_model(model: nn.Module, strategy: str | None = None, **options: Any) ->
         return model
     if get_option("grad_ckpt"):
         recompute_layers(choose_layers(unwrap_model(model), _layer_names(), get_option("min_num_params")))
-    return STRATEGIES[strategy](model, **options)
+    wrapped = STRATEGIES[strategy](model, **options)
+    if get_option("ckpt") == "sharded":
+        refuse_sharded(wrapped)
+    return wrapped
 
 
 def _single(model: nn.Module) -> nn.Module:

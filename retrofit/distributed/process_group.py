@@ -71,8 +71,15 @@ def setup_distributed(
 
 
 def cleanup_distributed() -> None:
-    """Leave the process group; nothing happens outside one. Collective: every rank (not while an error passes)."""
+    """Leave the process group; nothing happens outside one. Collective: every rank (not while an error passes).
+
+    A checkpoint that is still being written in the background comes first: see `finish_saves`, whose errors it raises.
+    """
     global _place, _control_group
+    if sys.exc_info()[0] is None:
+        from .async_save import finish_saves  # which stands on this module
+
+        finish_saves()
     _options.clear()
     _control_group = None
     if dist.is_initialized():

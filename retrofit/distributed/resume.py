@@ -2,50 +2,89 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import copy_atomically, read_checkpoint, save_checkpoint
+from .async_save import finish_saves
+from .atomic_file import copy_atomically
+from .checkpoint import read_checkpoint, save_checkpoint
 from .output import print_main
-from .process_group import is_main_process
+from .process_group import get_option, is_main_process
 from .reduce import broadcast_object, raise_together
+from .sharded_checkpoint import remove_folder
+from .stored_tensors import is_sharded_checkpoint
 
 # Named by position, not by step: steps are counted differently at another world size.
-CHECKPOINT_NAME = "checkpoint_{epoch:04d}_{samples:08d}.pt"
-CHECKPOINT_PATTERN = re.compile(r"checkpoint_(\d+)_(\d+)\.pt")
-BEST_NAME = "best.pt"
+CHECKPOINT_NAME = "checkpoint_{epoch:04d}_{samples:08d}{ending}"
+CHECKPOINT_PATTERN = re.compile(r"checkpoint_(\d+)_(\d+)\.(?:pt|dcp)")
+ENDINGS = {"full": ".pt", "sharded": ".dcp"}  # of a file and of a folder, see save_checkpoint
+BEST_STEM = "best"
 KEEP_LAST = 2  # the newest and the one to fall back to
 
 
 def save_position(folder: Path, epoch: int, samples: int, *, is_best: bool, **content: Any) -> Path:
     """Save the checkpoint of `epoch` finished epochs and `samples` samples of the next; drop all but the newest two.
 
-    `best.pt` becomes a second name of it if it is the best. Collective: every rank. `content` goes to
-    `save_checkpoint`, whose errors it raises.
+    `--ckpt` says whether it is a file (.pt) or a folder (.dcp), `--async_save` whether it is complete on return. If it
+    is the best, `best.pt` becomes a second name of it, or `best.dcp` a link to it, which is kept then. Collective:
+    every rank. `content` goes to `save_checkpoint`, whose errors it raises.
     """
-    path = folder / CHECKPOINT_NAME.format(epoch=epoch, samples=samples)
-    save_checkpoint(path=path, epoch=epoch, **content)
-    error: OSError | None = None
-    if is_main_process():
-        try:
-            if is_best:
-                copy_atomically(path, folder / BEST_NAME)
-            for old in checkpoints_in(folder)[KEEP_LAST:]:
-                old.unlink()
-        except OSError as failure:
-            error = failure
-    raise_together(error)
+    path = folder / CHECKPOINT_NAME.format(epoch=epoch, samples=samples, ending=ENDINGS[get_option("ckpt")])
+
+    def settle() -> None:
+        if is_best:
+            make_best(path)
+        drop_old(folder)
+
+    save_checkpoint(path=path, epoch=epoch, then=settle, **content)
     return path
 
 
+def make_best(path: Path) -> None:
+    """Let `best.pt` or `best.dcp` be this checkpoint, and the other of the two be gone."""
+    best = path.with_name(BEST_STEM + path.suffix)
+    if is_sharded_checkpoint(path):
+        link = path.with_name(f".{best.name}.tmp")
+        link.unlink(missing_ok=True)
+        link.symlink_to(path.name)
+        if best.is_dir() and not best.is_symlink():  # a run that was copied without its links
+            remove_folder(best)
+        os.replace(link, best)
+    else:
+        copy_atomically(path, best)
+    for other in _bests_in(path.parent):
+        if other.suffix != path.suffix:
+            _drop(other)
+
+
+def drop_old(folder: Path) -> None:
+    """Drop all checkpoints but the newest two and the best, and what killed processes left of sharded ones."""
+    kept = {best.resolve() for best in _bests_in(folder)}
+    for old in checkpoints_in(folder)[KEEP_LAST:]:
+        if old.resolve() not in kept:
+            _drop(old)
+    for left in (*folder.glob(".*.dcp.tmp"), *folder.glob(".*.dcp.former")):
+        shutil.rmtree(left)
+
+
+def _drop(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        remove_folder(path)
+    else:
+        path.unlink()
+
+
 def checkpoints_in(folder: Path) -> list[Path]:
-    """Return the checkpoints of a run's folder, the one that got furthest first."""
+    """Return the checkpoints of a run's folder, files and complete folders, the one that got furthest first."""
     found = [
         (int(match.group(1)), int(match.group(2)), path)
-        for path in folder.glob("checkpoint_*.pt")
+        for path in folder.glob("checkpoint_*")
         if (match := CHECKPOINT_PATTERN.fullmatch(path.name))
+        and (path.suffix == ENDINGS["full"] or is_sharded_checkpoint(path))
     ]
     return [path for _, _, path in sorted(found, reverse=True)]
 
@@ -58,12 +97,13 @@ def is_newest_checkpoint(path: Path) -> bool:
 def find_checkpoint(resume: str, runs: Sequence[Path], *, to_train: bool) -> Path | None:
     """Return the checkpoint that `resume` means, decided on rank 0 for all. Collective: every rank.
 
-    `resume` is a file, a run's folder, or "auto": the first of `runs` (newest first). To train on, that is the newest
-    checkpoint that can be read (damaged newer ones are reported and set aside), or None when the newest run has none
-    yet; to test or predict it is the best one, of the newest run that has any.
+    `resume` is a checkpoint, a run's folder, or "auto": the first of `runs` (newest first). To train on, that is the
+    newest checkpoint that can be read (damaged newer ones are reported and set aside), or None when the newest run has
+    none yet; to test or predict it is the best one, of the newest run that has any.
 
     Raises FileNotFoundError when there is nothing to test, ValueError when all of a run's checkpoints are damaged.
     """
+    finish_saves()
     path: Path | None = None
     error: Exception | None = None
     if is_main_process():
@@ -77,6 +117,8 @@ def find_checkpoint(resume: str, runs: Sequence[Path], *, to_train: bool) -> Pat
 
 def _find(resume: str, runs: Sequence[Path], to_train: bool) -> Path | None:
     if resume != "auto":
+        if is_sharded_checkpoint(Path(resume)):
+            return Path(resume)
         if Path(resume).is_dir():
             return _newest_good(Path(resume)) if to_train else _best(Path(resume))
         if not Path(resume).is_file():
@@ -94,7 +136,14 @@ def _find(resume: str, runs: Sequence[Path], to_train: bool) -> Path | None:
 
 
 def _best(folder: Path) -> Path:
-    return folder / BEST_NAME if (folder / BEST_NAME).is_file() else _newest_good(folder)
+    bests = _bests_in(folder)
+    return max(bests, key=lambda path: path.lstat().st_mtime) if bests else _newest_good(folder)
+
+
+def _bests_in(folder: Path) -> list[Path]:
+    """Return what there is of best.pt and best.dcp: one, but for the moment in which one takes the other's place."""
+    bests = [folder / (BEST_STEM + ending) for ending in ENDINGS.values()]
+    return [best for best in bests if best.is_file() or is_sharded_checkpoint(best)]
 
 
 def _newest_good(folder: Path) -> Path:

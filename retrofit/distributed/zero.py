@@ -215,6 +215,15 @@ def state_for_file(part: Any) -> Any:
     return (unwrap_model(part) if isinstance(part, nn.Module) else part).state_dict()
 
 
+def refuse_sharded(model: nn.Module) -> None:
+    """Raise ValueError for a model whose state has no shards that a sharded checkpoint could hold."""
+    if isinstance(model, ZeroModel):
+        raise ValueError(
+            "--ckpt sharded does not know DeepSpeed's flat shards (--strategy deepspeed); use --ckpt full, or "
+            "--strategy fsdp"
+        )
+
+
 def own_state(model: nn.Module) -> Mapping[str, Any]:
     """Return the names and shapes of a model's whole state; under DeepSpeed without values. No communication."""
     return whole_shapes(model) if isinstance(model, ZeroModel) else unwrap_model(model).state_dict()

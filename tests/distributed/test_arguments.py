@@ -37,6 +37,8 @@ DEFAULTS = {
     "grad_ckpt": False,
     "zero_stage": 2,
     "ds_config": "",
+    "ckpt": "full",
+    "async_save": False,
     "log_level": "INFO",
 }
 OTHER_VALUES = {
@@ -65,6 +67,8 @@ OTHER_VALUES = {
     "grad_ckpt": ("1", True),
     "zero_stage": ("3", 3),
     "ds_config": ("zero.json", "zero.json"),
+    "ckpt": ("sharded", "sharded"),
+    "async_save": ("1", True),
     "log_level": ("DEBUG", "DEBUG"),
 }
 

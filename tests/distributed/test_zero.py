@@ -257,6 +257,26 @@ def test_wrong_uses_are_refused(pair, tmp_path):
             assert words in error, errors
 
 
+def sharded_refused(path):
+    with options("deepspeed", 2):
+        model = rd.wrap_model(new_model())
+        at_save = error_of(lambda: rd.save_checkpoint(model, None, 1, path, sharded=True))
+        os.environ["RETROFIT_CKPT"] = "sharded"
+        try:
+            return at_save, error_of(lambda: rd.wrap_model(new_model()))
+        finally:
+            del os.environ["RETROFIT_CKPT"]
+
+
+def test_a_sharded_checkpoint_is_refused(pair, tmp_path):
+    for errors in pair.run(sharded_refused, str(tmp_path / "sharded")):
+        for error in errors:
+            assert (
+                error.startswith("--ckpt sharded does not know DeepSpeed's flat shards") and "use --ckpt full" in error
+            )
+    assert not list(tmp_path.iterdir())
+
+
 def average(stage):
     """Return an EMA made and updated as train.py does, and evaluations of uneven numbers of batches."""
     with options("deepspeed", stage):

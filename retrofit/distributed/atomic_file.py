@@ -1,0 +1,78 @@
+"""Files that are written whole or not at all, and what is said when one cannot be written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def write_atomically(content: Any, path: Path, checkpoint: Path | None = None) -> None:
+    """Write `content` with torch.save to `path` through a temporary file and a rename, durable when it returns.
+
+    `checkpoint` is what an error calls it, if not `path`. Raises OSError that names the file, the free space and the
+    remedy, and ValueError for content that `weights_only=True` would refuse to load; the old file at `path` is then as
+    it was.
+    """
+    checkpoint = checkpoint or path
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        torch.load(str(temporary), mmap=True, map_location="cpu", weights_only=True)  # mmap: reads the structure alone
+        os.replace(temporary, path)
+    except pickle.UnpicklingError as error:
+        temporary.unlink()
+        raise ValueError(
+            f"checkpoint {checkpoint} is not written: it would hold a {refused_class(error)}, which weights_only=True "
+            "refuses to load; save float(x) of a numpy scalar, str(x) of a path, vars(x) of a namespace"
+        ) from error
+    except (OSError, RuntimeError) as error:  # torch wraps an OSError of the file in a RuntimeError
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise write_error(checkpoint, error) from error
+
+
+def write_error(checkpoint: Path, error: BaseException) -> OSError:
+    """Return what to raise when a checkpoint cannot be written: its name, the cause, the free space and the remedy."""
+    return OSError(
+        f"could not write checkpoint {checkpoint}: {first_line(error)} ({_free_mib(checkpoint.parent)} MiB free); make "
+        "room or choose another folder; the checkpoints already written are unchanged"
+    )
+
+
+def copy_atomically(source: Path, target: Path) -> None:
+    """Make `target` a second name of `source` (a copy where links are not possible), replacing it in one step."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        os.link(source, temporary)
+    except OSError:
+        shutil.copyfile(source, temporary)
+    os.replace(temporary, target)
+
+
+def refused_class(error: BaseException) -> str | None:
+    """Return the name of the class that `weights_only=True` refused, None if `error` says something else."""
+    found = re.search(r"[Uu]nsupported (?:global: GLOBAL|GLOBAL|class) (\S+)", str(error))
+    return found.group(1) if isinstance(error, pickle.UnpicklingError) and found else None
+
+
+def first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _free_mib(folder: Path) -> int | str:
+    try:
+        return shutil.disk_usage(folder).free // 2**20
+    except OSError:
+        return "?"
