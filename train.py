@@ -44,6 +44,7 @@ def main(argv=None):
     checkpoint = find_checkpoint(args)
     if checkpoint:
         args = get_arguments(argv, checkpoint)
+        rd.set_options(args)
     if args.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)

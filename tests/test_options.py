@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+import retrofit.distributed as rd
 import train
 from retrofit.distributed import add_distributed_arguments
 from segmentation.datasets import DATASETS, default_num_classes
@@ -296,3 +297,29 @@ def test_parsers_do_not_share_state(tmp_path: Path) -> None:
     assert train.get_arguments(["--config", config]).epochs == 7
     assert train.get_arguments(["--seed", "1"]).epochs == 20
     assert add_distributed_arguments(build_parser(), {}).get_default("epochs") == 20
+
+
+def test_what_a_checkpoint_trained_with_is_what_the_model_is_wrapped_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options of the runtime too, which are asked for far from the parsed arguments."""
+    seen = {}
+
+    class Recorder:
+        def __init__(self, args: argparse.Namespace, checkpoint: dict[str, Any]) -> None:
+            names = ("grad_ckpt", "wrap_layers", "bucket_cap_mb", "strategy")
+            seen.update({name: (rd.get_option(name), getattr(args, name)) for name in names})
+
+        def train(self) -> int:
+            return 0
+
+    saved = {"grad_ckpt": True, "wrap_layers": "Bottleneck", "bucket_cap_mb": 3.0, "strategy": "fsdp"}
+    monkeypatch.setattr(train, "find_checkpoint", lambda args: {"options": rd.without_place(saved), "path": tmp_path})
+    monkeypatch.setattr(train, "Trainer", Recorder)
+    assert train.main(["--resume", "auto", "--bucket_cap_mb", "7"]) == 0
+    assert seen == {
+        "grad_ckpt": (True, True),
+        "wrap_layers": ("Bottleneck", "Bottleneck"),
+        "bucket_cap_mb": (7.0, 7.0),
+        "strategy": ("auto", "auto"),
+    }

@@ -56,6 +56,7 @@ from .process_group import (
     is_distributed,
     is_main_process,
     main_process_first,
+    set_options,
     setup_distributed,
 )
 from .random_state import get_rng_state, seed_everything, set_rng_state, split_random_streams
@@ -164,6 +165,7 @@ __all__ = [
     "scaled_lr",
     "seed_everything",
     "set_epoch",
+    "set_options",
     "set_rng_state",
     "settle_buckets",
     "setup_distributed",

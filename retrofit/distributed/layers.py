@@ -14,7 +14,8 @@ def choose_layers(model: nn.Module, names: Iterable[str] = (), min_num_params: f
     """Return the layers of `model`, inner ones before those around them, `model` itself not among them.
 
     Those of a class in `names`; without names every part with at least `min_num_params` parameters beside those of
-    the layers inside it. A part that shares parameters with another one is no layer.
+    the layers inside it. A part that shares parameters with another one is no layer, nor is an nn.Sequential: the model
+    may go through its parts without calling it.
 
     Raises ValueError for a class that the model has no layer of.
     """
@@ -41,11 +42,16 @@ def _by_size(module: nn.Module, min_num_params: float, layers: list[nn.Module]) 
     left = sum(parameter.numel() for parameter in module.parameters(recurse=False))
     for child in module.children():
         rest = _by_size(child, min_num_params, layers)
-        if rest >= min_num_params and not isinstance(child, CONTAINERS):
+        if rest >= min_num_params and not _is_container(child):
             layers.append(child)
             rest = 0
         left += rest
     return left
+
+
+def _is_container(module: nn.Module) -> bool:
+    """Return whether a model may never call this module, but only what is in it."""
+    return isinstance(module, CONTAINERS) or type(module).forward is nn.Sequential.forward
 
 
 def _shared_parameters(model: nn.Module) -> set[int]:

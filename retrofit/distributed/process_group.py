@@ -46,10 +46,10 @@ def setup_distributed(
     global _place, _control_group
     if dist.is_initialized():
         return get_rank(), get_local_rank(), get_world_size()
-    options = {**distributed_options(), **given_options}
-    options.update({key: value for key, value in vars(args or argparse.Namespace()).items() if key in options})
     _options.clear()
-    _options.update(options)
+    _options.update(distributed_options(), **given_options)
+    set_options(args or argparse.Namespace())
+    options = dict(_options)
     place = _place_of_this_process(options)
     backend = _resolve_backend(backend or options["dist_backend"])
     if torch.cuda.is_available():
@@ -68,6 +68,14 @@ def setup_distributed(
             dist.distributed_c10d._get_default_store(), place.rank, place.world_size, timeout.total_seconds()
         )
     return place.rank, place.local_rank, place.world_size
+
+
+def set_options(args: argparse.Namespace) -> None:
+    """Let `get_option` answer from `args`: options that are known only behind `setup_distributed`, by a checkpoint.
+
+    The group stays as it was joined. Every rank must call it, with the same options.
+    """
+    _options.update({key: value for key, value in vars(args).items() if key in _options})
 
 
 def cleanup_distributed() -> None:

@@ -9,6 +9,13 @@ from torch import nn
 from retrofit.distributed.layers import choose_layers
 
 
+class Pair(nn.Sequential):
+    """A Sequential with a forward of its own, which is called."""
+
+    def forward(self, x):
+        return super().forward(x)
+
+
 def names_of(model, layers):
     names = {id(module): name for name, module in model.named_modules()}
     return [names[id(layer)] for layer in layers]
@@ -22,10 +29,13 @@ def test_layers_of_a_class_are_all_of_it_inner_ones_first():
 
 
 def test_by_size_a_layer_has_enough_parameters_beside_those_of_the_layers_inside():
-    model = nn.Sequential(nn.Sequential(nn.Linear(10, 10), nn.Linear(10, 10)), nn.Linear(10, 30), nn.Linear(2, 2))
+    model = nn.Sequential(Pair(nn.Linear(10, 10), nn.Linear(10, 10)), nn.Linear(10, 30), nn.Linear(2, 2))
     assert names_of(model, choose_layers(model, min_num_params=100)) == ["0.0", "0.1", "1"]
     assert names_of(model, choose_layers(model, min_num_params=200)) == ["0", "1"]
     assert names_of(model, choose_layers(model, min_num_params=1e6)) == []
+    # A model may go through a Sequential without calling it, as torchvision's users of `features` do.
+    model[0] = nn.Sequential(*model[0])
+    assert names_of(model, choose_layers(model, min_num_params=200)) == ["1"]
 
 
 def test_containers_and_parts_with_tied_weights_are_no_layers():
