@@ -286,7 +286,7 @@ class Trainer:
             "rng_state": self.epochs.rng_state(),
             "options": rd.without_place(options_to_save(self.args)),
         }
-        self.writer.flush()  # the curves reach as far as the checkpoint
+        self.writer.flush()  # so far as its thread has got: a process killed now may lose the last points
         samples = self.epochs.step * self.plan.global_batch
         return rd.save_position(self.folder, self.epochs.epoch, samples, is_best=is_best, **content)
 

@@ -160,12 +160,9 @@ def test_what_is_printed_first_is_what_differs(monkeypatch: pytest.MonkeyPatch) 
     assert num_others == len(vars(args)) - 2
 
 
-def test_a_run_leaves_its_options_and_prints_them_once(
-    ranks: Any, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_run_leaves_its_options_and_prints_them_once(ranks: Any, tmp_path: Path) -> None:
     argv = ["--config", str(EXAMPLE), "--epochs", "1", "--val_epoch", "9", "--logdir", str(tmp_path / "log")]
-    ranks(2).run(_train, argv)
-    printed = capfd.readouterr().out
+    printed = "".join(ranks(2).run(_train, argv))
     assert len(re.findall("others at their defaults", printed)) == 1 and "│ layers" in printed
     assert "momentum" not in printed
     (folder,) = (tmp_path / "log").iterdir()
@@ -178,11 +175,17 @@ def test_a_run_leaves_its_options_and_prints_them_once(
     assert vars(again) == {**vars(train.get_arguments(argv)), "config": str(folder / "config.yaml")}
 
 
-def _train(argv: list[str]) -> None:
-    """The whole of train.py, in a rank that is in its group already."""
+def _train(argv: list[str]) -> str:
+    """Run the whole of train.py, in a rank that is in its group already, and return what it printed."""
+    import contextlib
+    import io
     from unittest import mock
 
     import retrofit.distributed as rd
 
-    with mock.patch.object(rd, "cleanup_distributed"), mock.patch.object(rd, "setup_rank_logging"):
+    with contextlib.ExitStack() as stack:
+        for name in ("cleanup_distributed", "setup_rank_logging"):
+            stack.enter_context(mock.patch.object(rd, name))
+        printed = stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
         assert train.main(argv) == 0
+    return printed.getvalue()
