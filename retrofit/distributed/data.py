@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 
+from .loader_worker import EndsWithItsRank, own_init_function
 from .process_group import get_rank, get_world_size, is_distributed
 from .random_state import drawn_apart, init_worker_apart, mix_seed, seeded
 
@@ -147,8 +148,9 @@ def shard_loader(loader: DataLoader, *, seed: int = 0, batch_size: int | None = 
     assert batch_size is not None
     sampler = ShardedSampler(loader.sampler, batch_size, drop_last=loader.drop_last, seed=seed)
     sharded = _with_sampler(loader, sampler, batch_size)
-    if loader.worker_init_fn is not None:
-        sharded.worker_init_fn = partial(init_worker_apart, loader.worker_init_fn, get_rank())
+    own = own_init_function(loader.worker_init_fn)
+    if own is not None:
+        sharded.worker_init_fn = EndsWithItsRank(partial(init_worker_apart, own, get_rank()))
     return sharded
 
 
@@ -247,6 +249,7 @@ def _with_sampler(loader: DataLoader, sampler: Sampler, batch_size: int | None) 
         # A common generator would give the workers of all ranks the same seeds, hence the same augmentation.
         "generator": None,
         "_iterator": None,
+        "worker_init_fn": EndsWithItsRank(own_init_function(loader.worker_init_fn)),
     }
     for name, value in settings.items():
         object.__setattr__(copied, name, value)  # DataLoader itself refuses to change after it was built
