@@ -11,11 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 REPO = Path(__file__).resolve().parent.parent
-TRAINING = ["--layers", "18", "--crop_size", "32", "--batchsize", "16", "--epochs", "2", "--val_epoch", "1"]
+IMAGES, BATCH = 96, 4  # to train on (a quarter as many validate); per rank and step
+TRAINING = ["--layers", "18", "--crop_size", "32", "--batchsize", str(BATCH), "--epochs", "2", "--val_epoch", "1"]
+TRAINING += ["--dataset", "folder", "--numclasses", "3"]
 DEADLINE_S = 300
 LAUNCHERS = {
     1: [sys.executable],
@@ -24,10 +28,25 @@ LAUNCHERS = {
 }
 
 
+def make_images(folder: Path) -> Path:
+    """Write images of 32 x 32 pixels with masks of three classes, every fifth of them for validation."""
+    random = np.random.default_rng(0)
+    for kind, shape, end in (("images", (32, 32, 3), 255), ("masks", (32, 32), 3)):
+        (folder / kind).mkdir(parents=True)
+        for number in range(IMAGES * 5 // 4):
+            pixels = random.integers(0, end, shape, dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / kind / f"{number:03d}.png")
+    return folder
+
+
 @contextmanager
 def training(world_size: int, logdir: Path, *arguments: str) -> Iterator[subprocess.Popen]:
     """Start train.py as a user does, in a process group of its own that is gone afterwards."""
-    command = [*LAUNCHERS[world_size], str(REPO / "train.py"), *TRAINING, "--logdir", str(logdir), *arguments]
+    data = logdir.with_name("data")
+    if not data.exists():
+        make_images(data)
+    command = [*LAUNCHERS[world_size], str(REPO / "train.py"), *TRAINING, "--dataset_path", str(data)]
+    command += ["--logdir", str(logdir), *arguments]
     with open(logdir.with_suffix(".txt"), "a") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=output, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
@@ -70,13 +89,18 @@ def assert_same_state(one: dict, other: dict) -> None:
     assert torch.equal(one["rng_states"][0]["now"]["torch"], other["rng_states"][0]["now"]["torch"])
 
 
+def options_for(world_size: int) -> tuple[str, ...]:
+    """Return loader workers for one process (for several see test_restarts.py), and a moving average for all."""
+    return ("--workers", "2" if world_size == 1 else "0", "--ema_decay", "0.9")
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict]:
-    """The final checkpoints of undisturbed runs with loader workers, by world size."""
+    """The final checkpoints of undisturbed runs, by world size."""
     checkpoints = {}
     for world_size in (1, 2, 3):
         logdir = tmp_path_factory.mktemp(f"uninterrupted_{world_size}") / "log"
-        run_to_the_end(world_size, logdir, "--workers", "2", "--ema_decay", "0.9")
+        run_to_the_end(world_size, logdir, *options_for(world_size))
         checkpoints[world_size] = final_checkpoint(logdir)
     return checkpoints
 
@@ -88,8 +112,8 @@ def assert_curves_are_whole(logdir: Path, world_size: int) -> None:
     (run,) = logdir.iterdir()
     events = EventAccumulator(str(run))
     events.Reload()
-    global_batch = 16 * world_size
-    steps = 2 * (320 // global_batch)
+    global_batch = BATCH * world_size
+    steps = 2 * (IMAGES // global_batch)
     seen = [event.step for event in events.Scalars("train/loss")]
     assert seen == [global_batch * step for step in range(1, steps + 1)]
 
@@ -97,7 +121,7 @@ def assert_curves_are_whole(logdir: Path, world_size: int) -> None:
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_asked_to_stop_in_mid_epoch(tmp_path: Path, uninterrupted: dict[int, dict], world_size: int) -> None:
     logdir = tmp_path / "log"
-    options = ("--workers", "2", "--ema_decay", "0.9")
+    options = options_for(world_size)
     with training(world_size, logdir, *options) as process:
         wait_for(logdir, "epoch 2/2:  ")  # the second epoch has begun
         os.kill(process.pid, signal.SIGTERM)  # as a scheduler does: torchrun passes it on
@@ -109,7 +133,7 @@ def test_asked_to_stop_in_mid_epoch(tmp_path: Path, uninterrupted: dict[int, dic
         assert "Traceback" not in text
     position = torch.load(sorted(logdir.glob("*/checkpoint_*.pt"))[-1], weights_only=True)["position"]
     assert position["epoch"] == 1
-    assert 0 < position["step"] < 320 // (16 * world_size)
+    assert 0 < position["step"] < IMAGES // (BATCH * world_size)
     run_to_the_end(world_size, logdir, "--resume", "auto", *options)
     assert_same_state(final_checkpoint(logdir), uninterrupted[world_size])
     assert_curves_are_whole(logdir, world_size)
@@ -118,7 +142,7 @@ def test_asked_to_stop_in_mid_epoch(tmp_path: Path, uninterrupted: dict[int, dic
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_killed_at_once(tmp_path: Path, uninterrupted: dict[int, dict], world_size: int) -> None:
     logdir = tmp_path / "log"
-    options = ("--workers", "2", "--ema_decay", "0.9")
+    options = options_for(world_size)
     with training(world_size, logdir, *options) as process:
         wait_for(logdir, "epoch 2/2:  ")
         os.killpg(process.pid, signal.SIGKILL)  # launcher, ranks and loader workers
@@ -129,7 +153,7 @@ def test_killed_at_once(tmp_path: Path, uninterrupted: dict[int, dict], world_si
 
 def test_killed_twice_and_the_newest_checkpoint_damaged(tmp_path: Path, uninterrupted: dict[int, dict]) -> None:
     logdir = tmp_path / "log"
-    options = ("--workers", "2", "--ema_decay", "0.9")
+    options = options_for(1)
     with training(1, logdir, *options) as process:
         wait_for(logdir, "epoch 2/2:  ")
         os.kill(process.pid, signal.SIGTERM)
@@ -163,11 +187,11 @@ def test_two_ranks_continue_as_one_and_again_as_two(tmp_path: Path) -> None:
         process.wait(DEADLINE_S)
     run_to_the_end(1, logdir, "--workers", "0", "--resume", "auto")
     text = logdir.with_suffix(".txt").read_text()
-    assert "notice: resumed with world_size 2 -> 1, global_batch 32 -> 16" in text
+    assert "notice: resumed with world_size 2 -> 1, global_batch 8 -> 4" in text
     assert "Effective lr: 0.002" in text
     assert "Effective lr: 0.001" in text
     run_to_the_end(2, logdir, "--workers", "0", "--resume", "auto", "--epochs", "3")
     text = logdir.with_suffix(".txt").read_text()
-    assert "world_size 1 -> 2, global_batch 16 -> 32" in text
+    assert "world_size 1 -> 2, global_batch 4 -> 8" in text
     (run,) = logdir.iterdir()
     assert torch.load(run / "checkpoint_0003_00000000.pt", weights_only=True)["world_size"] == 2
