@@ -90,8 +90,12 @@ def assert_same_state(one: dict, other: dict) -> None:
 
 
 def options_for(world_size: int) -> tuple[str, ...]:
-    """Return loader workers for one process (for several see test_restarts.py), and a moving average for all."""
-    return ("--workers", "2" if world_size == 1 else "0", "--ema_decay", "0.9")
+    """Return loader workers for one process (for several see test_restarts.py), a moving average for all.
+
+    Three ranks save in the background.
+    """
+    options = ("--workers", "2" if world_size == 1 else "0", "--ema_decay", "0.9")
+    return (*options, "--async_save") if world_size == 3 else options
 
 
 @pytest.fixture(scope="module")
