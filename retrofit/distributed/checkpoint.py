@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from .async_save import Save, finish_saves, start_save
-from .atomic_file import copy_atomically as copy_atomically
 from .atomic_file import first_line, refused_class, write_atomically
 from .meeting import require_every_rank
 from .process_group import get_option, get_world_size, is_main_process

@@ -28,7 +28,7 @@ from retrofit.distributed import (
     save_checkpoint,
     set_rng_state,
 )
-from retrofit.distributed.checkpoint import copy_atomically
+from retrofit.distributed.atomic_file import copy_atomically
 
 
 def new_model(width=4):
