@@ -82,7 +82,7 @@ class Project:
         (folder / "torch" / "distributed" / "__init__.py").touch()
         for launcher in ("run", "launch"):
             (folder / "torch" / "distributed" / f"{launcher}.py").write_text(RECORD)
-        self.environ["PYTHONPATH"] = str(folder)
+        self.environ.update(PYTHONPATH=str(folder), XDG_CACHE_HOME=str(folder.parent))
         return self
 
     def run(self, script: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -68,7 +68,9 @@ def installable(project: Project, tmp_path: Path) -> Project:
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{info}/RECORD", "")
     bare = _bare_python(tmp_path / "bare")
-    project.environ.update(PIP_FIND_LINKS=str(wheels), PATH=f"{bare}:{os.environ['PATH']}")
+    project.environ.update(
+        PIP_FIND_LINKS=str(wheels), PATH=f"{bare}:{os.environ['PATH']}", XDG_CACHE_HOME=str(tmp_path)
+    )
     (project.root / "show.sh").write_text(
         'set -euo pipefail\nroot="$(dirname "$0")"\nsource "${root}/retrofit/launch/python_env.sh"\n'
         'find_python "${root}"\necho "${PYTHON}"\n'
@@ -183,3 +185,32 @@ def test_what_is_missing_is_named_with_the_version_seen(monkeypatch: pytest.Monk
     ]
     (problem,) = dependencies.missing_from_this_python(["broken>=2"], import_them=True)
     assert problem.startswith("broken cannot be imported (ModuleNotFoundError")
+
+
+def test_what_could_be_imported_is_not_imported_again_until_something_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = tmp_path / "site-packages"
+    (packages / "standin-1.2.dist-info").mkdir(parents=True)
+    (packages / "standin-1.2.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: standin\nVersion: 1.2\n")
+    (packages / "standin.py").write_text("print('imported')\n")
+    environ = {**os.environ, "PYTHONPATH": str(packages), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    (tmp_path / "pyproject.toml").write_text('[project]\ndependencies = [\n    "standin>=1.2",\n]\n')
+
+    def check(**variables: str) -> tuple[int, str, str]:
+        command = [sys.executable, str(ROOT / "retrofit" / "launch" / "dependencies.py"), "check", str(tmp_path)]
+        ended = subprocess.run(command, env={**environ, **variables}, capture_output=True, text=True)
+        return ended.returncode, ended.stdout.strip(), ended.stderr.strip()
+
+    assert check() == (0, "", "imported")
+    assert check() == (0, "", "")
+    (packages / "another.py").touch()
+    assert check() == (0, "", "imported")
+    (packages / "standin.py").unlink()
+    (packages / "standin.py").write_text("raise OSError('half a library')\n")
+    assert check() == (1, "standin cannot be imported (OSError: half a library)", "")
+    assert check() == (1, "standin cannot be imported (OSError: half a library)", "")  # a failure is not remembered
+    (packages / "standin.py").write_text("print('imported')\n")
+    assert check(XDG_CACHE_HOME="/dev/null") == (0, "", "imported")  # nowhere to remember it
+    assert check(XDG_CACHE_HOME="/dev/null") == (0, "", "imported")

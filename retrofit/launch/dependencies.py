@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import importlib
 import os
 import re
@@ -61,11 +62,15 @@ def _applies(marker: str, path: Path) -> bool:
 def missing_from_this_python(requirements: list[str], *, import_them: bool) -> list[str]:
     """Return what is wrong with each requirement that this interpreter does not meet (empty: all is well).
 
-    `import_them` also imports each package, which finds a broken installation.
+    `import_them` also imports each package, which finds a broken installation. That takes seconds, and so it is not
+    done again until something is installed, removed or found elsewhere.
     """
     problems = [problem for problem in map(_version_problem, requirements) if problem]
     if problems or not import_them:
         return problems
+    done_before = _record_of_imports(requirements)
+    if done_before.exists():
+        return []
     for requirement in requirements:
         name = _name(requirement)
         try:
@@ -73,6 +78,10 @@ def missing_from_this_python(requirements: list[str], *, import_them: bool) -> l
                 importlib.import_module(MODULE_NAMES.get(name, name))
         except Exception as error:  # whatever a broken binary package raises
             problems.append(f"{name} cannot be imported ({type(error).__name__}: {error})")
+    if not problems:
+        with contextlib.suppress(OSError):  # without a place for it the next start imports them again
+            done_before.parent.mkdir(parents=True, exist_ok=True)
+            done_before.touch()
     return problems
 
 
@@ -93,6 +102,17 @@ def install(root: Path, extras: list[str]) -> None:
         _say("torch alone can be several GB; this happens once")
         _call([str(python), "-m", "pip", "install", *requirements], lock, "installing the dependencies")
         (folder / UNFINISHED).unlink(missing_ok=True)
+
+
+def _record_of_imports(requirements: list[str]) -> Path:
+    """Return the file that tells that `requirements` could all be imported from where they are now.
+
+    Its name changes with the interpreter and with the folders it imports from, which pip changes.
+    """
+    folders = [(folder, os.stat(folder).st_mtime_ns) for folder in sys.path[1:] if os.path.isdir(folder)]
+    place = repr((sys.executable, sys.version, requirements, folders, os.environ.get("LD_LIBRARY_PATH")))
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    return cache / "retrofit" / f"imports_{hashlib.sha256(place.encode()).hexdigest()[:32]}"
 
 
 def _version_problem(requirement: str) -> str | None:
