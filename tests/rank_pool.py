@@ -24,7 +24,7 @@ START_TIMEOUT_S = 120.0  # imports of torch on a busy machine
 TASK_TIMEOUT_S = 300.0
 # What every rank needs, imported once in the process that all ranks of all pools are forked from; torch._dynamo is what
 # the first optimizer imports. Nothing of this project is among it: its modules look at the environment themselves.
-PRELOADED = ["torch", "torch._dynamo", "torch.distributed.fsdp"]
+PRELOADED = ["torch", "torch._dynamo", "torch.distributed.fsdp", "torchvision", "tensorboardX", "rich.table"]
 
 
 class RankError(AssertionError):

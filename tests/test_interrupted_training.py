@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import torch
 from PIL import Image
 
 REPO = Path(__file__).resolve().parent.parent
-IMAGES, BATCH = 96, 4  # to train on (a quarter as many validate); per rank and step
+IMAGES, BATCH = 60, 4  # to train on (a quarter as many validate); per rank and step
 TRAINING = ["--layers", "18", "--crop_size", "32", "--batchsize", str(BATCH), "--epochs", "2", "--val_epoch", "1"]
 TRAINING += ["--dataset", "folder", "--numclasses", "3"]
 DEADLINE_S = 300
@@ -90,12 +91,12 @@ def assert_same_state(one: dict, other: dict) -> None:
 
 
 def options_for(world_size: int) -> tuple[str, ...]:
-    """Return loader workers for one process (for several see test_restarts.py), a moving average for all.
+    """Return a moving average for all, loader workers for one process (for several see test_restarts.py).
 
-    Three ranks save in the background.
+    Three ranks train the transformer and save in the background.
     """
     options = ("--workers", "2" if world_size == 1 else "0", "--ema_decay", "0.9")
-    return (*options, "--async_save") if world_size == 3 else options
+    return (*options, "--model_type", "swin_mlp", "--async_save") if world_size == 3 else options
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +108,36 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict]:
         run_to_the_end(world_size, logdir, *options_for(world_size))
         checkpoints[world_size] = final_checkpoint(logdir)
     return checkpoints
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, Path], Path]:
+    """`interrupted(world_size, folder)` returns the log folder of a run that SIGTERM has ended in its second epoch.
+
+    Each is a copy in `folder` of one run, with what that printed and its data.
+    """
+    originals: dict[int, Path] = {}
+
+    def interrupt(world_size: int) -> Path:
+        logdir = tmp_path_factory.mktemp(f"interrupted_{world_size}") / "log"
+        with training(world_size, logdir, *options_for(world_size)) as process:
+            wait_for(logdir, "epoch 2/2:  ")  # the second epoch has begun
+            os.kill(process.pid, signal.SIGTERM)  # as a scheduler does: torchrun passes it on
+            status = process.wait(DEADLINE_S)
+        text = logdir.with_suffix(".txt").read_text()
+        assert "interrupted in epoch 2, saved" in text
+        if world_size == 1:  # torchrun reports a signal in its own words
+            assert status == 143
+            assert "Traceback" not in text
+        return logdir
+
+    def copy(world_size: int, folder: Path) -> Path:
+        if world_size not in originals:
+            originals[world_size] = interrupt(world_size)
+        shutil.copytree(originals[world_size].parent, folder, dirs_exist_ok=True)
+        return folder / "log"
+
+    return copy
 
 
 def assert_curves_are_whole(logdir: Path, world_size: int) -> None:
@@ -123,22 +154,14 @@ def assert_curves_are_whole(logdir: Path, world_size: int) -> None:
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_asked_to_stop_in_mid_epoch(tmp_path: Path, uninterrupted: dict[int, dict], world_size: int) -> None:
-    logdir = tmp_path / "log"
-    options = options_for(world_size)
-    with training(world_size, logdir, *options) as process:
-        wait_for(logdir, "epoch 2/2:  ")  # the second epoch has begun
-        os.kill(process.pid, signal.SIGTERM)  # as a scheduler does: torchrun passes it on
-        status = process.wait(DEADLINE_S)
-    text = logdir.with_suffix(".txt").read_text()
-    assert "interrupted in epoch 2, saved" in text
-    if world_size == 1:  # torchrun reports a signal in its own words
-        assert status == 143
-        assert "Traceback" not in text
+def test_asked_to_stop_in_mid_epoch(
+    tmp_path: Path, uninterrupted: dict[int, dict], interrupted: Callable[[int, Path], Path], world_size: int
+) -> None:
+    logdir = interrupted(world_size, tmp_path)
     position = torch.load(sorted(logdir.glob("*/checkpoint_*.pt"))[-1], weights_only=True)["position"]
     assert position["epoch"] == 1
     assert 0 < position["step"] < IMAGES // (BATCH * world_size)
-    run_to_the_end(world_size, logdir, "--resume", "auto", *options)
+    run_to_the_end(world_size, logdir, "--resume", "auto", *options_for(world_size))
     assert_same_state(final_checkpoint(logdir), uninterrupted[world_size])
     assert_curves_are_whole(logdir, world_size)
 
@@ -155,18 +178,15 @@ def test_killed_at_once(tmp_path: Path, uninterrupted: dict[int, dict], world_si
     assert_curves_are_whole(logdir, world_size)
 
 
-def test_killed_twice_and_the_newest_checkpoint_damaged(tmp_path: Path, uninterrupted: dict[int, dict]) -> None:
-    logdir = tmp_path / "log"
-    options = options_for(1)
-    with training(1, logdir, *options) as process:
-        wait_for(logdir, "epoch 2/2:  ")
-        os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(DEADLINE_S) == 143
+def test_asked_to_stop_and_the_newest_checkpoint_damaged(
+    tmp_path: Path, uninterrupted: dict[int, dict], interrupted: Callable[[int, Path], Path]
+) -> None:
+    logdir = interrupted(1, tmp_path)
     newest = sorted(logdir.glob("*/checkpoint_*.pt"))[-1]
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 0xFF
     newest.write_bytes(content)
-    run_to_the_end(1, logdir, "--resume", "auto", *options)
+    run_to_the_end(1, logdir, "--resume", "auto", *options_for(1))
     text = logdir.with_suffix(".txt").read_text()
     assert f"checkpoint {newest} is damaged" in text
     assert newest.with_name(newest.name + ".damaged").exists()
@@ -183,18 +203,14 @@ def test_ctrl_c_saves_and_exits_with_0(tmp_path: Path) -> None:
     assert len(list(logdir.glob("*/checkpoint_0000_*.pt"))) == 1
 
 
-def test_two_ranks_continue_as_one_and_again_as_two(tmp_path: Path) -> None:
-    logdir = tmp_path / "log"
-    with training(2, logdir, "--workers", "0") as process:
-        wait_for(logdir, "epoch 1/2:  ")
-        os.kill(process.pid, signal.SIGTERM)
-        process.wait(DEADLINE_S)
-    run_to_the_end(1, logdir, "--workers", "0", "--resume", "auto")
+def test_two_ranks_continue_as_one_and_again_as_two(tmp_path: Path, interrupted: Callable[[int, Path], Path]) -> None:
+    logdir = interrupted(2, tmp_path)
+    run_to_the_end(1, logdir, *options_for(2), "--resume", "auto")
     text = logdir.with_suffix(".txt").read_text()
     assert "notice: resumed with world_size 2 -> 1, global_batch 8 -> 4" in text
     assert "Effective lr: 0.002" in text
     assert "Effective lr: 0.001" in text
-    run_to_the_end(2, logdir, "--workers", "0", "--resume", "auto", "--epochs", "3")
+    run_to_the_end(2, logdir, *options_for(2), "--resume", "auto", "--epochs", "3")
     text = logdir.with_suffix(".txt").read_text()
     assert "world_size 1 -> 2, global_batch 4 -> 8" in text
     (run,) = logdir.iterdir()

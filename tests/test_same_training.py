@@ -17,7 +17,7 @@ from retrofit.distributed import DDPWrapper, get_rank, get_world_size, global_me
 
 REPO = Path(__file__).resolve().parent.parent
 NUM_STEPS = 20
-SCRIBBLES = ["--dataset", "synthetic_scribble", "--batch", "global", "--batchsize", "12", "--lr", "0.005"]
+SCRIBBLES = ["--dataset", "synthetic_scribble", "--batch", "global", "--batchsize", "6", "--lr", "0.005"]
 
 
 def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
@@ -32,7 +32,7 @@ def one_process(_pools: Any) -> dict[str, Any]:
 
     pool = _pools.setdefault(1, RankPool(1))
     arguments = [*SCRIBBLES, "--model_type", "deeplabv3p_lorm", "--sync_bn"]
-    return pool.run(run_training, arguments, 12 * NUM_STEPS, True, timeout_s=600)[0]
+    return pool.run(run_training, arguments, 6 * NUM_STEPS, True, timeout_s=600)[0]
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
@@ -40,7 +40,7 @@ def test_ranks_train_the_model_of_one_process(ranks: Any, one_process: dict[str,
     # In float64: from random weights this network multiplies a rounding error by about ten at every step, so that
     # in float32 even a reordered sum of one process ends elsewhere; in float64 only a real difference can show.
     arguments = [*SCRIBBLES, "--model_type", "deeplabv3p_lorm", "--sync_bn"]
-    results = ranks(world_size).run(run_training, arguments, 12 * NUM_STEPS, True, timeout_s=600)
+    results = ranks(world_size).run(run_training, arguments, 6 * NUM_STEPS, True, timeout_s=600)
     assert len(one_process["losses"]) == NUM_STEPS
     for result in results:
         assert result["losses"] == pytest.approx(one_process["losses"], abs=1e-9)
