@@ -12,6 +12,7 @@ from pathlib import Path
 Row = tuple[str, str, str]
 PAGE = Path(__file__).resolve().parent / "documents.md"
 DOCUMENTS_TEST = "tests/test_documents.py"
+TASKS_TEST = "tests/test_tasks.py"
 
 HEAD = """\
 # The commands and calls of five guides
@@ -30,7 +31,7 @@ Written by `python docs/make_documents.py`; a test compares it with that.
 NEEDS_GPU = "needs an NVIDIA GPU"
 OF_NCCL = "a variable of nccl, which needs GPUs; passed on to every rank as it is"
 
-D = f"{DOCUMENTS_TEST}::"
+D, T = f"{DOCUMENTS_TEST}::", f"{TASKS_TEST}::"
 SECOND_NODE = "tests/test_two_hosts.py::test_a_training_on_two_hosts"
 ZERO_CONFIG = "tests/distributed/test_zero.py::test_what_a_file_may_choose_is_the_same_training"
 ZERO = "tests/distributed/test_zero.py::test_train_py_under_torchrun_leaves_a_checkpoint_for_one_process"
@@ -96,7 +97,7 @@ DOCUMENTS: dict[str, list[Row]] = {
         ),
     ],
     "FSDP of a Transformer": [
-        ("python train.py", "", "tests/test_tasks.py::test_a_dry_run_writes_nothing"),
+        ("python train.py", "", T + "test_a_dry_run_writes_nothing"),
         (
             "torchrun --nproc_per_node=2 train.py",
             "torchrun --nproc_per_node=2 train.py --strategy fsdp",
@@ -198,12 +199,12 @@ DOCUMENTS: dict[str, list[Row]] = {
         (
             "torchrun --nproc_per_node=2 --standalone train.py --distributed",
             "",
-            "tests/test_tasks.py::test_training_ends_with_the_class_table_and_the_summary",
+            T + "test_training_ends_with_the_class_table_and_the_summary",
         ),
         (
             "torchrun --nproc_per_node=4 --standalone train.py --distributed",
             "",
-            "tests/test_tasks.py::test_training_ends_with_the_class_table_and_the_summary",
+            T + "test_training_ends_with_the_class_table_and_the_summary",
         ),
         ("bash train_ddp.sh", "", "tests/test_launch_scripts.py::test_without_arguments_the_demo_runs"),
         (
@@ -212,7 +213,7 @@ DOCUMENTS: dict[str, list[Row]] = {
             D + "test_one_node",
         ),
         ("python train.py --layers 50 --model_type res50_ASPP_lorm", "", D + "test_one_process"),
-        ("python train.py --distributed --local_rank=0", "", "tests/test_tasks.py::test_a_dry_run_writes_nothing"),
+        ("python train.py --distributed --local_rank=0", "", T + "test_a_dry_run_writes_nothing"),
         (
             "--distributed, --world_size, --local_rank, --dist_url, --batchsize, --workers, --lr",
             "",
@@ -238,7 +239,7 @@ DOCUMENTS: dict[str, list[Row]] = {
             "",
             "tests/test_vscode.py::test_a_breakpoint_is_hit_on_every_rank",
         ),
-        ("tensorboard --logdir=./log", "", D + "test_tensorboard_reads_what_a_run_has_logged"),
+        ("tensorboard --logdir=./log", "", T + "test_tensorboard_serves_the_log_folder"),
         ("pip install gpustat", "a dependency of this project", D + "test_gpustat_is_installed"),
         ("gpustat -i 1", "", NEEDS_GPU),
         ("nvidia-smi", "", NEEDS_GPU),
@@ -251,17 +252,17 @@ DOCUMENTS: dict[str, list[Row]] = {
         (
             "torchrun --nproc_per_node=4 train.py --config configs/ddp_example.yaml --task train",
             "",
-            D + "test_tensorboard_reads_what_a_run_has_logged",
+            T + "test_training_ends_with_the_class_table_and_the_summary",
         ),
         (
             "torchrun --nproc_per_node=4 train.py --config configs/ddp_example.yaml --task test",
             "",
-            D + "test_a_trained_model_is_tested",
+            T + "test_testing_gives_the_same_table_on_one_process_and_on_two",
         ),
         (
             "torchrun --nproc_per_node=4 train.py --config configs/ddp_example.yaml --task predict",
             "",
-            D + "test_a_trained_model_predicts",
+            T + "test_prediction_is_shared_out_and_complete",
         ),
         (
             'torchrun --nproc_per_node=4 --nnodes=2 --node_rank=0 --master_addr="192.168.1.100" --master_port=29500 '

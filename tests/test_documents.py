@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib
-import os
 import re
 import shlex
-import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,63 +13,14 @@ from typing import Any
 
 import pytest
 import torch
+from guide_commands import ROOT, STARTS, run, with_two_processes
 from torch import nn
 
-ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "docs"))
-from make_documents import DOCUMENTS, DOCUMENTS_TEST, PAGE, page  # noqa: E402
+from make_documents import DOCUMENTS, DOCUMENTS_TEST, PAGE, TASKS_TEST, page
 
 sys.path.remove(str(ROOT / "docs"))
-# What is started: one start holds every line whose words it has.
-CONFIG = "train.py --config configs/ddp_example.yaml --task"
-STARTS = {
-    "torchrun": 'torchrun --nproc_per_node=4 --nnodes=2 --node_rank=0 --master_addr="192.168.1.100" '
-    f"--master_port=29500 {CONFIG} train --strategy ddp --grad_ckpt",
-    "launch": "python -m torch.distributed.launch --nproc_per_node=4 --nnodes=2 --node_rank=0 "
-    f'--master_addr="192.168.1.100" --master_port=29500 {CONFIG} train --strategy fsdp',
-    "use_env": "python -m torch.distributed.launch --nproc_per_node=2 --use_env train.py --distributed",
-    "fsdp": "torchrun --nproc_per_node=4 train.py --strategy fsdp --grad_ckpt",
-    "fsdp.sh": "NPROC_PER_NODE=2 bash train_torchrun.sh --strategy fsdp",
-    "ddp.sh": "NPROC_PER_NODE=2 ./train_ddp.sh --config configs/ddp_example.yaml",
-    "one": "python train.py --layers 50 --model_type res50_ASPP_lorm",
-    "train": f"torchrun --nproc_per_node=4 {CONFIG} train",
-    "test": f"torchrun --nproc_per_node=4 {CONFIG} test",
-    "predict": f"torchrun --nproc_per_node=4 {CONFIG} predict",
-    "script": "torchrun --nproc_per_node=2 SCRIPT",
-}
 SIZES = ("--crop_size", "32", "--batchsize", "8", "--workers", "0", "--dry_run")
-
-
-def run(line: str, *more: str, cwd: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a guide's command with `more` arguments: two processes on this machine in the place of its four or eight."""
-    port = str(unused_port())
-    line = re.sub(r"--master_port=\d+", f"--master_port={port}", with_two_processes(line))
-    launcher = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    environ = {name: value for name, value in os.environ.items() if name not in launcher}
-    environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
-    # PET_MASTER_PORT: the port of a command that names none, which is 29500 for everybody on this machine.
-    environ.update(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", PET_MASTER_PORT=port, PYTHON=sys.executable)
-    ended = subprocess.run(
-        ["env", *shlex.split(line), *more],
-        cwd=cwd,
-        env={**environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert ended.returncode == 0, f"{line}\n{ended.stdout}\n{ended.stderr}"
-    return ended
-
-
-def with_two_processes(line: str) -> str:
-    line = line.replace("--nproc_per_node=4", "--nproc_per_node=2").replace("--nnodes=2", "--nnodes=1")
-    return re.sub(r'--master_addr="?[\d.]+"?', "--master_addr=127.0.0.1", line)
-
-
-def unused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def dry_run(line: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -108,9 +56,10 @@ def test_every_test_of_the_table_exists() -> None:
 
 
 def test_the_lines_run_here_are_those_of_the_table() -> None:
-    """A call stands in this file as it is; a command is part of one that is started here, its words in their order."""
+    """A call stands in this file as it is; a command is part of one that is started, its words in their order."""
     source = Path(__file__).read_text(encoding="utf-8")
-    held = [ours or line for _, line, ours, test in ROWS if test.startswith(f"{DOCUMENTS_TEST}::")]
+    here = (f"{DOCUMENTS_TEST}::", f"{TASKS_TEST}::")
+    held = [ours or line for _, line, ours, test in ROWS if test.startswith(here)]
     assert len(held) > 40
     started = [shlex.split(with_two_processes(command)) for command in STARTS.values()]
     missing = [
@@ -149,36 +98,6 @@ def test_one_process(tmp_path: Path) -> None:
     assert (
         "1 process(es), single, global batch 8" in run(STARTS["one"], *SIZES, "--logdir", str(tmp_path / "log")).stdout
     )
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The log folder of a training by the YAML file."""
-    logdir = tmp_path_factory.mktemp("documents") / "log"
-    run(STARTS["train"], "--epochs", "1", "--logdir", str(logdir))
-    return logdir
-
-
-def test_tensorboard_reads_what_a_run_has_logged(trained: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    command = "tensorboard --logdir=./log"
-    assert shutil.which(command.split()[0], path=str(Path(sys.executable).parent))
-    (folder,) = trained.iterdir()
-    assert (folder / "config.yaml").is_file() and not list(folder.glob("rank*.log"))
-    events = EventAccumulator(str(folder))
-    events.Reload()
-    assert {"train/loss", "train/lr", "val/mIoU"} <= set(events.Tags()["scalars"])
-
-
-def test_a_trained_model_is_tested(trained: Path) -> None:
-    ended = run(STARTS["test"], "--logdir", str(trained))
-    assert "validation, 64 images" in ended.stdout and re.search(r"│ mIoU +│ 0\.\d{4}", ended.stdout)
-
-
-def test_a_trained_model_predicts(trained: Path, tmp_path: Path) -> None:
-    run(STARTS["predict"], "--logdir", str(trained), "--output", str(tmp_path))
-    assert len(list(tmp_path.glob("*_index.png"))) == 64
 
 
 # ---- calls -----------------------------------------------------------------------------------------------------

@@ -14,16 +14,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from guide_commands import ROOT, STARTS
+from guide_commands import run as run_guide
 from PIL import Image
 
-REPO = Path(__file__).resolve().parent.parent
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
 SMALL = ["--layers", "18", "--crop_size", "32", "--batchsize", "32", "--epochs", "2", "--workers", "1", "--lr", "0.02"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def run(*arguments: str, launcher: list[str] | None = None) -> str:
-    command = [*(launcher or [sys.executable]), str(REPO / "train.py"), *arguments]
+    command = [*(launcher or [sys.executable]), str(ROOT / "train.py"), *arguments]
     result = subprocess.run(command, capture_output=True, text=True, timeout=600, env=ENVIRONMENT)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
@@ -33,8 +34,7 @@ def run(*arguments: str, launcher: list[str] | None = None) -> str:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The log folder of a training on two ranks, and what it printed."""
     logdir = tmp_path_factory.mktemp("trained") / "log"
-    output = run("--distributed", *SMALL, "--logdir", str(logdir), launcher=TORCHRUN)
-    return logdir, output
+    return logdir, run_guide(STARTS["train"], *SMALL, "--logdir", str(logdir)).stdout
 
 
 def test_training_ends_with_the_class_table_and_the_summary(trained: tuple[Path, str]) -> None:
@@ -77,8 +77,11 @@ def test_tensorboard_reads_the_curves_and_panels(trained: tuple[Path, str]) -> N
 
 
 def test_tensorboard_serves_the_log_folder(trained: tuple[Path, str], unused_port: int) -> None:
-    command = [sys.executable, "-m", "tensorboard.main", f"--logdir={trained[0]}", f"--port={unused_port}"]
-    server = subprocess.Popen([*command, "--host=127.0.0.1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command, logdir = STARTS["tensorboard"].split()
+    command = str(Path(sys.executable).with_name(command))
+    options = [f"--port={unused_port}", "--host=127.0.0.1"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    server = subprocess.Popen([command, logdir, *options], cwd=trained[0].parent, **quiet)
     try:
         tags = _get_json(f"http://127.0.0.1:{unused_port}/data/plugin/scalars/tags", deadline_s=60)
     finally:
@@ -116,9 +119,10 @@ def class_table(output: str) -> list[str]:
 
 def test_testing_gives_the_same_table_on_one_process_and_on_two(trained: tuple[Path, str]) -> None:
     # Without any model option: they come with the checkpoint.
-    arguments = ("--task", "test", "--resume", "auto", "--logdir", str(trained[0]))
-    one, two = run(*arguments), run(*arguments, launcher=TORCHRUN)
+    logdir = ("--logdir", str(trained[0]))
+    one, two = run("--task", "test", "--resume", "auto", *logdir), run_guide(STARTS["test"], *logdir).stdout
     assert "best.pt" in one
+    assert "validation, 64 images" in two
     assert len(class_table(one)) == 7  # five classes, mIoU, pixel accuracy
     assert class_table(one) == class_table(two)
     (folder,) = trained[0].iterdir()
@@ -132,10 +136,10 @@ def test_prediction_is_shared_out_and_complete(trained: tuple[Path, str], tmp_pa
     rng = np.random.default_rng(0)
     for number, (height, width) in enumerate([(40, 56), (33, 47), (64, 64), (50, 40), (45, 45)]):
         Image.fromarray(rng.integers(0, 255, (height, width, 3), dtype=np.uint8)).save(photos / f"photo{number}.jpg")
-    arguments = ("--task", "predict", "--resume", "auto", "--logdir", str(trained[0]), "--predict_path", str(photos))
-    for folder, launcher in (("one", None), ("two", TORCHRUN)):
-        output = run(*arguments, "--output", str(tmp_path / folder), launcher=launcher)
-        assert re.search(r"images\s*│ 5 ", output)
+    arguments = ("--logdir", str(trained[0]), "--predict_path", str(photos), "--output")
+    one = run("--task", "predict", "--resume", "auto", *arguments, str(tmp_path / "one"))
+    two = run_guide(STARTS["predict"], *arguments, str(tmp_path / "two")).stdout
+    assert all(re.search(r"images\s*│ 5 ", output) for output in (one, two))
     names = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert names == sorted(f"photo{n}_{kind}.png" for n in range(5) for kind in ("color", "index"))
     assert names == sorted(path.name for path in (tmp_path / "two").iterdir())
@@ -154,14 +158,14 @@ def test_prediction_without_a_folder_takes_the_validation_images(trained: tuple[
 
 def test_a_finished_run_is_not_trained_again(trained: tuple[Path, str]) -> None:
     before = {path: path.stat().st_mtime_ns for path in trained[0].rglob("*.pt")}
-    output = run("--resume", "auto", "--logdir", str(trained[0]), launcher=TORCHRUN)
+    output = run("--resume", "auto", "--workers", "0", "--logdir", str(trained[0]), launcher=TORCHRUN)
     assert re.search(r"epochs\s*│ 2 ", output)
     assert {path: path.stat().st_mtime_ns for path in trained[0].rglob("*.pt")} == before
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     run(*SMALL, "--dry_run", "--logdir", str(tmp_path / "log"))
-    run("--distributed", "--local_rank=0", *SMALL, "--dry_run", "--logdir", str(tmp_path / "log"))
+    run_guide(STARTS["local_rank"], *SMALL, "--workers", "0", "--dry_run", "--logdir", str(tmp_path / "log"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -177,7 +181,7 @@ def test_slurm_tasks_find_each_other(tmp_path: Path, unused_port: int) -> None:
     tasks = []
     for rank in range(2):
         place = {**ENVIRONMENT, **step, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}
-        command = [sys.executable, str(REPO / "train.py"), "--distributed", *SMALL, "--workers", "0", "--epochs", "1"]
+        command = [sys.executable, str(ROOT / "train.py"), "--distributed", *SMALL, "--workers", "0", "--epochs", "1"]
         tasks.append(
             subprocess.Popen(
                 [*command, "--logdir", str(tmp_path / "log")],
