@@ -9,6 +9,7 @@ from typing import Callable
 
 import pytest
 from rank_pool import RankPool
+from verify.projects.launch import Launcher
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +37,13 @@ def zero_ranks() -> Iterator[Callable[[int], RankPool]]:
     yield lambda world_size: pools.setdefault(world_size, RankPool(world_size))
     for pool in pools.values():
         pool.stop()
+
+
+@pytest.fixture(scope="session")
+def launcher() -> Iterator[Launcher]:
+    """`launcher.run(folder, script, arguments)` runs a script in one or more processes, without a launcher's start."""
+    with Launcher() as started:
+        yield started
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import runpy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +49,6 @@ CHECKS = [
     "resume",
     "devices",
 ]
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as started:
-        yield started
 
 
 def run(

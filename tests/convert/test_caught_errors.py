@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from convert.conversion import conversion, converted
+from verify.projects.launch import Launcher
 
 from retrofit.project import read_project
 from retrofit.rules import find_hazards
@@ -102,20 +101,13 @@ def test_a_script_that_asks_the_others_is_not_found(tmp_path: Path) -> None:
     assert "RF405" not in {finding.code for finding in find_hazards(read_project(tmp_path / "train.py"))}
 
 
-def test_one_process_skips_and_several_end(tmp_path: Path) -> None:
+def test_one_process_skips_and_several_end(tmp_path: Path, launcher: Launcher) -> None:
     script = (
         caught("except RuntimeError:\n    print('skipped', flush=True)\n    continue") + "print(model.weight.item())\n"
     )
     (file,) = conversion(tmp_path, script).files
     (tmp_path / "after.py").write_text(file.text)
-    outputs = [_run([sys.executable, name], tmp_path) for name in ("train.py", "after.py")]
-    assert outputs[0].stdout == outputs[1].stdout and outputs[0].stdout.count("skipped") == 2
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "after.py"]
-    ended = _run(launcher, tmp_path)
-    assert ended.returncode != 0 and "CUDA out of memory" in ended.stdout + ended.stderr
-
-
-def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    root = str(Path(__file__).resolve().parents[2])
-    environment = {"PYTHONPATH": root, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    before, after = (launcher.run(tmp_path, name, [])["outputs"] for name in ("train.py", "after.py"))
+    assert before == after and before[0].count("skipped") == 2
+    ended = launcher.run(tmp_path, "after.py", [], world_size=2)
+    assert 0 not in ended["statuses"] and "CUDA out of memory" in "".join(ended["outputs"])

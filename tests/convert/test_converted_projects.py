@@ -9,7 +9,9 @@ import difflib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,22 +29,14 @@ from retrofit.rules import find_all
 HERE = Path(__file__).resolve().parent
 CASES = [*SHAPE_CASES, *FEATURE_CASES]
 CONVERTED = [case for case in CASES if not case.refused]
+# The batch size counts all processes together, so that every number of them makes the same steps.
+BATCH = {"RETROFIT_BATCH": "global"}
 # What differs between two runs of one program: times, rates, the folders that are named after them.
 VARYING = re.compile(r"[\d?]+:[\d?]\d?(:\d\d)?([.,]\d+)?|[\d.?]+ ?\w+/s|[\d.?]+s/\w+|\d{4}-\d\d-\d\d|\d+\.\d+ ?s\b")
 BAR = re.compile(r"\x1b\[A|[^\r\n\]]*\[\d\d:\d\d[^\]\r\n]*\]")  # what is printed next may stand behind it
 GLOO = re.compile(r"\[Gloo\] Rank \d+ is connected to .*\n")  # of torch 2.8
 NAMED_BY_TIME = {"timestamp_dir_csv_plots", "config_registry", "graph_and_reload"}
 NAMED_BY_LOSS = {"toplevel_constants"}  # of which several processes make another one: they shuffle in another way
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    # The batch size counts all processes together, so that every number of them makes the same steps.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RETROFIT_BATCH", "global")
-        patch.setenv("SHOW_WRITES", "1")  # in the output of ranks other than 0, which is to be empty
-        with Launcher() as started:
-            yield started
 
 
 def copy_case(case: Case, target: Path) -> Path:
@@ -104,31 +98,55 @@ def test_the_diff_is_the_expected_one(example: Case, tmp_path: Path) -> None:
     assert diff == golden.read_text(encoding="utf-8")
 
 
+@dataclass(frozen=True)
+class OriginalRun:
+    """What a project prints, line by line, and writes before its conversion, in one process."""
+
+    lines: list[str]
+    files: dict[str, bytes]
+
+
+@pytest.fixture(scope="module")
+def run_original(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], OriginalRun]:
+    """Run a project as it was, once for all tests."""
+
+    @cache
+    def run(name: str) -> OriginalRun:
+        (example,) = (example for example in CONVERTED if example.name == name)
+        folder = copy_case(example, tmp_path_factory.mktemp("original") / "project")
+        run = launcher.run(folder, example.entry, example.arguments, **BATCH)
+        assert run["statuses"] == [0], run["outputs"][0]
+        return OriginalRun(shown(run["outputs"][0], folder), files_in(folder))
+
+    return lambda example: run(example.name)
+
+
 @pytest.mark.parametrize("example", CONVERTED, ids=lambda example: example.name)
-def test_one_process_is_the_original_bit_for_bit(example: Case, tmp_path: Path, launcher: Launcher) -> None:
-    original, converted = copy_case(example, tmp_path / "a"), copy_case(example, tmp_path / "b")
+def test_one_process_is_the_original_bit_for_bit(
+    example: Case, tmp_path: Path, launcher: Launcher, run_original: Callable[[Case], OriginalRun]
+) -> None:
+    original, converted = run_original(example), copy_case(example, tmp_path / "project")
     convert(converted, example.entry)
-    runs = [launcher.run(folder, example.entry, example.arguments) for folder in (original, converted)]
-    assert [run["statuses"] for run in runs] == [[0], [0]], runs[1]["outputs"][0]
-    assert shown(runs[1]["outputs"][0], converted) == shown(runs[0]["outputs"][0], original)
+    run = launcher.run(converted, example.entry, example.arguments, **BATCH)
+    assert run["statuses"] == [0], run["outputs"][0]
+    assert shown(run["outputs"][0], converted) == original.lines
     if example.name not in NAMED_BY_TIME:
-        assert files_in(converted) == files_in(original)
+        assert files_in(converted) == original.files
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("example", CONVERTED, ids=lambda example: example.name)
 def test_several_processes_train_and_one_writes(
-    example: Case, world_size: int, tmp_path: Path, launcher: Launcher
+    example: Case, world_size: int, tmp_path: Path, launcher: Launcher, run_original: Callable[[Case], OriginalRun]
 ) -> None:
-    alone, folder = copy_case(example, tmp_path / "alone"), copy_case(example, tmp_path / "several")
+    alone, folder = run_original(example), copy_case(example, tmp_path / "several")
     convert(folder, example.entry)
-    one = launcher.run(alone, example.entry, example.arguments)
-    run = launcher.run(folder, example.entry, example.arguments, world_size=world_size)
+    run = launcher.run(folder, example.entry, example.arguments, world_size, **BATCH, SHOW_WRITES="1")
     assert run["statuses"] == [0] * world_size, "\n".join(run["outputs"])
     assert not any(GLOO.sub("", output) for output in run["outputs"][1:]), run["outputs"][1]
-    assert len(run["outputs"][0].splitlines()) >= len(one["outputs"][0].splitlines()) // 2
+    assert len(shown(run["outputs"][0], folder)) >= len(alone.lines) // 2
     if example.name not in NAMED_BY_TIME | NAMED_BY_LOSS:
-        assert set(files_in(folder)) == set(files_in(alone))
+        assert set(files_in(folder)) == set(alone.files)
     if example.resume:
         checkpoint = sorted(folder.glob(example.checkpoint))[-1]
         original = copy_case(example, tmp_path / "original")
@@ -138,5 +156,5 @@ def test_several_processes_train_and_one_writes(
             if neighbour.is_file() and not (target.parent / neighbour.name).exists():
                 shutil.copy(neighbour, target.parent)
         resume = [part.replace("{checkpoint}", str(target.relative_to(original))) for part in example.resume]
-        resumed = launcher.run(original, example.entry, [*example.arguments, *resume])
+        resumed = launcher.run(original, example.entry, [*example.arguments, *resume], **BATCH)
         assert resumed["statuses"] == [0], resumed["outputs"][0]

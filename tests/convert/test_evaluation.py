@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -241,12 +240,6 @@ NOT_SHARED = {
         return [meter.avg, meter.val]  # here
     """,
 }
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as started:
-        yield started
 
 
 def project_with(folder: Path, evaluation: str) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -64,12 +63,6 @@ ORDERED = [
     "get_loader('ordered', True)",
     "get_loader('never', True)",
 ]
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as started:
-        yield started
 
 
 @pytest.mark.parametrize("loader", [*RANDOM, *ORDERED])

@@ -82,23 +82,22 @@ def test_nothing_is_left_to_mend(script: Script) -> None:
         assert left == [], conversion.files[0].text
 
 
-def test_one_process_is_the_original_bit_for_bit() -> None:
-    with Launcher() as launcher:
-        seen = []
+def test_one_process_is_the_original_bit_for_bit(launcher: Launcher) -> None:
+    seen = []
 
-        @FEW
-        @given(scripts())
-        def run(script: Script) -> None:
-            with tempfile.TemporaryDirectory() as name:
-                conversion = planned(script, Path(name))
-                outputs = []
-                for data in (script.data, conversion.files[0].data):
-                    Path(name, "train.py").write_bytes(data)
-                    result = launcher.run(name, "train.py", [])
-                    assert result["statuses"] == [0], result["outputs"][0]
-                    outputs.append(re.findall(r"loss[^\r\n]*", result["outputs"][0]))  # behind a bar too
-                assert outputs[0] == outputs[1] != []
-                seen.append(script)
+    @FEW
+    @given(scripts())
+    def run(script: Script) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            conversion = planned(script, Path(name))
+            outputs = []
+            for data in (script.data, conversion.files[0].data):
+                Path(name, "train.py").write_bytes(data)
+                result = launcher.run(name, "train.py", [])
+                assert result["statuses"] == [0], result["outputs"][0]
+                outputs.append(re.findall(r"loss[^\r\n]*", result["outputs"][0]))  # behind a bar too
+            assert outputs[0] == outputs[1] != []
+            seen.append(script)
 
-        run()
+    run()
     assert len(set(seen)) >= 5

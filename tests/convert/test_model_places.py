@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -92,14 +91,6 @@ REFUSED = {
 }
 
 
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RETROFIT_BATCH", "global")
-        with Launcher() as started:
-            yield started
-
-
 def script(**parts: str) -> str:
     return SCRIPT.format(**{**PLAIN, **parts})
 
@@ -126,7 +117,7 @@ def test_processes_train_the_model_of_one(tmp_path: Path, launcher: Launcher, sh
     assert main(["convert", str(tmp_path / "together" / "train.py"), "--write"]) == 0
     (alone,) = launcher.run(tmp_path / "alone", "train.py", [])["outputs"]
     assert launcher.run(tmp_path / "together", "train.py", [])["outputs"] == [alone]
-    run = launcher.run(tmp_path / "together", "train.py", [], world_size=2)
+    run = launcher.run(tmp_path / "together", "train.py", [], world_size=2, RETROFIT_BATCH="global")
     assert run["statuses"] == [0, 0], run["outputs"]
     first, second = (output[output.index("[tensor") :] for output in run["outputs"])
     assert first == second

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from convert.conversion import conversion, converted
+from verify.projects.launch import Launcher
 
 HEAD = """\
 import os
@@ -163,7 +162,7 @@ def test_what_an_imported_file_prepares_is_named(tmp_path: Path) -> None:
     assert finding.code == "RF504" and not finding.edits and not result.refusals
 
 
-def test_no_process_reads_half_a_file(tmp_path: Path) -> None:
+def test_no_process_reads_half_a_file(tmp_path: Path, launcher: Launcher) -> None:
     slow = (
         "data = pickle.dumps(samples)\n        with open(self.path, 'ab') as file:\n"
         "            for part in (data[:50], data[50:]):\n                file.write(part)\n"
@@ -176,17 +175,10 @@ def test_no_process_reads_half_a_file(tmp_path: Path) -> None:
     alone = []
     for name in ("train.py", "after.py"):
         (tmp_path / "samples.pt").unlink(missing_ok=True)
-        alone.append(_run([sys.executable, name], tmp_path).stdout)
-    assert alone[0] == alone[1] != ""
+        alone.append(launcher.run(tmp_path, name, [])["outputs"])
+    assert alone[0] == alone[1] != [""]
     size = (tmp_path / "samples.pt").stat().st_size
     (tmp_path / "samples.pt").unlink()
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    together = _run([*launcher, "after.py"], tmp_path)
-    assert together.returncode == 0, together.stderr
+    together = launcher.run(tmp_path, "after.py", [], world_size=2)
+    assert together["statuses"] == [0, 0], together["outputs"]
     assert (tmp_path / "samples.pt").stat().st_size == size
-
-
-def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    root = str(Path(__file__).resolve().parents[2])
-    environment = {"PYTHONPATH": root, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from convert.conversion import conversion, converted
+from verify.projects.launch import Launcher
 
 HEAD = """\
 import glob
@@ -124,16 +123,13 @@ def test_a_number_that_some_processes_do_not_count(tmp_path: Path) -> None:
     assert not finding.edits and finding.place.line == 12
 
 
-def test_two_processes_have_one_folder(tmp_path: Path) -> None:
+def test_two_processes_have_one_folder(tmp_path: Path, launcher: Launcher) -> None:
     slow = FUNCTION.replace(
         "    numbers = []", "    time.sleep(0.5 * int(os.environ.get('RANK', 0)))\n    numbers = []"
     )
     (file,) = conversion(tmp_path, HEAD + slow + "out = next_folder()\n" + MAKE + TRAIN).files
     (tmp_path / "after.py").write_text(file.text)
     (tmp_path / "runs" / "run_7").mkdir(parents=True)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "after.py"]
-    root = str(Path(__file__).resolve().parents[2])
-    environment = {"PYTHONPATH": root, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    run = subprocess.run(launcher, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
-    assert run.returncode == 0, run.stderr
+    run = launcher.run(tmp_path, "after.py", [], world_size=2)
+    assert run["statuses"] == [0, 0], run["outputs"]
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["run_7", "run_8"]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,16 +50,8 @@ def test_nothing_is_found_in_a_sound_script(script: Path, capsys: pytest.Capture
     assert found_in(script, capsys) == []
 
 
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CUDA_VISIBLE_DEVICES", "")  # two processes, on any machine
-        with Launcher() as started:
-            yield started
-
-
 @pytest.mark.parametrize("script", SOUND, ids=name_of)
 def test_a_sound_script_runs_on_two_processes(script: Path, launcher: Launcher, tmp_path: Path) -> None:
     world_size = 1 if "mp.spawn" in script.read_text() else 2  # that one starts its processes itself
-    result = launcher.run(tmp_path, str(script), [], world_size=world_size, timeout_s=120.0)
+    result = launcher.run(tmp_path, str(script), [], world_size, 120.0, CUDA_VISIBLE_DEVICES="")
     assert result["statuses"] == [0] * world_size, "\n".join(result["outputs"])

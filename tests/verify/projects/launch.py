@@ -1,6 +1,6 @@
 """Run scripts of small projects, each in one or more processes that are forked from one that has imported torch.
 
-    python launch.py < runs        a run per line, as JSON: {"folder", "script", "arguments", "world_size", "timeout_s"}
+    python launch.py < runs        a run per line, as JSON: the arguments of `Launcher.run`
 
 Writes a line of JSON per run: {"statuses": [exit status of each rank, null = killed], "outputs": [text of each rank],
 "seconds"}. A fork takes 0.1 s where a start takes seconds. With one process no launcher's variable is set.
@@ -50,16 +50,19 @@ class Launcher:
         arguments: list[str],
         world_size: int = 1,
         timeout_s: float = 600.0,
+        **environment: str,
     ) -> dict[str, Any]:
-        """Run `script` in `folder`; see the module."""
+        """Run `script` in `folder` with additional environment variables; see the module."""
         assert self._process.stdin and self._process.stdout
-        request = {"folder": str(folder), "script": script, "arguments": arguments}
-        self._process.stdin.write(json.dumps({**request, "world_size": world_size, "timeout_s": timeout_s}) + "\n")
+        request = {"folder": str(folder), "script": script, "arguments": arguments, "world_size": world_size}
+        self._process.stdin.write(json.dumps({**request, "timeout_s": timeout_s, "environment": environment}) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
 
-def run(folder: str, script: str, arguments: list[str], world_size: int, timeout_s: float) -> dict[str, Any]:
+def run(
+    folder: str, script: str, arguments: list[str], world_size: int, timeout_s: float, environment: dict[str, str]
+) -> dict[str, Any]:
     """Fork the ranks of one run, wait for them and return what the module's docstring says."""
     started, port = time.monotonic(), _free_port()
     outputs = [tempfile.TemporaryFile() for _ in range(world_size)]  # noqa: SIM115
@@ -67,6 +70,7 @@ def run(folder: str, script: str, arguments: list[str], world_size: int, timeout
     for rank in range(world_size):
         pid = os.fork()
         if pid == 0:
+            os.environ.update(environment)
             _become_rank(folder, script, arguments, rank, world_size, port, outputs[rank].fileno())
         pids[pid] = rank
     statuses = _wait(pids, started + timeout_s)
