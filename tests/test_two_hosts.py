@@ -93,7 +93,7 @@ if "RANK" in os.environ and "KEEP" in os.environ:
 
 
 def test_a_worker_killed_on_one_host_starts_again_on_both(tmp_path: Path, hosts: TwoHosts) -> None:
-    training = ["--layers", "18", "--crop_size", "32", "--batchsize", "16", "--epochs", "1", "--val_epoch", "1"]
+    training = [*TRAINING, "--model_type", "swin_mlp", "--batchsize", "16"]
     arguments = [*training, "--workers", "0", "--chk_steps", "3", "--logdir", str(tmp_path / "log")]
     nodes = [start(hosts, host, tmp_path, "train_torchrun.sh", *arguments, MAX_RESTARTS="1") for host in (0, 1)]
     deadline = time.monotonic() + DEADLINE_S

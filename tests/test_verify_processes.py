@@ -93,7 +93,7 @@ def test_a_run_that_computes_or_records_is_not_hung(driver, launch):
             with open(os.environ["FOLDER"] + "/rank0.jsonl", "a") as trace:
                 trace.write("{}")
     """)
-    driver.ask(computing, recording, idle_s=1.5)
+    driver.ask(computing, recording, idle_s=3.5)
     for result in driver.answer()["results"]:
         assert result["statuses"] == [0] and not result["hung"] and result["seconds"] >= 4
 
