@@ -6,6 +6,8 @@ import json
 import sys
 from pathlib import Path
 
+import torch._dynamo  # noqa: F401  every optimizer imports it; here it is once for all runs
+
 from retrofit.distributed.trace import TraceSettings
 from retrofit.verify.processes import Launch, run_together
 
