@@ -8,6 +8,7 @@ Writes a line of JSON per run: {"statuses": [exit status of each rank, null = ki
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -170,10 +171,13 @@ def main() -> None:
     import tensorboardX  # noqa: F401
     import torch._dynamo  # noqa: F401  every optimizer imports it, 2 s of work
 
+    gc.freeze()  # no fork's collector looks through the modules
+
     # What torch 2.1 says of its own code when it loads a file with weights_only=True.
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
     for line in sys.stdin:
         print(json.dumps(run(**json.loads(line))), flush=True)
+    gc.unfreeze()
 
 
 if __name__ == "__main__":
