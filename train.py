@@ -168,7 +168,8 @@ class Trainer:
                     path = self.save()
                     rd.finish_saves()
                     self.writer.close()
-                    rd.print_main(f"interrupted in epoch {self.epochs.epoch + 1}, saved {path}; --resume auto goes on")
+                    message = f"interrupted in epoch {self.epochs.epoch + 1}, saved {path}; --resume auto goes on"
+                    rd.print_main(message, flush=True)  # whoever asked may kill next
                     return interruption.exit_status(votes)
                 confusion = self.validate_and_save() or confusion
                 if self.args.dry_run:

@@ -44,7 +44,7 @@ class Cluster:
 
         def is_over() -> bool:
             states.append(re.search(r"JobState=(\w+)", self.run("scontrol", "show", "job", job).stdout).group(1))
-            return states[-1] not in ("PENDING", "RUNNING", "COMPLETING")
+            return states[-1] not in ("PENDING", "RUNNING", "SIGNALING", "COMPLETING")
 
         wait_until(is_over, output)
         return states[-1]
