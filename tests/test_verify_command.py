@@ -1,91 +1,19 @@
-"""`retrofit verify` from end to end: sound projects pass, seeded bugs are named, wrong usage says what to do.
-
-docs/make_bug_table.py judges every seeded bug; here are one of each kind.
-"""
+"""The command `retrofit verify`: wrong usage says what to do, and what cannot be judged is not."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from verify_command import judge, run_verify
 
 sys.path.insert(0, str(Path(__file__).parent / "verify"))
 
-from bugs.catalogue import BUGS, copy_project, seed_bug
+from bugs.catalogue import copy_project
 
 from retrofit.cli import main
 from retrofit.verify.runs import divide_flag
-
-ROOT = Path(__file__).resolve().parents[1]
-SOUND = {
-    "three processes, odd data set, accumulation, bf16": (
-        "classifier",
-        ["-n", "3", "--original", "train_single.py"],
-        ["--accum_steps", "2", "--amp", "bf16", "--num_samples", "131", "--epochs", "2"],
-    ),
-    "weighted sampler": ("classifier", [], ["--sampler", "weighted", "--epochs", "2"]),
-    "iterable": ("language_model", [], ["--iterable", "--epochs", "2"]),
-    "two optimizers": ("gan", ["--original", "train_single.py"], ["--epochs", "2"]),
-    "in-batch loss": ("metric_learning", ["--original", "train_single.py"], ["--epochs", "2"]),
-}
-SEEDED = ["01", "05", "08", "10", "19", "21b"]
-
-
-def run_verify(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "retrofit", "verify", *arguments]
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=600)
-
-
-def judge(folder: Path, options: list[str], arguments: list[str]) -> tuple[int, dict[str, Any]]:
-    result = run_verify(folder, "train.py", "--json", "--html", "page.html", *options, "--", *arguments)
-    assert result.stdout, result.stderr
-    return result.returncode, json.loads(result.stdout)
-
-
-def files_in(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-
-
-@pytest.mark.parametrize("name", SOUND)
-def test_a_sound_project_passes_and_its_folder_is_left_alone(name: str, tmp_path: Path) -> None:
-    project, options, arguments = SOUND[name]
-    copy_project(project, tmp_path)
-    before = files_in(tmp_path)
-    status, report = judge(tmp_path, options, arguments)
-    assert [(v["check"], v["summary"]) for v in report["verdicts"] if v["status"] == "FAIL"] == []
-    assert status == 0 and report["status"] == "PASS"
-    passed = {verdict["check"] for verdict in report["verdicts"] if verdict["status"] == "PASS"}
-    assert {"shards", "loss", "gradients", "parameters", "ranks_agree", "lr", "resume", "checkpoint"} <= passed
-    assert ("original" in passed) == ("--original" in options)
-    after = files_in(tmp_path)
-    page = after.pop("page.html")
-    assert after == before and b"<svg" in page
-
-
-@pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.id in SEEDED], ids=lambda bug: f"{bug.id} {bug.title}")
-def test_a_seeded_bug_is_named(bug: Any, tmp_path: Path) -> None:
-    seed_bug(bug, tmp_path)
-    status, report = judge(tmp_path, ["--hang-after", "5", *bug.verify_options], bug.arguments)
-    failures = {verdict["check"]: verdict["cause"] for verdict in report["verdicts"] if verdict["status"] == "FAIL"}
-    assert status == 1 and set(failures.values()) & set(bug.cause), failures
-
-
-def test_an_accepted_finding_does_not_fail(tmp_path: Path) -> None:
-    bug = next(bug for bug in BUGS if bug.id == "15")
-    seed_bug(bug, tmp_path)
-    status, report = judge(tmp_path, ["--accept", "batchnorm"], bug.arguments)
-    assert status == 0
-    assert [v["check"] for v in report["verdicts"] if v["status"] == "ACCEPTED"] == ["batchnorm"]
 
 
 @pytest.mark.parametrize(
