@@ -31,7 +31,8 @@ def plot(path: Path, bars: Sequence[Bar], unit: str, title: str) -> None:
         middle = statistics.median(found)
         spread = [[middle - min(found)], [max(found) - middle]]
         axes.bar(place, middle, WIDTH, color=COLOURS[devices], yerr=spread, capsize=4, ecolor="#333333")
-        axes.text(place, max(found) + 0.04, f"{middle:.2f}", ha="center", va="bottom", fontsize=9)
+        label = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # the ideal lines pass behind it
+        axes.text(place, max(found) + 0.06, f"{middle:.2f}", ha="center", va="bottom", fontsize=9, bbox=label)
     lines = [axes.axhline(n, color=COLOURS[n], linestyle="--", linewidth=1.2, zorder=0) for n in COLOURS]
     axes.set_xticks(range(len(strategies)), strategies)
     axes.set_xlabel("strategy")
