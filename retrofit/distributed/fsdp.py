@@ -110,7 +110,7 @@ def _torch_fsdp() -> Any:
 
 
 def _mesh(sharding_strategy: str, shard_size: int) -> Any:
-    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.device_mesh import init_device_mesh  # type: ignore[import-not-found]  # torch 2.1 lacks it
 
     world_size, device = get_world_size(), get_device().type
     if sharding_strategy != "HYBRID_SHARD":

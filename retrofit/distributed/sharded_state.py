@@ -44,7 +44,7 @@ def shard_like(whole: Any, own: Any) -> Any:
     """Return this rank's shard of a whole tensor, sharded as `own` is; what has no sharded counterpart as it is."""
     if not isinstance(whole, torch.Tensor) or not is_shard(own) or is_shard(whole) or whole.shape != own.shape:
         return whole
-    from torch.distributed.tensor import distribute_tensor
+    from torch.distributed.tensor import distribute_tensor  # type: ignore[attr-defined]  # torch 2.1 lacks it
 
     device = torch.device(own.device_mesh.device_type)
     # Every rank has the whole tensor, so none has to be sent anything.
