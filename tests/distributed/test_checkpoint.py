@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import pickle
+import random
 import signal
 import subprocess
 import sys
@@ -229,7 +230,11 @@ def test_every_truncation_is_reported_as_damage(path):
             read_checkpoint(path)
 
 
-@pytest.mark.parametrize("content", [b"hello\n", b"\x80\x04N.", b"PK\x03\x04garbage", b"\0" * 5000, os.urandom(999)])
+@pytest.mark.parametrize(
+    "content",
+    [b"hello\n", b"\x80\x04N.", b"PK\x03\x04garbage", b"\0" * 5000, random.Random(0).randbytes(999)],
+    ids=["text", "pickle", "zip", "zeros", "noise"],  # the same in every process that collects the tests
+)
 def test_no_checkpoint_at_all_is_reported(path, content):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=f"checkpoint {path} (is damaged|has no 'model')"):
