@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed.fsdp as fsdp
 from two_hosts import why_not
 
@@ -70,6 +71,8 @@ def test_the_table_of_communication_hooks(tmp_path: Path) -> None:
         "0",
     ]
     ended = run("comm_hooks.py", *sizes, "--output", str(page))
+    if "cannot add bfloat16" in ended.stderr:
+        pytest.skip(f"gloo of torch {torch.__version__} cannot add bfloat16")
     assert ended.returncode == 0, ended.stderr
     hooks, cells = ["none", "fp16", "bf16", "powersgd"], rows(page)
     times, sent = [row for row in cells if len(row) == 4], [row for row in cells if len(row) == 5]

@@ -32,6 +32,12 @@ def dry_run(line: str, folder: Path, **variables: str) -> subprocess.CompletedPr
     return ended
 
 
+NEEDS_FSDP2 = pytest.mark.skipif(
+    not hasattr(importlib.import_module("torch.distributed.fsdp"), "fully_shard"),
+    reason=f"fully_shard needs torch 2.6, this is {torch.__version__}",
+)
+
+
 # ---- the table -------------------------------------------------------------------------------------------------
 
 
@@ -83,12 +89,16 @@ def test_several_nodes_with_torchrun(tmp_path: Path) -> None:
     assert re.search("│ strategy +│ ddp ", ended.stdout)
 
 
+@NEEDS_FSDP2
 def test_the_old_launcher(tmp_path: Path) -> None:
     ended = dry_run(STARTS["launch"], tmp_path)
     assert re.search("│ strategy +│ fsdp ", ended.stdout)
 
 
-@pytest.mark.parametrize("start", ["use_env", "fsdp", "fsdp.sh", "ddp.sh"])
+@pytest.mark.parametrize(
+    "start",
+    ["use_env", pytest.param("fsdp", marks=NEEDS_FSDP2), pytest.param("fsdp.sh", marks=NEEDS_FSDP2), "ddp.sh"],
+)
 def test_one_node(start: str, tmp_path: Path) -> None:
     ended = dry_run(STARTS[start], tmp_path)
     assert ("│ strategy" in ended.stdout) is ("fsdp" in start)
@@ -278,12 +288,6 @@ def shard_and_train() -> dict[str, tuple[bool, dict[str, torch.Tensor]]]:
         train_step(model, share)
         found[name] = (is_sharded(model), whole_weights(model))
     return found
-
-
-NEEDS_FSDP2 = pytest.mark.skipif(
-    not hasattr(importlib.import_module("torch.distributed.fsdp"), "fully_shard"),
-    reason=f"fully_shard needs torch 2.6, this is {torch.__version__}",
-)
 
 
 @NEEDS_FSDP2

@@ -174,13 +174,15 @@ def refused(options: dict[str, Any]) -> str:
     [
         ({"strategy": "single"}, "--strategy single is for one process, and the launcher started 2"),
         ({"strategy": "dp"}, "--strategy dp is for one process, and the launcher started 2"),
-        (
+        pytest.param(
             {"strategy": "fsdp", "wrap_layers": "BertLayer"},
             "--wrap_layers: no layer of class BertLayer; the model has Block",
+            marks=needs_fsdp2,
         ),
-        (
+        pytest.param(
             {"strategy": "fsdp", "sharding": "HYBRID_SHARD", "shard_size": 3},
             "--shard_size 3 does not divide the 2 ranks",
+            marks=needs_fsdp2,
         ),
         ({"strategy": "ddp", "comm_hook": "int8"}, "unknown comm_hook 'int8'; use one of: none, fp16, bf16, powersgd"),
         ({"strategy": "fsdp", "sharding": "SOME"}, "unknown sharding 'SOME'; use one of: FULL_SHARD, SHARD_GRAD_OP"),

@@ -24,6 +24,8 @@ from .stored_tensors import find_damage, is_sharded_checkpoint, read_stored, sto
 from .unwrap import strip_wrapper_prefixes
 from .zero import loadable, own_state, refuse_sharded, state_for_file
 
+MARKED_AS_FOLDER = 0x10  # among the external attributes of an entry of a zip archive
+
 
 def save_checkpoint(
     model: nn.Module,
@@ -220,8 +222,11 @@ def _read_file(file: Path, path: Path, map_location: str | torch.device, entry: 
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
                 damaged = archive.testzip()  # checksums: torch itself loads flipped bits without a word
+                folders = [entry.filename for entry in archive.infolist() if entry.external_attr & MARKED_AS_FOLDER]
             if damaged is not None:
                 raise zipfile.BadZipFile(f"bad checksum in {damaged}")
+            if folders:  # torch loads whatever is in memory in the place of such an entry
+                raise zipfile.BadZipFile(f"{folders[0]} is marked as a folder")
         content = torch.load(file, map_location=map_location, weights_only=True)
     except Exception as error:  # what a damaged pickle raises is anybody's guess
         refused = refused_class(error)

@@ -20,14 +20,28 @@ def register_comm_hook(model: nn.Module, name: str) -> None:
 
     fp16 and bf16 send half the bytes and round each gradient once; powersgd (Vogels et al. 2019, arXiv 1905.13727)
     sends two thin matrices per weight, after 10 plain steps, and keeps what that leaves out for the next step.
-    Collective: every rank. Raises ValueError for an unknown name.
+    Collective: every rank. Raises ValueError for an unknown name, and for bf16 where the backend cannot add bfloat16.
     """
     if name not in COMM_HOOKS:
         raise ValueError(f"unknown comm_hook {name!r}; use one of: {', '.join(COMM_HOOKS)}")
     if name == "none" or not isinstance(model, DistributedDataParallel):
         return
+    if name == "bf16" and not adds_bfloat16(next(model.parameters()).device):
+        raise ValueError(
+            f"comm_hook bf16: {dist.get_backend()} of torch {torch.__version__} cannot add bfloat16; use fp16, or a "
+            "newer torch"
+        )
     state, hook = _hook(name)
     model.register_comm_hook(state, hook)
+
+
+def adds_bfloat16(device: torch.device) -> bool:
+    """Return whether gradients of that device can be added as bfloat16; gloo of torch 2.1 cannot. Collective."""
+    try:
+        dist.all_reduce(torch.zeros(1, dtype=torch.bfloat16, device=device))
+    except RuntimeError:
+        return False
+    return True
 
 
 def _hook(name: str) -> tuple[Any, Any]:

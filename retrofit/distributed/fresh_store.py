@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 PREFIX = "retrofit/start"
 POLL_S = 0.02
+ABSENT = "absent"  # no value of ours
 
 
 def may_restart(environ: Mapping[str, str] | None = None) -> bool:
@@ -39,18 +40,24 @@ def fresh_store(store: Any, rank: int, world_size: int, timeout_s: float) -> dis
         name = store.get(f"{PREFIX}/answer/{name}").decode()
         store.set(f"{PREFIX}/{name}/joined/{rank}", "")
     else:
-        waiting, answered = set(range(1, world_size)), dict[int, bytes]()
+        waiting, answered = set(range(1, world_size)), dict[int, str]()
         deadline = time.monotonic() + timeout_s
         while waiting:
             for other in sorted(waiting):
-                if store.check([f"{PREFIX}/question/{other}"]):
-                    question = store.get(f"{PREFIX}/question/{other}")
-                    if answered.get(other) != question:
-                        store.set(f"{PREFIX}/answer/{question.decode()}", name)
-                        answered[other] = question
-                if store.check([f"{PREFIX}/{name}/joined/{other}"]):
+                question = peek(store, f"{PREFIX}/question/{other}")
+                if question not in (ABSENT, answered.get(other)):
+                    store.set(f"{PREFIX}/answer/{question}", name)
+                    answered[other] = question
+                if peek(store, f"{PREFIX}/{name}/joined/{other}") != ABSENT:
                     waiting.discard(other)
             if time.monotonic() > deadline:
                 raise RuntimeError(f"no sign of rank(s) {', '.join(map(str, sorted(waiting)))}")
             time.sleep(POLL_S if waiting else 0)
     return dist.PrefixStore(f"{PREFIX}/{name}", store)
+
+
+def peek(store: Any, key: str) -> str:
+    """Return the value of `key` without waiting for it, `ABSENT` if there is none; torch 2.1 has no `Store.check`."""
+    # What is absent stays so, because it is only made where nothing was expected; what is there is not this value.
+    value = store.compare_set(key, ABSENT, ABSENT)
+    return value.decode() if isinstance(value, bytes) else str(value)

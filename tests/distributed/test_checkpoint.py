@@ -257,6 +257,16 @@ def test_a_flipped_bit_is_reported_or_harmless(path):
     assert num_found > len(whole) // 61 // 4
 
 
+def test_a_bit_that_makes_a_folder_of_an_entry_is_reported(path):
+    saved(path)
+    whole = path.read_bytes()
+    start = whole.index(b"PK\1\2")  # the first entry of the archive's directory
+    position = start + 38  # its external attributes, of which MS-DOS's come first
+    path.write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
+    with pytest.raises(ValueError, match=f"checkpoint {path} is damaged.*marked as a folder"):
+        read_checkpoint(path)
+
+
 def test_a_flipped_weight_is_reported(path):
     model, *_ = saved(path)
     whole = bytearray(path.read_bytes())
