@@ -11,6 +11,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import guide_commands
 import numpy as np
 import pytest
 import torch
@@ -92,11 +93,7 @@ def test_tensorboard_serves_the_log_folder(trained: tuple[Path, str], unused_por
 
 @pytest.fixture
 def unused_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return guide_commands.unused_port()
 
 
 def _get_json(url: str, deadline_s: float) -> dict:

@@ -222,7 +222,8 @@ def _read_file(file: Path, path: Path, map_location: str | torch.device, entry: 
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
                 damaged = archive.testzip()  # checksums: torch itself loads flipped bits without a word
-                folders = [entry.filename for entry in archive.infolist() if entry.external_attr & MARKED_AS_FOLDER]
+                files = [entry for entry in archive.infolist() if not entry.is_dir()]
+                folders = [entry.filename for entry in files if entry.external_attr & MARKED_AS_FOLDER]
             if damaged is not None:
                 raise zipfile.BadZipFile(f"bad checksum in {damaged}")
             if folders:  # torch loads whatever is in memory in the place of such an entry

@@ -39,7 +39,9 @@ def adds_bfloat16(device: torch.device) -> bool:
     """Return whether gradients of that device can be added as bfloat16; gloo of torch 2.1 cannot. Collective."""
     try:
         dist.all_reduce(torch.zeros(1, dtype=torch.bfloat16, device=device))
-    except RuntimeError:
+    except RuntimeError as error:
+        if "scalar type" not in str(error):  # a peer that is gone, and the like
+            raise
         return False
     return True
 
