@@ -15,6 +15,11 @@ import sys
 import time
 from pathlib import Path
 
+if __name__ == "__main__":
+    from retrofit.launch.missing import check_dependencies
+
+    check_dependencies("train.py")
+
 import torch
 from tensorboardX import SummaryWriter
 from torch.utils.data import DataLoader
@@ -22,6 +27,7 @@ from tqdm import tqdm
 
 import retrofit.distributed as rd
 from segmentation.config_file import changed_options, config_text
+from segmentation.curves import log_options, log_validation
 from segmentation.datasets import ImagesToPredict
 from segmentation.ema import ModelEMA
 from segmentation.gpu_stats import gpu_scalars
@@ -32,7 +38,7 @@ from segmentation.precision import autocast, gradient_scaler
 from segmentation.report import print_classes, print_options, print_summary
 from segmentation.run_folder import new_run_folder, run_folders
 from segmentation.schedule import build_scheduler
-from segmentation.visualize import colorize, panel, save_index_png
+from segmentation.visualize import colorize, panel_grid, save_index_png
 from utils import CONFIG_WORDS, get_dataloader, get_model
 
 
@@ -105,7 +111,7 @@ class Trainer:
         self.scaler = gradient_scaler(args.amp)
         rd.split_random_streams(args.seed)
         self.epochs = rd.ResumableEpochs(self.train_loader, args.accum_steps)
-        self.best_miou = 0.0
+        self.best_miou, self.continues = 0.0, None
         if checkpoint:
             self.load(checkpoint)
         self.scheduler = build_scheduler(
@@ -150,7 +156,9 @@ class Trainer:
     def make_writer(self):
         """Return the writer; what an interrupted run logged behind its checkpoint is logged again and replaced."""
         goes_on = self.images or any(self.folder.glob("events.*"))
-        return SummaryWriter(str(self.folder), purge_step=self.images + 1 if goes_on else None)
+        writer = SummaryWriter(str(self.folder), purge_step=self.images + 1 if goes_on else None)
+        log_options(writer, config_text(get_parser(), self.args), self.images)
+        return writer
 
     @property
     def images(self):
@@ -261,13 +269,13 @@ class Trainer:
         """Validate and save after an epoch, where it is due; return the confusion matrix of the validation, if any."""
         epoch, confusion, is_best = self.epochs.epoch, None, False
         if epoch > self.args.val_epoch or self.args.dry_run:
-            confusion, panels = evaluate(
+            confusion, loss, panels = evaluate(
                 self.ema.module if self.ema else self.model, self.val_loader, self.device, self.args
             )
             is_best = confusion.miou() > self.best_miou
             self.best_miou = max(self.best_miou, confusion.miou())
-            self.writer.add_scalar("val/mIoU", confusion.miou(), self.images)
-            self.writer.add_images("val/input_label_prediction", panels, self.images)
+            names = self.val_loader.dataset.class_names
+            log_validation(self.writer, confusion, loss, names, panels, self.images)
         if is_best or epoch % self.args.chk_interval == 0 or epoch == self.args.epochs:
             self.save(is_best)
         return confusion
@@ -299,6 +307,7 @@ class Trainer:
             checkpoint, checkpoint["path"], self.model, self.optimizer, scaler=self.scaler, ema=self.ema
         )
         self.best_miou = checkpoint["best_miou"]
+        self.continues = checkpoint["path"]
         changes = self.epochs.resume(checkpoint["position"], checkpoint["rng_states"])
         if changes:
             shown = ", ".join(f"{name} {before} -> {now}" for name, (before, now) in changes.items())
@@ -313,6 +322,9 @@ class Trainer:
             f"{plan.micro_batch} per process x {plan.world_size} x {plan.accum_steps} accumulation step(s)\n"
             f"Effective lr: {self.lr:g} ({self.args.lr_scale}: {self.args.lr:g} for a batch of {plan.reference_batch})"
         )
+        if self.continues:
+            done = f"{self.epochs.epoch} of {self.args.epochs} epoch(s), {self.epochs.step} step(s) of the next"
+            rd.print_main(f"resumed from {self.continues}: {done}")
 
     def print_results(self, confusion, seconds, images):
         """Print the final validation and one table of the run."""
@@ -326,27 +338,32 @@ class Trainer:
 
 @torch.no_grad()
 def evaluate(model, loader, device, args):
-    """Return the confusion matrix over all ranks' shares of `loader` and panels (N, 3, H, 3W) of its first images.
+    """Return the confusion matrix of all ranks' shares of `loader`, the mean loss, and a picture of its first images.
 
-    Collective: every rank. Exact at any world size: each image counts once.
+    The loss is that of training without the extra loss of the *_lorm models. Collective: every rank. Exact at any world
+    size: each image counts once.
     """
     model.eval()
     rd.broadcast_buffers(model)
-    confusion, panels = ConfusionMatrix(loader.dataset.num_classes), None
+    confusion, panels, loss, valid = ConfusionMatrix(loader.dataset.num_classes), None, 0.0, 0
     with rd.even_forwards(model, loader):
         for batch in tqdm(loader, desc="validation", leave=False, disable=not rd.is_main_process()):
             with autocast(device, args.amp):
-                prediction = model(batch["image"].to(device)).argmax(1).cpu()
+                logits = model(batch["image"].to(device))
+            prediction = logits.argmax(1).cpu()
             confusion.update(prediction, batch["label"])
+            loss += cross_entropy_sum(logits, batch["label"].to(device), args.label_smooth).item()
+            valid += num_valid_pixels(batch["label"])
             if panels is None:
-                panels = torch.stack([panel(*item) for item in zip(batch["image"][:4], batch["label"], prediction)])
+                panels = panel_grid(batch["image"][:4], batch["label"], prediction)
             if args.dry_run:
                 break
     confusion.matrix = rd.reduce_tensor_sum(confusion.matrix)
-    confusion.num_samples = int(rd.reduce_sum([confusion.num_samples])[0])
+    samples, loss, valid = rd.reduce_sum([confusion.num_samples, loss, valid])
+    confusion.num_samples = int(samples)
     if confusion.num_samples != len(loader.dataset) and not args.dry_run:
         raise RuntimeError(f"evaluated {confusion.num_samples} images, not each of {len(loader.dataset)} once")
-    return confusion, panels
+    return confusion, args.l_segs * loss / max(valid, 1), panels
 
 
 def get_trained_model(args, checkpoint, device):
@@ -363,7 +380,7 @@ def test(args, checkpoint):
     """Print IoU per class on the validation set."""
     device = rd.get_device()
     loader = get_dataloader(args, rd.plan_batch(args.batchsize), "val")
-    confusion, _ = evaluate(get_trained_model(args, checkpoint, device), loader, device, args)
+    confusion, *_ = evaluate(get_trained_model(args, checkpoint, device), loader, device, args)
     if rd.is_main_process():
         print_classes(confusion, loader.dataset.class_names)
 

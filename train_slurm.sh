@@ -53,6 +53,14 @@ main() {
     usage
     exit
   fi
+  local argument
+  for argument in "$@"; do
+    case "${argument%%=*}" in
+      --nnodes | --node_rank | --node-rank)
+        fail "${argument%%=*} is the job's; give --nodes to sbatch, before train_slurm.sh"
+        ;;
+    esac
+  done
   [[ -n "${SLURM_JOB_ID:-}" ]] \
     || fail "no SLURM job (SLURM_JOB_ID is not set); submit it: sbatch train_slurm.sh, or use train_torchrun.sh here"
   [[ -f "${ROOT}/train_torchrun.sh" ]] \

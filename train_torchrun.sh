@@ -7,6 +7,7 @@
 #   CUDA_VISIBLE_DEVICES=0,1 bash train_torchrun.sh --batchsize 8      on two of the GPUs
 #   NNODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 bash train_torchrun.sh   the first of two machines
 #   NNODES=2 NODE_RANK=1 MASTER_ADDR=10.0.0.1 bash train_torchrun.sh   the second one
+#   bash train_torchrun.sh --master_port 12345                         a flag of torchrun in the place of a variable
 #   bash train_torchrun.sh -h                                          every variable
 
 set -euo pipefail
@@ -32,7 +33,7 @@ Examples:
   bash train_torchrun.sh
   bash train_torchrun.sh --layers 50 --model_type res50_ASPP_lorm --dataset voc --dataset_path VOC2012
   CUDA_VISIBLE_DEVICES=0,1 bash train_torchrun.sh --batchsize 8 --resume auto
-  NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES='' bash train_torchrun.sh --layers 18 --crop_size 64
+  CUDA_VISIBLE_DEVICES='' bash train_torchrun.sh --nproc_per_node 4 --layers 18 --crop_size 64
   NNODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 bash train_torchrun.sh --dataset voc --dataset_path VOC2012
 END
 }
@@ -42,14 +43,15 @@ main() {
     usage
     exit
   fi
-  if (($# == 0)); then
-    set -- --config demo
+  take_launch_flags "$@"
+  if ((${#TRAIN_ARGUMENTS[@]} == 0)); then
+    TRAIN_ARGUMENTS=(--config demo)
   fi
   check_launch_variables
   find_python "${ROOT}"
   plan_processes
-  # torchrun itself, but of the Python found above, whatever PATH says.
-  run_command "${PYTHON}" -m torch.distributed.run "${LAUNCHER_ARGUMENTS[@]}" "${ROOT}/train.py" --distributed "$@"
+  run_launcher torch.distributed.run "${LAUNCHER_ARGUMENTS[@]}" \
+    "${ROOT}/train.py" --distributed "${TRAIN_ARGUMENTS[@]}"
 }
 
 main "$@"

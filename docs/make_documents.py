@@ -235,6 +235,11 @@ DOCUMENTS: dict[str, list[Row]] = {
             "tests/distributed/test_process_group.py::test_a_port_in_use_is_named_with_a_remedy",
         ),
         (
+            "bash train_torchrun.sh --master_port 12345",
+            "",
+            "tests/test_launch_scripts.py::test_with_flags_of_torchrun_alone_the_demo_runs",
+        ),
+        (
             "Debug DDP Training, in .vscode/launch.json",
             "",
             "tests/test_vscode.py::test_a_breakpoint_is_hit_on_every_rank",

@@ -7,6 +7,7 @@ import io
 import sys
 from collections.abc import Sequence
 
+from retrofit import __version__, import_path
 from retrofit.check import command as check
 from retrofit.convert import command as convert
 from retrofit.doctor import command as doctor
@@ -14,23 +15,30 @@ from retrofit.rules import command as rules
 from retrofit.verify import command as verify
 
 COMMANDS = {"check": check, "convert": convert, "rules": rules, "verify": verify, "doctor": doctor}
+USING_PACKAGES = {"verify", "doctor"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0 clean, 1 findings, 2 wrong usage."""
+    """Run one command and return its exit status: 0 clean, 1 findings, 2 wrong usage. Without a command print help."""
     parser = argparse.ArgumentParser(
         prog="retrofit",
         description="Take a single-GPU PyTorch training project to many GPUs and prove that it is the same training.",
         allow_abbrev=False,
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parser.add_argument("--version", action="version", version=f"retrofit {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for module in COMMANDS.values():
         module.add_parser(commands)
     own, of_script = _split(sys.argv[1:] if argv is None else argv)
     args = parser.parse_args(own)
+    if args.command is None:
+        parser.print_help(sys.stderr)
+        return 2
     if of_script and not hasattr(args, "script"):
         parser.error(f"{args.command} runs no script, so there is nothing for -- {' '.join(of_script)}")
     args.arguments = of_script
+    if args.command in USING_PACKAGES:
+        import_path.add_packages()
     if isinstance(sys.stdout, io.TextIOWrapper):  # a path or a line of code may hold what the terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
     return COMMANDS[args.command].run(args)

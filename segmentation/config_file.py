@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union
@@ -143,9 +143,15 @@ def _meant(
     return actions[flag], value
 
 
-def _hint(key: Any, known: Any, otherwise: str) -> str:
-    near = difflib.get_close_matches(str(key), known, n=1)
-    return f"did you mean {near[0]}?" if near else otherwise
+def nearest(key: Any, known: Iterable[str]) -> str | None:
+    """Return the known word that is most like `key`; None if none is like it."""
+    near = difflib.get_close_matches(str(key), list(known), n=1)
+    return near[0] if near else None
+
+
+def _hint(key: Any, known: Iterable[str], otherwise: str) -> str:
+    near = nearest(key, known)
+    return f"did you mean {near}?" if near else otherwise
 
 
 def _convert(action: argparse.Action, value: Any, where: str) -> Any:
@@ -159,8 +165,10 @@ def _convert(action: argparse.Action, value: Any, where: str) -> Any:
         value = "off"  # YAML 1.1 reads an unquoted off as false
     try:
         converted = action.type(str(value)) if callable(action.type) else str(value)
-    except ValueError:
-        kind = "a whole number" if action.type is int else "a number"
+    except (ValueError, argparse.ArgumentTypeError) as error:
+        if str(error).startswith("must be"):
+            raise ValueError(f"{where} {error}; correct the line") from None
+        kind = "a whole number" if action.type is int or str(error).startswith("invalid int value") else "a number"
         raise ValueError(f"{where} must be {kind}, got {value!r}; correct the line") from None
     if action.choices is not None and converted not in action.choices:
         raise ValueError(f"{where} must be one of {', '.join(map(str, action.choices))}, got {value!r}")

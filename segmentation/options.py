@@ -4,25 +4,40 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
-from segmentation.config_file import NO_WORDS, ConfigWords, read_config
+from segmentation.config_file import NO_WORDS, ConfigWords, nearest, read_config
 from segmentation.datasets import DATASETS
 from segmentation.models import LAYERS, MODEL_TYPES
 
 DEMO_CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+MOST, LARGEST = 2**31, 3.4e38  # of whole numbers; of others, what float32 holds
 # Options that belong to one call, not to the training that a checkpoint continues.
 NOT_SAVED = ("config", "task", "resume", "logdir", "dry_run", "predict_path", "output")
 
 
+class OptionParser(argparse.ArgumentParser):
+    """A parser that suggests the nearest flag for one that it does not know."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print `message` and end with status 2."""
+        if message.startswith("unrecognized arguments: "):
+            known = [option for action in self._actions for option in action.option_strings]
+            flags = [word.partition("=")[0] for word in re.findall(r"(?<!\S)-{1,2}[A-Za-z]\S*", message)]
+            near = dict.fromkeys(filter(None, (nearest(flag, known) for flag in flags)))
+            message += f"; did you mean {' and '.join(near)}?" if near else "; see --help for the options"
+        super().error(message)
+
+
 def build_parser(description: str | None = None, epilog: str | None = None) -> argparse.ArgumentParser:
     """Return the project's parser: what is trained, on what, how, and where results go."""
-    parser = argparse.ArgumentParser(
+    parser = OptionParser(
         description=description,
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -138,8 +153,14 @@ def _check_ranges(parser: argparse.ArgumentParser, args: argparse.Namespace) -> 
     at_least.update({"numclasses": 0, "val_epoch": 0, "warmup_epoch": 0, "lr": 0, "wdecay": 0, "clip_grad": 0})
     at_least.update({"l_segs": 0, "l_lorm": 0})
     for name, lowest in at_least.items():
-        if not lowest <= getattr(args, name) < math.inf:  # nan is not
-            parser.error(f"--{name} must be a number of at least {lowest}, got {getattr(args, name)}")
+        value = getattr(args, name)
+        if not lowest <= value < math.inf:  # nan is not
+            parser.error(f"--{name} must be a number of at least {lowest}, got {value}")
+        most = MOST if isinstance(value, int) else LARGEST
+        if value >= most:
+            parser.error(f"--{name} must be less than {most}, got {value}")
+    if not 0 <= args.seed < 2**32:  # what numpy takes
+        parser.error(f"--seed must be from 0 to {2**32 - 1}, got {args.seed}")
     for name in ("label_smooth", "ema_decay", "momentum"):
         if not 0 <= getattr(args, name) < 1:
             parser.error(f"--{name} must be in 0..1 (1 excluded), got {getattr(args, name)}")

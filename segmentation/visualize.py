@@ -1,4 +1,4 @@
-"""Colours for class indices: palette PNGs, colour pictures and the panel for TensorBoard."""
+"""Colours for class indices: palette PNGs, colour pictures and the panels for TensorBoard."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Union
 import numpy as np
 import torch
 from PIL import Image
+from torchvision.utils import make_grid
 
 from segmentation.transforms import denormalize
 
@@ -61,3 +62,13 @@ def panel(image: torch.Tensor, label: torch.Tensor, prediction: torch.Tensor) ->
     colors = torch.from_numpy(palette(256))
     masks = [colors[torch.from_numpy(_to_index_array(mask)).long()].permute(2, 0, 1) for mask in (label, prediction)]
     return torch.cat([photo, *masks], dim=2)
+
+
+def panel_grid(images: torch.Tensor, labels: torch.Tensor, predictions: torch.Tensor) -> torch.Tensor:
+    """Return one picture, uint8 (3, H', W'), with a row per sample: image, label and prediction, white lines between.
+
+    images: (N, 3, H, W); labels, predictions: (N, H, W).
+    """
+    samples = (panel(*sample) for sample in zip(images, labels, predictions))
+    tiles = [tile for sample in samples for tile in sample.chunk(3, dim=2)]
+    return make_grid(tiles, nrow=3, padding=2, pad_value=255)

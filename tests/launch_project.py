@@ -58,6 +58,8 @@ class Project:
             shutil.copy(ROOT / name, self.root / name)
         launch = self.root / "retrofit" / "launch"
         shutil.copytree(ROOT / "retrofit" / "launch", launch, ignore=shutil.ignore_patterns("__pycache__"))
+        (self.root / "retrofit" / "distributed").mkdir()
+        shutil.copy(ROOT / "retrofit" / "distributed" / "launcher.py", self.root / "retrofit" / "distributed")
         (self.root / "train.py").write_text(STAND_IN_TRAIN)
 
     def stand_in_torch(self) -> Project:

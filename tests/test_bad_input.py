@@ -32,7 +32,7 @@ from retrofit.distributed.environment import DistributedEnvironment
 from retrofit.distributed.process_group import gpu_index
 
 ROOT = Path(__file__).resolve().parents[1]
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 PARALLEL = 2
 NUM_IMAGES = 10  # every fifth is validation: 8 to train on
 TRAIN_IMAGES = [index for index in range(NUM_IMAGES) if index % 5 != 4]

@@ -146,7 +146,7 @@ def test_a_check_that_breaks_does_not_end_the_examination(monkeypatch: pytest.Mo
 def test_what_the_command_needs_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "psutil" else object())
     assert command.run(_parser().parse_args(["doctor"])) == 2
-    assert "psutil cannot be imported" in capsys.readouterr().err
+    assert "error: psutil is not installed for" in capsys.readouterr().err
 
 
 def test_an_interruption_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,7 +128,7 @@ def test_gpustat_is_installed() -> None:
 
     assert gpustat.__version__
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert re.search(r'^dependencies = \[[^]]*"gpustat', project, re.MULTILINE), "a dependency of this project"
+    assert re.search(r'^reference = \[[^]]*"gpustat', project, re.MULTILINE), "a dependency of this project"
 
 
 EXAMPLE = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from guide_commands import unused_port
 from PIL import Image
 
 REPO = Path(__file__).resolve().parent.parent
@@ -22,10 +24,12 @@ IMAGES, BATCH = 60, 4  # to train on (a quarter as many validate); per rank and 
 TRAINING = ["--layers", "18", "--crop_size", "32", "--batchsize", str(BATCH), "--epochs", "2", "--val_epoch", "1"]
 TRAINING += ["--dataset", "folder", "--numclasses", "3"]
 DEADLINE_S = 300
-LAUNCHERS = {
-    1: [sys.executable],
-    2: [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"],
-    3: [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=3", "--standalone"],
+TRAIN_PY = str(REPO / "train.py")
+STARTS: dict[int | str, list[str]] = {
+    1: [sys.executable, TRAIN_PY],
+    2: [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", TRAIN_PY],
+    3: [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=3", "--standalone", TRAIN_PY],
+    "script": ["bash", str(REPO / "train_torchrun.sh"), "--nproc_per_node", "2"],
 }
 
 
@@ -41,17 +45,19 @@ def make_images(folder: Path) -> Path:
 
 
 @contextmanager
-def training(world_size: int, logdir: Path, *arguments: str) -> Iterator[subprocess.Popen]:
-    """Start train.py as a user does, in a process group of its own that is gone afterwards."""
+def training(start: int | str, logdir: Path, *arguments: str) -> Iterator[subprocess.Popen]:
+    """Start train.py as a user does, in a process group of its own that is gone afterwards.
+
+    `start`: how many processes, or "script" for train_torchrun.sh with two.
+    """
     data = logdir.with_name("data")
     if not data.exists():
         make_images(data)
-    command = [*LAUNCHERS[world_size], str(REPO / "train.py"), *TRAINING, "--dataset_path", str(data)]
+    command = [*STARTS[start], *TRAINING, "--dataset_path", str(data)]
     command += ["--logdir", str(logdir), *arguments]
     with open(logdir.with_suffix(".txt"), "a") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=output, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
+        environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable}
+        process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True, env=environ)
         try:
             yield process
         finally:
@@ -201,6 +207,23 @@ def test_ctrl_c_saves_and_exits_with_0(tmp_path: Path) -> None:
         assert process.wait(DEADLINE_S) == 0
     assert "interrupted in epoch 1, saved" in logdir.with_suffix(".txt").read_text()
     assert len(list(logdir.glob("*/checkpoint_0000_*.pt"))) == 1
+
+
+def test_ctrl_c_at_the_launch_script_ends_with_our_line(
+    tmp_path: Path, interrupted: Callable[[int, Path], Path]
+) -> None:
+    logdir = interrupted(2, tmp_path)
+    logdir.with_suffix(".txt").write_text("")
+    resumed = ("--resume", "auto", "--epochs", "500", "--master_port", str(unused_port()))
+    with training("script", logdir, *options_for(2), *resumed) as process:
+        wait_for(logdir, "epoch 3/500:  ")
+        os.killpg(process.pid, signal.SIGINT)  # as the terminal does: not every torch has its ranks in this group
+        assert process.wait(DEADLINE_S) == 0
+    text = logdir.with_suffix(".txt").read_text()
+    assert f"--master_port={resumed[-1]} " in text
+    assert re.search(rf"resumed from {logdir}/\S+/checkpoint_0001_\d+\.pt: 1 of 500 epoch\(s\), \d+ step\(s\) of", text)
+    assert re.match(rf"interrupted in epoch \d+, saved {logdir}/\S+; --resume auto goes on$", text.splitlines()[-1])
+    assert "Traceback" not in text and "SignalException" not in text
 
 
 def test_two_ranks_continue_as_one_and_again_as_two(tmp_path: Path, interrupted: Callable[[int, Path], Path]) -> None:

@@ -57,7 +57,7 @@ def test_the_script_becomes_the_launcher_and_a_signal_reaches_every_rank(project
         family += process.children(recursive=True)
         assert "torch.distributed.run" in process.cmdline()
         launcher.send_signal(signal.SIGTERM)
-        assert launcher.wait(timeout=120) != 0
+        assert launcher.wait(timeout=120) == 143  # that of the ranks
         assert len(list(project.records.glob("*.terminated"))) == 2
         assert not psutil.wait_procs(family[1:], timeout=30)[1]
     finally:
@@ -82,7 +82,7 @@ def test_the_printed_command_can_be_pasted(project: Project, script: str) -> Non
     record = project.stand_in_torch().launched(script, "two words", "it's", "", CUDA_VISIBLE_DEVICES="")
     words = shlex.split(record["command"])
     assert words[0] == "CUDA_VISIBLE_DEVICES=" and words[1].startswith("OMP_NUM_THREADS=")
-    assert words[3:5] == ["-m", SCRIPTS[script]]
+    assert words[3:5] == [str(project.root / "retrofit" / "distributed" / "launcher.py"), SCRIPTS[script]]
     assert words[5:] == record["argv"][1:]
     (project.records / "launcher.json").unlink()
     subprocess.run(["bash", "-c", record["command"]], env=project.environ, cwd=project.elsewhere, check=True)
@@ -143,6 +143,40 @@ def test_several_nodes(project: Project, script: str) -> None:
         options = project.stand_in_torch().launched(script, **several)["options"]
     assert (options["nnodes"], options["node_rank"]) == ("2", "1")
     assert (options["master_addr"], options["master_port"]) == ("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_flags_of_torchrun_are_the_launchers_wherever_they_are(project: Project, script: str) -> None:
+    project.stand_in_torch()
+    with listening() as port:
+        flags = ["--nnodes", "2", f"--master-port={port}", "--epochs=3", "--node_rank=1", "--master_addr", "127.0.0.1"]
+        variables = {"NNODES": "3", "NODE_RANK": "2", "MASTER_PORT": "1", "MAX_RESTARTS": "9"}
+        flags += ["--nproc_per_node", "5", "--max_restarts=0", "--output", "two words"]
+        record = project.launched(script, *flags, **variables)
+    expected = {"nproc_per_node": "5", "nnodes": "2", "node_rank": "1", "master_addr": "127.0.0.1"}
+    assert record["options"] == {**expected, "master_port": port, "max_restarts": "0"}
+    assert record["argv"][-4:] == ["--distributed", "--epochs=3", "--output", "two words"]
+
+
+def test_with_flags_of_torchrun_alone_the_demo_runs(project: Project) -> None:
+    record = project.stand_in_torch().launched("train_torchrun.sh", "--master_port", "12345")
+    assert record["options"]["master_port"] == "12345"
+    assert record["argv"][-3:] == ["--distributed", "--config", "demo"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--master_port"], "--master_port needs a value, such as --master_port 2; give one, or leave out"),
+        (["--nnodes="], "--nnodes needs a value"),
+        (["--master_port", "--epochs", "3"], "MASTER_PORT must be a whole number >= 1, got '--epochs'"),
+        (["--nproc_per_node=gpu"], "NPROC_PER_NODE must be a whole number >= 1, got 'gpu'"),
+        (["--nnodes=2"], "NNODES=2 but MASTER_ADDR is not set"),
+    ],
+)
+def test_an_unusable_flag_of_torchrun_is_an_error(project: Project, arguments: list[str], message: str) -> None:
+    ended = project.run("train_torchrun.sh", *arguments, PATH="/usr/bin:/bin")
+    assert ended.returncode == 2 and f"train_torchrun.sh: error: {message}" in ended.stderr
 
 
 @pytest.mark.parametrize(("variables", "restarts"), [({}, "0"), ({"MAX_RESTARTS": "3"}, "3")])

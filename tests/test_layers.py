@@ -89,7 +89,7 @@ def tools(*names):
     return [path for name in names for path in [*folder.glob(f"{name}.py"), *folder.glob(f"{name}/**/*.py")]]
 
 
-@pytest.mark.parametrize("layer", ["project", "rules", "convert"])
+@pytest.mark.parametrize("layer", ["analysis", "project", "training", "rules", "convert"])
 def test_what_reads_and_rewrites_source_never_imports_torch(layer):
     for path in tools(layer):
         assert [name for name in imports(path) if is_within(name, "torch")] == [], path
@@ -98,7 +98,9 @@ def test_what_reads_and_rewrites_source_never_imports_torch(layer):
 @pytest.mark.parametrize(
     ("layer", "above"),
     [
+        ("analysis", ["project", "training", "rules", "convert", "verify", "cli"]),
         ("project", ["rules", "convert", "verify", "cli"]),
+        ("training", ["rules", "convert", "verify", "cli"]),
         ("rules", ["convert", "verify", "cli"]),
         ("convert", ["verify", "cli"]),
         ("verify", ["rules", "convert", "cli", "doctor"]),

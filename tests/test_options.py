@@ -222,8 +222,11 @@ def test_options_of_another_version_in_a_checkpoint_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--warm", "1"], "unrecognized arguments: --warm 1"),
-        (["--no_such_flag"], "unrecognized arguments: --no_such_flag"),
+        (["--warm", "1"], "unrecognized arguments: --warm 1; did you mean --warmup?"),
+        (["--batch_size=4", "-x", "-1"], "unrecognized arguments: --batch_size=4 -x -1; did you mean --batchsize?"),
+        (["--epoch", "3", "--dist-timeout", "9"], "did you mean --epochs and --dist_timeout?"),
+        (["--no_such_flag"], "unrecognized arguments: --no_such_flag; see --help for the options"),
+        (["stray"], "unrecognized arguments: stray; see --help for the options"),
         (["--layers", "20"], "invalid choice: 20"),
         (["--batchsize", "0"], "--batchsize must be a number of at least 1, got 0"),
         (["--epochs", "0"], "--epochs must be a number of at least 1, got 0"),
@@ -323,3 +326,23 @@ def test_what_a_checkpoint_trained_with_is_what_the_model_is_wrapped_with(
         "bucket_cap_mb": (7.0, 7.0),
         "strategy": ("auto", "auto"),
     }
+
+
+@pytest.mark.parametrize("text", ["-1", str(2**32), str(2**64)])
+def test_a_seed_that_no_generator_takes_is_refused_in_one_line(text, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse_options(build_parser(), [f"--seed={text}"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f"--seed must be from 0 to {2**32 - 1}, got {text}")
+
+
+def test_every_number_of_the_project_is_checked(capsys):
+    """Driven by the parser: also one that is added later."""
+    numbers = [action for action in build_parser()._actions if action.type in (int, float) and not action.choices]
+    assert len(numbers) >= 15
+    for action in numbers:
+        for text in ("nan", "inf", "-inf", "-7", str(10**40)):
+            with pytest.raises(SystemExit) as ended:
+                parse_options(build_parser(), [f"{action.option_strings[0]}={text}"])
+            assert ended.value.code == 2, (action.dest, text)
+            assert action.dest in capsys.readouterr().err.splitlines()[-1]

@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -56,8 +57,7 @@ def test_the_python_that_is_asked_for_is_used_or_refused(project: Project, tmp_p
 @pytest.fixture
 def installable(project: Project, tmp_path: Path) -> Project:
     """A project with one small dependency, installed from a folder, and an active Python without it."""
-    lists = '[project]\ndependencies = [\n    "standin>=1.2",\n]\n'
-    lists += "[project.optional-dependencies]\ntensorboard = [\n]\n"
+    lists = '[project.optional-dependencies]\nreference = [\n    "standin>=1.2",\n]\ntensorboard = [\n]\n'
     (project.root / "pyproject.toml").write_text(lists)
     wheels = tmp_path / "wheels"
     wheels.mkdir()
@@ -100,14 +100,42 @@ def test_two_first_runs_at_once_finish_one_interrupted_installation(installable:
     outputs = [run.communicate(timeout=300)[0].strip() for run in runs]
     messages = "".join(path.read_text() for path in errors)
     assert outputs == [str(venv / "bin" / "python")] * 2, messages
-    assert messages.count("[python_env] installing into") == 1
-    assert messages.count("Successfully installed standin-1.2") == 1
+    assert messages.count("[python_env] installing 1 package(s) into") == 1
+    assert "Successfully installed standin-1.2" in (venv / dependencies.LOG).read_text()
+    said = [line for line in messages.splitlines() if "another process" not in line]
+    assert all(line.startswith("[python_env] ") for line in said) and len(said) <= 8, "a line per stage, none of pip's"
+    assert f"details: {venv / dependencies.LOG}" in messages
     assert "lacks dependencies: standin is not installed" in messages
     assert "starting over with the unfinished" in messages
     assert not (venv / "half a package").exists() and not (venv / dependencies.UNFINISHED).exists()
     # A third run finds everything in place, and says which Python it takes.
     third = installable.run("show.sh")
     assert third.returncode == 0 and third.stderr.count("\n") == 1 and "using" in third.stderr
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_train_py_says_in_one_line_what_to_run(tmp_path: Path, made: bool) -> None:
+    bare = _bare_python(tmp_path / "bare")
+    clone = tmp_path / "clone"
+    for name in ("retrofit/__init__.py", "retrofit/installation.py", "pyproject.toml", "train.py"):
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, clone / name)
+    shutil.copytree(ROOT / "retrofit" / "launch", clone / "retrofit" / "launch")
+    if made:
+        (clone / ".venv").symlink_to(tmp_path / "bare")
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    ended = subprocess.run(
+        [str(bare / "python"), str(clone / "train.py"), "--epochs", "1"], env=environ, capture_output=True, text=True
+    )
+    (line,) = ended.stderr.splitlines()
+    assert ended.returncode == 2 and ended.stdout == ""
+    assert line.startswith("train.py: error: torch, torchvision, tensorboardX, gpustat, tqdm, PyYAML, numpy, Pillow")
+    assert f"not installed for {bare / 'python'}; run " in line
+    if made:
+        assert line.endswith(f"run `source {clone}/.venv/bin/activate` first")
+    else:
+        assert f"run `bash {clone}/train_torchrun.sh`, which installs what is missing, or `" in line
+        assert line.endswith(f"pip install '{clone}[reference]'`")
 
 
 def test_an_environment_that_is_not_ours_is_left_alone(installable: Project) -> None:
@@ -122,7 +150,10 @@ def test_a_failed_installation_says_so_and_is_known_to_be_unfinished(installable
     (tmp_path / "wheels" / "standin-1.2-py3-none-any.whl").unlink()
     ended = installable.run("show.sh")
     assert ended.returncode == 2 and "error: installing the dependencies failed" in ended.stderr
-    assert "No matching distribution found for standin>=1.2" in ended.stderr
+    assert "    ERROR: No matching distribution found for standin>=1.2" in ended.stderr.splitlines()
+    log = installable.root / ".venv" / dependencies.LOG
+    assert f"all of it in {log}; command: " in ended.stderr and "pip install" in log.read_text()
+    assert ended.stderr.count("\n") < 20
     assert (installable.root / ".venv" / dependencies.UNFINISHED).exists()
 
 
@@ -143,11 +174,10 @@ def test_the_lists_of_pyproject_are_read_as_a_toml_parser_reads_them() -> None:
     else:
         import tomli as toml  # comes with pytest
     project = toml.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert dependencies.read_requirements(ROOT) == project["dependencies"]
     for extra, requirements in project["optional-dependencies"].items():
         here = [text.partition(";")[0] for text in requirements if sys.version_info >= (3, 10) or ";" not in text]
         assert dependencies.read_requirements(ROOT, extra) == here, "the one marker is: Python 3.10 or newer"
-    for requirement in project["dependencies"]:
+    for requirement in project["optional-dependencies"]["reference"]:
         assert re.fullmatch(r"[\w.-]+(>=[\d.]+)?(,<[\d.]+)?", requirement), f"only >= and < are checked: {requirement}"
     with pytest.raises(ValueError, match="no list 'dev' under"):
         dependencies.read_requirements(ROOT, "dev")
@@ -196,7 +226,7 @@ def test_what_could_be_imported_is_not_imported_again_until_something_is_install
     (packages / "standin.py").write_text("print('imported')\n")
     environ = {**os.environ, "PYTHONPATH": str(packages), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    (tmp_path / "pyproject.toml").write_text('[project]\ndependencies = [\n    "standin>=1.2",\n]\n')
+    (tmp_path / "pyproject.toml").write_text('[project.optional-dependencies]\nreference = [\n    "standin>=1.2",\n]\n')
 
     def check(**variables: str) -> tuple[int, str, str]:
         command = [sys.executable, str(ROOT / "retrofit" / "launch" / "dependencies.py"), "check", str(tmp_path)]

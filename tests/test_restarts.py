@@ -185,6 +185,21 @@ def test_without_torchrun_nothing_is_written(monkeypatch: pytest.MonkeyPatch, ru
     assert resume_own_run("auto", runs) == "auto"
 
 
+def test_the_next_start_removes_what_a_killed_writer_has_left(
+    monkeypatch: pytest.MonkeyPatch, runs: list[Path]
+) -> None:
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
+    for name in (".checkpoint_0001_00000000.pt.123.tmp", ".best.pt.123.tmp", ".best.dcp.tmp"):
+        (runs[0] / name).write_text("half")
+    (runs[0] / ".checkpoint_0002_00000000.dcp.tmp").mkdir()
+    (runs[0] / ".checkpoint_0002_00000000.dcp.tmp" / "half").touch()
+    kept = ["checkpoint_0001_00000000.pt", ".user.tmp", "notes.tmp"]
+    for name in kept:
+        (runs[0] / name).touch()
+    claim_run(runs[0])
+    assert sorted(path.name for path in runs[0].iterdir()) == sorted(kept)
+
+
 # ---- the launcher's store, which outlives the workers ------------------------------------------------------
 
 

@@ -42,7 +42,7 @@ def averaged(logdir: str, options: dict[str, Any], resume: str = "") -> dict[str
         with mock.patch.object(train, "evaluate", lambda *a: confusion.append(evaluate(*a)) or confusion[-1]):
             assert trainer.train() == 0
     states = rd.gather_state({"ema": trainer.ema.state_dict(), "model": rd.unwrap_model(trainer.model).state_dict()})
-    matrices = [found.matrix for found, _ in confusion]
+    matrices = [found.matrix for found, *_ in confusion]
     return {**states, "matrices": matrices, "paths": [str(path) for path in rd.checkpoints_in(trainer.folder)]}
 
 

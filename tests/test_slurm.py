@@ -115,6 +115,13 @@ def test_outside_a_job_it_says_what_to_do() -> None:
     assert "error: no SLURM job (SLURM_JOB_ID is not set); submit it: sbatch train_slurm.sh" in ended.stderr
 
 
+@pytest.mark.parametrize("flag", ["--nnodes=2", "--node_rank", "--node-rank=1"])
+def test_what_the_job_decides_is_no_flag(flag: str) -> None:
+    ended = run_script("--epochs", "1", flag, SLURM_JOB_ID="7")
+    assert ended.returncode == 2
+    assert f"error: {flag.partition('=')[0]} is the job's; give --nodes to sbatch" in ended.stderr
+
+
 def test_submitted_from_another_folder(tmp_path: Path) -> None:
     ended = run_script(SLURM_JOB_ID="7", SLURM_SUBMIT_DIR=str(tmp_path))
     assert ended.returncode == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -18,6 +19,11 @@ import torch
 from guide_commands import ROOT, STARTS
 from guide_commands import run as run_guide
 from PIL import Image
+
+import retrofit.distributed as rd
+import train
+import utils
+from segmentation.losses import cross_entropy_sum, num_valid_pixels
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
 SMALL = ["--layers", "18", "--crop_size", "32", "--batchsize", "32", "--epochs", "2", "--workers", "1", "--lr", "0.02"]
@@ -73,8 +79,46 @@ def test_tensorboard_reads_the_curves_and_panels(trained: tuple[Path, str]) -> N
     assert all(event.value > 0 for event in events.Scalars("train/images_per_s"))
     best = torch.load(folder / "best.pt", weights_only=True)["best_miou"]
     assert max(event.value for event in events.Scalars("val/mIoU")) == pytest.approx(best)
-    (tag,) = {name.split("/image")[0] for name in events.Tags()["images"]}
-    assert tag.startswith("val/input_label_prediction")
+    (picture,) = {name.split("/image")[0] for name in events.Tags()["images"]}
+    assert picture == "val/input_label_prediction"
+    assert [image.step for image in events.Images(picture)] == [320, 640]
+    grid = Image.open(io.BytesIO(events.Images(picture)[-1].encoded_image_string))
+    size = 32 + 2  # a line between the tiles: four rows of input, label, prediction
+    assert grid.size == (3 * size + 2, 4 * size + 2)
+    (text,) = [event for event in events.Tensors("options/text_summary")]
+    shown = text.tensor_proto.string_val[0].decode()
+    assert "    batchsize: 32\n" in shown and "    dataset: synthetic\n" in shown
+
+
+def test_tensorboard_reads_the_scores_of_every_validation(trained: tuple[Path, str]) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (folder,) = trained[0].iterdir()
+    events = EventAccumulator(str(folder)).Reload()
+    curves = {tag: [event.value for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    table = dict(re.findall(r"│ ([\w ]+?)\s*│\s*(0\.\d{4}) │", trained[1]))
+    classes = {tag: curves[tag] for tag in curves if tag.startswith("val_IoU/")}
+    assert {f"val_IoU/{name}" for name in table} - {"val_IoU/mIoU", "val_IoU/pixel accuracy"} == set(classes)
+    for name, score in table.items():
+        tag = {"mIoU": "val/mIoU", "pixel accuracy": "val/pixel_accuracy"}.get(name, f"val_IoU/{name}")
+        assert len(curves[tag]) == 2 and f"{curves[tag][-1]:.4f}" == score
+    # The loss of one process over all validation images, with the weights of the last epoch.
+    checkpoint = torch.load(folder / "checkpoint_0002_00000000.pt", weights_only=True)
+    args = train.get_arguments(["--config", str(ROOT / "configs" / "ddp_example.yaml"), *SMALL, "--workers", "0"])
+    model = utils.get_model(args, torch.device("cpu"))
+    model.load_state_dict(checkpoint["model"])
+    loader = utils.get_dataloader(args, rd.plan_batch(args.batchsize), "val")
+    model.eval()
+    with torch.no_grad():
+        losses = [
+            (
+                cross_entropy_sum(model(batch["image"]), batch["label"], args.label_smooth).item(),
+                num_valid_pixels(batch["label"]),
+            )
+            for batch in loader
+        ]
+    mean = sum(loss for loss, _ in losses) / sum(valid for _, valid in losses)
+    assert curves["val/loss"][-1] == pytest.approx(args.l_segs * mean, rel=1e-5)
 
 
 def test_tensorboard_serves_the_log_folder(trained: tuple[Path, str], unused_port: int) -> None:

@@ -17,6 +17,7 @@ from verify_evidence import (
 
 from retrofit.verify.checks import CHECKS, CheckOptions, run_checks
 from retrofit.verify.evidence import RankTrace, Run
+from retrofit.verify.verdict import INCOMPLETE, exit_status, overall_status
 
 
 def verdicts_of(runs, **options):
@@ -61,6 +62,27 @@ def test_without_evidence_nothing_passes(kinds, checks):
             trace.events = [event for event in trace.events if event["e"] not in kinds]
     statuses = statuses_of(runs)
     assert {check for check in checks if statuses[check] == "PASS"} == set()
+
+
+def no_value(event, key, value):
+    """Return the values of a step with each number of `key` replaced."""
+    if key == "loss":
+        return [value for _ in event[key]] if value is not None else []
+    return [None if value is None else [value, value] for _ in event[key]]
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
+@pytest.mark.parametrize(("check", "key"), [("loss", "loss"), ("gradients", "grad"), ("parameters", "param")])
+def test_two_runs_without_a_number_are_not_the_same(check, key, value):
+    runs = sound_runs()
+    for run in runs.values():
+        if events_of(run, "step"):
+            change(run, "step", **{key: lambda event: no_value(event, key, value)})
+    verdicts = run_checks(runs)
+    (verdict,) = [verdict for verdict in verdicts if verdict.check == check]
+    assert verdict.status == "NOT APPLICABLE"
+    assert ("seen" if value is None else "finite") in verdict.summary
+    assert overall_status(verdicts) == INCOMPLETE and exit_status(verdicts) == 3
 
 
 def test_without_any_run_nothing_is_judged():

@@ -64,6 +64,33 @@ def test_a_script_that_fails_on_one_process_is_not_blamed_on_several(tmp_path: P
     assert "RF001" in result.stdout and "broken before" in result.stdout
 
 
+DRAWS_WITHOUT_A_LOADER = """
+import torch
+import retrofit.distributed as rd
+
+rd.setup_distributed()
+torch.manual_seed(0)
+data, model = torch.randn(32, 4), torch.nn.Linear(4, 1)
+model = rd.distribute_model(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(8):
+    batch = data[torch.randint(32, (8,))]
+    optimizer.zero_grad()
+    model(batch).square().mean().backward()
+    optimizer.step()
+rd.cleanup_distributed()
+"""
+
+
+def test_a_training_whose_samples_were_not_seen_is_not_said_to_be_the_same(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(DRAWS_WITHOUT_A_LOADER)
+    status, report = judge(tmp_path, [], [])
+    assert (status, report["status"]) == (3, "INCOMPLETE")
+    assert "samples" in report["not_compared"]
+    assert report["conclusion"].startswith("INCOMPLETE: not compared: samples")
+    assert "train the same model" not in report["conclusion"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "flag", "divided"),
     [

@@ -23,7 +23,9 @@ from retrofit.verify.json_report import SCHEMA_VERSION, report_as_json
 from retrofit.verify.terminal import print_report
 from retrofit.verify.verdict import (
     ACCEPTED,
+    COMPARED,
     FAIL,
+    INCOMPLETE,
     NOT_APPLICABLE,
     NOT_JUDGED,
     PASS,
@@ -371,15 +373,36 @@ def test_an_unknown_cause_is_named_by_its_code():
 
 PASSED, FAILED, NO, TAKEN = (Verdict("c", "t", one, f"is\n{one}") for one in (PASS, FAIL, NOT_APPLICABLE, ACCEPTED))
 LATE, EARLY = dataclasses.replace(FAILED, step=4, summary="late"), dataclasses.replace(FAILED, step=0)
+NEEDED = [passed(check, "t", "same") for check in COMPARED]
 SAME = "PASS: 2 processes train the same model as 1"
+FOUR = "samples, losses, gradients and weights compared"
 CONCLUSIONS = [
-    ([PASSED, PASSED, NO], PASS, 0, f"{SAME} (2 checks passed, 1 not applicable), 43 s"),
-    ([PASSED, TAKEN], PASS, 0, f"{SAME} apart from 1 accepted difference (1 check passed, 1 accepted), 43 s"),
+    ([*NEEDED, PASSED, NO], PASS, 0, f"{SAME}: {FOUR} (5 checks passed, 1 not applicable), 43 s"),
+    (
+        [*NEEDED, TAKEN],
+        PASS,
+        0,
+        f"{SAME} apart from 1 accepted difference: {FOUR} (4 checks passed, 1 accepted), 43 s",
+    ),
     ([PASSED, FAILED], FAIL, 1, "FAIL: 1 of 2 checks failed: is FAIL"),
     ([PASSED, LATE], FAIL, 1, "FAIL: 1 of 2 checks failed at step 4: late"),
     ([FAILED, LATE, EARLY, NO], FAIL, 1, "FAIL: 3 of 4 checks failed, first at step 0: is FAIL"),
-    ([NO, NO], NOT_JUDGED, 0, "NOT JUDGED: none of 2 checks had anything to compare, 43 s"),
-    ([], NOT_JUDGED, 0, "NOT JUDGED: none of 0 checks had anything to compare, 43 s"),
+    ([NO, NO], NOT_JUDGED, 2, "NOT JUDGED: none of 2 checks had anything to compare, 43 s"),
+    ([], NOT_JUDGED, 2, "NOT JUDGED: none of 0 checks had anything to compare, 43 s"),
+    (
+        [not_applicable("shards", "t", "no loader\nwas used"), *NEEDED[1:], NO],
+        INCOMPLETE,
+        3,
+        "INCOMPLETE: not compared: samples (no loader was used). What was compared is the same "
+        "(3 checks passed, 2 not applicable), 43 s",
+    ),
+    (
+        [NEEDED[0], *(not_applicable(check, "t", "no step") for check in ("loss", "gradients")), PASSED],
+        INCOMPLETE,
+        3,
+        "INCOMPLETE: not compared: losses and gradients (no step); weights (the check was not made). "
+        "What was compared is the same (2 checks passed, 2 not applicable), 43 s",
+    ),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,9 @@ def run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     from retrofit.project import SourceError, read_project
     from retrofit.project.entry import find_entry
+    from retrofit.project.source import printable
     from retrofit.rules import find_hazards
+    from retrofit.training.distributed.frameworks import find_framework
 
     from .formats import FORMATS
     from .ignores import without_ignored
@@ -63,13 +66,20 @@ def _check(args: argparse.Namespace) -> int:
         path = find_entry(Path(args.path))
         project = read_project(path, Path(args.root) if args.root else None)
     except (SourceError, ValueError) as error:
-        print(f"retrofit check: error: {error}", file=sys.stderr)
+        print(f"retrofit check: error: {printable(str(error))}", file=sys.stderr)
         return 2
     for reason in project.modules.unreadable.values():
-        print(f"retrofit check: warning: left out: {reason}", file=sys.stderr)
+        print(f"retrofit check: warning: left out: {printable(reason)}", file=sys.stderr)
+    framework = find_framework(project.analysis)
+    if framework is not None:
+        place = framework.scope.source.place(framework.call)
+        print(f"retrofit check: {place}: {framework.advice(shlex.quote(str(path)))}", file=sys.stderr)
+    for unread in project.modules.not_read:
+        print(f"retrofit check: warning: not read: {unread}", file=sys.stderr)
     findings = without_ignored(sorted(find_hazards(project), key=lambda finding: finding.place), project.sources)
     sys.stdout.write(FORMATS[args.format](findings))
     if args.format == "text":
         number = len(findings)
-        print(f"{number} finding{'' if number == 1 else 's'} in {path}" if number else f"nothing found in {path}")
+        shown = printable(str(path))
+        print(f"{number} finding{'' if number == 1 else 's'} in {shown}" if number else f"nothing found in {shown}")
     return int(bool(findings))

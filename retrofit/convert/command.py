@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import io
+import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from retrofit.installation import DISTRIBUTION, requirement
 
 if TYPE_CHECKING:
     from .plan import Conversion
@@ -47,7 +49,12 @@ def add_parser(commands: Any) -> None:
     add("--write", action="store_true", help="write the changes (default: show them)")
     add("--undo", action="store_true", help="restore what the last --write changed")
     add("--force", action="store_true", help="write into a git work tree with uncommitted changes too")
-    add("--no-vendor", action="store_true", help="import the installed retrofit instead of a copy beside the script")
+    add(
+        "--no-vendor",
+        action="store_true",
+        help=f"import the runtime from the installed kit, which every machine that trains then needs (the distribution "
+        f"{DISTRIBUTION}); default: a copy of the runtime next to the script",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,6 +70,9 @@ def run(args: argparse.Namespace) -> int:
     except (SourceError, WriteError, ValueError, OSError) as error:
         print(f"retrofit convert: error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("retrofit convert: interrupted; no file is half-written", file=sys.stderr)
+        return 130
 
 
 def _convert(args: argparse.Namespace) -> int:
@@ -70,14 +80,13 @@ def _convert(args: argparse.Namespace) -> int:
     from retrofit.project.entry import find_entry
 
     from .plan import is_converted, plan_conversion
-    from .write import undo
+    from .write import real_places
 
     given = Path(args.path)
-    root = Path(args.root or (given if given.is_dir() else given.parent)).resolve()
+    root = Path(os.path.realpath(args.root or (given if given.is_dir() else Path(os.path.realpath(given)).parent)))
     if args.undo:
-        for path in undo(root):
-            print(f"restored {path.relative_to(root)}")
-        return 0
+        return _undo(root, given)
+    _recover(args, root)
     entry = find_entry(given)
     project = read_project(entry, root)
     if is_converted(project):
@@ -89,6 +98,7 @@ def _convert(args: argparse.Namespace) -> int:
     if reasons:
         print("\n".join([*reasons, f"{entry} cannot be converted; nothing was written"]), file=sys.stderr)
         return 1
+    real_places(root, [file.path for file in conversion.files])
     _show(conversion)
     if not args.write:
         print("nothing was written; --write writes it", file=sys.stderr)
@@ -97,9 +107,41 @@ def _convert(args: argparse.Namespace) -> int:
     return 0
 
 
+def _undo(root: Path, given: Path) -> int:
+    from .additions import again
+    from .undo import undo
+
+    undone = undo(root, None if given.is_dir() else Path(os.path.realpath(given)), again)
+    for path in undone.restored:
+        print(f"restored {path.relative_to(root)}")
+    if undone.kept:
+        print(f"kept {len(undone.kept)} files that the conversion of {', '.join(undone.needed_by)} needs")
+    return 0
+
+
+def _recover(args: argparse.Namespace, root: Path) -> None:
+    """Take back a conversion that was interrupted, or say that this is to be done first."""
+    from .additions import again
+    from .undo import find_unfinished, recover
+
+    script = find_unfinished(root) if root.is_dir() else None
+    if script is None:
+        return
+    if not args.write:
+        command = shlex.join(["retrofit", "convert", str(root / script)])
+        raise ValueError(
+            f"a conversion of {script} was interrupted; `{command} --undo` restores the files, --write converts again"
+        )
+    recover(root, again)
+    print(f"an interrupted conversion of {script} was taken back", file=sys.stderr)
+
+
 def _show(conversion: Conversion) -> None:
     """Print the diff on the standard output, and on the other one why each place is changed, by rule."""
     from retrofit.rules import RULES
+    from retrofit.training.losses.optimized import rate_rules
+
+    from .listing import lines
 
     for file in conversion.files:
         sys.stdout.write(_diff(file.source.text, file.text, file.source.name))
@@ -112,38 +154,47 @@ def _show(conversion: Conversion) -> None:
         for finding in found:
             if not finding.edits:
                 print(f"{finding.place}: {code} {finding.message}; left to you: {finding.help}", file=sys.stderr)
+    for rate, rule_of_rate in rate_rules(conversion.project):
+        print(f"{rate}: {rule_of_rate}", file=sys.stderr)
+    for unread in conversion.project.modules.not_read:
+        print(f"not read, so nothing is changed there: {unread}", file=sys.stderr)
     for evaluation in conversion.project.evaluations:
         if evaluation.reason:
             place = evaluation.scope.source.place(evaluation.loop)
             print(f"{place}: every process runs all of this evaluation: {evaluation.reason}", file=sys.stderr)
+    for line in lines(conversion.listed):
+        print(line, file=sys.stderr)
 
 
 def _write(args: argparse.Namespace, root: Path, conversion: Conversion) -> None:
     from .additions import additions
-    from .write import write_all
+    from .plan import files_needed
+    from .work_tree import has_uncommitted_changes
+    from .write import real_places, write_all
 
-    if not args.force and _is_dirty(root):
+    if not args.force and has_uncommitted_changes(root):
         raise ValueError(f"{root} has uncommitted changes; commit them first, or add --force")
-    files = {file.path: file.data for file in conversion.files}
-    files.update(additions(root, conversion.project.entry.path, vendor=not args.no_vendor))
-    write_all(root, files)
+    entry = conversion.project.entry.path
+    texts = [source.text for source in conversion.project.sources]
+    not_read = conversion.project.modules.not_read
+    files = additions(root, entry, not args.no_vendor, texts, not_read, conversion.listed)
+    users = [*files_needed(conversion), *conversion.files]
+    places = real_places(root, [file.path for file in users])
+    files.update(zip(places, (file.data for file in users)))
+    number = write_all(root, files, entry)
     given = ["--root", args.root] if args.root else []
     again = shlex.join(["retrofit", "convert", args.path, *given, "--undo"])
-    print(f"wrote {len(files)} files, read MULTI_GPU.md; `{again}` takes it back", file=sys.stderr)
+    page = next(path.name for path in files if path.suffix == ".md")
+    print(f"wrote {number} files, read {page}; `{again}` takes it back", file=sys.stderr)
+    if args.no_vendor:
+        install = shlex.join(["python", "-m", "pip", "install", requirement()])
+        print(f"the runtime is not among them; on every machine that trains run `{install}`", file=sys.stderr)
 
 
 def _diff(before: str, after: str, name: str) -> str:
+    from retrofit.project.source import printable
+
     # A form feed ends no line, though str.splitlines says so.
     old, new = (list(io.StringIO(text, newline="")) for text in (before, after))
-    lines = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}", n=2)
+    lines = difflib.unified_diff(old, new, f"a/{printable(name)}", f"b/{printable(name)}", n=2)
     return "".join(line if line.endswith(("\n", "\r")) else f"{line}\n\\ No newline at end of file\n" for line in lines)
-
-
-def _is_dirty(root: Path) -> bool:
-    """Return whether the folder lies in a git work tree with uncommitted changes to files that git knows."""
-    command = ["git", "status", "--porcelain", "--untracked-files=no", "."]
-    try:
-        result = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    except OSError:
-        return False
-    return result.returncode == 0 and bool(result.stdout.strip())

@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
+
+from retrofit import __version__
+from retrofit.installation import DISTRIBUTION
+from retrofit.rules import Finding
+
+from .listing import figures
 
 NAME = "MULTI_GPU.md"
+NOT_READ = """
+**Not read.** These imports can be of any module, so nothing was changed in what they import. Look there for files that
+every process would write, for prints and for devices that are named by number:
+
+{places}"""
 PAGE = """\
 # Training on several GPUs
 
@@ -12,17 +24,21 @@ PAGE = """\
 |---|---|
 | train on every GPU of this machine | `bash train_torchrun.sh ARGUMENTS` |
 | train on two of them | `CUDA_VISIBLE_DEVICES=0,1 bash train_torchrun.sh ARGUMENTS` |
+| use a certain port | `bash train_torchrun.sh --master_port 12345 ARGUMENTS` |
+| train on two machines | `NNODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 bash train_torchrun.sh ARGUMENTS` |
+| ... on the second one | `NNODES=2 NODE_RANK=1 MASTER_ADDR=10.0.0.1 bash train_torchrun.sh ARGUMENTS` |
 | train on one GPU, as before | `python {command} ARGUMENTS` |
 | try it without a GPU, in two processes | `CUDA_VISIBLE_DEVICES= NPROC_PER_NODE=2 bash train_torchrun.sh ARGUMENTS` |
 | debug | "Debug DDP Training" in VS Code |
 | prove that it is the same training | `retrofit verify {command} -- ARGUMENTS` |
-| take the conversion back | `retrofit convert {command} --undo` |
+| take the conversion back | `{undo}` |
 
 ARGUMENTS are those of {entry}.
 
 **Batch size.** It counts samples per process, and the learning rate follows (linear rule; `RETROFIT_LR_SCALE=sqrt` or
 `none`). With `RETROFIT_BATCH=global` it counts all processes together: the same batch, the same rate, the same
-training as on one GPU.
+training as on one GPU. The linear rule was found for SGD; for Adam and its relatives the square root is usual. Where
+the loss is a sum over the batch, its gradient grows with the batch and the rate stays as it is.
 
 **BatchNorm** takes its statistics over all processes. `RETROFIT_BATCHNORM=local` is faster and another training.
 
@@ -30,12 +46,39 @@ training as on one GPU.
 figures are those of one process. Elsewhere every process runs all of it, in one order where
 the loader shuffles. Either way all take the same decisions.
 
-**Output.** Only the first process prints and writes files. A training loss that is read with `loss.item()` is the mean
-over all processes; other figures of the training loop, and what an evaluation shows while it runs, are those of the
-first process's share.
+**Output.** Only the first process prints and writes files. A mean, a sum or a count of a training batch is brought
+together over all processes where it is read (`rd.reduce_loss`, `rd.reduce_total`).
+
+{figures}
+
+{runtime}
 """
+COPIED = """\
+**The runtime** is in `retrofit/` next to the script: training needs no installation. The command `retrofit` is that of
+the kit: `pip install 'CLONE[verify]'`, where CLONE is the path of its clone, or `git+` and the clone's URL."""
+INSTALLED = f"""\
+**The runtime** is not part of this folder: every machine that trains needs the kit, {DISTRIBUTION} {__version__}:
+`pip install CLONE`, where CLONE is the path of its clone, or `git+` and the clone's URL. `pip install 'CLONE[verify]'`
+brings what `retrofit verify` needs, too."""
 
 
-def guide(entry: str) -> str:
-    """Return the page for the script `entry`, a path from the project's folder."""
-    return PAGE.format(entry=entry, command=shlex.quote(entry).replace("|", "\\|"))  # it stands in a table
+def guide(entry: str, vendor: bool, not_read: Sequence[str] = (), listed: Sequence[Finding] = ()) -> str:
+    """Return the page for the script `entry`, a path from the project's folder; `vendor`: the runtime is copied.
+
+    `not_read` are the places where any module may be imported by name: nothing is changed in what they import.
+    `listed` are the figures of one rank.
+    """
+    runtime = COPIED if vendor else INSTALLED
+    command, undo = _in_table(entry), undo_command(entry)
+    page = PAGE.format(entry=entry, command=command, undo=undo, figures=figures(listed), runtime=runtime)
+    return page + (NOT_READ.format(places="".join(f"- {place}\n" for place in not_read)) if not_read else "")
+
+
+def undo_command(entry: str) -> str:
+    """Return the command that takes the conversion back, as it is written on the page."""
+    return f"retrofit convert {_in_table(entry)} --undo"
+
+
+def _in_table(entry: str) -> str:
+    entry = f"./{entry}" if entry.startswith("-") else entry  # not an option
+    return shlex.quote(entry).replace("|", "\\|")

@@ -5,34 +5,16 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from retrofit.project import Project, Source
 from retrofit.project.edits import Edit, EditConflict, apply_edits
 from retrofit.project.placement import import_edit, imports_name
 from retrofit.rules import Finding, find_all, not_convertible
+from retrofit.rules.figures import rewritten
 from retrofit.rules.finding import found
+from retrofit.rules.rewriting import NAME, RUNTIME, ChangedFile, places_of_name
 
-RUNTIME, NAME = "retrofit.distributed", "rd"
-
-
-@dataclass(frozen=True)
-class ChangedFile:
-    """A file of the user's project before and after."""
-
-    source: Source
-    text: str
-
-    @property
-    def path(self) -> Path:
-        return self.source.path
-
-    @property
-    def data(self) -> bytes:
-        """The new content as bytes, in the file's own encoding."""
-        mark = b"\xef\xbb\xbf" if self.source.has_bom else b""
-        encoding = "utf-8" if self.source.has_bom else self.source.encoding
-        return mark + self.text.encode(encoding)
+from .self_check import Authors, ConversionError, named, require_sound
 
 
 @dataclass
@@ -42,34 +24,78 @@ class Conversion:
     project: Project
     findings: list[Finding] = field(default_factory=list)
     files: list[ChangedFile] = field(default_factory=list)
+    listed: list[Finding] = field(default_factory=list)  # figures of one rank, in the places of the new texts
 
     @property
     def refusals(self) -> list[Finding]:
         return [finding for finding in self.findings if finding.refusal]
 
 
-def plan_conversion(project: Project) -> Conversion:
-    """Return what has to change in a project.
+def files_needed(conversion: Conversion) -> list[ChangedFile]:
+    """Return the modules that use the runtime already, for another script, and that this one needs as they are."""
+    changed = {file.source for file in conversion.files}
+    sources = [source for source in conversion.project.sources if source not in changed]
+    needed = [ChangedFile(source, source.text) for source in sources if imports_name(source, RUNTIME)]
+    return [file for file in needed if file.path.read_bytes() == file.data]
 
-    Raises EditConflict when two rules want to change the same text, which is an error of the rules.
+
+def plan_conversion(project: Project) -> Conversion:
+    """Return what has to change in a project. What is returned has been read again and found sound.
+
+    Raises EditConflict when two rules want to change the same text, ConversionError when something is found in the
+    changed text that must not be there: errors of the rules both.
     """
     conversion = Conversion(project)
     if is_converted(project):
         return conversion
-    conversion.findings = list(find_all(project))
+    conversion.findings = find_all(project)
     edits: dict[Source, list[Edit]] = defaultdict(list)
     for finding in conversion.findings:
         for edit in finding.edits:
             edits[edit.source].append(edit)
+    authors = Authors(edits, conversion.findings)
     for source, changes in edits.items():
-        text = apply_edits(source, changes)
-        if len(_places_of_name(_parsed(source, text))) > len(_places_of_name(source.tree)):
+        text = _changed(source, changes, authors)
+        is_new = len(places_of_name(_parsed(source, text, authors))) > len(places_of_name(source.tree))
+        if is_new and imports_name(source, RUNTIME) != NAME:
             conversion.findings += _other_meanings(project, source)
-            text = apply_edits(source, [_import_edit(source, changes), *changes])
-            _parsed(source, text)
+            changes.insert(0, _import_edit(source, changes))
+            text = _changed(source, changes, authors)
+            _parsed(source, text, authors)
         conversion.files.append(ChangedFile(source, text))
+    if not conversion.refusals and conversion.files:
+        files = conversion.files
+        try:
+            _finish(conversion, files, authors, reduces=True)
+        except ConversionError:  # a figure that the loss is computed from, too: it is listed
+            _finish(conversion, files, authors, reduces=False)
     conversion.files.sort(key=lambda file: (file.source is not project.entry, file.source.name))
     return conversion
+
+
+def _finish(conversion: Conversion, files: list[ChangedFile], authors: Authors, reduces: bool) -> None:
+    """Reduce or list the figures of one rank in the changed files, and read all of it once more.
+
+    Raises ConversionError for what is found then.
+    """
+    result = rewritten(conversion.project, files, reduces)
+    sources = {source.path: source for source in conversion.project.sources}
+    changed = [ChangedFile(sources[path], text) for path, text in result.texts.items()]
+    texts = {file.path: file.data for file in changed}
+    sound = require_sound(conversion.project, texts, authors, [*conversion.findings, *result.listed])
+    conversion.files, conversion.listed = changed, result.listed
+    conversion.findings += [*result.reduced, *sound]
+
+
+def _changed(source: Source, changes: list[Edit], authors: Authors) -> str:
+    """Return the text after the changes. Raises EditConflict that names the rules."""
+    try:
+        return apply_edits(source, changes)
+    except EditConflict as error:
+        place = f"{source.name}:{source.line_of(error.edits[0].start)}" if error.edits else source.name
+        rules = named(authors.codes[edit] for edit in error.edits if edit in authors.codes)
+        message = f"{place}: {rules} want the same text; this is an error of retrofit, nothing was written"
+        raise EditConflict(message, error.edits) from error
 
 
 def _import_edit(source: Source, changes: list[Edit]) -> Edit:
@@ -78,13 +104,9 @@ def _import_edit(source: Source, changes: list[Edit]) -> Edit:
 
 
 def is_converted(project: Project) -> bool:
-    """Return whether a project uses the runtime already."""
-    return any(imports_name(source, RUNTIME) for source in project.sources)
-
-
-def _places_of_name(tree: ast.AST) -> list[ast.Name]:
-    """Return where the name of the runtime stands in a file."""
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == NAME]
+    """Return whether the script uses the runtime already; a module may do so for another script."""
+    joins = (name for site in project.distribution.joins for name in site.names)
+    return imports_name(project.entry, RUNTIME) is not None or any(name.startswith(f"{RUNTIME}.") for name in joins)
 
 
 def _other_meanings(project: Project, source: Source) -> list[Finding]:
@@ -96,9 +118,11 @@ def _other_meanings(project: Project, source: Source) -> list[Finding]:
     return [found(not_convertible.CODE, source, place, message, help, refusal=refusal) for place in places[:1]]
 
 
-def _parsed(source: Source, text: str) -> ast.Module:
+def _parsed(source: Source, text: str, authors: Authors) -> ast.Module:
     try:
         return ast.parse(text, source.name)
     except SyntaxError as error:
+        rules = named(authors.codes_at(source.name, error.lineno or 1))
+        message = f"the changed file is not valid Python ({error.msg}), after a change of {rules}"
         place = f"{source.name}:{error.lineno}"
-        raise EditConflict(f"{place}: the changed file is not valid Python; this is an error of retrofit") from error
+        raise EditConflict(f"{place}: {message}; this is an error of retrofit, nothing was written") from error

@@ -1,112 +1,110 @@
-"""Write many files or none, and take it back."""
+"""Write the files of a conversion, all or none, however the process ends."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import shutil
 import stat
 from pathlib import Path
 
-FOLDER = ".retrofit"
-MANIFEST = "undo.json"
+from .confined import NEW_FILE, NEW_PROGRAM, Confined, State, WriteError, digest
+from .journal import (
+    COMPLETE,
+    FOLDER,
+    ORIGINALS,
+    Entry,
+    Journal,
+    check_path,
+    keep_original,
+    read_journals,
+    save,
+    tidy,
+)
+from .undo import take_back
+
+__all__ = ["WriteError", "write_all"]
 
 
-class WriteError(ValueError):
-    """The files could not be written; everything is as it was."""
+def write_all(root: Path, files: dict[Path, bytes], script: Path) -> int:
+    """Write the files of the conversion of `script`, and return how many were not there yet or were different.
 
-
-def write_all(root: Path, files: dict[Path, bytes]) -> None:
-    """Write all files, each in one step, and remember under `root` what was there before.
-
-    Raises WriteError when one of them cannot be written; those before it are then restored.
+    Each is written in one step, new ones first, and before them a journal: when this process is killed,
+    `undo.recover` finds it. Whatever else ends the writing has everything restored before it is raised; an OSError
+    becomes a WriteError. No link is followed, and nothing is written outside `root`.
     """
-    before = {path: path.read_bytes() if path.exists() else None for path in files}
-    temporary: dict[Path, Path] = {}
-    made = [folder for path in files for folder in path.parents if not folder.exists()]
-    had_undo = (root / FOLDER).exists()
+    with Confined(root) as inside:
+        inside.lock()
+        contents = {_relative(inside, path): data for path, data in files.items()}
+        journals = read_journals(inside)
+        number = max((journal.number for journal in journals), default=0) + 1
+        relative = _relative(inside, script)
+        tidy(inside, journals)
+        try:
+            journal = Journal(number, relative, *_plan(inside, contents, relative))
+            _write(inside, journal, contents)
+            return sum(entry.is_changed for entry in journal.entries)
+        except OSError as error:
+            place = error.filename or inside.root
+            raise WriteError(f"{place}: {error.strerror}; nothing was changed") from error
+        finally:
+            tidy(inside, read_journals(inside))
+
+
+def real_places(root: Path, paths: list[Path]) -> list[Path]:
+    """Return where files of the user's are that may be links. Raises WriteError for those that may not be written."""
+    places = [Path(os.path.realpath(path)) for path in paths]
+    with Confined(root) as inside:
+        for path, place in zip(paths, places):
+            try:
+                _relative(inside, place)
+            except WriteError as error:
+                raise WriteError(f"{path} is a link: {error}" if path.is_symlink() else str(error)) from error
+    return places
+
+
+def _relative(inside: Confined, path: Path) -> str:
     try:
-        for path, data in files.items():
-            target = Path(os.path.realpath(path))  # a link stays a link
-            if target.exists() and not os.access(target, os.W_OK):
-                raise PermissionError(13, "read-only", str(path))
-            target.parent.mkdir(parents=True, exist_ok=True)
-            temporary[target] = target.with_name(f".{target.name}.retrofit")
-            temporary[target].write_bytes(data)
-            if target.exists():
-                shutil.copymode(target, temporary[target])
-            elif target.suffix == ".sh":
-                temporary[target].chmod(temporary[target].stat().st_mode | stat.S_IXUSR)
-        _remember(root, before, files)
-        for target, new in temporary.items():
-            os.replace(new, target)
-    except OSError as error:
-        for new in temporary.values():
-            new.unlink(missing_ok=True)
-        _restore(before)
-        for folder in sorted(set(made), reverse=True):  # the inner ones first
-            if folder.is_dir():
-                folder.rmdir()
-        if not had_undo:
-            shutil.rmtree(root / FOLDER, ignore_errors=True)
-        raise WriteError(f"{error.filename or root}: {error.strerror}; nothing was changed") from error
+        return check_path(inside.relative(path))
+    except ValueError as error:
+        raise WriteError(str(error)) from error
 
 
-def _restore(before: dict[Path, bytes | None]) -> None:
-    for path, old in before.items():
-        if old is None:
-            path.unlink(missing_ok=True)
-        elif path.read_bytes() != old:
-            path.write_bytes(old)
+def _plan(inside: Confined, contents: dict[str, bytes], script: str) -> tuple[list[Entry], list[str]]:
+    """Return the entries of the journal, new files first and the script last, and the folders that are missing."""
+    entries, folders = [], dict[str, None]()
+    for path, data in contents.items():
+        before = inside.state(path)
+        if before is not None and before.sha256 != digest(data) and not inside.is_writable(path):
+            raise PermissionError(13, "read-only", str(inside.root / path))
+        new_mode = NEW_PROGRAM if path.endswith(".sh") else NEW_FILE
+        entries.append(Entry(path, before, State(digest(data), before.mode if before else new_mode)))
+        parts = path.split("/")[:-1]
+        above = ["/".join(parts[: number + 1]) for number in range(len(parts))]
+        folders.update(dict.fromkeys(folder for folder in above if not inside.has_folder(folder)))
+    return sorted(entries, key=lambda entry: (entry.before is not None, entry.path == script)), list(folders)
 
 
-def undo(root: Path) -> list[Path]:
-    """Restore what the last `write_all` replaced, and return the paths.
-
-    Raises WriteError when there is nothing to undo, or when a file has been changed since.
-    """
-    folder = root / FOLDER
-    manifest = folder / MANIFEST
-    if not manifest.exists():
-        raise WriteError(f"no conversion to undo in {root}; use your version control")
-    entries = json.loads(manifest.read_text(encoding="utf-8"))
-    changed = [e["path"] for e in entries if _hash(root / e["path"]) != e["after"]]
-    if changed:
-        names = ", ".join(changed)
-        raise WriteError(f"changed since the conversion: {names}; undo by hand, the originals are in {folder}")
-    restored = []
-    for entry in entries:
-        path = root / entry["path"]
-        if entry["before"] is None:
-            path.unlink()
-            _remove_empty(path.parent, root)
-        else:
-            path.write_bytes((folder / entry["before"]).read_bytes())
-        restored.append(path)
-    shutil.rmtree(folder)
-    return restored
-
-
-def _remember(root: Path, before: dict[Path, bytes | None], after: dict[Path, bytes]) -> None:
-    folder = root / FOLDER
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    entries = []
-    for number, (path, data) in enumerate(before.items()):
-        name = None if data is None else f"{number:03d}_{path.name}"
-        if name is not None and data is not None:
-            (folder / name).write_bytes(data)
-        digest = hashlib.sha256(after[path]).hexdigest()
-        entries.append({"path": os.path.relpath(path, root), "before": name, "after": digest})
-    (folder / MANIFEST).write_text(json.dumps(entries, indent=1), encoding="utf-8")
-
-
-def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
-
-
-def _remove_empty(folder: Path, root: Path) -> None:
-    while folder != root and not any(folder.iterdir()):
-        folder.rmdir()
-        folder = folder.parent
+def _write(inside: Confined, journal: Journal, contents: dict[str, bytes]) -> None:
+    changed = [entry for entry in journal.entries if entry.is_changed]
+    inside.make_folder(FOLDER)
+    inside.make_folder(ORIGINALS)
+    for entry in changed:
+        found = inside.read(entry.path) if entry.before else None
+        if found is not None:
+            keep_original(inside, found[0])
+    inside.sync(ORIGINALS)
+    try:
+        save(inside, journal)
+        for number, entry in enumerate(changed):
+            like = entry.path if entry.before else None
+            inside.create(f"{FOLDER}/new-{number}", contents[entry.path], stat.S_IMODE(entry.after.mode), like)
+        for folder in journal.folders:
+            inside.make_folder(folder)
+        for number, entry in enumerate(changed):
+            inside.rename(f"{FOLDER}/new-{number}", entry.path)
+        for folder in {entry.path.rpartition("/")[0] for entry in changed}:
+            inside.sync(folder)
+        journal.state = COMPLETE
+        save(inside, journal)
+    except BaseException:
+        take_back(inside, journal, [])
+        raise

@@ -11,21 +11,33 @@ from .arguments import (
     without_twins,
 )
 from .async_save import finish_saves
-from .batch_weight import batch_count, rank_share, reduce_loss, sum_loss
+from .batch_weight import (
+    batch_count,
+    gather_batch,
+    global_batch,
+    rank_share,
+    reduce_loss,
+    reduce_summed_loss,
+    reduce_total,
+    sum_loss,
+)
 from .bypass import run_alone
 from .checkpoint import load_checkpoint, load_weights, read_checkpoint, restore_checkpoint, save_checkpoint
 from .converted import (
     distribute_loader,
     distribute_model,
     micro_batch,
+    samples_per_step,
     scale_optimizer,
     scaled_lr,
     set_epoch,
     share_random_state,
     visible_gpus,
 )
+from .coupled import batch_mean, batch_sum, whole_batch_loss
 from .criterion import distribute_criterion
 from .data import EvaluationSampler, ShardedSampler, loader_workers, shard_eval_loader, shard_loader
+from .data_parallel import data_parallel, fitting_keys, is_data_parallel, script_model
 from .ddp import DDPWrapper, broadcast_buffers, settle_buckets
 from .environment import DistributedEnvironment, read_environment
 from .epochs import ResumableEpochs
@@ -33,8 +45,9 @@ from .evaluation import gather_batches, same_batches, share_batches, sum_attribu
 from .even_forwards import even_forwards
 from .failure import report_failure
 from .fsdp import FSDPWrapper, MixedPrecision, is_sharded
+from .gpus import own_device, own_gpu_count
 from .interruption import Interruption
-from .output import SilentObject, on_main_process, path_on_main, print_main, quiet_logging
+from .output import SilentObject, answer_of_main, on_main_process, path_on_main, print_main, quiet_logging
 from .parallel import (
     backward,
     clip_grad_norm,
@@ -78,6 +91,7 @@ from .resume import checkpoints_in, find_checkpoint, is_newest_checkpoint, save_
 from .scaling import BatchPlan, plan_batch, scale_lr
 from .sharded_state import gather_state
 from .sync_batchnorm import convert_sync_batchnorm
+from .tracker import start_tracker
 from .unwrap import unwrap_model
 from .zero import ZeroModel, ZeroOptimizer
 
@@ -96,9 +110,12 @@ __all__ = [
     "ZeroOptimizer",
     "add_distributed_arguments",
     "add_runtime_flags",
+    "answer_of_main",
     "backward",
     "barrier",
     "batch_count",
+    "batch_mean",
+    "batch_sum",
     "broadcast_buffers",
     "broadcast_object",
     "checkpoints_in",
@@ -106,6 +123,7 @@ __all__ = [
     "cleanup_distributed",
     "clip_grad_norm",
     "convert_sync_batchnorm",
+    "data_parallel",
     "distribute_criterion",
     "distribute_loader",
     "distribute_model",
@@ -114,6 +132,8 @@ __all__ = [
     "even_forwards",
     "find_checkpoint",
     "finish_saves",
+    "fitting_keys",
+    "gather_batch",
     "gather_batches",
     "gather_objects",
     "gather_state",
@@ -123,8 +143,10 @@ __all__ = [
     "get_rank",
     "get_rng_state",
     "get_world_size",
+    "global_batch",
     "global_mean",
     "gradient_sync",
+    "is_data_parallel",
     "is_distributed",
     "is_main_process",
     "is_newest_checkpoint",
@@ -137,6 +159,8 @@ __all__ = [
     "micro_batch",
     "on_any_rank",
     "on_main_process",
+    "own_device",
+    "own_gpu_count",
     "own_run",
     "path_on_main",
     "plan_batch",
@@ -151,18 +175,22 @@ __all__ = [
     "reduce_mean",
     "reduce_sum",
     "reduce_sum_later",
+    "reduce_summed_loss",
     "reduce_tensor_sum",
+    "reduce_total",
     "report_failure",
     "resolve_strategy",
     "restore_checkpoint",
     "resume_own_run",
     "run_alone",
     "same_batches",
+    "samples_per_step",
     "save_checkpoint",
     "save_position",
     "scale_lr",
     "scale_optimizer",
     "scaled_lr",
+    "script_model",
     "seed_everything",
     "set_epoch",
     "set_options",
@@ -175,11 +203,13 @@ __all__ = [
     "share_batches",
     "share_random_state",
     "split_random_streams",
+    "start_tracker",
     "sum_attributes",
     "sum_loss",
     "sum_over_ranks",
     "unwrap_model",
     "visible_gpus",
+    "whole_batch_loss",
     "whole_parameters",
     "without_place",
     "without_twins",

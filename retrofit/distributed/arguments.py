@@ -30,7 +30,7 @@ def add_distributed_arguments(
             group.add_argument(*names, action="store_true", default=defaults[flag.name], help=flag.help)
         else:
             group.add_argument(
-                *names, type=flag.type, choices=flag.choices, default=defaults[flag.name], help=flag.help
+                *names, type=flag.parse, choices=flag.choices, default=defaults[flag.name], help=flag.help
             )
     return parser
 
@@ -49,7 +49,7 @@ def add_runtime_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParse
     for flag in DDP_FLAGS:
         names = [name for name in (f"--{flag.name}", *flag.aliases) if _is_free(parser, name)]
         names = names or [f"--dist_{flag.name}"]
-        kind: dict[str, Any] = {"nargs": 0} if flag.type is bool else {"type": flag.type, "choices": flag.choices}
+        kind: dict[str, Any] = {"nargs": 0} if flag.type is bool else {"type": flag.parse, "choices": flag.choices}
         text = flag.help.replace("%(default)s", str(flag.default))
         group.add_argument(*names, action=_Remember, default=argparse.SUPPRESS, dest=flag.name, help=text, **kind)  # type: ignore[arg-type]
     return parser
@@ -101,9 +101,11 @@ def _read_twin(flag: RuntimeFlag, environ: Mapping[str, str]) -> Any:
             return text.lower() in ("1", "true")
     else:
         allowed = flag.choices or (flag.type.__name__,)
+        if flag.bounds is not None:
+            allowed = (f"{flag.type.__name__} from {flag.bounds[0]:g} to {flag.bounds[1]:g}",)
         try:
-            value = flag.type(text)
-        except ValueError:
+            value = flag.parse(text)
+        except argparse.ArgumentTypeError:
             value = None
         if value is not None and (flag.choices is None or value in flag.choices):
             return value

@@ -40,6 +40,9 @@ def write_atomically(content: Any, path: Path, checkpoint: Path | None = None) -
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise write_error(checkpoint, error) from error
+    except BaseException:  # what an object's own pickling raises
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def write_error(checkpoint: Path, error: BaseException) -> OSError:

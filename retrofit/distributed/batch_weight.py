@@ -18,8 +18,10 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader
 
 from .data import ShardedSampler
-from .process_group import get_world_size
-from .reduce import reduce_mean, reduce_sum, reduce_tensor_sum
+from .process_group import get_option, get_world_size
+from .rank_state import begin_step
+from .reduce import gather_objects, reduce_mean, reduce_sum, reduce_tensor_sum
+from .sharing import is_sharing
 
 _AT_FIRST = "_retrofit_at_first"
 
@@ -40,6 +42,7 @@ class WeighedLoader(DataLoader):
         self.__dict__.pop(_AT_FIRST, lambda: None)()
         try:
             for number, batch in enumerate(super().__iter__()):
+                begin_step(f"batch {number + 1} of epoch {sampler.epoch + 1}")
                 _running[use] = (sampler.batch_length(number), sampler.batch_weight(number))
                 yield batch
         finally:
@@ -67,19 +70,83 @@ def weigh_gradients(model: nn.Module) -> nn.Module:
     return model
 
 
-def reduce_loss(loss: torch.Tensor) -> torch.Tensor:
-    """Return the mean over the batch of all ranks of a loss that is the mean over one rank's share.
+def reduce_loss(loss: Any) -> Any:
+    """Return the mean over the batch of all ranks of a loss, or of another mean, over one rank's share.
+
+    `loss`: a tensor, which comes back without gradient, a number or an array. Collective: every rank.
+    """
+    if get_world_size() == 1:
+        return loss
+    weight = weight_of()
+    return _of_kind(loss, lambda value: reduce_mean(value if weight == 1.0 else value * weight))
+
+
+def reduce_total(value: Any) -> Any:
+    """Return the sum over ranks of what was counted or added up over this rank's share of a training batch.
+
+    `value`: a number, a tensor or an array. It is `value` itself where no share of a batch is in use, as in an
+    evaluation that every rank runs whole. Collective: every rank.
+    """
+    if get_world_size() == 1 or not _running:
+        return value
+    own = value * 0 if weight_of() == 0 else value  # a sample that was repeated to give every rank one
+    return _of_kind(own, reduce_tensor_sum)
+
+
+def gather_batch(values: Any) -> Any:
+    """Return the entries of all ranks' shares of a training batch, in the order in which one process has them.
+
+    `values`: a list, a tensor or an array with an entry per sample. It is `values` itself where no share of a batch
+    is in use. Collective: every rank.
+    """
+    if get_world_size() == 1 or not _running:
+        return values
+    own = values[:0] if weight_of() == 0 else values
+    is_tensor = isinstance(own, torch.Tensor)
+    shares = gather_objects(own.detach().cpu() if is_tensor else own)
+    rows = [share[number : number + 1] for number in range(max(map(len, shares))) for share in shares]
+    rows = [row for row in rows if len(row)]
+    if is_tensor:
+        return torch.cat(rows).to(values.device) if rows else own
+    if isinstance(values, list):
+        return [entry for row in rows for entry in row]
+    return type_of_array(values).concatenate(rows) if rows else own
+
+
+def type_of_array(array: Any) -> Any:
+    """Return the module of an array's class, which is numpy: nothing here needs it otherwise."""
+    import sys
+
+    return sys.modules[type(array).__module__.partition(".")[0]]
+
+
+def _of_kind(value: Any, reduce: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return what `reduce` makes of a tensor, of a number or of an array, as one of its own kind."""
+    if isinstance(value, torch.Tensor):
+        return reduce(value.int() if value.dtype == torch.bool else value)
+    tensor = torch.as_tensor(value, dtype=None if hasattr(value, "dtype") or isinstance(value, int) else torch.float64)
+    reduced = reduce(tensor)
+    return reduced.numpy() if getattr(value, "shape", ()) else reduced.item()
+
+
+def reduce_summed_loss(loss: torch.Tensor) -> torch.Tensor:
+    """Return the sum over the batch of all ranks of a loss that is the sum over one rank's share.
 
     Collective: every rank.
     """
-    weight = weight_of()
-    return reduce_mean(loss if weight == 1.0 else loss * weight)
+    return reduce_tensor_sum(loss * 0 if weight_of() == 0 else loss)  # 0: a sample that was repeated to give it one
 
 
 def sum_loss(loss: torch.Tensor) -> torch.Tensor:
-    """Return what to call backward on for a loss that is a sum over the samples: DDP averages gradients over ranks."""
+    """Return what to call backward on for a loss that is a sum over the samples: DDP averages gradients over ranks.
+
+    Where only one of several terms is a sum, it makes the term one that `reduce_loss` brings together as it does the
+    others. Without gradients, in an evaluation, it is `loss` itself.
+    """
     world_size = get_world_size()
-    return loss if world_size == 1 else loss * (world_size / (weight_of() or 1.0))
+    if world_size == 1 or not torch.is_grad_enabled() or is_sharing():
+        return loss
+    return loss * (world_size / (weight_of() or 1.0))
 
 
 def batch_count(count: Any) -> Any:
@@ -88,12 +155,21 @@ def batch_count(count: Any) -> Any:
     A loss divided by it is to be a mean, or `rank_share` of it the divisor of a sum. Collective: every rank, in
     training; without gradients, in an evaluation, it is `count` itself.
     """
-    if get_world_size() == 1 or not torch.is_grad_enabled():
+    if get_world_size() == 1 or not torch.is_grad_enabled() or is_sharing():
         return count
     own = count * 0 if weight_of() == 0 else count  # a sample that was repeated to give every rank one
     if isinstance(count, torch.Tensor):
         return reduce_tensor_sum(own)
     return type(count)(reduce_sum([own])[0])
+
+
+def global_batch(batch_size: Any) -> Any:
+    """Return how many samples all ranks have in a batch, for a loss that is divided by the batch size of the settings.
+
+    With `--batch global` that is `batch_size` itself. Without gradients, in an evaluation, it is `batch_size`.
+    """
+    is_whole = get_option("batch") == "global" or not torch.is_grad_enabled()
+    return batch_size if is_whole else batch_size * get_world_size()
 
 
 def rank_share(count: Any) -> Any:
@@ -102,7 +178,7 @@ def rank_share(count: Any) -> Any:
     `count`: of the whole batch, see `batch_count`. Without gradients, in an evaluation, it is `count` itself.
     """
     world_size = get_world_size()
-    if world_size == 1 or not torch.is_grad_enabled():
+    if world_size == 1 or not torch.is_grad_enabled() or is_sharing():
         return count
     if isinstance(count, torch.Tensor) and not count.dim():
         count = count.double()  # a third is not exact; of a single number the type of the loss stays

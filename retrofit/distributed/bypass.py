@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from .process_group import is_distributed
-from .sync_batchnorm import CPUSyncBatchNorm
+from .sharing import is_synchronised
 from .unwrap import unwrap_model
 
 _forward_depth = 0
@@ -27,7 +27,7 @@ def run_alone(function: Callable[..., Any], model: nn.Module, *args: Any, **kwar
     if not is_distributed():
         return function(model, *args, **kwargs)
     module = unwrap_model(model)
-    waiting = [layer for layer in module.modules() if _is_synchronised(layer) and layer.training]
+    waiting = [layer for layer in module.modules() if is_synchronised(layer) and layer.training]
     for layer in waiting:
         layer.training = False
     try:
@@ -36,10 +36,6 @@ def run_alone(function: Callable[..., Any], model: nn.Module, *args: Any, **kwar
     finally:
         for layer in waiting:
             layer.training = True
-
-
-def _is_synchronised(layer: nn.Module) -> bool:
-    return isinstance(layer, (nn.SyncBatchNorm, CPUSyncBatchNorm))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from torch import nn
 
 from .async_save import Save, finish_saves, start_save
 from .atomic_file import first_line, refused_class, write_atomically
+from .host_copy import copy_together
 from .meeting import require_every_rank
 from .process_group import get_option, get_world_size, is_main_process
 from .random_state import get_rng_state
@@ -77,7 +78,9 @@ def save_checkpoint(
 def _save_full(
     content: dict[str, Any], model: nn.Module, path: Path, asynchronous: bool, then: Callable[[], None] | None
 ) -> None:
-    content = gather_state(content, copy=asynchronous and is_main_process())
+    content = gather_state(content)
+    if asynchronous:
+        content = copy_together(content if is_main_process() else None)
     write = partial(write_atomically, content, path) if is_main_process() else _nothing
 
     def finish(save: Save) -> None:

@@ -32,7 +32,8 @@ def register_comm_hook(model: nn.Module, name: str) -> None:
             "newer torch"
         )
     state, hook = _hook(name)
-    model.register_comm_hook(state, hook)
+    DistributedDataParallel.register_comm_hook(model, state, hook)  # DDPWrapper's own is for hooks of a script
+    model.__dict__["_comm_hook"] = (state, hook)
 
 
 def adds_bfloat16(device: torch.device) -> bool:

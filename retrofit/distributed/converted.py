@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from .batch_weight import weigh_batches, weigh_gradients
 from .data import ShardedSampler, shard_loader
+from .data_parallel import KEEPS_PREFIX, OneDevice
 from .ddp import DDPWrapper
 from .environment import read_environment
 from .parallel import wrap_model
@@ -43,9 +44,9 @@ def distribute_model(model: nn.Module) -> nn.Module:
 
     Move it to its device first. In an uneven last batch of a loader of `distribute_loader` the ranks count by their
     numbers of samples. RETROFIT_BATCHNORM=local leaves every rank its own BatchNorm statistics, which is faster and
-    another training; `model.eval()` then gives all ranks those of rank 0, and every rank must call it. A layer that no
-    loss depends on needs `--find_unused_parameters`. Collective: every rank. Raises ValueError for another value of
-    that variable, RuntimeError in front of setup_distributed.
+    another training; `model.eval()` then gives all ranks those of rank 0, and every rank must call it. Parameters that
+    no loss depends on, or not every loss, are found and left as in one process. Collective: every rank. Raises
+    ValueError for another value of that variable, RuntimeError in front of setup_distributed.
     """
     choice = os.environ.get(BATCHNORM_TWIN) or "sync"
     _require_group("distribute_model")
@@ -59,11 +60,18 @@ def distribute_model(model: nn.Module) -> nn.Module:
         )
     if choice not in ("sync", "local"):
         raise ValueError(f"{BATCHNORM_TWIN}={choice!r} is not valid; use one of: sync, local, or unset it")
-    wrapped = wrap_model(convert_sync_batchnorm(model) if choice == "sync" else model)
+    if isinstance(model, nn.DataParallel) and not isinstance(model, OneDevice):
+        return model  # one process drives all GPUs, as before
+    module = model.module if isinstance(model, OneDevice) else model
+    wrapped = wrap_model(convert_sync_batchnorm(module) if choice == "sync" else module)
+    if wrapped is module:
+        return model
     if isinstance(wrapped, DDPWrapper):
+        wrapped.__dict__[KEEPS_PREFIX] = isinstance(model, OneDevice)
         # With statistics of their own, the ranks would evaluate different models.
         wrapped.__dict__["broadcasts_before_evaluation"] = choice == "local"
         weigh_gradients(wrapped)
+        wrapped.look_for_unused()
     return wrapped
 
 
@@ -98,6 +106,16 @@ def micro_batch(batch_size: int) -> int:
     Raises ValueError when a global batch cannot be shared out evenly.
     """
     return plan_batch(batch_size, get_world_size(), batch=get_option("batch")).micro_batch
+
+
+def samples_per_step(batch_size: int) -> int:
+    """Return how many samples all ranks take in a step, for a schedule that counts its steps by them.
+
+    `len(samples) // samples_per_step(batch_size)` is the number of steps in an epoch. Raises RuntimeError before
+    setup_distributed.
+    """
+    _require_group("samples_per_step")
+    return batch_size if get_option("batch") == "global" else batch_size * get_world_size()
 
 
 def visible_gpus(chosen: str) -> str:

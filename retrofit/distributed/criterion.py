@@ -19,6 +19,7 @@ from .batch_weight import weight_of
 from .environment import read_environment
 from .process_group import get_world_size, is_distributed
 from .reduce import reduce_tensor_sum
+from .sharing import is_sharing
 
 # What the loss functions of torch take behind input and target, in this order.
 _OLD = ("size_average", "reduce")
@@ -72,7 +73,8 @@ class WholeBatchLoss(nn.Module):
         self.criterion = criterion
 
     def forward(self, output: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if not torch.is_grad_enabled() or not output.requires_grad:  # an evaluation: ranks may have other numbers of it
+        is_evaluation = is_sharing() or not torch.is_grad_enabled() or not output.requires_grad
+        if is_evaluation:  # of which ranks may have other numbers
             return self.criterion(output, target, *args, **kwargs)
         if not is_distributed() or not _is_mean(kwargs):
             return self.criterion(output, target, *args, **kwargs)

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from .data import ShardedSampler
 from .process_group import get_rank, get_world_size, is_distributed
 from .random_state import get_rng_state, set_rng_state
-from .watchdog import begin_step
+from .rank_state import begin_step
 
 
 class ResumableEpochs:

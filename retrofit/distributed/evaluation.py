@@ -18,6 +18,7 @@ from .data import ShardedSampler, without_generator
 from .process_group import get_device, get_rank, get_world_size, is_distributed
 from .random_state import drawn_apart, mix_seed, seeded
 from .reduce import gather_objects
+from .sharing import while_sharing
 
 _MISSING = object()
 _shares: WeakKeyDictionary[DataLoader, DataLoader] = WeakKeyDictionary()
@@ -46,7 +47,8 @@ class BatchShare(Sampler):
 def share_batches(batches: Iterable[Any]) -> Iterable[Any]:
     """Return this rank's batches of an evaluation: of a DataLoader a loader that reads no other ones.
 
-    Ranks can have different numbers of batches, or none, so nothing collective may happen per batch.
+    Ranks can have different numbers of batches, or none, so nothing collective may happen per batch. While they are
+    used, also with gradients (an attack, a gradient penalty), models in evaluation mode and losses are this rank's own.
     """
     if not is_distributed():
         return batches
@@ -54,7 +56,7 @@ def share_batches(batches: Iterable[Any]) -> Iterable[Any]:
         if batches not in _shares:
             _shares[batches] = _with_share(batches)
         return _shares[batches]
-    return islice(batches, get_rank(), None, get_world_size())
+    return while_sharing(islice(batches, get_rank(), None, get_world_size()))
 
 
 def same_batches(loader: DataLoader) -> Iterable[Any]:
@@ -64,6 +66,13 @@ def same_batches(loader: DataLoader) -> Iterable[Any]:
     ranks get one figure and take one decision. Every rank must iterate as often as the others.
     """
     return _SameBatches(loader) if is_distributed() else loader
+
+
+class _SharedLoader(DataLoader):
+    """A DataLoader with batches of this rank alone."""
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        return while_sharing(super().__iter__())
 
 
 class _SameBatches:
@@ -129,6 +138,8 @@ def _with_share(loader: DataLoader) -> DataLoader:
     # A loader refuses to change its own sampler after it was built.
     object.__setattr__(share, place, BatchShare(getattr(loader, place)))
     object.__setattr__(share, "_iterator", None)
+    kind = type(share)
+    share.__class__ = type(kind.__name__, (_SharedLoader, kind), {})
     return share
 
 

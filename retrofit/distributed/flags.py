@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,9 @@ PLACE_FLAGS = (
     "distributed", "local_rank", "world_size", "dist_url", "dist_backend", "dist_timeout",
     "strategy", "sharding", "shard_size", "cpu_offload", "zero_stage", "ds_config", "ckpt", "async_save",
 )  # fmt: skip
+
+
+MOST_RANKS = 2**20
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,17 @@ class RuntimeFlag:
     type: type = str
     choices: tuple[Any, ...] | None = None
     aliases: tuple[str, ...] = ()
+    bounds: tuple[float, float] | None = None  # of a number, both included
+
+    def parse(self, text: str) -> Any:
+        """Return the value that `text` is; takes what argparse's `type` takes. Raises argparse.ArgumentTypeError."""
+        try:
+            value = self.type(text)
+        except (ValueError, OverflowError):
+            raise argparse.ArgumentTypeError(f"invalid {self.type.__name__} value: {text!r}") from None
+        if self.bounds is not None and not self.bounds[0] <= value <= self.bounds[1]:  # nan is not
+            raise argparse.ArgumentTypeError(f"must be from {self.bounds[0]:g} to {self.bounds[1]:g}, got {text!r}")
+        return value
 
     @property
     def environment_twin(self) -> str:
@@ -41,9 +56,16 @@ DDP_FLAGS = (
         -1,
         "index of this process's GPU on its node; a launcher's LOCAL_RANK wins (default: -1, from the environment)",
         int,
+        bounds=(-1, MOST_RANKS),
         aliases=("--local-rank",),  # what torch.distributed.launch passes since torch 2.0
     ),
-    RuntimeFlag("world_size", 1, "number of processes; set by the launcher, which wins (default: %(default)s)", int),
+    RuntimeFlag(
+        "world_size",
+        1,
+        "number of processes; set by the launcher, which wins (default: %(default)s)",
+        int,
+        bounds=(1, MOST_RANKS),
+    ),
     RuntimeFlag("dist_url", "env://", "where the processes meet: env:// or tcp://HOST:PORT (default: %(default)s)"),
     RuntimeFlag(
         "dist_backend",
@@ -52,7 +74,11 @@ DDP_FLAGS = (
         choices=("auto", "nccl", "gloo"),
     ),
     RuntimeFlag(
-        "dist_timeout", 1800.0, "seconds a collective waits for the slowest rank (default: %(default)s)", float
+        "dist_timeout",
+        1800.0,
+        "seconds a collective waits for the slowest rank (default: %(default)s)",
+        float,
+        bounds=(0.001, 1e7),
     ),
     RuntimeFlag(
         "batch",
@@ -69,8 +95,8 @@ DDP_FLAGS = (
     RuntimeFlag(
         "find_unused_parameters",
         False,
-        "let DDP look in every step for parameters that take no part in the loss, which is slower (default: off, such "
-        "a parameter is an error)",
+        "let DDP itself look in every step for parameters that take no part in the loss; slower (default: off, "
+        "the runtime finds them)",
         bool,
     ),
     RuntimeFlag(
@@ -80,7 +106,13 @@ DDP_FLAGS = (
         "another training (default: %(default)s)",
         choices=("none", "fp16", "bf16", "powersgd"),
     ),
-    RuntimeFlag("bucket_cap_mb", 25.0, "MiB of gradients that DDP sends at once (default: %(default)s)", float),
+    RuntimeFlag(
+        "bucket_cap_mb",
+        25.0,
+        "MiB of gradients that DDP sends at once (default: %(default)s)",
+        float,
+        bounds=(0.001, 1e6),
+    ),
     RuntimeFlag(
         "gradient_as_bucket_view",
         False,
@@ -112,7 +144,11 @@ STRATEGY_FLAGS = (
         choices=("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD"),
     ),
     RuntimeFlag(
-        "shard_size", 0, "ranks that share one replica under HYBRID_SHARD; 0 = those of a node (default: 0)", int
+        "shard_size",
+        0,
+        "ranks that share one replica under HYBRID_SHARD; 0 = those of a node (default: 0)",
+        int,
+        bounds=(0, MOST_RANKS),
     ),
     RuntimeFlag(
         "wrap_layers",
@@ -121,7 +157,11 @@ STRATEGY_FLAGS = (
         "BertLayer,Bottleneck (default: by size)",
     ),
     RuntimeFlag(
-        "min_num_params", 1e6, "parameters from which on a part is a layer, without --wrap_layers (default: 1e6)", float
+        "min_num_params",
+        1e6,
+        "parameters from which on a part is a layer, without --wrap_layers (default: 1e6)",
+        float,
+        bounds=(0, 1e15),
     ),
     RuntimeFlag(
         "param_dtype",

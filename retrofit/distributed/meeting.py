@@ -7,9 +7,11 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
+from .collective_calls import collective
 from .process_group import control_group, get_option, get_rank, get_world_size
 
 
+@collective
 def require_every_rank(what: str) -> None:
     """Wait until every rank is here, where one that never comes is a usual mistake: `if is_main_process(): save(...)`.
 

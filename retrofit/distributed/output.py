@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .process_group import is_main_process
+from .process_group import is_distributed, is_main_process
+from .reduce import broadcast_object
 
 
 def print_main(*values: Any, **options: Any) -> None:
@@ -35,6 +36,30 @@ def path_on_main(path: Any) -> Any:
     return Path(os.devnull) if isinstance(path, Path) else os.devnull
 
 
+def answer_of_main(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return what `function(*args, **kwargs)` gives on rank 0, on every rank; the others do not call it.
+
+    For what the ranks would answer in different ways: whether a folder is there that rank 0 is about to make, what
+    the user types. Collective: every rank. Raises on rank 0 what the function raises, RuntimeError on the others.
+    """
+    if not is_distributed():
+        return function(*args, **kwargs)
+    answer, error = None, None
+    if is_main_process():
+        try:
+            answer = function(*args, **kwargs)
+        except Exception as raised:
+            error = raised
+    name = getattr(function, "__name__", str(function))
+    failure = f"{name} failed on rank 0: {type(error).__name__}: {error}" if error is not None else ""
+    answer, failure = broadcast_object((answer, failure))
+    if error is not None:
+        raise error
+    if failure:
+        raise RuntimeError(failure)
+    return answer
+
+
 def quiet_logging() -> None:
     """Leave ranks other than 0 their warnings and errors only, of all that goes through the logging module."""
     if not is_main_process():
@@ -51,6 +76,14 @@ class SilentObject:
         if name.startswith("__"):
             raise AttributeError(name)
         return SilentObject()
+
+    def __getitem__(self, key: Any) -> SilentObject:
+        return SilentObject()
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pass
+
+    __iter__ = None  # it has no elements, which indexing alone would not say
 
     def __call__(self, *args: Any, **kwargs: Any) -> SilentObject:
         return SilentObject()

@@ -9,6 +9,7 @@ import torch
 from .batch_weight import weight_of
 from .process_group import is_distributed
 from .reduce import broadcast_object, reduce_mean
+from .sharing import is_sharing
 
 T = TypeVar("T", bound=torch.Tensor)
 
@@ -35,5 +36,7 @@ class _Average:
     __torch_unserializable__ = True  # so torch.save leaves it out without a warning
 
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
+        if is_sharing():  # an evaluation with gradients, which the other ranks are not in
+            return gradient
         weight = weight_of()
         return reduce_mean(gradient if weight == 1.0 else gradient * weight)

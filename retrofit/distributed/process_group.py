@@ -16,13 +16,16 @@ import torch.distributed as dist
 from torch.torch_version import TorchVersion
 
 from .arguments import distributed_options, given_options
+from .collective_calls import collective
 from .environment import DistributedEnvironment, read_environment
 from .fresh_store import fresh_store, may_restart
+from .interruption import OneLineAtInterrupt
 from .watchdog import start_watchdog, stop_watchdog
 
 _place = DistributedEnvironment()
 _options: dict[str, Any] = {}  # what setup_distributed was given
 _control_group: dist.ProcessGroup | None = None
+_interrupt_hook: OneLineAtInterrupt | None = None
 _left: list[dist.ProcessGroupGloo] = []  # backends of the group that was left last; see _destroy_group
 
 
@@ -43,7 +46,7 @@ def setup_distributed(
     Raises ValueError for a contradictory environment, a local rank without a GPU or a backend this machine lacks, and
     RuntimeError when the processes cannot meet (port in use, master not reachable).
     """
-    global _place, _control_group
+    global _place, _control_group, _interrupt_hook
     if dist.is_initialized():
         return get_rank(), get_local_rank(), get_world_size()
     _options.clear()
@@ -64,9 +67,13 @@ def setup_distributed(
     _control_group = None if backend == "gloo" else dist.new_group(backend="gloo", timeout=timeout)  # type: ignore[assignment]
     _place = place
     if place.world_size > 1:
-        start_watchdog(
-            dist.distributed_c10d._get_default_store(), place.rank, place.world_size, timeout.total_seconds()
-        )
+        from .failure import report_uncaught  # which stands on this module
+
+        report_uncaught()
+        _interrupt_hook = OneLineAtInterrupt(place.rank, place.world_size)
+        _interrupt_hook.install()
+        store = dist.distributed_c10d._get_default_store()
+        start_watchdog(store, begun_collectives, place.rank, place.world_size, timeout.total_seconds())
     return place.rank, place.local_rank, place.world_size
 
 
@@ -83,17 +90,20 @@ def cleanup_distributed() -> None:
 
     A checkpoint that is still being written in the background comes first: see `finish_saves`, whose errors it raises.
     """
-    global _place, _control_group
+    global _place, _control_group, _interrupt_hook
     if sys.exc_info()[0] is None:
         from .async_save import finish_saves  # which stands on this module
 
         finish_saves()
     _options.clear()
     _control_group = None
+    if _interrupt_hook is not None:
+        _interrupt_hook.remove()
+        _interrupt_hook = None
     if dist.is_initialized():
         if sys.exc_info()[0] is None:
             barrier()  # a rank that closes its sockets early can break a slower rank's last collective
-        stop_watchdog()
+        stop_watchdog(left_together=sys.exc_info()[0] is None)
         _destroy_group()
     _place = DistributedEnvironment()
 
@@ -148,6 +158,21 @@ def control_group() -> dist.ProcessGroup | None:
     return _control_group
 
 
+def begun_collectives() -> tuple[int, ...]:
+    """Return how many collectives this rank has begun, in each backend of the default group; () if they do not count.
+
+    A group is not kept for it: it would not be freed when it is left.
+    """
+    world = dist.group.WORLD
+    if world is None:
+        return ()
+    try:
+        backends: list[Any] = [world._get_backend(device) for device in world._device_types]
+        return tuple(backend._get_sequence_number_for_group() for backend in backends)
+    except (AttributeError, RuntimeError):
+        return ()
+
+
 def get_device() -> torch.device:
     """Return the device this process trains on: its own GPU, or the CPU where there is none."""
     if torch.cuda.is_available():
@@ -155,6 +180,7 @@ def get_device() -> torch.device:
     return torch.device("cpu")
 
 
+@collective
 def barrier() -> None:
     """Wait until every rank is here; nothing happens outside a group. Collective: every rank."""
     if not is_distributed():

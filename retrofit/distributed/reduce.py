@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from .collective_calls import collective, last_call, waiting_for
 from .process_group import get_rank, get_world_size, is_distributed
 
 T = TypeVar("T")
@@ -21,6 +22,7 @@ def reduce_sum(values: Sequence[float]) -> list[float]:
     return reduce_sum_later(values)()
 
 
+@collective
 def reduce_sum_later(values: Sequence[float]) -> Callable[[], list[float]]:
     """Start `reduce_sum` and return a function that waits for it: work in between hides the communication.
 
@@ -30,11 +32,12 @@ def reduce_sum_later(values: Sequence[float]) -> Callable[[], list[float]]:
     if not is_distributed():
         return packed.tolist
     packed = packed.cuda() if dist.get_backend() == "nccl" else packed  # nccl alone has no CPU side
-    work = dist.all_reduce(packed, async_op=True)
+    work, call = dist.all_reduce(packed, async_op=True), last_call()
 
     def wait() -> list[float]:
-        work.wait()
-        return packed.tolist()
+        with waiting_for(call):
+            work.wait()
+            return packed.tolist()
 
     return wait
 
@@ -100,6 +103,7 @@ def on_any_rank(condition: Any) -> bool:
     return bool(condition) if not is_distributed() else reduce_sum([bool(condition)])[0] > 0
 
 
+@collective
 def broadcast_object(value: T, source: int = 0) -> T:
     """Return rank `source`'s `value` on every rank: a decision is made once. Collective: every rank."""
     if not is_distributed():
@@ -109,6 +113,7 @@ def broadcast_object(value: T, source: int = 0) -> T:
     return box[0]  # type: ignore[return-value]
 
 
+@collective
 def gather_objects(value: T) -> list[T]:
     """Return the values of all ranks, in rank order, on every rank. Collective: every rank."""
     if not is_distributed():
@@ -131,6 +136,7 @@ def raise_together(error: BaseException | None) -> None:
             raise RuntimeError(f"rank {rank} failed: {message}")
 
 
+@collective
 def _all_reduce(tensor: torch.Tensor) -> torch.Tensor:
     """Sum `tensor` over ranks in place, moved to the GPU and back where the backend has no CPU side."""
     if tensor.device.type == "cpu" and dist.get_backend() == "nccl":

@@ -9,7 +9,7 @@ from pathlib import Path
 from .output import print_main
 from .process_group import is_main_process
 from .reduce import broadcast_object, gather_objects, raise_together
-from .resume import checkpoints_in
+from .resume import checkpoints_in, remove_unfinished
 
 LAUNCHERS_FILE = ".launched_by"  # in a run's folder: one line per launcher that has written there
 
@@ -54,10 +54,13 @@ def resume_own_run(resume: str, runs: Sequence[Path]) -> str:
 
 
 def claim_run(folder: Path) -> None:
-    """Note in a run's folder that this job writes to it, for `own_run`; without torchrun nothing happens.
+    """Note in a run's folder that this job writes to it, for `own_run`, and remove what killed writers have left there.
 
-    Collective: every rank. Raises OSError when rank 0 cannot write there.
+    Collective: every rank, before the first save. Without torchrun nothing is noted. Raises OSError when rank 0 cannot
+    write there.
     """
+    if is_main_process():
+        remove_unfinished(folder)
     identities = _identities()
     error: OSError | None = None
     if identities and is_main_process():

@@ -71,6 +71,16 @@ def drop_old(folder: Path) -> None:
         shutil.rmtree(left)
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove what writers that were killed have left of checkpoints; no writer of this run may be at work."""
+    for pattern in (".checkpoint_*.tmp", f".{BEST_STEM}.*.tmp"):
+        for left in folder.glob(pattern):
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+
+
 def _drop(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         remove_folder(path)

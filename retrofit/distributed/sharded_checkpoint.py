@@ -27,6 +27,7 @@ from torch.torch_version import TorchVersion
 
 from .async_save import Abandoned, Save
 from .atomic_file import write_atomically, write_error
+from .host_copy import copy_together
 from .process_group import get_rank, get_world_size, is_main_process
 from .reduce import broadcast_object, gather_objects, raise_together
 from .safe_pickle import load_plain
@@ -105,6 +106,8 @@ def plan_sharded(content: Mapping[str, Any], model: nn.Module, path: Path, *, co
     staged: dict[Any, Any] = {item.index: planner.resolve_data(item) for item in plan.items}
     staged = {index: tensor.detach().to("cpu", copy=copy) for index, tensor in staged.items()}
     part = Part(get_rank(), get_world_size(), plan, staged)
+    if copy:
+        skeleton = copy_together(skeleton if is_main_process() else None)
     if is_main_process():
         part.metadata, part.skeleton, part.paths = metadata, skeleton, paths
     return part

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any
 
 import torch
 
 
-def gather_state(value: Any, copy: bool = False) -> Any:
+def gather_state(value: Any) -> Any:
     """Return a state with every sharded tensor in it whole, on the CPU; what is not sharded stays as it is.
 
-    `copy`: the other tensors are copied to the CPU, too, so that a training which goes on does not change them; names
-    of one tensor (tied weights) stay names of one. Collective: every rank, with a state of the same structure. Without
-    shards there is no communication.
+    Collective: every rank, with a state of the same structure. Without shards there is no communication.
     """
-    copies: dict[Any, torch.Tensor] = {}
 
     def gather(value: Any, path: tuple[Any, ...]) -> Any:
         if is_shard(value):
             mesh_device = torch.device(value.device_mesh.device_type)
             return value.detach().to(mesh_device).full_tensor().cpu()
-        if copy and isinstance(value, torch.Tensor):
-            memory = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
-            if not value.numel() or memory not in copies:
-                copies[memory] = value.detach().to("cpu", copy=True)
-            return copies[memory]
         return map_entries(value, path, gather)
 
     return gather(value, ())
@@ -33,6 +27,11 @@ def gather_state(value: Any, copy: bool = False) -> Any:
 
 def map_entries(value: Any, path: tuple[Any, ...], function: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
     """Return a mapping, a list or a tuple with `function(entry, path of keys)` for each entry; any other as it is."""
+    if isinstance(value, dict) and type(value) not in (dict, OrderedDict):  # a Counter counts what it is made from
+        entries = copy(value)
+        for key, entry in value.items():
+            entries[key] = function(entry, (*path, key))
+        return entries
     if isinstance(value, Mapping):
         return type(value)((key, function(entry, (*path, key))) for key, entry in value.items())  # type: ignore[call-arg]
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):

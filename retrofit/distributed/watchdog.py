@@ -1,161 +1,256 @@
-"""When a rank never comes to a collective, every rank shows where it is, and the job ends.
+"""When the ranks of a job cannot go on, every rank shows where it is, one of them says why, and the job ends.
 
-The ranks that wait in the collective learn of it when `--dist_timeout` is over; the one that does not come learns
-nothing by itself. So each rank of a group of several has a thread that looks into the group's store every few seconds
-(a twentieth of the timeout, at most 5 s). A rank whose collective ran out of time says so there; then every thread
-prints its process's stacks and the step, and ends the process if it has not ended 5 s later.
+Each rank of a group of several has a thread that talks to the others through the group's store, never by collectives:
+every second it says there what its main thread does, and looks whether a rank has raised the alarm. There are four
+occasions for one:
 
-Only a collective that ran out of time counts. However long a rank validates, saves or loads, nothing happens unless
-another rank has waited for it that long, which ended the job without this thread, too: give such a job a longer
-`--dist_timeout`. Over NCCL a collective of GPU tensors does not raise an error but ends its process; then NCCL's own
-message stands in place of this one.
+- a collective ran out of time (`--dist_timeout`), or lost its connection to a rank that has gone;
+- all ranks wait for each other for good, one of them in a collective that the others have passed (deadlock.py);
+- the launcher ends this rank by SIGTERM, because another one has gone (termination.py).
+
+Then every rank prints its stacks and its step, the one that raised the alarm names what is missing once all others have
+shown themselves, and all end with status 1. However long a rank computes, validates, loads or downloads, nothing
+happens unless a collective ran out of time. Over NCCL a collective of GPU tensors that runs out of time ends its
+process before this message.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-import re
 import sys
 import threading
 import time
-import traceback
+from collections.abc import Callable, Sequence
 from typing import Any
 
-# What gloo, NCCL, the store and require_every_rank say; a loader or a download that times out is another matter.
-TIMED_OUT = re.compile(
-    r"Timed out waiting \d+ ?ms|monitoredBarrier|collective operation timeout|[Ww]ait timeout after \d+ ?ms|"
-    r"was called by rank \d+, but not by rank"
-)
-NOTICED_KEY = "retrofit/hang/noticed"  # how many ranks' collectives ran out of time
-SHOWN_KEY = "retrofit/hang/shown"  # how many ranks have shown where they are
-MAX_PERIOD_S = 5.0
-GRACE_S = 5.0  # between what a rank shows and its end: an error of its own, and the other ranks, get their chance
-NOTICE_S = 2.0  # between a timeout on one rank and the loss of its connections on another: milliseconds
+from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-_step = "before the first step"
+from .board import ALARM, CONCLUDED, FIRST_FAILURE, PRESENT, ROLL_CALL, SHOWN, STATE, Board
+from .collective_calls import start_journal, stop_journal
+from .deadlock import PATIENCE_S, is_slow, judge
+from .missing_ranks import end_silent, explain
+from .process_identity import is_alive
+from .rank_state import RankState, current_step, stacks
+from .termination import Termination
+
+PERIOD_S = 1.0  # and 5 ms more for each rank: they all ask the same store
+GRACE_S = 3.0  # for what other ranks' threads do, on top of their period
+OUTPUT_S = 0.5  # for what another rank has printed to be on the screen before the last message
+
 _watchdog: Watchdog | None = None
 
 
-def begin_step(step: str) -> None:
-    """Note which step this rank is in, as in "step 7 of epoch 2": a rank that hangs prints it."""
-    global _step
-    _step = step
+Counters = Callable[[], tuple[int, ...]]
 
 
-def start_watchdog(store: Any, rank: int, world_size: int, timeout_s: float) -> None:
-    """Watch this process of a group of several until `stop_watchdog`; `store` is the group's."""
+def start_watchdog(store: Any, counters: Counters, rank: int, world_size: int, timeout_s: float) -> None:
+    """Watch this process of a group of several until `stop_watchdog`; `store` and `counters` are the group's."""
     global _watchdog
     stop_watchdog()
-    _watchdog = Watchdog(store, rank, world_size, timeout_s)
+    _watchdog = Watchdog(store, counters, rank, world_size, timeout_s)
     atexit.register(stop_watchdog)  # a thread must not be in the store when the interpreter goes
 
 
-def stop_watchdog() -> None:
-    """End the thread, if there is one."""
+def stop_watchdog(*, left_together: bool = False) -> None:
+    """End the thread, if there is one. Unless all ranks are done, tell the others that this one is."""
     global _watchdog
     if _watchdog is not None:
         atexit.unregister(stop_watchdog)
-        _watchdog.stop()
+        _watchdog.stop(left_together)
     _watchdog = None
 
 
-def is_hang(error: BaseException, *, wait: bool = False) -> bool:
-    """Return whether `error` ends this process because a rank did not come to a collective.
-
-    That is so if a collective ran out of time, here, which the other ranks are told, or on another rank. `wait` for
-    such news a moment: what a rank sees of a timeout elsewhere is that it has lost its connections.
-    """
-    if _watchdog is None:
-        return False
-    return _watchdog.notice(isinstance(error, RuntimeError) and TIMED_OUT.search(str(error)) is not None, wait)
-
-
-def wait_until_shown() -> list[str]:
-    """Wait until every rank has shown where it is, this one included; return what to say of those that did not."""
-    return [] if _watchdog is None else _watchdog.wait_until_shown()
-
-
-def current_step() -> str:
-    """Return where this rank is, as `begin_step` was told."""
-    return _step
+def own_watchdog() -> Watchdog | None:
+    """Return this process's watchdog; None outside a group of several that `setup_distributed` has joined."""
+    return _watchdog
 
 
 class Watchdog:
     """The thread of one rank and what it shares with the main thread."""
 
-    def __init__(self, store: Any, rank: int, world_size: int, timeout_s: float) -> None:
-        # A connection of its own: a main thread that waits in the store would keep this one out.
-        self._store = store.clone() if hasattr(store, "clone") else store
-        self._mark, self._world_size = f"[rank {rank}/{world_size}]", world_size
-        self._period_s = min(MAX_PERIOD_S, max(0.1, timeout_s / 20))
+    def __init__(self, store: Any, counters: Counters, rank: int, world_size: int, timeout_s: float) -> None:
+        self.rank, self.world_size, self.mark = rank, world_size, f"[rank {rank}/{world_size}]"
+        self.period_s = min(PERIOD_S + world_size / 200, max(0.1, timeout_s / 20))
+        self.board = Board(store)
+        self.exit_note = ""
+        self._state = RankState(rank, start_journal(counters))
         self._stopped, self._shown = threading.Event(), threading.Lock()
+        self._slow, self._suspected = (rank + 1) % world_size, ""
+        self._before: dict[int, Any] = {}
+        self._termination = Termination()
+        self.board.set(STATE.format(rank=rank), self._state.look())
         self._thread = threading.Thread(target=self._watch, name="retrofit-watchdog", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
+    def stop(self, left_together: bool = False) -> None:
         self._stopped.set()
+        self._termination.wake()
         if self._thread is not threading.current_thread():
             self._thread.join(GRACE_S)
+        self._termination.restore()
+        if not left_together:  # or the store may be gone by now, and torch says so
+            left = {**self._state.look(), "left": self.exit_note or _how_it_ends(), "where": "", "blocked_s": 0.0}
+            self.board.set(STATE.format(rank=self.rank), left)
+        stop_journal()
 
-    def notice(self, timed_out: bool, wait: bool) -> bool:
-        """Tell the other ranks of a timeout, or ask whether one was told; from here on the main thread shows itself."""
-        deadline = time.monotonic() + NOTICE_S
-        try:
-            hang = self._store.add(NOTICED_KEY, int(timed_out)) > 0
-            while wait and not hang and time.monotonic() < deadline:
-                time.sleep(0.1)
-                hang = self._store.add(NOTICED_KEY, 0) > 0
-        except Exception:  # the store went with the process that it lived in
-            hang = timed_out
-        if hang and self._shown.acquire(blocking=False):
-            self._count_shown()
-        return hang
+    # ---- in the main thread ---------------------------------------------------------------------------
 
-    def wait_until_shown(self) -> list[str]:
-        deadline = time.monotonic() + 2 * self._period_s + NOTICE_S
-        shown = 0
-        try:
-            while (shown := self._store.add(SHOWN_KEY, 0)) < self._world_size and time.monotonic() < deadline:
-                time.sleep(0.05)
-        except Exception:
-            return ["the store of the group is gone, and with it the process of the first rank"]
-        silent = self._world_size - shown
-        return [f"{silent} rank(s) did not say where they are: gone, stopped, or in code that holds the GIL"][:silent]
+    def begin_report(self) -> None:
+        """Leave it to the main thread to end this process: it has an error to report."""
+        self._termination.ignore()
+
+    def failed_first(self) -> int | None:
+        """Return the rank that has failed by an error of its own before any other has, None if none has."""
+        return self.board.get(FIRST_FAILURE)
+
+    def alarmed(self) -> bool:
+        """Return whether a rank has noticed that the job cannot go on, or no rank can be asked."""
+        return self.board.gone or self.board.add(ALARM, 0) > 0
+
+    def end_with(self, lines: Sequence[str], where: str) -> None:
+        """Raise the alarm, or join in it: show `lines`, of an error `where` this rank waited for another one.
+
+        Returns when every rank has shown itself and one has said why.
+        """
+        self._state.known = {"where": where, "blocked_s": PATIENCE_S}
+        number = self.board.add(ALARM)
+        self._show(lines)
+        if number <= 1:
+            self._conclude("")
+        else:
+            self._wait_for_conclusion()
+
+    # ---- in the thread --------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        while not self._stopped.wait(self._period_s):
-            try:
-                hang = self._store.add(NOTICED_KEY, 0) > 0
-            except Exception:
+        while True:
+            terminated = self._termination.wait(self.period_s)
+            if self._stopped.is_set():
                 return
-            if hang:
-                self._show_and_end()
-                return
+            if not self.board.gone:
+                self._look_around()
+            if terminated:
+                self._leave()
 
-    def _show_and_end(self) -> None:
+    def _look_around(self) -> None:
+        state = self._state.look()
+        self.board.set(STATE.format(rank=self.rank), state)
+        if self.board.add(ROLL_CALL, 0):
+            self.board.set(PRESENT.format(rank=self.rank))
+        if self.board.add(ALARM, 0):
+            self._show_and_end("the job cannot go on")
+        reason = self._deadlock(state)
+        if reason and self.board.add(ALARM) == 1:
+            self._show_and_end("the ranks wait for each other", reason)
+
+    def _deadlock(self, own: dict[str, Any]) -> str:
+        """Return why no rank can go on, once two looks at all of them have said the same."""
+        if own["blocked_s"] < PATIENCE_S:
+            self._before = {}
+            return ""
+        states: list[Any] = []
+        for step in range(self.world_size):  # the one that was slow last time first
+            rank = (self._slow + step) % self.world_size
+            states.append(own if rank == self.rank else self.board.get(STATE.format(rank=rank)))
+            if is_slow(states[-1]):
+                self._slow, self._before = rank, {}
+                return ""
+        states.sort(key=lambda state: state["rank"])
+        before, self._before = self._before, {state["rank"]: state for state in states}
+        if not before or any(not _confirmed(before[state["rank"]], state) for state in states):
+            if before and any(before[state["rank"]]["beat"] == state["beat"] for state in states):
+                self._before = before  # one has not looked again yet
+            return ""
+        return judge(states)
+
+    def _leave(self) -> None:
+        """End by SIGTERM, as without this thread; but say so where a rank is missing, which is why it was sent."""
+        self.board.add(ROLL_CALL)
+        self.board.set(PRESENT.format(rank=self.rank))
+        deadline = time.monotonic() + self.period_s + GRACE_S
+        missing = True
+        while missing and time.monotonic() < deadline and self.failed_first() is None and not self.board.gone:
+            absent = [rank for rank in range(self.world_size) if not self._is_present(rank)]
+            missing = bool(absent)
+            if self.board.add(ALARM, 0) or (missing and all(self._is_gone(rank) for rank in absent)):
+                break
+            time.sleep(0.05)
+        if missing and self.failed_first() is None and not self.board.gone:
+            number = self.board.add(ALARM)
+            self._show_and_end("the launcher ends this rank", None if number == 1 else "")
+        self._termination.leave_now()
+
+    def _is_present(self, rank: int) -> bool:
+        return rank == self.rank or self.board.get(PRESENT.format(rank=rank)) is not None
+
+    def _show_and_end(self, headline: str, reason: str | None = "") -> None:
+        """Show this rank and end it. `reason`: None or a text where this one says why, "" where another one does."""
+        self._show([f"{headline}; this rank is in {current_step()}, here:", *stacks()])
+        if reason == "":
+            self._wait_for_conclusion()
+        else:
+            self._conclude(reason or "")
+        sys.stdout.flush()
+        os._exit(1)
+
+    # ---- in either ------------------------------------------------------------------------------------
+
+    def _show(self, lines: Sequence[str]) -> None:
         if self._shown.acquire(blocking=False):
-            lines = [f"a collective ran out of time on another rank; this one is in {_step}, here:", *_stacks()]
-            print("\n" + "\n".join(f"{self._mark} {line}" for line in lines), file=sys.stderr, flush=True)
-            self._count_shown()
-        if not self._stopped.wait(GRACE_S + 2 * self._period_s):
-            sys.stdout.flush()
-            os._exit(1)
+            self.print(lines)
+            self.board.set(STATE.format(rank=self.rank), self._state.look())
+            self.board.set(SHOWN.format(rank=self.rank))
 
-    def _count_shown(self) -> None:
+    def _conclude(self, reason: str) -> None:
+        """Print why the job ends, last of all ranks, and have the launcher repeat it."""
+        silent = self._wait_until_shown()
+        time.sleep(OUTPUT_S)
+        first = self.failed_first()
+        states = {rank: self.board.get(STATE.format(rank=rank)) for rank in range(self.world_size)}
+        states[self.rank] = states[self.rank] or self._state.look()
+        text = reason or explain(states, silent, self.rank, self.board.gone)
+        if first is not None and first != self.rank:
+            text = f"rank {first} failed first, see its message"
+        text += "".join(f"\n{line}" for line in end_silent(states, silent))
+        self.print(text.splitlines())
         try:
-            self._store.add(SHOWN_KEY, 1)
-        except Exception:  # nobody is left who would ask
-            return
+            raise RuntimeError(text)
+        except RuntimeError as error:
+            get_error_handler().record_exception(error)  # for torchrun's report
+        self.board.set(CONCLUDED)
+
+    def _wait_until_shown(self) -> list[int]:
+        """Wait until every rank has shown where it is; return those that did not."""
+        deadline = time.monotonic() + self.period_s + GRACE_S
+        silent = [rank for rank in range(self.world_size) if rank != self.rank]
+        while silent and not self.board.gone and time.monotonic() < deadline:
+            silent = [rank for rank in silent if self.board.get(SHOWN.format(rank=rank)) is None]
+            if all(self._is_gone(rank) for rank in silent):
+                break
+            time.sleep(0.05)
+        return silent
+
+    def _is_gone(self, rank: int) -> bool:
+        state = self.board.get(STATE.format(rank=rank))
+        return bool(state and (state["left"] or is_alive(state["process"]) is False))
+
+    def _wait_for_conclusion(self) -> None:
+        deadline = time.monotonic() + 2 * (self.period_s + GRACE_S) + OUTPUT_S
+        while not self.board.gone and self.board.get(CONCLUDED) is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def print(self, lines: Sequence[str]) -> None:
+        if lines:
+            text = "\n".join(f"{self.mark} {line}" for line in lines)
+            print(f"\n{text}", file=sys.stderr, flush=True)  # a progress bar leaves its line open
 
 
-def _stacks() -> list[str]:
-    """Return the lines of the Python stacks of this process's threads, the main thread's first, without this one."""
-    frames, main = sys._current_frames(), threading.main_thread()
-    threads = [main, *(thread for thread in threading.enumerate() if thread is not main)]
-    lines: list[str] = []
-    for thread in threads:
-        if thread is not threading.current_thread() and thread.ident in frames:
-            lines.append(f"{thread.name} (most recent call last):")
-            lines += "".join(traceback.format_stack(frames[thread.ident])).splitlines()
-    return lines
+def _confirmed(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    same = all(before[name] == now[name] for name in ("finished", "open", "begun", "left"))
+    return same and (bool(now["left"]) or before["beat"] != now["beat"])
+
+
+def _how_it_ends() -> str:
+    error = getattr(sys, "last_value", None)
+    return f"ended with {type(error).__name__}: {error}" if error is not None else "ended its program"

@@ -240,15 +240,15 @@ def gathers_in_forward(model: nn.Module) -> bool:
 
 
 def import_deepspeed() -> Any:
-    """Return the module deepspeed. Raises RuntimeError, which names the extra, if it cannot be imported."""
+    """Return the module deepspeed. Raises RuntimeError, which says how to install it, if it cannot be imported."""
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or it looks for every kind and warns
     try:
         import deepspeed
     except ImportError as error:
         raise RuntimeError(
-            f"strategy deepspeed needs the package deepspeed, which cannot be imported ({error}); install the extra, "
-            "pip install 'retrofit[deepspeed]' (or pip install deepspeed), or use --strategy fsdp"
+            f"strategy deepspeed needs the package deepspeed, which cannot be imported ({error}); "
+            "pip install 'deepspeed>=0.19', or use --strategy fsdp"
         ) from error
     # On a CPU it would compile an all-reduce over shared memory first, which takes a minute and fills a cache at home.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False

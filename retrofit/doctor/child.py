@@ -12,8 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # Not `python -m`: that looks into the current folder first, where the user's project may have a `retrofit` of its own.
 CODE = (
-    "import runpy, sys; root, name = sys.argv[1:3]; sys.path[:] = [root, *filter(None, sys.path)]; "
-    "del sys.argv[1:3]; runpy.run_module(name, run_name='__main__', alter_sys=True)"
+    "import sys; root, name = sys.argv[1:3]; sys.path[:] = [root, *filter(None, sys.path)]; "
+    "import runpy; del sys.argv[1:3]; runpy.run_module(name, run_name='__main__', alter_sys=True)"
 )
 
 

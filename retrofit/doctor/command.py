@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import sys
 from typing import Any
 
+from retrofit.installation import missing_packages
+
+PACKAGES = ("psutil", "rich")  # of the extra [doctor]; torch is examined, and may be missing
 DESCRIPTION = """\
 Say what in this machine will bite a training on several GPUs, before it does: GPUs, driver and torch, peer access,
 shared memory, limits, CPU cores, ports, names and network interfaces, variables left in the environment; and let real
@@ -70,9 +72,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Examine this machine, print what was found, and return the exit status."""
-    missing = [name for name in ("psutil", "rich") if importlib.util.find_spec(name) is None]
+    missing = missing_packages(PACKAGES, "doctor")
     if missing:
-        _say(f"{' and '.join(missing)} cannot be imported by {sys.executable}; run `pip install {' '.join(missing)}`")
+        _say(f"error: {missing}")
         return 2
     from retrofit.doctor.examine import Request, examine
     from retrofit.doctor.report import has_failed, print_report, report_as_json

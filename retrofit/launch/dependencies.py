@@ -1,9 +1,11 @@
-"""Check or install the dependencies that pyproject.toml lists, for python_env.sh. Standard library only.
+"""Check or install what train.py needs: the extra [reference] of pyproject.toml, for python_env.sh.
+
+Standard library only.
 
   python dependencies.py check ROOT [EXTRA ...]     print what this interpreter lacks (exit 1) or nothing
   python dependencies.py install ROOT [EXTRA ...]   make ROOT/.venv have them all (exit 2 if that fails)
 
-`pyproject.toml` is the only list of dependencies. They are installed by name, the project itself is not: it
+`pyproject.toml` is the only list of dependencies. They are installed by name; the project itself is not: it
 runs from its folder, and so nothing has to be built.
 """
 
@@ -19,32 +21,37 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
+REFERENCE = "reference"  # the extra that every start needs, whichever others it asks for
 MODULE_NAMES = {"PyYAML": "yaml", "Pillow": "PIL"}  # every other package imports by its own name
 # In .venv from before its creation until everything is installed: whoever finds it starts over.
 UNFINISHED = "installation_unfinished"
+LOG = "installation.log"  # in .venv: what pip said
+SHOWN_LINES = 12  # of it after a failure
 
 
 class InstallError(RuntimeError):
     """The dependencies could not be installed; the message says what to do."""
 
 
-def read_requirements(root: Path, extra: str | None = None) -> list[str]:
-    """Return the requirements of `[project]` in ROOT/pyproject.toml, or of one of its extras, that this Python has.
+def read_requirements(root: Path, extra: str) -> list[str]:
+    """Return the requirements of an extra in ROOT/pyproject.toml whose markers hold for this Python.
 
     Raises ValueError when the file has no such list.
     """
     # Not tomllib: Python 3.9 and 3.10 have none, and this must run before anything is installed.
     path = root / "pyproject.toml"
-    table, key = ("project", "dependencies") if extra is None else ("project.optional-dependencies", extra)
+    table = "project.optional-dependencies"
     text = re.sub(r"(?m)(^|\s)#.*$", "", path.read_text(encoding="utf-8"))
     section = re.search(rf"(?ms)^\[{re.escape(table)}\]$(.*?)(?=^\[|\Z)", text)
-    values = re.search(rf"(?ms)^{re.escape(key)} = \[(.*?)\]\s*$", section.group(1)) if section else None
+    values = re.search(rf"(?ms)^{re.escape(extra)} = \[(.*?)\]\s*$", section.group(1)) if section else None
     if values is None:
-        raise ValueError(f"{path} has no list {key!r} under [{table}]; restore the file")
+        raise ValueError(f"{path} has no list {extra!r} under [{table}]; restore the file")
     requirements = (text.partition(";") for text in re.findall(r'"([^"]+)"', values.group(1)))
     return [name.strip() for name, _, marker in requirements if _applies(marker.strip(), path)]
 
@@ -72,7 +79,7 @@ def missing_from_this_python(requirements: list[str], *, import_them: bool) -> l
     if done_before.exists():
         return []
     for requirement in requirements:
-        name = _name(requirement)
+        name = requirement_name(requirement)
         try:
             with contextlib.redirect_stdout(sys.stderr):
                 importlib.import_module(MODULE_NAMES.get(name, name))
@@ -86,22 +93,24 @@ def missing_from_this_python(requirements: list[str], *, import_them: bool) -> l
 
 
 def install(root: Path, extras: list[str]) -> None:
-    """Make ROOT/.venv an environment that has every dependency and `extras`; show pip's progress.
+    """Make ROOT/.venv an environment that has every dependency and `extras`, with one line per stage.
 
-    One process at a time: a second one waits, and finds the work done. Raises InstallError.
+    What pip says goes into a file that is named. One process at a time: a second one waits, and finds the work done.
+    Raises InstallError.
     """
     folder = root / ".venv"
     with _lock(root / ".venv.lock") as lock:
         if _is_complete(folder, root, extras):
             return
         python = _create(folder, lock)
-        requirements = read_requirements(root)
-        for extra in extras:
-            requirements += read_requirements(root, extra)
-        _say(f"installing into {folder}: {', '.join(requirements)}")
-        _say("torch alone can be several GB; this happens once")
-        _call([str(python), "-m", "pip", "install", *requirements], lock, "installing the dependencies")
+        requirements = [text for extra in (REFERENCE, *extras) for text in read_requirements(root, extra)]
+        log = folder / LOG
+        _say(f"installing {len(requirements)} package(s) into {folder}, once; torch can be several GB; details: {log}")
+        started = time.monotonic()
+        command = [str(python), "-m", "pip", "install", "--no-input", *requirements]
+        _call(command, lock, "installing the dependencies", log)
         (folder / UNFINISHED).unlink(missing_ok=True)
+        _say(f"installed in {time.monotonic() - started:.0f} s")
 
 
 def _record_of_imports(requirements: list[str]) -> Path:
@@ -116,7 +125,7 @@ def _record_of_imports(requirements: list[str]) -> Path:
 
 
 def _version_problem(requirement: str) -> str | None:
-    name = _name(requirement)
+    name = requirement_name(requirement)
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -128,7 +137,8 @@ def _version_problem(requirement: str) -> str | None:
     return None
 
 
-def _name(requirement: str) -> str:
+def requirement_name(requirement: str) -> str:
+    """Return the distribution's name: "numpy>=1.22" -> "numpy"."""
     match = re.match(r"[A-Za-z0-9._-]+", requirement)
     assert match is not None, requirement
     return match.group()
@@ -202,10 +212,22 @@ def _check_can_create() -> None:
         ) from None
 
 
-def _call(command: list[str], lock: int, doing: str) -> None:
-    status = subprocess.run(command, stdout=sys.stderr, pass_fds=(lock,)).returncode
-    if status != 0:
+def _call(command: list[str], lock: int, doing: str, log: Path | None = None) -> None:
+    """Run a command, its output in `log` if there is one; raise InstallError with the end of it if it fails."""
+    with contextlib.ExitStack() as stack:
+        output: Any = sys.stderr
+        if log is not None:
+            output = stack.enter_context(log.open("w", encoding="utf-8"))
+            print(shlex.join(command), file=output, flush=True)
+        status = subprocess.run(command, stdout=output, stderr=output, pass_fds=(lock,)).returncode
+    if status == 0:
+        return
+    if log is None:
         raise InstallError(f"{doing} failed with status {status}, see above; command: {shlex.join(command)}")
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[1:]
+    for line in lines[-SHOWN_LINES:]:
+        print(f"    {line}", file=sys.stderr)
+    raise InstallError(f"{doing} failed with status {status}, all of it in {log}; command: {shlex.join(command)}")
 
 
 def _say(message: str) -> None:
@@ -232,7 +254,7 @@ def main(arguments: list[str]) -> int:
     if os.path.exists(os.path.join(sys.prefix, UNFINISHED)):
         print("its installation was interrupted")
         return 1
-    problems = missing_from_this_python(read_requirements(root), import_them=True)
+    problems = missing_from_this_python(read_requirements(root, REFERENCE), import_them=True)
     for extra in extras:
         problems += missing_from_this_python(read_requirements(root, extra), import_them=False)
     print(", ".join(problems))

@@ -2,12 +2,44 @@
 # Plans the processes of a distributed run from the environment. Sourced after python_env.sh; needs bash >= 3.2.
 #
 #   source "${ROOT}/retrofit/launch/processes.sh"
+#   take_launch_flags "$@"          sets TRAIN_ARGUMENTS, and MASTER_PORT from --master_port, and so on
 #   check_launch_variables          ends the script if one of them is unusable; needs no Python
 #   plan_processes                  sets LAUNCHER_ARGUMENTS, exports OMP_NUM_THREADS; reads PYTHON; with several nodes
 #                                   waits for the first one, and exports GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME
-#   run_command COMMAND ...         prints the command, then becomes it
+#   run_launcher MODULE ARGUMENT ...   prints the command that starts this launcher of torch, then becomes it
 
 readonly DEFAULT_MASTER_PORT=29500
+
+#######################################
+# Sorts the arguments: a flag of torchrun that has a variable here sets it (`--master_port 12345` is MASTER_PORT=12345),
+# the others are train.py's.
+# Globals:   TRAIN_ARGUMENTS (array, written), NPROC_PER_NODE, NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT, MAX_RESTARTS
+#            (written)
+#######################################
+take_launch_flags() {
+  local flag value
+  TRAIN_ARGUMENTS=()
+  while (($# > 0)); do
+    flag="${1%%=*}"
+    case "${flag//-/_}" in
+      __nproc_per_node | __nnodes | __node_rank | __master_addr | __master_port | __max_restarts)
+        if [[ "$1" == *=* ]]; then
+          value="${1#*=}"
+          shift
+        else
+          value="${2:-}"
+          shift "$(($# > 1 ? 2 : 1))"
+        fi
+        [[ -n "${value}" ]] || fail "${flag} needs a value, such as ${flag} 2; give one, or leave out ${flag}"
+        printf -v "$(printf '%s' "${flag#--}" | tr 'a-z-' 'A-Z_')" '%s' "${value}"
+        ;;
+      *)
+        TRAIN_ARGUMENTS+=("$1")
+        shift
+        ;;
+    esac
+  done
+}
 
 #######################################
 # Ends the script with status 2 when NPROC_PER_NODE, NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT, MASTER_TIMEOUT and
@@ -59,11 +91,15 @@ plan_processes() {
 }
 
 #######################################
-# Prints a command, quoted so that it can be pasted into a shell, and replaces this shell by it, so that a signal
-# sent to the script reaches the launcher.
+# Prints the command that starts a launcher of torch, quoted so that it can be pasted into a shell, and replaces this
+# shell by it, so that a signal sent to the script reaches the launcher.
+# Arguments: torch.distributed.run or torch.distributed.launch, then its arguments.
 #######################################
-run_command() {
-  local variable
+run_launcher() {
+  local variable kit
+  kit="$(cd -- "${BASH_SOURCE[0]%/*}/.." && pwd)"
+  # The launcher of the Python found above, whatever PATH says; launcher.py adds how it ends.
+  set -- "${PYTHON}" "${kit}/distributed/launcher.py" "$@"
   for variable in CUDA_VISIBLE_DEVICES OMP_NUM_THREADS GLOO_SOCKET_IFNAME NCCL_SOCKET_IFNAME; do
     [[ -z "${!variable+set}" ]] || printf '%s=%q ' "${variable}" "${!variable}"
   done >&2
@@ -76,7 +112,7 @@ run_command() {
 # Fails unless $2, the value of the variable named $1, is a whole number >= $3 (and < 10^9).
 check_whole_number() {
   if [[ ! "$2" =~ ^(0|[1-9][0-9]{0,8})$ ]] || (($2 < $3)); then
-    fail "$1 must be a whole number >= $3, got '$2'; set another, or unset $1 for the default"
+    fail "$1 must be a whole number >= $3, got '$2'; set another, or leave out $1 for the default"
   fi
 }
 
@@ -94,7 +130,9 @@ find_meeting_point() {
 
 # Prints the number of visible GPUs (CUDA_VISIBLE_DEVICES counts), or 2 on a machine without one.
 default_process_count() {
-  "${PYTHON}" -c 'import torch; print(torch.cuda.device_count() or 2)'
+  # Python as Ctrl-C finds other programs: no traceback from the middle of an import.
+  "${PYTHON}" -c 'import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)
+import torch; print(torch.cuda.device_count() or 2)'
 }
 
 # Prints the threads that each of $1 processes gets of the cores that this shell may use.
@@ -169,8 +207,13 @@ Environment:
   PYTHON                interpreter to use; it must have the dependencies (default: the active one if it has them,
                         else .venv next to this script, which is made on the first run)
 
-Every argument goes to train.py as given; `python train.py --help` lists them. Without arguments the run is
+Flags of torchrun say the same: --nproc_per_node, --nnodes, --node_rank, --master_addr, --master_port, --max_restarts.
+A flag wins over its variable.
+
+Every other argument goes to train.py as given; `python train.py --help` lists them. Without one the run is
 `--config demo`: a small training that is sized to this machine. Paths in arguments are relative to the folder you
 are in; train.py is the one next to this script. The command that runs is printed first.
+
+Ctrl-C stops after the step that is running, and saves.
 END
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -17,19 +19,18 @@ from .distributed.wrapping import Wrapping
 from .divisions import Division, find_divisions
 from .edits import Edit
 from .evaluation import Evaluation, find_evaluations
-from .guards import find_guards
+from .guards import Guard, find_guards
 from .loaders import Loader, find_loaders
 from .loss_flow import loss_parts
 from .measurements import Measurement, find_measurements
 from .models import Model, find_models, reachable_from_loops
 from .modules import Modules
 from .optimizers import Optimizer, find_optimizers
-from .outputs import Output, find_outputs
+from .outputs import TRACK, Output, find_outputs
 from .preparations import Preparation, find_preparations
 from .reach import reached_nodes
 from .scopes import Scope
 from .source import Place, Source, SourceError
-from .totals import Totals, find_totals
 from .training import Path as TrainingPath
 from .training import training_paths
 
@@ -39,8 +40,8 @@ __all__ = ["Place", "Project", "Source", "SourceError", "read_project"]
 class Project:
     """The facts about a project. Each is worked out when it is first asked for."""
 
-    def __init__(self, entry: Path, root: Path) -> None:
-        self.modules = Modules(entry, root)
+    def __init__(self, entry: Path, root: Path, overlay: Mapping[Path, bytes] | None = None) -> None:
+        self.modules = Modules(entry, root, overlay)
         self.analysis = Analysis(self.modules)
 
     @property
@@ -62,6 +63,10 @@ class Project:
     @cached_property
     def models(self) -> list[Model]:
         return find_models(self.analysis, self.paths, self.optimizers)
+
+    def with_texts(self, texts: Mapping[Path, bytes]) -> Project:
+        """Return this project as it is when some of its files hold other texts."""
+        return Project(self.modules.entry.path, self.modules.root, texts)
 
     def calls_any(self, names: set[str]) -> bool:
         """Return whether the code that runs calls one of these functions, given by their full names."""
@@ -96,10 +101,6 @@ class Project:
     @cached_property
     def batch_sizes(self) -> BatchSizes:
         return BatchSizes(self.analysis, self.loaders)
-
-    @cached_property
-    def totals(self) -> list[Totals]:
-        return find_totals(self.analysis, self.paths, self.loaders, self.batch_sizes)
 
     @cached_property
     def divisions(self) -> list[Division]:
@@ -149,20 +150,33 @@ class Project:
         return {statement for p in self.preparations if not p.is_forced for statement in p.statements}
 
     @cached_property
-    def guards(self) -> dict[Output, tuple[Edit, ...]]:
+    def guards(self) -> dict[Output, Guard]:
+        """The outputs that can be left to one process, with the request to do so."""
+        return {output: Guard(output) for output in self.guards_beside(())}
+
+    def guards_beside(
+        self, shared: Collection[ast.AST], asked: Collection[Output] | None = None
+    ) -> dict[Output, tuple[Edit, ...]]:
+        """Return how each output is left to one process, where every rank comes to the statements `shared`.
+
+        Of calls of trackers only those in `asked`, if that is given: a disabled run needs no guard.
+        """
         outputs = [output for output in self.outputs if not self.runs_in_turn(output.scope, output.call)]
+        if asked is not None:
+            outputs = [output for output in outputs if output.kind != TRACK or output in asked]
         moved = {statement for p in self.preparations for statement in p.statements}
-        return find_guards(self.analysis, outputs, moved)
+        return find_guards(self.analysis, outputs, moved, shared)
 
     @cached_property
     def loaders(self) -> list[Loader]:
         return find_loaders(self.analysis, self.paths)
 
 
-def read_project(entry: Path, root: Path | None = None) -> Project:
+def read_project(entry: Path, root: Path | None = None, overlay: Mapping[Path, bytes] | None = None) -> Project:
     """Read the project of a script; `root` is the folder that it is started from (default: the script's).
 
+    `overlay`: the content of files that are to be written, which is read instead of what is there.
     Raises SourceError when the script cannot be read.
     """
-    entry = entry.resolve()
-    return Project(entry, (root or entry.parent).resolve())
+    entry = Path(os.path.realpath(entry))  # unlike Path.resolve it takes a link to itself as it is
+    return Project(entry, Path(os.path.realpath(root or entry.parent)), overlay)

@@ -290,10 +290,28 @@ class Analysis:
         if isinstance(function, External):
             if function.name in SELF_FUNCTIONS and node.args:
                 return self.evaluate(node.args[0], scope)
+            by_name = self._by_name(function.name, node, scope)
+            if by_name:
+                return by_name
             return frozenset([Result(function.name, node, scope)])
         if isinstance(function, Result) and function.is_partial:
             return self._of_partial(function, node, scope)
         return NOTHING
+
+    def _by_name(self, function: str, node: ast.Call, scope: Scope) -> Values:
+        """Return the modules that import_module("data." + name) gives, and what getattr(module, name) takes of them."""
+        if node in self.modules.named:
+            sources = [self.modules.sources.get(path) for path in self.modules.named[node]]
+            return frozenset(LocalModule(self.module_scopes[source]) for source in sources if source is not None)
+        if function != "getattr" or len(node.args) < 2:
+            return NOTHING
+        modules = [value for value in self.evaluate(node.args[0], scope) if isinstance(value, LocalModule)]
+        name = node.args[1].value if isinstance(node.args[1], ast.Constant) else None
+        if isinstance(name, str):
+            return frozenset().union(*(self.members(module, name) for module in modules))
+        named = [(inner, module.scope) for module in modules for inner in module.scope.bindings]
+        values = frozenset().union(*(self._of_name(inner, where) for inner, where in named))
+        return frozenset(value for value in values if isinstance(value, (LocalClass, LocalFunction)))
 
     def _of_partial(self, partial: Result, node: ast.Call, scope: Scope) -> Values:
         """Return what a call of functools.partial(f, ...) gives, with the partial as receiver: it has arguments too."""

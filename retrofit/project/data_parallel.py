@@ -15,12 +15,36 @@ from .values import Display, LocalClass
 
 WRAPPERS = {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"}
 FUNCTIONAL = {"torch.nn.parallel.data_parallel", "torch.nn.parallel.data_parallel.data_parallel"}
+DDP = {"torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel"}
+RUNTIME = "retrofit.distributed.data_parallel"
 PARAMETERS = ["module", "inputs", "device_ids", "output_device", "dim", "module_kwargs"]
 
 
 def module_run(analysis: Analysis, call: ast.Call, scope: Scope) -> ast.expr | None:
     """Return the module that a call runs on several GPUs, None where it is another call."""
     return argument_for(call, PARAMETERS, "module") if analysis.called(call, scope) & FUNCTIONAL else None
+
+
+def is_device_argument(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
+    """Return whether a node is part of what only says to DataParallel which GPUs it takes: that goes with it."""
+    inner = node
+    for outer in scope.source.ancestors(node):
+        if isinstance(outer, ast.stmt):
+            return False
+        if isinstance(outer, ast.keyword):
+            continue
+        if isinstance(outer, ast.Call) and inner is not outer.func:
+            given = [argument_for(outer, PARAMETERS, name) for name in ("device_ids", "output_device")]
+            if any(part is inner for part in given) and _is_parallel(analysis, outer, scope):
+                return True
+        inner = outer
+    return False
+
+
+def _is_parallel(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    if analysis.called(call, scope) & (FUNCTIONAL | {RUNTIME}):
+        return True
+    return added_to_wrapper(analysis, call, scope) is not None
 
 
 def run_plainly(analysis: Analysis, call: ast.Call, scope: Scope) -> list[Edit]:
@@ -83,3 +107,24 @@ def _only_looks_up(owner: Scope, name: str) -> bool:
     asked = {function.attr if isinstance(function, ast.Attribute) else ast.unparse(function) for function in functions}
     is_set = any(isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store) for part in parts)
     return name in ("__getattr__", "__init__") and asked <= {"super", "getattr", "hasattr", name} and not is_set
+
+
+def asked_for(analysis: Analysis, node: ast.AST, scope: Scope) -> ast.expr | None:
+    """Return `model` of isinstance(model, DataParallel) and type(model) is DataParallel."""
+    if isinstance(node, ast.Call) and len(node.args) == 2 and "isinstance" in analysis.called(node, scope):
+        return node.args[0] if _is_wrapper(analysis, node.args[1], scope) else None
+    if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Is, ast.Eq, ast.In)) and len(node.ops) == 1:
+        left = node.left
+        if isinstance(left, ast.Call) and len(left.args) == 1 and "type" in analysis.called(left, scope):
+            return left.args[0] if _is_wrapper(analysis, node.comparators[0], scope) else None
+    return None
+
+
+def _is_wrapper(analysis: Analysis, kind: ast.expr, scope: Scope) -> bool:
+    """Return whether a class, or a tuple of classes, is that of DataParallel and not that of DDP as well."""
+    kinds = [(kind, scope)]
+    for value in analysis.evaluate(kind, scope):
+        if isinstance(value, Display) and isinstance(value.node, (ast.Tuple, ast.List)):
+            kinds += [(part, value.scope) for part in value.node.elts]
+    names = set().union(*(analysis.named(part, where) for part, where in kinds))
+    return bool(names & WRAPPERS) and not names & DDP

@@ -60,7 +60,7 @@ def find_divisions(
     analysis: Analysis, parts: Iterable[tuple[Part, Scope]], values: BatchValues, distribution: Distribution
 ) -> Iterator[Division]:
     """Yield the divisions among what losses are computed by."""
-    reader = _Reader(analysis, values, distribution)
+    reader = Reader(analysis, values, distribution)
     for node, scope in parts:
         if not isinstance(node, (ast.BinOp, ast.AugAssign)) or not isinstance(node.op, ast.Div):
             continue
@@ -88,7 +88,9 @@ def without_guard(node: ast.expr) -> ast.expr:
     return node
 
 
-class _Reader:
+class Reader:
+    """Answers what a loss is over, and what of the batch a divisor is."""
+
     def __init__(self, analysis: Analysis, values: BatchValues, distribution: Distribution) -> None:
         self.analysis, self.values, self.distribution = analysis, values, distribution
         self.open: set[tuple[ast.AST, str]] = set()

@@ -6,6 +6,7 @@ import ast
 import io
 import re
 import tokenize
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -21,26 +22,58 @@ class Edit:
     end: int
     text: str
     order: int = 0  # among the insertions at one place: a lower one comes first
+    block: tuple[int, int] | None = None  # the lines, by offset, that go under a header with this line
+
+
+# Orders of insertions, so that two rules that add something at one place do not get in each other's way. Lines after a
+# statement come first, those after an inner one before those after the statement around it.
+AFTER, BEFORE, DECORATOR, HEADER, INDENT = -1000, -500, -400, -300, -200  # whole lines, and white space before one
+BEFORE_ON_LINE, CONDITION, WITHIN, ARGUMENT, AFTER_ON_LINE, AT_END = -100, -50, 0, 10, 100, 1000
+MOST_INDENT = 400
 
 
 class EditConflict(ValueError):
-    """Two edits want to change the same text."""
+    """Two edits want to change the same text. `edits` are these two."""
+
+    def __init__(self, message: str, edits: Sequence[Edit] = ()) -> None:
+        super().__init__(message)
+        self.edits = tuple(edits)
 
 
 def apply_edits(source: Source, edits: Iterable[Edit]) -> str:
     """Return the text of `source` after all edits. Insertions at one place come by `order`, then as they are given.
 
-    Raises EditConflict when two edits overlap. An edit that is given twice counts once.
+    Lines that are inserted among those that go under a header go under it too. Raises EditConflict when two edits
+    overlap. An edit that is given twice counts once.
     """
-    unique = [edit for edit in dict.fromkeys(edits) if edit.source is source]
-    parts, position = [], 0
-    for edit in sorted(unique, key=lambda edit: (edit.start, edit.end > edit.start, edit.order)):
+    ordered = in_order(source, edits)
+    headers = Counter(edit.start for edit in ordered if edit.order == HEADER)
+    depth = Counter(edit.start for edit in ordered if edit.order == INDENT)
+    step = indent_step(source) if headers else ""
+    seen: Counter[int] = Counter()
+    parts, position, last = [], 0, None
+    for edit in ordered:
         if edit.start < position:
             line = source.line_of(edit.start)
-            raise EditConflict(f"{source.name}:{line}: two changes want the same text; this is an error of retrofit")
-        parts += [source.text[position : edit.start], edit.text]
-        position = edit.end
+            message = f"{source.name}:{line}: two changes want the same text; this is an error of retrofit"
+            raise EditConflict(message, [edit, *([last] if last else [])])
+        text = edit.text
+        if edit.order <= HEADER and edit.start in depth:  # the headers at one place are nested in each other
+            text = _indented(text, step * (depth[edit.start] - headers[edit.start] + seen[edit.start]))
+            seen[edit.start] += edit.order == HEADER
+        parts += [source.text[position : edit.start], text]
+        position, last = edit.end, edit
     return "".join([*parts, source.text[position:]])
+
+
+def _indented(text: str, step: str) -> str:
+    return "".join(f"{step}{line}" if line.strip() else line for line in io.StringIO(text, newline=""))
+
+
+def in_order(source: Source, edits: Iterable[Edit]) -> list[Edit]:
+    """Return the edits of a source, each once, in the order in which their texts follow each other in the result."""
+    unique = [edit for edit in dict.fromkeys(edits) if edit.source is source]
+    return sorted(unique, key=lambda edit: (edit.start, edit.end > edit.start, edit.order))
 
 
 def replace(source: Source, node: ast.AST, text: str) -> Edit:
@@ -52,13 +85,18 @@ def surround(source: Source, node: ast.AST, before: str, after: str) -> list[Edi
     return [Edit(source, start, start, before), Edit(source, end, end, after)]
 
 
+def surround_inside(source: Source, node: ast.AST, before: str, after: str) -> list[Edit]:
+    """Surround a node inside what another rule may surround: `count` in scaled_lr(own_gpu_count(count) * lr)."""
+    start, end = source.span(node)
+    return [Edit(source, start, start, before, order=1), Edit(source, end, end, after, order=-1)]
+
+
 def insert_after(source: Source, statement: ast.stmt, lines: Sequence[str]) -> Edit:
     """Insert lines behind a statement, at its indentation; on its line where that goes on, or begins with a header."""
     _, end = source.span(statement)
     if _goes_on(source, end) or _is_beside_header(source, statement):
-        return Edit(source, end, end, "".join(f"; {line}" for line in lines if line), order=1)
-    place = _line_end(source, end)
-    return _insert_lines(source, place, indentation(source, statement), lines)
+        return Edit(source, end, end, "".join(f"; {line}" for line in lines if line), AFTER_ON_LINE)
+    return _insert_lines(source, _line_end(source, end), indentation(source, statement), lines, AFTER)
 
 
 def insert_before(source: Source, statement: ast.stmt, lines: Sequence[str]) -> Edit:
@@ -68,14 +106,14 @@ def insert_before(source: Source, statement: ast.stmt, lines: Sequence[str]) -> 
     """
     start, _ = source.span(statement)
     if source.text[_line_start(source, start) : start].strip():
-        return Edit(source, start, start, "".join(f"{line}; " for line in lines if line), order=-1)
-    return _insert_lines(source, _above_comment(source, statement), indentation(source, statement), lines)
+        return Edit(source, start, start, "".join(f"{line}; " for line in lines if line), BEFORE_ON_LINE)
+    return _insert_lines(source, _above_comment(source, statement), indentation(source, statement), lines, BEFORE)
 
 
 def decorate(source: Source, function: ast.stmt, line: str) -> Edit:
     """Put a decorator on a function that has none."""
     place = _line_start(source, source.span(function)[0])
-    return Edit(source, place, place, f"{indentation(source, function)}{line}{source.newline}")
+    return Edit(source, place, place, f"{indentation(source, function)}{line}{source.newline}", DECORATOR)
 
 
 def _above_comment(source: Source, statement: ast.stmt) -> int:
@@ -115,38 +153,24 @@ def put_under(source: Source, statements: Sequence[ast.stmt], header: str) -> li
             raise EditConflict(f"{source.name}:{line}: several statements on one line; write each on its own")
     start, (_, end) = source.span(first)[0], source.span(statements[-1])
     place, indent, step = _line_start(source, start), indentation(source, first), indent_step(source)
-    edits = [Edit(source, place, place, f"{indent}{header}{source.newline}")]
+    block = (place, end)
+    edits = [Edit(source, place, place, f"{indent}{header}{source.newline}", HEADER, block)]
     inside_strings = _lines_inside_strings(source, source.line_of(start), source.line_of(end))
     for line in range(source.line_of(place), source.line_of(max(place, end - 1)) + 1):
         offset = source.line_starts[line - 1]
-        if line not in inside_strings and source.text[offset : offset + 1] not in ("\r", "\n", ""):
-            edits.append(Edit(source, offset, offset, step))
-    return edits
-
-
-def leave_else(source: Source, statement: ast.If) -> list[Edit]:
-    """Leave of an `if` what stands under its else, at the indentation of the `if`. Each must have lines of its own."""
-    start, first = source.span(statement)[0], source.span(statement.orelse[0])[0]
-    place, inner = _line_start(source, start), _line_start(source, first)
-    while not source.text[_line_start(source, inner - 1) :].lstrip().startswith("else"):
-        inner = _line_start(source, inner - 1)  # a comment stands in front of the first statement
-    width = len(indentation(source, statement.orelse[0])) - len(indentation(source, statement))
-    edits = [Edit(source, place, inner, "")]
-    last = source.span(statement.orelse[-1])[1]
-    inside_strings = _lines_inside_strings(source, source.line_of(first), source.line_of(last))
-    for line in range(source.line_of(inner), source.line_of(last) + 1):
-        offset = source.line_starts[line - 1]
-        if line not in inside_strings and not source.text[offset : offset + width].strip(" \t"):
-            edits.append(Edit(source, offset, offset + width, ""))
+        if line not in inside_strings:
+            is_empty = source.text[offset : offset + 1] in ("\r", "\n", "")
+            edits.append(Edit(source, offset, offset, "" if is_empty else step, INDENT, block))
     return edits
 
 
 def add_condition(source: Source, statement: ast.If | ast.While, condition: str) -> list[Edit]:
     """Put `condition and` in front of a test."""
     if isinstance(statement.test, (ast.BoolOp, ast.IfExp, ast.Lambda, ast.NamedExpr)) and not _is_and(statement.test):
-        return surround(source, statement.test, f"{condition} and (", ")")
+        start, end = source.span(statement.test)
+        return [Edit(source, start, start, f"{condition} and (", CONDITION), Edit(source, end, end, ")", ARGUMENT)]
     start, _ = source.span(statement.test)
-    return [Edit(source, start, start, f"{condition} and ")]
+    return [Edit(source, start, start, f"{condition} and ", CONDITION)]
 
 
 def add_argument(source: Source, call: ast.Call, text: str) -> list[Edit]:
@@ -154,11 +178,11 @@ def add_argument(source: Source, call: ast.Call, text: str) -> list[Edit]:
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
     if not given:
         _, end = source.span(call)
-        return [Edit(source, end - 1, end - 1, text)]
+        return [Edit(source, end - 1, end - 1, text, ARGUMENT)]
     end = max(source.span(argument)[1] for argument in given)
     while source.text[end] == ")" and end < source.span(call)[1] - 1:
         end += 1  # the argument stands in parentheses of its own
-    return [Edit(source, end, end, f", {text}")]
+    return [Edit(source, end, end, f", {text}", ARGUMENT)]
 
 
 def call_through(source: Source, call: ast.Call, function: str) -> list[Edit]:
@@ -226,11 +250,14 @@ def indent_step(source: Source) -> str:
     return "    "
 
 
-def _insert_lines(source: Source, place: int, indent: str, lines: Sequence[str]) -> Edit:
+def _insert_lines(source: Source, place: int, indent: str, lines: Sequence[str], order: int) -> Edit:
     text = "".join(f"{indent}{line}{source.newline}" if line else source.newline for line in lines)
+    if order == AFTER:
+        order -= min(len(indent.expandtabs()), MOST_INDENT)
     if place == len(source.text) and source.text and source.text[-1] not in "\r\n":
         text = source.newline + text[: -len(source.newline)]
-    return Edit(source, place, place, text)
+        order += AT_END - AFTER  # the last line has no end: what else changes it comes before
+    return Edit(source, place, place, text, order)
 
 
 def _line_start(source: Source, offset: int) -> int:

@@ -8,14 +8,44 @@ from collections.abc import Iterator
 from .analysis import Analysis
 from .reach import reached_nodes
 from .scopes import Scope
+from .values import Display
+
+ENVIRON = "os.environ"
+SETTERS = {f"{ENVIRON}.setdefault", f"{ENVIRON}.__setitem__", "os.putenv"}
 
 
 def assignments_to_environ(analysis: Analysis) -> Iterator[tuple[ast.stmt, str, ast.expr, Scope]]:
-    """Yield each `os.environ[name] = value` in the code that runs: statement, name, value and scope."""
+    """Yield what the code that runs sets in the environment, however it says so: statement, name, value and scope."""
     for node, scope in reached_nodes(analysis):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                if not isinstance(target, ast.Subscript) or not isinstance(target.slice, ast.Constant):
-                    continue
-                if "os.environ" in analysis.named(target.value, scope):
-                    yield node, str(target.slice.value), node.value, scope
+        for key, value in _set_by(analysis, node, scope):
+            for name in _texts(analysis, key, scope) if key is not None else ():
+                yield scope.source.statement(node), name, value, scope
+
+
+def _set_by(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr | None, ast.expr]]:
+    """Yield the pairs of name and value that `os.environ[name] = value`, an update or a setter gives."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Subscript) and ENVIRON in analysis.named(target.value, scope):
+                yield target.slice, node.value
+    elif isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Dict):  # os.environ |= {...}
+        if ENVIRON in analysis.named(node.target, scope):
+            yield from zip(node.value.keys, node.value.values)
+    elif isinstance(node, ast.Call):
+        names = analysis.called(node, scope)
+        if names & SETTERS and len(node.args) == 2:
+            yield node.args[0], node.args[1]
+        elif f"{ENVIRON}.update" in names:
+            yield from ((ast.Constant(keyword.arg), keyword.value) for keyword in node.keywords if keyword.arg)
+            for given in node.args:
+                if isinstance(given, ast.Dict):
+                    yield from zip(given.keys, given.values)
+                elif isinstance(given, ast.Call) and "dict" in analysis.called(given, scope):
+                    yield from ((ast.Constant(k.arg), k.value) for k in given.keywords if k.arg)
+
+
+def _texts(analysis: Analysis, key: ast.expr, scope: Scope) -> set[str]:
+    if isinstance(key, ast.Constant):
+        return {str(key.value)}
+    nodes = [value.node for value in analysis.evaluate(key, scope) if isinstance(value, Display)]
+    return {str(node.value) for node in nodes if isinstance(node, ast.Constant)}

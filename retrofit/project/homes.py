@@ -14,6 +14,7 @@ from .values import SELF_FUNCTIONS, SELF_METHODS, Display, Instance, LocalClass,
 
 MOST_STEPS = 400
 WRAPPERS = {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.compile", "torch.jit.script"}
+DATA_PARALLEL = "retrofit.distributed.data_parallel"  # of a class and a model
 # Statements like `model.cuda()` after which a model is what training uses.
 MOVING_METHODS = {"to", "cuda", "double", "float", "half"}
 FILLING_METHODS = {"apply", "load_state_dict", "init_weights", "freeze_bn"}
@@ -109,8 +110,9 @@ def _held_by(analysis: Analysis, value: ast.expr | None, scope: Scope) -> list[a
     if isinstance(value, ast.Call):
         if isinstance(value.func, ast.Attribute) and value.func.attr in SELF_METHODS:
             return _held_by(analysis, value.func.value, scope)
-        is_wrapper = value.args and analysis.called(value, scope) & WRAPPERS
-        return _held_by(analysis, value.args[0], scope) if is_wrapper else []
+        names = analysis.called(value, scope)
+        held = value.args[1:2] if DATA_PARALLEL in names else value.args[:1] if names & WRAPPERS else []
+        return [part for argument in held for part in _held_by(analysis, argument, scope)]
     return [value] if isinstance(value, (ast.Name, ast.Attribute, ast.Subscript)) else []
 
 

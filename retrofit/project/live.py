@@ -38,4 +38,8 @@ def _place(binding: Binding) -> tuple[int, int]:
 
 
 def _place_of(node: ast.AST) -> tuple[int, int]:
+    if isinstance(node, ast.comprehension):  # which has no place of its own
+        node = node.target
+    elif isinstance(node, ast.withitem):
+        node = node.context_expr
     return node.lineno, node.col_offset  # type: ignore[attr-defined]

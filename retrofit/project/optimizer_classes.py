@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 
 from .analysis import Analysis
 from .scopes import Scope, parameters
 from .values import External, Item, LocalClass, Result, Value, name_of
 
-MODULES = ("torch.optim", "torch_optimizer", "apex.optimizers", "adabound")
+MODULES = ("torch.optim",)
+PACKAGES = {
+    "torch_optimizer", "apex", "adabound", "transformers", "pytorch_transformers", "timm", "bitsandbytes",
+    "lion_pytorch", "adabelief_pytorch", "pytorch_optimizer", "adamp", "madgrad", "ranger", "ranger_adabelief",
+    "pytorch_ranger", "adan_pytorch", "adan", "sophia", "came_pytorch", "galore_torch", "schedulefree", "radam",
+    "diffgrad", "torch_lamb", "pytorch_lamb", "pytorch_pretrained_bert", "muon", "novograd", "lamb", "adabelief",
+}  # fmt: skip
+OPTIMIZER = re.compile(
+    r"SGD|Adam|Ada|Adan|Lamb|LAMB|Lars|LARS|RMSprop|Lion|Ranger|Novo|Sophia|CAME|Muon|MADGRAD|Yogi|QHM|DiffGrad"
+)
+NO_OPTIMIZERS = ("Config", "Model", "Scheduler", "LR", "Schedule", "Tokenizer", "Layer", "Norm")
+MAKING = re.compile(r"^create_optimizer")  # timm.optim.create_optimizer_v2(model, lr=0.1)
 POSITIONS = ["params", "lr"]  # of the arguments of every class in torch.optim
 TABLES = {"torch.optim.__dict__", "vars"}
 
@@ -30,6 +42,8 @@ def makers_in(analysis: Analysis, call: ast.Call, scope: Scope) -> list[Maker]:
 
 def positions_of(analysis: Analysis, maker: Maker) -> list[str]:
     """Return the names of the positional arguments of a class of optimizers."""
+    if MAKING.match(maker.name):
+        return ["params"]
     own = _own_arguments(analysis, maker)
     return POSITIONS if own is None else own
 
@@ -75,5 +89,8 @@ def _class_name(full: str) -> str:
     """Return `SGD` of torch.optim.SGD and of torch.optim.sgd.SGD, "" of everything else."""
     module, _, name = full.rpartition(".")
     is_scheduler = module.startswith("torch.optim.lr_scheduler") or module.startswith("torch.optim.swa_utils")
+    if module.partition(".")[0] in PACKAGES:
+        is_class = OPTIMIZER.search(name) is not None and name[:1].isupper()
+        return name if MAKING.match(name) or (is_class and not name.endswith(NO_OPTIMIZERS)) else ""
     is_known = module in MODULES or (module.startswith("torch.optim.") and not is_scheduler)
     return name if is_known and name[:1].isupper() else ""

@@ -11,6 +11,7 @@ from .analysis import Analysis
 from .calls import argument_for
 from .reach import reached_nodes
 from .scopes import Scope
+from .trackers import TRACKERS, is_tracking
 from .values import PROGRESS_BARS, Display, LocalClass, LocalFunction
 
 # Functions that write, by their full name.
@@ -21,40 +22,46 @@ WRITERS = {
     "scipy.misc.imsave", "scipy.io.savemat", "joblib.dump", "dill.dump", "torchvision.io.write_png",
     "torchvision.io.write_jpeg", "logging.config.dictConfig", "logging.config.fileConfig", "torch.jit.save",
     "torch.onnx.export", "soundfile.write", "torchaudio.save", "torchvision.io.write_video", "scipy.io.wavfile.write",
-    "librosa.output.write_wav", "os.fsync",
+    "librosa.output.write_wav", "os.fsync", "safetensors.torch.save_file", "safetensors.torch.save_model",
+    "matplotlib.pyplot.imsave", "matplotlib.image.imsave", "omegaconf.OmegaConf.save", "torchaudio.backend.save",
+    "cloudpickle.dump", "toml.dump", "nibabel.save", "tifffile.imwrite", "tifffile.imsave", "imageio.v2.imwrite",
+    "imageio.v3.imwrite", "SimpleITK.WriteImage", "numpy.lib.format.write_array", "shutil.make_archive",
+    "torch.export.save", "onnx.save", "onnx.save_model", "plotly.io.write_image", "plotly.io.write_html",
 }  # fmt: skip
 # Functions that change folders and files.
 FILE_CHANGERS = {
     "os.makedirs", "os.mkdir", "os.remove", "os.unlink", "os.rename", "os.replace", "os.rmdir", "os.removedirs",
     "os.system", "shutil.copy", "shutil.copyfile", "shutil.copy2", "shutil.copytree", "shutil.rmtree", "shutil.move",
-    "subprocess.call", "subprocess.run", "subprocess.check_call", "os.symlink",
+    "subprocess.call", "subprocess.run", "subprocess.check_call", "subprocess.Popen", "os.popen", "os.symlink",
+    "os.link", "os.truncate", "os.renames",
 }  # fmt: skip
-COMMANDS = {"os.system", "subprocess.call", "subprocess.run", "subprocess.check_call"}  # which may do anything
+# These may do anything.
+COMMANDS = {"os.system", "os.popen", *(f"subprocess.{name}" for name in ("call", "run", "check_call", "Popen"))}
 # Methods that write, of objects whose class the analysis cannot see, where the name alone is telling.
 WRITING_METHODS = {
     "savefig", "to_csv", "to_json", "to_pickle", "write_text", "write_bytes", "mkdir", "unlink", "touch", "writerow",
-    "writerows", "save_weights",
-}  # fmt: skip
-# Objects that must exist once, and what they are called when they are made.
-TRACKERS = {
-    "tensorboardX.SummaryWriter", "torch.utils.tensorboard.SummaryWriter", "tensorboardX.writer.SummaryWriter",
-    "torch.utils.tensorboard.writer.SummaryWriter", "tensorboard_logger.Logger", "visdom.Visdom", "wandb.init",
-    "tensorboard.SummaryWriter", "importlib.import_module.SummaryWriter", "torch.utils.tensorboard.FileWriter",
-    "comet_ml.Experiment", "aim.Run", "tensorflow.summary.FileWriter",
-    "tensorflow.summary.create_file_writer",
-}  # fmt: skip
-TRACKER_CALLS = {
-    "wandb.log", "wandb.finish", "wandb.save", "wandb.watch", "mlflow.log_metric", "mlflow.log_param",
-    "tensorboard_logger.configure", "tensorboard_logger.log_value", "tensorboard_logger.log_histogram",
-    "tensorboard_logger.log_images", "matplotlib.pyplot.show",
+    "writerows", "save_weights", "to_parquet", "to_excel", "to_feather", "to_hdf", "tofile", "save_pretrained",
+    "write_image", "write_html", "export_chrome_trace", "export_stacks", "write_png", "symlink_to", "rmdir",
 }  # fmt: skip
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif")
 WRITING_MODE = re.compile(r"(?=.*[wax+])[rwaxbt+U]{1,4}")  # of open()
 BUFFERS = {"io.BytesIO", "io.StringIO"}
 COUNTING_BARS = {"tqdm.trange", "tqdm.std.trange", "tqdm.auto.trange", "tqdm.notebook.trange"}
 LOGGERS = {"logging.basicConfig", "logging.StreamHandler"}
-SAVE, WRITE, FOLDER, OPEN, TRACKER, TRACK, PRINT, BAR, LOGGER = (
-    "save", "write", "folder", "open", "tracker", "track", "print", "bar", "logger",
+STREAMS = {f"sys.{mark}{name}{mark}" for name in ("stdout", "stderr") for mark in ("", "__")}
+# What shows a line without print().
+SHOWING = {
+    "rich.print", "rich.print_json", "rich.console.Console.print", "rich.console.Console.rule",
+    "rich.console.Console.log", "click.echo", "click.secho", "typer.echo", "typer.secho", "pprint.pprint", "pprint.pp",
+    "termcolor.cprint", "tqdm.tqdm.write", "tqdm.auto.tqdm.write", "tqdm.std.tqdm.write", "icecream.ic",
+    *(f"{stream}.{method}" for stream in STREAMS for method in ("write", "writelines", "buffer.write")),
+}  # fmt: skip
+OPENERS = {
+    "open", "io.open", "codecs.open", "gzip.open", "bz2.open", "lzma.open", "h5py.File", "zipfile.ZipFile",
+    "tarfile.open", "shelve.open", "bz2.BZ2File", "gzip.GzipFile", "lzma.LZMAFile",
+}  # fmt: skip
+SAVE, WRITE, FOLDER, OPEN, TRACKER, TRACK, PRINT, BAR, LOGGER, SHOW = (
+    "save", "write", "folder", "open", "tracker", "track", "print", "bar", "logger", "show",
 )  # fmt: skip
 
 
@@ -112,7 +119,7 @@ def _kind(analysis: Analysis, name: str, call: ast.Call, scope: Scope) -> str:
         return FOLDER
     if name in TRACKERS:
         return TRACKER
-    if name in TRACKER_CALLS:
+    if is_tracking(name):
         return TRACK
     if name in PROGRESS_BARS | COUNTING_BARS:
         return BAR
@@ -121,10 +128,22 @@ def _kind(analysis: Analysis, name: str, call: ast.Call, scope: Scope) -> str:
     if name in LOGGERS:
         return LOGGER
     if name == "print":
-        return "" if any(keyword.arg == "file" for keyword in call.keywords) else PRINT
-    if name in ("open", "io.open", "codecs.open", "gzip.open", "h5py.File"):
+        file = next((keyword.value for keyword in call.keywords if keyword.arg == "file"), None)
+        return PRINT if file is None or analysis.named(file, scope) & STREAMS else ""
+    if name in SHOWING or (name == "os.write" and _is_terminal(analysis, call, scope)):
+        return SHOW
+    if name in OPENERS:
         return OPEN if opens_for_writing(analysis, call, scope) else ""
     return OPEN if name in ("logging.FileHandler", "logging.handlers.RotatingFileHandler") else ""
+
+
+def _is_terminal(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether this is os.write(1, ...), or with sys.stdout.fileno()."""
+    first = call.args[0] if call.args else None
+    if isinstance(first, ast.Constant):
+        return first.value in (1, 2)
+    is_number = isinstance(first, ast.Call) and isinstance(first.func, ast.Attribute) and first.func.attr == "fileno"
+    return is_number and bool(analysis.named(first.func.value, scope) & STREAMS)  # type: ignore[union-attr]
 
 
 def path_of(call: ast.Call) -> ast.expr | None:

@@ -124,5 +124,11 @@ def _is_docstring(statement: ast.stmt) -> bool:
 def _is_harmless(statement: ast.stmt) -> bool:
     """Return whether a statement at the top of a script only names constants."""
     if isinstance(statement, ast.Expr):
-        return isinstance(statement.value, ast.Constant)
+        return isinstance(statement.value, ast.Constant) or _sets_environment(statement.value)
     return isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant)
+
+
+def _sets_environment(node: ast.expr) -> bool:
+    """Return whether this is a call like os.environ.setdefault("NAME", "value"), of texts alone."""
+    is_setter = isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("os.environ.", "os.putenv"))
+    return is_setter and not any(isinstance(part, ast.Call) for part in ast.walk(node) if part is not node)

@@ -87,7 +87,9 @@ def _referred_to(analysis: Analysis, node: ast.AST, scope: Scope, methods: dict[
     inner = analysis.scope_of_node.get(node)
     if inner is not None and isinstance(node, ast.ClassDef):
         yield inner
-    if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
+    is_taken = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr"
+    if is_taken or (isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)):
+        assert isinstance(node, ast.expr)
         for value in analysis.evaluate(node, scope):
             if isinstance(value, LocalFunction):
                 yield value.scope

@@ -21,8 +21,8 @@ def readings(analysis: Analysis, loss: ast.expr, frame: Frame) -> Iterator[ast.N
 
     Or in a loop within it. `loss` is what backward is called on; of the terms that it is a sum of `.item()` counts.
     """
-    names = _names_of(loss)
-    terms = _terms(names, frame)
+    names = names_of(loss)
+    terms = terms_of(names, frame)
     for node in own_nodes(frame.scope.node):
         if not isinstance(node, ast.Call):
             continue
@@ -36,16 +36,16 @@ def readings(analysis: Analysis, loss: ast.expr, frame: Frame) -> Iterator[ast.N
             yield value
 
 
-def _names_of(node: ast.expr) -> set[str]:
+def names_of(node: ast.expr) -> set[str]:
     """Return the loss in `loss.backward()` and `scaler.scale(loss).backward()`."""
     if isinstance(node, ast.Name):
         return {node.id}
     if isinstance(node, ast.Call) and len(node.args) == 1:
-        return _names_of(node.args[0])
+        return names_of(node.args[0])
     return set()
 
 
-def _terms(losses: set[str], frame: Frame) -> set[str]:
+def terms_of(losses: set[str], frame: Frame) -> set[str]:
     """Return the names of losses and of the terms that they are sums of, each of them a mean over the samples too."""
     names: set[str] = set()
     waiting = set(losses)

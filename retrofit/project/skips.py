@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .analysis import Analysis
+from .distributed.distribution import COLLECTIVES, RUNTIME
 from .drawing import numbers_in
 from .occurrences import loaded_names, stored_names
 from .scopes import Scope
 from .training import LOOPS, LoopNode, Path
 
+SAME_ON_ALL = {*COLLECTIVES, f"{RUNTIME}.reduce_loss", f"{RUNTIME}.reduce_summed_loss"}
 COUNTING = {"range", "trange", "count"}
 
 
@@ -35,10 +37,11 @@ def skips(analysis: Analysis, path: Path) -> Iterator[Skip]:
         if node.lineno >= step.lineno:
             return
         if isinstance(node, ast.Assign) and loaded_names([node.value]) & batch and not _is_read(node.value, losses):
-            batch |= stored_names([node])
+            batch |= stored_names([node]) if not _of_all_ranks(analysis, node.value, frame.scope) else set()
         elif isinstance(node, ast.If) and _leaves_out(node):
             deciding = [part for part in ast.walk(node.test) if isinstance(part, ast.Name) and part.id in batch]
             read = [part for part in ast.walk(node.test) if _is_read(part, losses)]
+            read += _of_all_ranks(analysis, node.test, frame.scope)
             deciding = [part for part in deciding if not any(part in ast.walk(call) for call in read)]
             if deciding:
                 is_loss = all(name.id in losses for name in deciding)
@@ -60,6 +63,12 @@ def _is_read(node: ast.AST, losses: set[str]) -> bool:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "item":
         return False
     return isinstance(node.func.value, ast.Name) and node.func.value.id in losses
+
+
+def _of_all_ranks(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ast.Call]:
+    """Return the calls in an expression that give every rank the same: rd.reduce_loss(loss)."""
+    calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
+    return [call for call in calls if analysis.called(call, scope) & SAME_ON_ALL]
 
 
 def _batch_names(analysis: Analysis, loop: ast.For, scope: Scope) -> set[str]:

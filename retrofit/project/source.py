@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import errno
 import io
+import os
 import re
+import stat
 import tokenize
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -12,12 +15,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+LARGEST = 2 * 2**20  # bytes of a file that is read
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _PRINT_STATEMENT = re.compile(r"^\s*print\s+[^\s(=.\[]", re.MULTILINE)
 
 
 class SourceError(ValueError):
     """A file that cannot be read as Python. The message says where and why."""
+
+
+def printable(text: str) -> str:
+    """Return a name as it may be shown in a terminal: what would control the terminal is written as in Python."""
+    return "".join(part if part.isprintable() else ascii(part)[1:-1] for part in text)
 
 
 @dataclass(frozen=True, order=True)
@@ -29,7 +38,7 @@ class Place:
     column: int
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}:{self.column}"
+        return f"{printable(self.path)}:{self.line}:{self.column}"
 
 
 @dataclass(eq=False)
@@ -115,14 +124,26 @@ class Source:
         return start + (utf8_column if text.isascii() else len(text.encode()[:utf8_column].decode()))
 
 
-def read_source(path: Path, name: str | None = None) -> Source:
-    """Read and parse a file. Raises SourceError when it is not there, not text, or not Python 3."""
+def read_source(path: Path, name: str | None = None, data: bytes | None = None) -> Source:
+    """Read and parse a file, or what is to be written there. Raises SourceError: not there, not text, not Python 3."""
     name = name or str(path)
     try:
-        data = path.read_bytes()
+        data = _read(path) if data is None else data
     except OSError as error:
         raise SourceError(f"{name}: cannot be read ({error.strerror})") from error
+    if len(data) > LARGEST:
+        raise SourceError(f"{name}: cannot be read (larger than {LARGEST // 2**20} MiB)")
     return parse_source(data, path, name)
+
+
+def _read(path: Path) -> bytes:
+    """Return a file's content, as far as one byte beyond LARGEST; what is no file and might block is an OSError."""
+    if not stat.S_ISREG(os.stat(path).st_mode):  # opening a device may already do something
+        raise OSError(errno.EINVAL, "no file")
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "no file")
+        return file.read(LARGEST + 1) or b""  # nothing, of a file that keeps its readers waiting
 
 
 def parse_source(data: bytes, path: Path, name: str) -> Source:
@@ -131,7 +152,7 @@ def parse_source(data: bytes, path: Path, name: str) -> Source:
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         text = data.decode("utf-8-sig" if has_bom else encoding)
-    except (SyntaxError, UnicodeDecodeError, LookupError) as error:
+    except (SyntaxError, UnicodeError, LookupError) as error:
         raise SourceError(f"{name}: not text in its declared encoding ({error}); save it as UTF-8") from error
     try:
         tree = ast.parse(text)

@@ -82,7 +82,8 @@ def paths_to(analysis: Analysis, node: ast.AST, scope: Scope, anywhere: bool = F
 
 
 def training_paths(analysis: Analysis) -> list[Path]:
-    """Return every way to every backward call that stands in a loop."""
+    """Return every way to every backward call that stands in a loop, but for attacks in an evaluation."""
+    from .gradients import evaluates  # which stands on this module
 
     def compute() -> list[Path]:
         calls = list(backward_calls(analysis))
@@ -90,7 +91,8 @@ def training_paths(analysis: Analysis) -> list[Path]:
             paths = [path for call, scope in calls for path in paths_to(analysis, call, scope, anywhere)]
             if any(path.loops for path in paths):
                 break
-        return [path for path in paths if path.loops]
+        paths = [path for path in paths if path.loops]
+        return [path for path in paths if not evaluates(analysis, path)] or paths
 
     return analysis.fact("training paths", compute)
 

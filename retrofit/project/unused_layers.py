@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from .analysis import Analysis
+from .calls import is_method
 from .optimizers import is_module
-from .scopes import Scope, own_nodes
-from .values import Result, Value
+from .scopes import Scope, own_nodes, parameters
+from .values import Instance, Result, Value
 
 WITH_PARAMETERS = (
     "Linear", "Bilinear", "Conv", "LSTM", "GRU", "RNN", "Embedding", "BatchNorm", "LayerNorm", "GroupNorm",
@@ -25,6 +26,10 @@ BY_ANOTHER_WAY = {
     "__getattr__",
     "__getattribute__",
 }
+# Methods of a module that run no layer.
+RUNNING_NOTHING = {
+    "load_state_dict", "state_dict", "parameters", "named_parameters", "train", "eval", "to", "cuda", "requires_grad_",
+}  # fmt: skip
 ITERATING = {"modules", "named_modules", "parameters", "named_parameters"}
 
 
@@ -42,10 +47,11 @@ class UnusedLayers:
         analysis = self.analysis
         if self._reaches_unnamed or analysis.classes.derived(class_scope) or self._is_open(class_scope):
             return
+        read = self._names_read(class_scope)
         for owner in analysis.classes.mro(class_scope):
             for name, placed in analysis.classes.attributes_of(owner).items():
                 values = [(binding.value, scope) for binding, scope in placed if binding.kind == "value"]
-                if name in self._names_read or len(values) != 1 or placed[0][0].path:
+                if name in read or len(values) != 1 or placed[0][0].path:
                     continue
                 value, scope = values[0]
                 is_init = getattr(scope.node, "name", "") == "__init__"
@@ -66,25 +72,90 @@ class UnusedLayers:
     def _reaches_unnamed(self) -> bool:
         return any(_reaches_unnamed(node) for node in self._nodes())
 
-    @cached_property
-    def _names_read(self) -> set[str]:
-        """The names of attributes that are read anywhere, and the texts that may be such names.
+    def _names_read(self, class_scope: Scope) -> set[str]:
+        """Return the names of attributes of a class that are read anywhere, and the texts that may be such names.
 
-        `nn.init.zeros_(self.name.weight)` alone, which sets weights, is no reading.
+        `nn.init.zeros_(self.name.weight)` alone, which sets weights, is no reading; `self.name` in a class of its own
+        kind is none either, nor in the forward of this class where only its layers are used: `self.net.layer1(x)`.
         """
-        found: set[str] = set()
-        for source in self.analysis.modules.sources.values():
-            for node in ast.walk(source.tree):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    found.update(node.value.split("."))
-                elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                    statement = source.statement(node)
-                    if not (isinstance(statement, ast.Expr) and _sets_weights(statement.value)):
-                        found.add(node.attr)
+        owners = self.analysis.classes.mro(class_scope)
+        is_run = self._runs_forward(class_scope)
+        found = set(self._texts)
+        for node, method, owner in self._attributes_read:
+            is_own = isinstance(node.value, ast.Name) and node.value.id == _receiver(method)
+            if is_own and owner not in owners:
+                continue
+            if not is_run and owner is class_scope and getattr(method.node, "name", "") == "forward":  # type: ignore[union-attr]
+                continue
+            found.add(node.attr)
         return found
+
+    def _runs_forward(self, class_scope: Scope) -> bool:
+        """Return whether an object of a class may be called: all that is known to be done with it is to read layers."""
+        uses = [use for use in self._objects_used if use[0] is class_scope]
+        return not uses or not all(is_layer_read for _, is_layer_read in uses)
+
+    @cached_property
+    def _objects_used(self) -> list[tuple[Scope, bool]]:
+        """Return (class, is a layer of it read?) for every place in which an object of a class is used.
+
+        To assign or to return it is none.
+        """
+        analysis, found = self.analysis, []
+        for scope in analysis.scopes():
+            for node in own_nodes(scope.node):
+                if not isinstance(node, (ast.Name, ast.Attribute, ast.Call)):
+                    continue
+                parent = scope.source.parents.get(node)
+                if isinstance(parent, (ast.Assign, ast.AnnAssign, ast.Return)):
+                    continue
+                for value in analysis.evaluate(node, scope):
+                    if isinstance(value, Instance) and not _is_receiver(node, scope):
+                        of_layer = isinstance(parent, ast.Attribute) and _is_layer(analysis, value.scope, parent.attr)
+                        found.append((value.scope, of_layer))
+        return found
+
+    @cached_property
+    def _attributes_read(self) -> list[tuple[ast.Attribute, Scope | None, Scope | None]]:
+        """Return every attribute that is read, with the method and the class around it."""
+        found: list[tuple[ast.Attribute, Scope | None, Scope | None]] = []
+        for scope in self.analysis.scopes():
+            method = scope
+            while method.parent is not None and not isinstance(method.parent.node, ast.ClassDef):
+                method = method.parent
+            for node in own_nodes(scope.node):
+                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                    statement = scope.source.statement(node)
+                    if not (isinstance(statement, ast.Expr) and _sets_weights(statement.value)):
+                        found.append((node, method if method.parent else None, method.parent))
+        return found
+
+    @cached_property
+    def _texts(self) -> set[str]:
+        texts = (node.value for node in self._nodes() if isinstance(node, ast.Constant) and isinstance(node.value, str))
+        return {part for text in texts for part in text.split(".")}
 
     def _nodes(self) -> Iterator[ast.AST]:
         return (node for source in self.analysis.modules.sources.values() for node in ast.walk(source.tree))
+
+
+def _receiver(method: Scope | None) -> str:
+    names = parameters(method.node) if method is not None and is_method(method) else []  # type: ignore[arg-type]
+    return names[0] if names else ""
+
+
+def _is_receiver(node: ast.expr, scope: Scope) -> bool:
+    """Return whether this is the `self` of a method."""
+    method = scope
+    while method.parent is not None and not isinstance(method.parent.node, ast.ClassDef):
+        method = method.parent
+    return isinstance(node, ast.Name) and node.id == _receiver(method)
+
+
+def _is_layer(analysis: Analysis, class_scope: Scope, name: str) -> bool:
+    """Return whether `name` is a layer that a class makes, or a method of torch that runs none."""
+    layers = {name for owner in analysis.classes.mro(class_scope) for name in analysis.classes.attributes_of(owner)}
+    return name in layers or name in RUNNING_NOTHING
 
 
 def _reaches_unnamed(node: ast.AST) -> bool:

@@ -7,11 +7,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.distributed.sides import MAIN, OTHERS, side_of
+from retrofit.project.distributed.sides import MAIN, OTHERS, UNCLEAR, is_for_main, side_of
 from retrofit.project.gradients import has_gradients
+from retrofit.project.guards import ON_MAIN
 from retrofit.project.layers import has_buffers
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope, own_nodes
+from retrofit.project.values import LocalFunction
+from retrofit.training.distributed.collectives import EVERY_RANK
 
 from .finding import Finding, found
 
@@ -36,22 +39,21 @@ MOST_DEPTH = 8
 
 
 def find(project: Project) -> Iterator[Finding]:
-    distribution = project.distribution
-    if not distribution.collectives and not project.wrapping.sites:
-        return
     shared = _Shared(project)
     parts: dict[tuple[Scope, str], dict[str, list[ast.Call]]] = defaultdict(lambda: defaultdict(list))
-    for node, scope in reached_nodes(project.analysis):
+    for node, scope in reached_nodes(project.analysis) if shared.exist else ():
         if isinstance(node, ast.Call):
-            for name in shared.names(node, scope):
-                side = side_of(project.analysis, scope, node)
-                if side in (MAIN, OTHERS):
-                    parts[scope, name][side].append(node)
+            for name in shared.handed_to_main(node, scope):
+                parts[scope, name][MAIN].append(node)
+            names = shared.names(node, scope)
+            side = (side_of(project.analysis, scope, node) or (MAIN if is_for_main(scope) else "")) if names else ""
+            for name in names if side else ():
+                parts[scope, name][side].append(node)
     seen: set[ast.Call] = set()
     for (scope, name), sides in parts.items():
-        if len(sides[MAIN]) == len(sides[OTHERS]):
-            continue  # `if rank != 0: barrier()` before the work, `if rank == 0: barrier()` behind it
-        for call in (*sides[MAIN], *sides[OTHERS]):
+        if len(sides[MAIN]) == len(sides[OTHERS]) and len(sides[UNCLEAR]) % 2 == 0:
+            continue  # `if rank != 0: barrier()` before the work, `if rank == 0: barrier()` after it
+        for call in (*sides[MAIN], *sides[OTHERS], *sides[UNCLEAR]):
             if call not in seen:
                 seen.add(call)
                 yield found(CODE, scope.source, call, f"{name} is run by some of the processes only", HELP)
@@ -62,14 +64,14 @@ class _Shared:
 
     def __init__(self, project: Project) -> None:
         self.project = project
-        self.collectives = {site.call: site for site in project.distribution.collectives}
+        self.collectives = project.analysis.fact("calls for every rank", lambda: dict(_collectives(project)))
+        self.exist = bool(self.collectives or project.wrapping.sites)
         self.of_function: dict[ast.AST, set[str]] = {}
 
     def names(self, call: ast.Call, scope: Scope, depth: int = MOST_DEPTH) -> set[str]:
         if call in self.collectives:
             is_of_a_part = any(keyword.arg == "group" for keyword in call.keywords)
-            names = sorted(self.collectives[call].names)
-            return set() if is_of_a_part else {names[0].rpartition(".")[2]}
+            return set() if is_of_a_part else {self.collectives[call]}
         site = self.project.wrapping.wrapped(call.func, scope)
         if site is not None:
             is_shared = has_gradients(self.project.analysis, scope, call) or self._copies_buffers(site)
@@ -78,6 +80,14 @@ class _Shared:
         for function in self.project.analysis.functions_called(call, scope) if depth else []:
             found |= self._inside(function.scope, depth)
         return found
+
+    def handed_to_main(self, call: ast.Call, scope: Scope) -> set[str]:
+        """Return what a function takes part in that is handed to rd.on_main_process(function, ...)."""
+        if not call.args or ON_MAIN not in self.project.analysis.called(call, scope):
+            return set()
+        values = self.project.analysis.evaluate(call.args[0], scope)
+        functions = [value.scope for value in values if isinstance(value, LocalFunction)]
+        return {name for function in functions for name in self._inside(function, MOST_DEPTH)}
 
     def _copies_buffers(self, site) -> bool:  # type: ignore[no-untyped-def]
         is_off = any(
@@ -91,8 +101,17 @@ class _Shared:
         if scope.node not in self.of_function:
             self.of_function[scope.node] = set()
             for node in own_nodes(scope.node):
-                if isinstance(node, ast.Call):
+                if isinstance(node, ast.Call) and not is_for_main(scope):
                     names = self.names(node, scope, depth - 1)
                     if names and not side_of(self.project.analysis, scope, node):
                         self.of_function[scope.node] |= names
         return self.of_function[scope.node]
+
+
+def _collectives(project: Project) -> Iterator[tuple[ast.Call, str]]:
+    """Yield the calls that wait for every rank, with the name of what is called."""
+    for node, scope in reached_nodes(project.analysis):
+        if isinstance(node, ast.Call):
+            names = sorted(EVERY_RANK & project.analysis.called(node, scope))
+            if names:
+                yield node, names[0].rpartition(".")[2]

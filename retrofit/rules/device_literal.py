@@ -3,40 +3,58 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.edits import replace
+from retrofit.project.calls import last_name
+from retrofit.project.edits import Edit, replace, surround_inside
 from retrofit.project.reach import reached_nodes
+from retrofit.training.devices import NUMBERED, NamedDevice, named_devices
 
 from .finding import Finding, found
 
 CODE = "RF604"
 NAME = "device-shared"
 WHY = "Every process goes to the GPU with that number; the others stay idle."
-HELP = "'cuda' without a number: the runtime has made the process's own GPU the current one"
+HELP = "rd.own_device(device), or 'cuda' without a number: the process's own GPU is the current one"
 BAD = """\
 device = torch.device("cuda:0")
 """
 GOOD = """\
 device = torch.device("cuda")
 """
-NUMBERED = re.compile(r"cuda:\d+")
 
 
 def find(project: Project) -> Iterator[Finding]:
-    # In a script that distributes itself a GPU's number outside the loop may be for runs of one process.
-    nodes = project.in_batches if project.distribution.is_by_hand else reached_nodes(project.analysis)
-    for node, scope in nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and NUMBERED.fullmatch(node.value):
-            if _is_flag(node, scope.source.parents.get(node)):
-                continue
-            text = scope.source.segment(node)
-            edits = [replace(scope.source, node, NUMBERED.sub("cuda", text))]
-            yield found(CODE, scope.source, node, f"{node.value} is the same GPU for every process", HELP, edits)
+    # In a script that distributes itself a GPU's number outside the loop may be for runs of one process, and an option
+    # may be what its launcher sets for each process.
+    by_hand = project.distribution.is_by_hand
+    nodes = project.in_batches if by_hand else reached_nodes(project.analysis)
+    inside = {node for node, _ in nodes} if by_hand else set()
+    for device in named_devices(project.analysis, nodes):
+        if by_hand and not (device.is_literal and device.node in inside):
+            continue
+        if device.is_literal and device.is_text and not _is_first(device) and _is_default(device):
+            continue  # where the option is read
+        source, node = device.scope.source, device.node
+        text = source.segment(node).strip("'\"") if device.is_literal else source.segment(node)
+        yield found(CODE, source, node, f"{text} is the same GPU for every process", HELP, _edits(device))
 
 
-def _is_flag(node: ast.AST, parent: ast.AST | None) -> bool:
-    """Return whether a literal is only compared with, or says what a map_location leads away from."""
-    return isinstance(parent, ast.Compare) or (isinstance(parent, ast.Dict) and node in parent.keys)
+def _edits(device: NamedDevice) -> list[Edit]:
+    """Return the change: "cuda:0" loses its number, and for one process means the same GPU as before."""
+    source = device.scope.source
+    if device.is_literal and device.is_text and _is_first(device):
+        return [replace(source, device.node, NUMBERED.sub("cuda", source.segment(device.node)))]
+    return surround_inside(source, device.node, "rd.own_device(", ")")
+
+
+def _is_first(device: NamedDevice) -> bool:
+    return isinstance(device.node, ast.Constant) and device.node.value == "cuda:0"
+
+
+def _is_default(device: NamedDevice) -> bool:
+    """Return whether this is the default of an option, which a parser shows to the user."""
+    parents = device.scope.source.parents
+    outer = parents.get(parents.get(device.node))  # type: ignore[arg-type]
+    return isinstance(outer, ast.Call) and last_name(outer.func) == "add_argument"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 
 from retrofit.project import Project
 from retrofit.project.arguments import PARSE
 from retrofit.project.calls import argument_for
 from retrofit.project.edits import Edit
 from retrofit.project.occurrences import loaded_names, stored_names
+from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope, own_nodes
 
 from .joining import behind_setup
@@ -49,6 +51,22 @@ def handed_out(project: Project, statement: ast.stmt, scope: Scope) -> list[Edit
         else:
             return []
     return [behind_setup(project, line)[2] for line in dict.fromkeys(lines)]
+
+
+def is_handed_out(project: Project, statement: ast.stmt, scope: Scope, agreeing: Collection[str]) -> bool:
+    """Return whether what a statement names, as a variable or for an option, is given to a call of `agreeing` later."""
+    names, options = stored_names([statement]), {_option(statement)}
+    for node in own_nodes(scope.node):
+        if isinstance(node, ast.stmt) and not hasattr(node, "body") and loaded_names([node]) & names:
+            names |= stored_names([node])
+            options.add(_option(node))
+    given = {
+        argument.attr if isinstance(argument, ast.Attribute) else getattr(argument, "id", "")
+        for node, where in reached_nodes(project.analysis)
+        if isinstance(node, ast.Call) and project.analysis.called(node, where) & set(agreeing)
+        for argument in node.args
+    }
+    return bool(((names | options) - {""}) & given)
 
 
 def _is_text(value: ast.expr) -> bool:

@@ -5,9 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, Union
 
+from retrofit.project import Project
 from retrofit.project.edits import Edit
+from retrofit.project.guards import Guard
+from retrofit.project.outputs import Output
 from retrofit.project.source import Place, Source
+from retrofit.training.distributed.reductions import Reduction
+
+Change = Union[Edit, Guard, Reduction]  # the last two become edits when all rules have spoken, see placing.py
 
 
 @dataclass(frozen=True)
@@ -21,7 +28,7 @@ class Finding:
     place: Place
     message: str
     help: str
-    edits: tuple[Edit, ...] = ()
+    edits: tuple[Any, ...] = ()  # of Change; plain edits in what find_all and find_hazards yield
     refusal: str = ""
 
     @property
@@ -35,8 +42,13 @@ def found(
     node: ast.AST,
     message: str,
     help: str,
-    edits: Iterable[Edit] = (),
+    edits: Iterable[Change] = (),
     refusal: str = "",
 ) -> Finding:
     """Return a finding at a node."""
     return Finding(code, source.place(node), message, help, tuple(edits), refusal)
+
+
+def guarded(project: Project, output: Output) -> list[Guard]:
+    """Return an edit that lets one process alone run the statement of an output; none where that is not possible."""
+    return [project.guards[output]] if output in project.guards else []

@@ -9,6 +9,7 @@ from retrofit.project import Project
 from retrofit.project.homes import homes_of
 from retrofit.project.pairs import pair_of
 from retrofit.project.scopes import Scope, own_nodes
+from retrofit.training.losses.library import is_gathered_for
 
 from .finding import Finding, found
 
@@ -36,7 +37,7 @@ def find(project: Project) -> Iterator[Finding]:
     seen = set()
     for node, scope in project.in_batches:
         pair = pair_of(project.analysis, node, scope)
-        if pair is None or node in seen:
+        if pair is None or node in seen or is_gathered_for(project, node, scope):
             continue
         seen.add(node)
         parts = (pair.left, pair.right)

@@ -46,7 +46,7 @@ def place_in_front(project: Project, choice: ast.stmt, line: str) -> Edit | None
     block = block_of(source, statement)
     if choice not in block or block.index(choice) <= block.index(statement):
         return None
-    return replace(edit, order=-1) if _moves(project, source, statement, choice) else None
+    return replace(edit, order=edit.order - 1) if _moves(project, source, statement, choice) else None
 
 
 def _choosing_gpus(project: Project, source: Source, statement: ast.stmt) -> ast.stmt | None:

@@ -22,6 +22,7 @@ from retrofit.project.rates import (
 )
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope
+from retrofit.training.losses.optimized import summed_optimizers
 
 from .finding import Finding, found
 
@@ -44,11 +45,14 @@ SCHEDULERS = {"OneCycleLR": ("max_lr",), "CyclicLR": ("base_lr", "max_lr")}
 def find(project: Project) -> Iterator[Finding]:
     if project.distribution.is_by_hand:
         return  # what a batch size and a rate stand for is settled in the script
-    own = [optimizer for optimizer in project.optimizers if _has_rate(project, optimizer)]
+    summed = summed_optimizers(project)
+    if summed and all(optimizer.call in summed for optimizer in project.optimizers):
+        return  # a larger batch gives a larger sum, and with it the longer step
+    own = [o for o in project.optimizers if o.call not in summed and _has_rate(project, o)]
     as_wholes = any(optimizer.rate is None and not gives_rates(project.analysis, optimizer) for optimizer in own)
     seen: set[ast.expr] = set()
     for node, scope in chain(_of_optimizers(project, as_wholes), _set_later(project)):
-        if node not in seen and not _is_scaled(project, node, scope):
+        if node not in seen and not _is_scaled(project, node, scope) and not _is_within(node, scope, summed):
             seen.add(node)
             edits = surround(scope.source, node, "rd.scaled_lr(", ")")
             message = "the learning rate does not follow the batch of all processes"
@@ -121,6 +125,10 @@ def _unknown(project: Project) -> Iterator[Finding]:
         if called[text] == names:
             message = f"it is not known how {text} gets its learning rate"
             yield found(CODE, scope.source, step, message, HELP_WHOLE)
+
+
+def _is_within(node: ast.expr, scope: Scope, optimizers: set[ast.Call]) -> bool:
+    return any(outer in optimizers for outer in scope.source.ancestors(node))
 
 
 def _is_scaled(project: Project, node: ast.expr, scope: Scope) -> bool:

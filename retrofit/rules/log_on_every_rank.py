@@ -9,12 +9,13 @@ from retrofit.project import Project
 from retrofit.project.distributed.rank_texts import mentions_rank
 from retrofit.project.edits import add_argument, call_through
 from retrofit.project.guards import runs_on_one
-from retrofit.project.outputs import BAR, LOGGER, PRINT, TRACK, TRACKER, Output
+from retrofit.project.outputs import BAR, LOGGER, PRINT, SHOW, TRACK, TRACKER, Output
 from retrofit.project.placement import import_edit
 from retrofit.project.reach import reached_nodes
 from retrofit.project.source import Source
+from retrofit.project.trackers import START_TRACKER, STARTS, tool_of_run
 
-from .finding import Finding, found
+from .finding import Finding, found, guarded
 from .joining import behind_setup
 
 CODE = "RF505"
@@ -37,32 +38,49 @@ def find(project: Project) -> Iterator[Finding]:
     looping = {node for node, _ in project.in_loops}
     printing = looping if project.distribution.is_by_hand else {output.call for output in project.outputs}
     logging = project.distribution.is_by_hand or project.calls_any({"retrofit.distributed.quiet_logging"})
+    disabled = _disabled(project)
     for output in project.outputs:
         source = output.scope.source
         if runs_on_one(project.analysis, output.scope, output.call) or _tells_rank(project, output):
             continue
         if output.kind == TRACKER:
-            yield found(
-                CODE,
-                source,
-                output.call,
-                f"{output.name} on every process",
-                HELP,
-                call_through(source, output.call, "rd.on_main_process"),
-            )
+            edits = call_through(source, output.call, _through(project, output))
+            yield found(CODE, source, output.call, f"{output.name} on every process", HELP, edits)
         elif output.kind == LOGGER and not logging:
             logging = True
             _, _, edit = behind_setup(project, "rd.quiet_logging()")
             yield found(CODE, source, output.call, "every process logs", HELP, [edit])
-        elif output.kind == TRACK:
-            edits = list(project.guards.get(output, ()))
-            yield found(CODE, source, output.call, f"{output.name} on every process", HELP, edits)
+        elif output.kind == SHOW and output.call in printing:
+            yield found(CODE, source, output.call, "every process prints", HELP, guarded(project, output))
+        elif output.kind == TRACK and tool_of_run(output.name) not in disabled:
+            is_alone = isinstance(source.parents[output.call], ast.Expr)  # nothing reads what it returns
+            guards = guarded(project, output) if is_alone else []
+            changes = guards or call_through(source, output.call, "rd.on_main_process")
+            yield found(CODE, source, output.call, f"{output.name} on every process", HELP, changes)
         elif output.kind == BAR and not any(keyword.arg == "disable" for keyword in output.call.keywords):
             edits = add_argument(source, output.call, "disable=not rd.is_main_process()")
             yield found(CODE, source, output.call, "a progress bar per process", HELP, edits)
         elif output.kind == PRINT and source not in quiet and output.call in printing:
             quiet.add(source)
             yield found(CODE, source, output.call, "every process prints", HELP, [import_edit(source, PRINT_IMPORT)])
+
+
+def _through(project: Project, output: Output) -> str:
+    """Return the function of the runtime that starts a tracker: its own disabled run for the others, or an object."""
+    return "rd.start_tracker" if output.name in STARTS else "rd.on_main_process"
+
+
+def _disabled(project: Project) -> set[str]:
+    """Return the tools of which every process starts a run, now or in the converted project: disabled on the others."""
+    started = {
+        STARTS[output.name]
+        for output in project.outputs
+        if output.name in STARTS and not runs_on_one(project.analysis, output.scope, output.call)
+    }
+    for node, scope in reached_nodes(project.analysis):
+        if isinstance(node, ast.Call) and node.args and START_TRACKER in project.analysis.called(node, scope):
+            started |= {STARTS[name] for name in project.analysis.named(node.args[0], scope) if name in STARTS}
+    return started
 
 
 def _tells_rank(project: Project, output: Output) -> bool:

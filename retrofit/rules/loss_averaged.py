@@ -15,6 +15,7 @@ from retrofit.project.losses import COUNTING, MEAN, Term, loss_expressions, term
 from retrofit.project.masks import is_selected
 from retrofit.project.scopes import Scope, own_nodes
 from retrofit.project.values import Item, Member, Result
+from retrofit.training.losses.coupling import coupled_nodes, is_made_global
 
 from .finding import Finding, found
 
@@ -51,12 +52,13 @@ for images, labels in loader:
 
 def find(project: Project) -> Iterator[Finding]:
     seen: set[ast.AST] = set()
+    made_global = coupled_nodes(project)
     parts = [loss_parts(project.analysis, path) for path in project.paths]
     curved = {place for items in parts for place, is_linear in items.items() if not is_linear}
     shared = {term.maker for node, scope in curved for term in terms_at(project.analysis, node, scope)}
     curved_nodes = {node for node, _ in curved}
     for node, scope in (*_around_backward(project), *(place for items in parts for place in items)):
-        if node in seen:
+        if node in seen or node in made_global:
             continue
         seen.add(node)
         terms = terms_at(project.analysis, node, scope)
@@ -71,6 +73,8 @@ def find(project: Project) -> Iterator[Finding]:
             edits = [e for term in counting if is_settled and term.maker not in shared for e in _edits(term)]
             yield found(CODE, scope.source, node, "the mean is over the elements that this process counts", HELP, edits)
     for division in project.divisions:
+        if is_made_global(project, division.divisor, division.scope):
+            continue
         if division.loss == UNKNOWN or (division.loss == SUM and division.kind in (COUNT, RATIO)):
             yield _of_division(project, division)
 

@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from retrofit.project import Project
 from retrofit.project.decisions import decides
 from retrofit.project.distributed.shards import is_sharded
-from retrofit.project.edits import surround
 from retrofit.project.guards import runs_on_some
 from retrofit.project.losses import is_of_all
 from retrofit.project.measurements import Measurement, is_collected, spread, users
 from retrofit.project.readings import readings
 from retrofit.project.scopes import Scope, own_nodes
 from retrofit.project.skips import skips
-from retrofit.project.summed import is_summed
 from retrofit.project.training import Path
+from retrofit.training.distributed.reductions import reduce_value
+from retrofit.training.losses.reduction import reduction_for
+from retrofit.training.losses.shown import quotient_edits
 
 from .finding import Finding, found
 
@@ -81,17 +82,21 @@ def _shown(project: Project) -> Iterator[Finding]:
         frame = path.frames[0]
         call = frame.node
         assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-        if is_summed(project.analysis, call, frame.scope) or is_of_all(project.analysis, project.distribution, path):
+        if is_of_all(project.analysis, project.distribution, path):
             continue
         for node in (*readings(project.analysis, call.func.value, frame), *_deciding(project, path)):
             source = frame.scope.source
-            if node in seen or runs_on_some(project.analysis, frame.scope, node):
-                continue  # shown by one process on purpose
-            if _is_share(project, node, frame.scope) or _is_added_up(project, source.statement(node), frame.scope):
+            if node in seen or _is_share(project, node, frame.scope):
                 continue
+            if _is_added_up(project, source.statement(node), frame.scope):
+                continue
+            if project.distribution.joins and runs_on_some(project.analysis, frame.scope, node):
+                continue  # shown by one process on purpose
             seen.add(node)
-            edits = surround(source, node, "rd.reduce_loss(", ")")
-            yield found(CODE, source, node, "this is the loss of one process's share", HELP, edits)
+            function = reduction_for(project, node, frame.scope)
+            edits = [reduce_value(frame.scope, node, function), *quotient_edits(project, node, frame.scope)]
+            help = HELP.replace("rd.reduce_loss", function)
+            yield found(CODE, source, node, "this is the loss of one process's share", help, edits)
 
 
 def _is_share(project: Project, loss: ast.AST, scope: Scope) -> bool:

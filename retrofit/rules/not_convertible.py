@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shlex
 from collections.abc import Iterator
 
 from retrofit.project import Project
@@ -10,6 +11,7 @@ from retrofit.project.loaders import TRAIN, loaders_in
 from retrofit.project.reach import reached_nodes
 from retrofit.project.skips import skips
 from retrofit.project.source import Source
+from retrofit.training.distributed.frameworks import find_framework
 
 from .batch_in_shape import incomplete_batches
 from .finding import Finding, found
@@ -54,6 +56,9 @@ def _removed_next(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
 
 def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
     entry = project.entry
+    used = find_framework(project.analysis)
+    if used is not None:
+        yield used.call, used.scope.source, used.advice(shlex.quote(entry.name))
     first = entry.tree.body[0] if entry.tree.body else ast.Pass(lineno=1, col_offset=0, end_lineno=1, end_col_offset=0)
     for node, scope in reached_nodes(project.analysis):
         if isinstance(node, ast.Call):

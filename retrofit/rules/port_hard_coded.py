@@ -55,6 +55,8 @@ def _literal(project: Project, node: ast.expr, scope: Scope) -> object:
 
 def _is_under_condition(scope: Scope, statement: ast.stmt) -> bool:
     """Return whether the address is only set in some case, as when no launcher has set it."""
+    if isinstance(statement, ast.Expr) and "environ.setdefault(" in ast.unparse(statement):
+        return True
     for outer in scope.source.ancestors(statement):
         if outer is scope.node:
             return False

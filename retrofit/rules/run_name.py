@@ -14,7 +14,7 @@ from retrofit.project.scopes import Scope
 from retrofit.project.source import Source
 from retrofit.project.workers import run_elsewhere
 
-from .early_names import handed_out, is_early
+from .early_names import handed_out, is_early, is_handed_out
 from .finding import Finding, found
 
 CODE = "RF509"
@@ -56,7 +56,8 @@ def find(project: Project) -> Iterator[Finding]:
             project, statement, scope
         ):
             continue
-        if statement not in whole and not _agrees(project, node, scope):
+        agrees = _agrees(project, node, scope) or is_handed_out(project, statement, scope, AGREEING)
+        if statement not in whole and not agrees:
             name = _formatted(scope.source, node)
             edits = surround(scope.source, name, "rd.broadcast_object(", ")")
             edits = handed_out(project, statement, scope) if early else edits

@@ -14,7 +14,7 @@ from retrofit.project.outputs import OPEN, SAVE, WRITE, Output, opens_for_writin
 from retrofit.project.sample_files import is_named_by_sample
 from retrofit.project.values import Item, Member, Result, Value, name_of
 
-from .finding import Finding, found
+from .finding import Finding, found, guarded
 
 CODE = "RF501"
 NAME = "save-on-every-rank"
@@ -45,7 +45,7 @@ def find(project: Project) -> Iterator[Finding]:
                 refusal = "the model runs inside a statement that writes; put its output into a variable before that"
                 yield found(CODE, source, call, message, HELP, refusal=refusal)
                 continue
-            yield found(CODE, source, call, message, HELP, project.guards.get(output, ()))
+            yield found(CODE, source, call, message, HELP, guarded(project, output))
             continue
         path = path_of(call)
         if path is not None and not _is_path_on_main(project.analysis, path, output):
@@ -65,7 +65,7 @@ def _is_taken_care_of(project: Project, output: Output) -> bool:
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
     if isinstance(call.func, ast.Attribute):
         given.append(call.func.value)
-    if any("os.devnull" in analysis.named(part, scope) for part in given):
+    if any(analysis.named(part, scope) & {"os.devnull", PATH_ON_MAIN} for part in given):
         return True
     if project.distribution.is_by_hand and output.name == "mkdir" and any(k.arg == "exist_ok" for k in call.keywords):
         return True

@@ -7,17 +7,22 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.distributed.early_rank import asked_too_early
+from retrofit.project.edits import call_through
 from retrofit.project.guards import runs_on_one
 from retrofit.project.missing import returns
 from retrofit.project.outputs import COMMANDS, FOLDER
+from retrofit.project.run_numbers import numbered_names
+from retrofit.project.scopes import Scope
+from retrofit.training.answers import asked_per_process
 
-from .finding import Finding, found
+from .finding import Finding, found, guarded
 from .main_first import main_first
 
 CODE = "RF504"
 NAME = "setup-race"
 WHY = "Two processes make one folder or fill one cache at the same time: one fails, or reads what is half written."
 HELP = "make folders under `if rd.is_main_process():`, prepare data under `with rd.main_process_first():`"
+ASKED_HELP = "rd.answer_of_main(os.path.exists, path): all processes go by what rank 0 finds"
 EARLY_HELP = "join the process group first, or read the rank from os.environ['RANK']"
 BAD = """\
 os.makedirs("checkpoints")
@@ -42,8 +47,8 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         is_shared = project.distribution.is_by_hand and (output.name in COMMANDS or _may_exist(output.call))
         if not is_shared and not project.runs_in_turn(output.scope, output.call):
-            edits = list(project.guards.get(output, ()))
-            yield found(CODE, output.scope.source, output.call, f"{output.name} runs on every process", HELP, edits)
+            message = f"{output.name} runs on every process"
+            yield found(CODE, output.scope.source, output.call, message, HELP, guarded(project, output))
     edits_of = main_first(project)
     for preparation in project.preparations:
         edits, refusal = edits_of[preparation], ""
@@ -53,9 +58,22 @@ def find(project: Project) -> Iterator[Finding]:
                 "it draws random numbers only where the file is missing: draw from a generator of its own",
             )
         yield found(CODE, preparation.scope.source, preparation.node, preparation.message, HELP, edits, refusal)
+    for call, scope in _asked_per_process(project):
+        message = "rank 0 makes what is asked for here: another process finds it, and decides something else"
+        edits = [] if project.distribution.is_by_hand else call_through(scope.source, call, "rd.answer_of_main")
+        yield found(CODE, scope.source, call, message, ASKED_HELP, edits)
     for call, scope in asked_too_early(analysis, project.distribution):
         message = "the rank is asked before the process group exists: every process is told 0"
         yield found(CODE, scope.source, call, message, EARLY_HELP)
+
+
+def _asked_per_process(project: Project) -> list[tuple[ast.Call, Scope]]:
+    statements = [statement for p in project.preparations for statement in p.statements]
+    statements += [numbered.node for numbered in numbered_names(project.analysis, project.outputs)]
+    known = {part for statement in statements for part in ast.walk(statement)} | {n for n, _ in project.in_loops}
+    in_loops = {node for node, _ in project.in_loops}
+    early = [output for output in project.outputs if output.call not in in_loops]
+    return list(asked_per_process(project.analysis, early, known))
 
 
 def _may_exist(call: ast.Call) -> bool:

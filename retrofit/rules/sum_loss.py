@@ -9,8 +9,8 @@ from retrofit.project import Project
 from retrofit.project.edits import surround
 from retrofit.project.losses import is_of_all
 from retrofit.project.scopes import Scope
-from retrofit.project.summed import is_summed
-from retrofit.project.training import backward_calls
+from retrofit.training.losses.kinds import SUM, UNKNOWN
+from retrofit.training.losses.reduction import backward_kind, is_sum, loss_kind, sum_terms
 
 from .finding import Finding, found
 
@@ -18,6 +18,8 @@ CODE = "RF307"
 NAME = "summed-loss-averaged"
 WHY = "DDP averages gradients over N processes; of a loss that is summed over the samples that leaves 1/N of the step."
 HELP = "rd.sum_loss(loss).backward()"
+HELP_TERM = "loss = rd.sum_loss(summed_term) + other_term"
+HELP_SUM = "where the divisor is not the number of samples: rd.sum_loss(loss).backward()"
 BAD = """\
 criterion = nn.MSELoss(reduction="sum")
 for images, labels in loader:
@@ -34,16 +36,40 @@ SCALING = "retrofit.distributed.sum_loss"
 
 
 def find(project: Project) -> Iterator[Finding]:
-    in_paths = {
-        path.frames[0].node for path in project.paths if not is_of_all(project.analysis, project.distribution, path)
-    }
-    for call, scope in backward_calls(project.analysis):
-        assert isinstance(call.func, ast.Attribute)
-        if call not in in_paths or _has_factor(project, call.func.value, scope):
+    seen: set[ast.AST] = set()
+    for path in project.paths:
+        call, scope = path.frames[0].node, path.frames[0].scope
+        assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+        if call in seen or is_of_all(project.analysis, project.distribution, path):
             continue
-        if is_summed(project.analysis, call, scope):
-            edits = surround(scope.source, call.func.value, "rd.sum_loss(", ")")
-            yield found(CODE, scope.source, call, "the loss is a sum over the batch", HELP, edits)
+        seen.add(call)
+        if not _has_factor(project, call.func.value, scope):
+            for finding, node in _of_loss(project, call, scope):
+                if node is call or node not in seen:
+                    seen.add(node)
+                    yield finding
+
+
+def _of_loss(project: Project, call: ast.Call, scope: Scope) -> Iterator[tuple[Finding, ast.AST]]:
+    """Yield what to do about a loss that is a sum, or has terms that are, each with the node that it is about."""
+    assert isinstance(call.func, ast.Attribute)
+    source, loss = scope.source, call.func.value
+    kind = backward_kind(project, call, scope)
+    if is_sum(kind):
+        edits = surround(source, loss, "rd.sum_loss(", ")")
+        yield found(CODE, source, call, "the loss is a sum over the batch", HELP, edits), call
+    elif SUM in kind.parts:
+        terms = sum_terms(project, loss, scope)
+        for term, where in terms or ():
+            edits = surround(where.source, term, "rd.sum_loss(", ")")
+            yield found(CODE, where.source, term, "a term of the loss is a sum over the batch", HELP_TERM, edits), term
+        if not terms:
+            yield found(CODE, source, call, "a term of the loss is a sum over the batch", HELP_TERM), call
+    elif kind.parts == {UNKNOWN} and any(is_sum(loss_kind(project, *leaf)) for leaf in kind.leaves):
+        yield (
+            found(CODE, source, call, "the loss is a sum over the batch, divided by what is not known", HELP_SUM),
+            call,
+        )
 
 
 def _has_factor(project: Project, loss: ast.expr, scope: Scope) -> bool:

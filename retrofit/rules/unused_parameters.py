@@ -18,8 +18,8 @@ CODE = "RF204"
 NAME = "unused-parameters"
 WHY = "DDP waits for the gradient of every parameter; one that takes no part in the loss ends the training in step 2."
 HELP = (
-    "delete the layer; where it must stay, wrap with find_unused_parameters=True (the runtime: "
-    "--find_unused_parameters, or RETROFIT_FIND_UNUSED_PARAMETERS=1)"
+    "delete the layer; where it must stay, wrap with find_unused_parameters=True, or with the runtime's "
+    "distribute_model, which finds such a layer by itself"
 )
 BAD = """\
 class Tagger(nn.Module):
@@ -62,18 +62,15 @@ def find(project: Project) -> Iterator[Finding]:
 
 
 def _models(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
-    """Yield the models that are wrapped without find_unused_parameters, or that a conversion would wrap."""
-    if project.distribution.wraps:
-        for site in project.distribution.wraps:
-            given = {keyword.arg: keyword.value for keyword in site.call.keywords}
-            off = all(getattr(given[name], "value", True) is False for name in TAKEN_CARE_OF & set(given))
-            model = model_of(site)
-            if off and None not in given and model is not None:
-                yield model, site.scope
-        return
-    for model_in_training in project.models:
-        call = model_in_training.calls[0]
-        yield call.call.func, call.scope
+    """Yield the models that are wrapped without find_unused_parameters, and not by the runtime."""
+    for site in project.distribution.wraps:
+        if any(name.startswith("retrofit.") for name in site.names):
+            continue
+        given = {keyword.arg: keyword.value for keyword in site.call.keywords}
+        off = all(getattr(given[name], "value", True) is False for name in TAKEN_CARE_OF & set(given))
+        model = model_of(site)
+        if off and None not in given and model is not None:
+            yield model, site.scope
 
 
 def _classes(project: Project, node: ast.expr, scope: Scope) -> list[Scope]:

@@ -47,10 +47,10 @@ def find(project: Project) -> Iterator[Finding]:
 
 
 def _edits(project: Project, scope: Scope, statement: ast.stmt, value: ast.expr) -> list[Edit]:
-    """Return the change; none where the line stands in front of the imports, which the runtime's would be behind."""
+    """Return the change; none where nothing is imported before the line, after which the runtime's import could be."""
     source = scope.source
-    imports = import_edit(source, "")
-    if scope.parent is None and source.span(statement)[0] < imports.start:
+    start = source.span(statement)[0]
+    if scope.parent is None and import_edit(source, "", before=start).start > start:
         return []
     (start, end), (first, last) = source.span(statement), source.span(value)
     line = f"{source.text[start:first]}rd.visible_gpus({source.text[first:last]}){source.text[last:end]}"

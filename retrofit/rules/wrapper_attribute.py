@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.data_parallel import WRAPPERS, asked_for
 from retrofit.project.edits import call_through, surround
 from retrofit.project.homes import homes_of
 from retrofit.project.reach import reached_nodes
@@ -42,6 +43,10 @@ def find(project: Project) -> Iterator[Finding]:
         source = scope.source
         if is_run and isinstance(node, ast.Call):
             edits = call_through(source, node, "rd.run_alone")
+        elif project.analysis.named(model, scope) & WRAPPERS:
+            if asked_for(project.analysis, source.parents[node], scope) is not None:
+                continue  # it asks for DataParallel, which is another rule's
+            edits = surround(source, model, "rd.script_model(", ")")
         else:
             edits = surround(source, model, "rd.unwrap_model(", ")")
         yield found(CODE, source, node, "this would be told about the wrapper", HELP, edits)

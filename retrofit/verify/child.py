@@ -25,6 +25,8 @@ from typing import Any, Callable, NoReturn
 
 import torch
 
+from retrofit import import_path
+
 LAUNCHER_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"}
 LAUNCHER_PREFIXES = ("MASTER_", "GROUP_", "ROLE_", "SLURM_", "RETROFIT_", "TORCHELASTIC_", "OMPI_", "PMI_", "PMIX_")
 # Facts about the machine, not about the launch; scripts find their data and size their pools with them.
@@ -60,6 +62,7 @@ def rank_environ(
         "NODE_RANK": 0,
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": master_port,
+        "RETROFIT_CONSISTENCY": "off",  # what differs between ranks is for the checks to find, and to explain
     }
     return {**environ, **{name: str(value) for name, value in launch.items()}}
 
@@ -158,9 +161,10 @@ def _enter_project(project: str, script: str, argv: Sequence[str], environ: Mapp
 
 def _import_path(script_folder: str) -> list[str]:
     """Return the script's folder, then what this interpreter searches, with the kit's own folder last."""
-    inherited = sys.path[:]
-    if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
-        inherited = inherited[1:]  # the folder of the parent's script, which may be the project before it was copied
+    inherited = import_path.before[:]
+    if not inherited:  # the parent is not the command line
+        is_safe = getattr(sys.flags, "safe_path", False) or sys.flags.isolated
+        inherited = sys.path[0 if is_safe else 1 :]  # the first may be the project before it was copied
     kit = str(Path(__file__).resolve().parents[2])
     if os.path.basename(kit) not in ("site-packages", "dist-packages"):
         inherited = [entry for entry in inherited if os.path.realpath(entry or ".") != kit] + [kit]

@@ -11,6 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from retrofit.installation import missing_packages
+
+PACKAGES = ("torch", "matplotlib", "psutil", "rich", "tqdm")  # of the extra [verify]
 EPILOG = """\
 examples:
   retrofit verify train.py -- --epochs 2 --batchsize 8
@@ -18,7 +21,8 @@ examples:
   retrofit verify train.py --batch-flag batch_size -- --batch_size 64 --epochs 2
   retrofit verify train.py --accept batchnorm --json -- --epochs 2 > verify.json
 
-exit status: 0 the same training, 1 a check failed, 2 wrong usage or nothing could be judged
+exit status: 0 the same training: samples, losses, gradients and weights were compared; 1 a check failed; 2 wrong usage
+or nothing could be judged; 3 incomplete: nothing failed, but one of these four could not be compared
 """
 
 
@@ -85,6 +89,10 @@ def _add_judge_options(group: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the command and return its exit status."""
+    missing = missing_packages(PACKAGES, "verify")
+    if missing:
+        print(f"retrofit verify: error: {missing}", file=sys.stderr)
+        return 2
     from .checks import CHECKS
 
     try:
@@ -111,7 +119,7 @@ def _verify(plan: Any, args: argparse.Namespace) -> int:
     from .report import build_report
     from .runs import run_all
     from .terminal import print_report
-    from .verdict import NOT_JUDGED, exit_status, overall_status
+    from .verdict import exit_status
 
     progress = Progress()
     runs = run_all(plan, progress)
@@ -126,7 +134,7 @@ def _verify(plan: Any, args: argparse.Namespace) -> int:
         print_report(report, CAUSES)
         if args.html:
             print(f"curves and evidence: {args.html}")
-    return 2 if overall_status(verdicts) == NOT_JUDGED else exit_status(verdicts)
+    return exit_status(verdicts)
 
 
 def _plan(args: argparse.Namespace, checks: set[str]) -> Any:

@@ -246,7 +246,7 @@ header.fail { border-left-color: var(--fail); }
 h1 .badge { font-size: 0.85em; margin-right: 4px; }
 .badge.pass { color: var(--pass); background: var(--pass-back); }
 .badge.fail { color: var(--fail); background: var(--fail-back); }
-.badge.accepted, .badge.not-judged { color: var(--accepted); background: var(--accepted-back); }
+.badge.accepted, .badge.not-judged, .badge.incomplete { color: var(--accepted); background: var(--accepted-back); }
 dl > div { display: grid; grid-template-columns: 6.4em 1fr; gap: 12px; padding: 2px 0; }
 dt { color: var(--soft); }
 dd, td p { white-space: pre-line; }

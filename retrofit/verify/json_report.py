@@ -3,8 +3,10 @@
 Schema version 1. Keys are never renamed or removed within a version; new ones may appear.
 
     schema_version   1
-    status           "PASS" | "FAIL" | "NOT JUDGED" (no check had anything to judge)
+    status           "PASS" | "FAIL" | "INCOMPLETE" (nothing failed, and `not_compared` is not empty)
+                     | "NOT JUDGED" (no check had anything to judge)
     conclusion       the last line of the terminal output
+    not_compared     {"samples" | "losses" | "gradients" | "weights": reason}: what a PASS needs and is missing
     script           path, as given
     arguments        [str, ...] of the script
     world_size       number of processes that were compared with one
@@ -33,7 +35,7 @@ from dataclasses import fields
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from .verdict import Report, Verdict, conclusion, overall_status
+from .verdict import Report, Verdict, conclusion, not_compared, overall_status
 
 if TYPE_CHECKING:
     from .causes import Cause
@@ -48,6 +50,7 @@ def report_as_json(report: Report, causes: Mapping[str, Cause]) -> str:
         "schema_version": SCHEMA_VERSION,
         "status": overall_status(report.verdicts),
         "conclusion": conclusion(report),
+        "not_compared": not_compared(report.verdicts),
         "script": report.script,
         "arguments": report.arguments,
         "world_size": report.world_size,

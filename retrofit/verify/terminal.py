@@ -12,6 +12,7 @@ from rich.text import Text
 from .verdict import (
     ACCEPTED,
     FAIL,
+    INCOMPLETE,
     NOT_APPLICABLE,
     NOT_JUDGED,
     PASS,
@@ -26,7 +27,14 @@ from .verdict import (
 if TYPE_CHECKING:
     from .causes import Cause
 
-STYLES = {PASS: "green", FAIL: "bold red", ACCEPTED: "yellow", NOT_APPLICABLE: "dim", NOT_JUDGED: "bold yellow"}
+STYLES = {
+    PASS: "green",
+    FAIL: "bold red",
+    ACCEPTED: "yellow",
+    NOT_APPLICABLE: "dim",
+    INCOMPLETE: "bold yellow",
+    NOT_JUDGED: "bold yellow",
+}
 WORDS = {NOT_APPLICABLE: "n/a"}  # the other words are short enough for a column
 FIRST_COLUMN = 8  # characters: "ACCEPTED"
 MAX_WIDTH = 120  # longer lines are hard to read

@@ -15,7 +15,12 @@ FAIL = "FAIL"
 NOT_APPLICABLE = "NOT APPLICABLE"
 ACCEPTED = "ACCEPTED"  # a FAIL that the user takes as intended (--accept CHECK)
 STATUSES = (PASS, FAIL, NOT_APPLICABLE, ACCEPTED)
-NOT_JUDGED = "NOT JUDGED"  # of a whole report: no check had anything to judge
+# Of a whole report only:
+INCOMPLETE = "INCOMPLETE"  # nothing failed, and something that a PASS needs was not compared
+NOT_JUDGED = "NOT JUDGED"  # no check had anything to judge
+# What a PASS needs: the checks that compare it, and its name.
+COMPARED = {"shards": "samples", "loss": "losses", "gradients": "gradients", "parameters": "weights"}
+EXIT_STATUS = {PASS: 0, FAIL: 1, NOT_JUDGED: 2, INCOMPLETE: 3}
 
 
 @dataclass(frozen=True)
@@ -99,9 +104,9 @@ class Report:
         return shlex.join([self.script, *self.arguments])
 
 
-def exit_status(verdicts: Iterable[Verdict]) -> int:
-    """Return 1 when a check failed, else 0."""
-    return int(any(verdict.status == FAIL for verdict in verdicts))
+def exit_status(verdicts: Sequence[Verdict]) -> int:
+    """Return the exit status of the command: see EXIT_STATUS."""
+    return EXIT_STATUS[overall_status(verdicts)]
 
 
 def first_failure(verdicts: Iterable[Verdict]) -> Verdict | None:
@@ -111,11 +116,25 @@ def first_failure(verdicts: Iterable[Verdict]) -> Verdict | None:
 
 
 def overall_status(verdicts: Sequence[Verdict]) -> str:
-    """Return PASS, FAIL, or NOT JUDGED when no check had anything to judge."""
+    """Return PASS, FAIL, INCOMPLETE (see `not_compared`), or NOT JUDGED when no check had anything to judge."""
     statuses = {verdict.status for verdict in verdicts}
     if FAIL in statuses:
         return FAIL
-    return PASS if statuses & {PASS, ACCEPTED} else NOT_JUDGED
+    if not statuses & {PASS, ACCEPTED}:
+        return NOT_JUDGED
+    return INCOMPLETE if not_compared(verdicts) else PASS
+
+
+def not_compared(verdicts: Sequence[Verdict]) -> dict[str, str]:
+    """Return what a PASS needs and no check compared, each with the reason: {"samples": "no training loader ..."}."""
+    by_check = {verdict.check: verdict for verdict in verdicts}
+    missing = {}
+    for check, name in COMPARED.items():
+        if check not in by_check:
+            missing[name] = "the check was not made"
+        elif by_check[check].status == NOT_APPLICABLE:
+            missing[name] = by_check[check].summary
+    return missing
 
 
 def conclusion(report: Report) -> str:
@@ -124,6 +143,11 @@ def conclusion(report: Report) -> str:
     status, total = overall_status(verdicts), len(verdicts)
     if status == NOT_JUDGED:
         return f"{NOT_JUDGED}: none of {count(total, 'check')} had anything to compare, {took}"
+    if status == INCOMPLETE:
+        return (
+            f"{INCOMPLETE}: not compared: {_grouped(not_compared(verdicts))}. What was compared is the same "
+            f"({counts(verdicts)}), {took}"
+        )
     if status == FAIL:
         first = first_failure(verdicts)
         assert first is not None
@@ -134,9 +158,23 @@ def conclusion(report: Report) -> str:
     apart = f" apart from {count(accepted, 'accepted difference')}" if accepted else ""
     verb = "trains" if report.world_size == 1 else "train"
     return (
-        f"{PASS}: {count(report.world_size, 'process', 'processes')} {verb} the same model as 1{apart} "
-        f"({counts(verdicts)}), {took}"
+        f"{PASS}: {count(report.world_size, 'process', 'processes')} {verb} the same model as 1{apart}: "
+        f"{listed(COMPARED.values())} compared ({counts(verdicts)}), {took}"
     )
+
+
+def _grouped(reasons: Mapping[str, str]) -> str:
+    """Return "samples (no loader was used); losses and weights (no step was made)": names of one reason together."""
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(" ".join(reason.split()), []).append(name)
+    return "; ".join(f"{listed(group)} ({reason})" for reason, group in names.items())
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return "samples, losses and weights"."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def counts(verdicts: Sequence[Verdict]) -> str:

@@ -97,7 +97,7 @@ def test_write_adds_the_runtime_and_the_scripts_and_undo_takes_all_back(
 
 
 @pytest.mark.parametrize(
-    ("kit", "status", "said"), [(str(REPO), 0, "RF103 loader-not-sharded"), ("", 1, "install the kit with pip")]
+    ("kit", "status", "said"), [(str(REPO), 0, "RF103 loader-not-sharded"), ("", 1, "is not installed for")]
 )
 def test_the_command_is_the_installed_kit_beside_a_converted_script_too(
     script: Path, kit: str, status: int, said: str
@@ -123,13 +123,53 @@ def test_the_launch_scripts_are_sound(script: Path, tmp_path: Path) -> None:
             env={**os.environ, "PYTHON": str(stand_in)}, capture_output=True, text=True, check=True, timeout=300,
         )  # fmt: skip
         words = result.stdout.splitlines()
-        assert words[:2] == ["-m", module] and "--nproc_per_node=3" in words
-        assert words[-3:] == ["train it.py", "--batch_size", "8 9"]
+        assert words[:2] == ["retrofit/distributed/launcher.py", module] and "--nproc_per_node=3" in words
+        assert words[-3:] == ["train it.py", "--batch_size", "8 9"] and "--standalone" in words
+
+
+def launched(folder: Path, stand_in: Path, *arguments: str, **variables: str) -> list[str]:
+    """Return the words that train_torchrun.sh starts, or [] and what it said."""
+    result = subprocess.run(
+        ["bash", str(folder / "train_torchrun.sh"), *arguments],
+        env={**os.environ, "PYTHON": str(stand_in), **variables}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    return result.stdout.splitlines() if result.returncode == 0 else [str(result.returncode), result.stderr.strip()]
+
+
+def test_flags_of_torchrun_reach_it_unless_they_are_the_scripts_own(script: Path, tmp_path: Path) -> None:
+    stand_in = tmp_path / "python"
+    stand_in.write_text('#!/bin/sh\nif [ "$1" = -c ]; then echo 3; else printf "%s\\n" "$@"; fi\n')
+    stand_in.chmod(0o755)
+    original = script.read_text()
+    main(["convert", str(script), "--write"])
+    folder, start = script.parent, ["retrofit/distributed/launcher.py", "torch.distributed.run"]
+    words = launched(folder, stand_in, "--master_port", "12345", "--batch_size=8", "--nproc-per-node=2")
+    one = [*start, "--master_addr=127.0.0.1", "--master_port=12345", "--nproc_per_node=2", "train it.py"]
+    assert words == [*one, "--batch_size=8"]
+    assert launched(folder, stand_in, MASTER_PORT="12345", NPROC_PER_NODE="2") == one
+    two = ["--nnodes=2", "--node_rank=1", "--master_addr=10.0.0.1"]
+    assert launched(folder, stand_in, *two)[2:6] == [*two, "--master_port=29500"]
+    assert launched(folder, stand_in, "--nnodes=2") == [
+        "2",
+        "train_torchrun.sh: error: NNODES=2 needs MASTER_ADDR, the first machine's address, and NODE_RANK, this "
+        "machine's number",
+    ]
+    no_value = launched(folder, stand_in, "--master_port")[1]
+    assert no_value.endswith("--master_port needs a value; give one, or leave out --master_port")
+    main(["convert", str(script), "--undo"])
+    script.write_text(original.replace("args =", 'parser.add_argument("--master-port")\nargs =', 1))
+    main(["convert", str(script), "--write"])
+    assert launched(folder, stand_in, "--master-port", "7", "--nnodes=1")[2:] == [
+        "--standalone", "--nproc_per_node=3", "train it.py", "--master-port", "7",
+    ]  # fmt: skip
+    subprocess.run([SHELLCHECK, str(folder / "train_torchrun.sh")], check=True, timeout=300)
 
 
 def test_the_installed_package_can_be_used_instead_of_a_copy(script: Path) -> None:
     assert main(["convert", str(script), "--write", "--no-vendor"]) == 0
     assert not (script.parent / "retrofit").exists()
+    for name in ("train_torchrun.sh", "train_ddp.sh"):
+        assert " -m retrofit.distributed.launcher torch.distributed." in (script.parent / name).read_text()
 
 
 def test_an_own_debug_configuration_is_kept(script: Path) -> None:
@@ -184,7 +224,7 @@ def test_undo_leaves_alone_what_was_changed_since(script: Path, capsys: pytest.C
             SCRIPT.replace("model = torch", "torch.distributed.init_process_group('gloo')\nmodel = torch"),
             "it is distributed already",
         ),
-        ("import pytorch_lightning as pl\npl.Trainer().fit(None)\n", "Lightning owns the training loop"),
+        ("import pytorch_lightning as pl\npl.Trainer().fit(None)\n", "distributed already by Lightning"),
     ],
 )
 def test_what_cannot_be_converted_is_refused_with_the_reason(
@@ -231,12 +271,6 @@ ADVICE = {  # what the plan says of a script, by the change to SCRIPT that bring
         "mask = (x[:, :1] > 0).float()\n        loss = model(x).pow(2).mean()\n        if mask.any():\n"
         "            loss = (model(x).pow(2) * mask).sum() / mask.sum()",
         "rd.rank_share(rd.batch_count(valid))",
-    ),
-    "RF305": (
-        "for epoch",
-        "steps = 2 * len(loader.dataset) // args.batch_size\n"
-        "scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)\nfor epoch",
-        "len(loader) * epochs",
     ),
 }
 

@@ -45,14 +45,14 @@ def copy_case(case: Case, target: Path) -> Path:
 
 
 def convert(folder: Path, entry: str) -> str:
-    """Convert a project in place and return the diff of its own files."""
+    """Convert a project in place and return the diff of its own files, with the figures that are listed."""
     project = read_project(folder / entry)
     conversion = plan_conversion(project)
     assert not conversion.refusals, conversion.refusals
     diff = "".join(_diff(file.source.name, file.source.text, file.text) for file in conversion.files)
     files = {file.path: file.data for file in conversion.files}
-    write_all(folder, {**files, **additions(folder, project.entry.path, vendor=True)})
-    return diff
+    write_all(folder, {**files, **additions(folder, project.entry.path, vendor=True)}, project.entry.path)
+    return diff + "".join(f"# {finding.place}: {finding.message}\n" for finding in conversion.listed)
 
 
 def _diff(name: str, before: str, after: str) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from convert.conversion import conversion, converted
+from verify.projects.launch import Launcher
 
 HEAD = """\
 import torch
@@ -68,7 +70,7 @@ def script(body: str = "self.main(x)", call: str = "model(x)", before: str = "",
     ("body", "plain"),
     [
         ("nn.parallel.data_parallel(self.main, x, range(2))", "self.main(x)"),
-        ("nn.parallel.data_parallel(self.main, (x, x.cuda()), [0, 1], dim=0).mean()", "self.main(x, x.cuda()).mean()"),
+        ("nn.parallel.data_parallel(self.main, (x, x.cuda()), [0, 1], dim=0).abs()", "self.main(x, x.cuda()).abs()"),
         ("nn.parallel.data_parallel(self.main, ((x + 1), (x)))", "self.main((x + 1), (x))"),
         ("nn.parallel.data_parallel(self.main, (x,), module_kwargs=options)", "self.main(x,**options)"),
         ("nn.parallel.data_parallel(self.main, more, module_kwargs=options)", "self.main(*more, **options)"),
@@ -90,10 +92,10 @@ def test_a_model_that_is_trained_through_the_function_is_wrapped(tmp_path: Path)
     assert "model(x).pow(2).mean().backward()" in lines and "model = rd.distribute_model(model)" in lines
 
 
-def test_a_class_that_only_shows_the_attributes_of_the_model_is_removed(tmp_path: Path) -> None:
+def test_a_class_that_only_shows_the_attributes_of_the_model_is_kept_for_one_process(tmp_path: Path) -> None:
     text = script(before=PASSING, after="model = Passing(model)\nprint(model.module.main, model.main)\n")
     lines = converted(tmp_path, text)
-    assert "model = Passing(model)" not in lines and "print(model.main, model.main)" in lines
+    assert "model = rd.data_parallel(Passing, model)" in lines and "print(model.module.main, model.main)" in lines
 
 
 def test_a_class_that_adds_something_is_left_to_the_user(tmp_path: Path) -> None:
@@ -101,18 +103,102 @@ def test_a_class_that_adds_something_is_left_to_the_user(tmp_path: Path) -> None
     assert finding.refusal == "Adding is more than DataParallel: gather"
 
 
-def test_a_call_that_is_for_it_alone_goes_with_it(tmp_path: Path) -> None:
-    insisting = "def patch(model):\n    assert isinstance(model, nn.DataParallel)\n    return 1\n\n\n"
-    after = "if torch.cuda.is_available():\n    model = nn.DataParallel(model)\n    patch(model)\n"
-    lines = converted(tmp_path, script(before=insisting, after=after))
-    assert not {"patch(model)", "model = nn.DataParallel(model)", "pass"} & set(lines)
-    (finding,) = conversion(tmp_path, script(before=insisting, after=after.replace("patch", "n = patch"))).refusals
-    assert "DataParallel alone" in finding.refusal
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        ("isinstance(model, nn.DataParallel)", "rd.is_data_parallel(model)"),
+        ("isinstance(model, (nn.DataParallel, nn.Sequential))", "rd.is_data_parallel(model)"),
+        ("type(model) is nn.DataParallel", "rd.is_data_parallel(model)"),
+        ("type(model) in (nn.DataParallel,)", "rd.is_data_parallel(model)"),
+        ("isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel))", ""),
+        ("isinstance(model, nn.Linear)", ""),
+        ("hasattr(model, 'module')", ""),
+    ],
+)
+def test_a_test_for_the_wrapper_means_that_of_each_process_too(asked: str, answered: str, tmp_path: Path) -> None:
+    after = f"model = nn.DataParallel(model, device_ids=[0, 1])\nnet = model.module if {asked} else model\n"
+    lines = converted(tmp_path, script(after=after))
+    assert "model = rd.data_parallel(nn.DataParallel, model, device_ids=[0, 1])" in lines
+    assert f"net = model.module if {answered or asked} else model" in lines
 
 
-@pytest.mark.parametrize("head", ["if True:", "with torch.no_grad():"])
-def test_no_block_is_left_empty(head: str, tmp_path: Path) -> None:
-    wrapping = "    model = nn.DataParallel(model)\n    other = nn.DataParallel(other)\n"
-    lines = converted(tmp_path, script(after=f"other = Net()\n{head}\n{wrapping}"))
-    assert not any("DataParallel" in line for line in lines)
-    assert (head in lines) is (head != "if True:")
+def test_running_the_module_in_training_goes_through_the_wrapper(tmp_path: Path) -> None:
+    after = "model = nn.DataParallel(model)\n"
+    lines = converted(tmp_path, script(call="model.module(x)", after=after))
+    assert "model(x).pow(2).mean().backward()" in lines
+
+
+PROJECT = """\
+import argparse, copy, os, torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--load", default="")
+parser.add_argument("--save", default="model.pt")
+args = parser.parse_args()
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(16, 3)), 4, shuffle=True)
+model = nn.DataParallel(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)))
+average = copy.deepcopy(model)
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+if args.load:
+    SAVED.load_state_dict(torch.load(args.load)["model"])
+for epoch in range(2):
+    for (x,) in loader:
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+model.eval()
+names = sorted(name for name, _ in model.named_parameters())
+inner = (model.module if isinstance(model, nn.DataParallel) else model).state_dict()
+state = {"model": SAVED.state_dict(), "average": average.state_dict(), "names": names, "inner": sorted(inner)}
+torch.save(state, args.save)
+torch.save(model, "whole.pt")
+"""
+TEST = """\
+import sys, torch
+from torch import nn
+model = MAKE
+model.load_state_dict(torch.load(sys.argv[1])["model"])
+whole = torch.load("whole.pt", weights_only=False)
+assert isinstance(whole, nn.DataParallel) and torch.equal(whole.module[0].weight, list(model.parameters())[0])
+"""
+NET = "nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))"
+
+
+@pytest.mark.parametrize(("saved", "prefix"), [("model", "module."), ("model.module", "")])
+def test_checkpoints_go_from_the_original_to_the_converted_script_and_back(
+    saved: str, prefix: str, launcher: Launcher, tmp_path: Path
+) -> None:
+    original, other = tmp_path / "original", tmp_path / "converted"
+    text = PROJECT.replace("SAVED", saved)
+    for folder in (original, other):
+        folder.mkdir()
+        (folder / "train.py").write_text(text)
+        (folder / "test.py").write_text(TEST.replace("MAKE", f"nn.DataParallel({NET})" if prefix else NET))
+    (other / "train.py").write_text(conversion(other, text).files[0].text)
+
+    def run(folder: Path, script: str, arguments: list[str], world_size: int = 1) -> None:
+        result = launcher.run(folder, script, arguments, world_size, RETROFIT_BATCH="global")
+        assert result["statuses"] == [0] * world_size, result["outputs"]
+
+    run(original, "train.py", ["--save", "../first.pt"])
+    first = torch.load(tmp_path / "first.pt")
+    assert {name.startswith("module.") for name in first["model"]} == {bool(prefix)}
+    for world_size in (1, 2):
+        path = f"../after_{world_size}.pt"
+        run(other, "train.py", ["--load", "../first.pt", "--save", path], world_size)
+        state = torch.load(other / path)
+        for part in ("model", "average"):
+            assert list(state[part]) == list(first[part]), f"{part} in {world_size} processes"
+        assert (state["names"], state["inner"]) == (first["names"], first["inner"])
+        run(other, "test.py", [path])
+    run(original, "train.py", ["--load", "../after_2.pt", "--save", "../again.pt"])
+    # Without the prefix where the script writes it, and with it where it does not: both are read.
+    flipped = {name[len(prefix) :] if prefix else f"module.{name}": value for name, value in first["model"].items()}
+    torch.save({"model": flipped}, tmp_path / "flipped.pt")
+    for world_size in (1, 2):
+        run(other, "train.py", ["--load", "../flipped.pt", "--save", "../flipped_out.pt"], world_size)
+        out, straight = torch.load(tmp_path / "flipped_out.pt"), torch.load(tmp_path / f"after_{world_size}.pt")
+        assert all(torch.equal(value, straight["model"][name]) for name, value in out["model"].items())

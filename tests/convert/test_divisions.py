@@ -149,7 +149,6 @@ def test_what_is_a_mean_over_the_samples_is_left(lines: str, tmp_path: Path) -> 
             "elements that this process counts",
         ),
         ("n = max(mask.sum(), 1)\nprint(n)\nloss = losses.sum() / n", "this process's own count"),
-        ("loss = overlap(model(x), F.one_hot(y, 3))", "average the ratios"),
     ],
 )
 def test_what_cannot_be_changed_safely_is_named(lines: str, words: str, tmp_path: Path) -> None:

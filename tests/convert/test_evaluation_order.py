@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from convert.conversion import converted
+from convert.conversion import converted, let_every_process_write
 from verify.projects.launch import Launcher
 
 from retrofit.cli import main
@@ -74,6 +74,7 @@ def test_a_common_order_is_drawn_where_there_is_one_to_draw(tmp_path: Path, load
 def test_all_processes_get_the_same_figures_and_rates(tmp_path: Path, launcher: Launcher) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.replace("{loader}", RANDOM[0]))
     assert main(["convert", str(tmp_path / "train.py"), "--write"]) == 0
+    let_every_process_write(tmp_path / "train.py")
     run = launcher.run(tmp_path, "train.py", [], world_size=2)
     assert run["statuses"] == [0, 0], run["outputs"]
     first, second = (output[output.index("[0") :].strip() for output in run["outputs"])

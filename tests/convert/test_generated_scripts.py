@@ -31,8 +31,12 @@ def edited_lines(conversion: Conversion) -> set[int]:
     """Return the numbers, from 0, of the lines that the plan touches."""
     source = conversion.project.entry
     found: set[int] = set()
-    for edit in (edit for finding in conversion.findings for edit in finding.edits):
-        found |= set(range(source.line_of(edit.start) - 1, source.line_of(max(edit.start, edit.end - 1))))
+    for finding in conversion.findings:
+        for edit in finding.edits:
+            if edit.source is source:
+                found |= set(range(source.line_of(edit.start) - 1, source.line_of(max(edit.start, edit.end - 1))))
+            else:  # of a later round, in the text that the edits before it have made
+                found.add(finding.place.line - 1)
     return found
 
 

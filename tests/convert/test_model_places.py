@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from convert.conversion import conversion, converted
+from convert.conversion import conversion, converted, let_every_process_write
 from verify.projects.launch import Launcher
 
 from retrofit.cli import main
@@ -117,6 +117,7 @@ def test_processes_train_the_model_of_one(tmp_path: Path, launcher: Launcher, sh
     assert main(["convert", str(tmp_path / "together" / "train.py"), "--write"]) == 0
     (alone,) = launcher.run(tmp_path / "alone", "train.py", [])["outputs"]
     assert launcher.run(tmp_path / "together", "train.py", [])["outputs"] == [alone]
+    let_every_process_write(tmp_path / "together" / "train.py")
     run = launcher.run(tmp_path / "together", "train.py", [], world_size=2, RETROFIT_BATCH="global")
     assert run["statuses"] == [0, 0], run["outputs"]
     first, second = (output[output.index("[tensor") :] for output in run["outputs"])

@@ -118,21 +118,24 @@ def test_undo_is_told_with_the_folder_that_it_needs(tmp_path: Path, capsys: pyte
 # ---- links
 
 
-def test_a_script_and_a_module_that_are_links(tmp_path: Path) -> None:
+def test_a_script_and_a_module_that_are_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = write_project(tmp_path / "real")
     shutil.move(script.with_name("parts.py"), tmp_path / "elsewhere.py")
     script.with_name("parts.py").symlink_to(tmp_path / "elsewhere.py")
     link = tmp_path / "start" / "run.py"
     link.parent.mkdir()
     link.symlink_to(script)
-    assert main(["convert", str(link), "--write"]) == 0
+    assert main(["convert", str(link), "--write"]) == 2
+    assert "parts.py is a link: " in (errors := capsys.readouterr().err) and "name with --root a folder" in errors
+    assert script.read_text() == TEXT and (tmp_path / "elsewhere.py").read_text() == PARTS
+    assert main(["convert", str(link), "--root", str(tmp_path), "--write"]) == 0
     assert link.is_symlink() and script.with_name("parts.py").is_symlink()
     assert "rd.setup_distributed()" in script.read_text()
     assert "if rd.is_main_process():" in (tmp_path / "elsewhere.py").read_text()
     assert main(["check", str(link)]) == 0
     command = [sys.executable, str(link)]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=300)
-    assert main(["convert", str(link), "--undo"]) == 0
+    assert main(["convert", str(link), "--root", str(tmp_path), "--undo"]) == 0
     assert script.read_text() == TEXT and (tmp_path / "elsewhere.py").read_text() == PARTS
 
 

@@ -139,7 +139,8 @@ def test_a_step_is_left_out_by_all_processes_or_by_none(tmp_path: Path) -> None:
     step = "        loss = model(x).pow(2).mean()\n        if {}:\n            continue\n        loss.backward()\n"
     train = TRAIN.replace(backward, step)
     lines = converted(tmp_path, HEAD + MAKE + train.format("loss == 0 or not torch.isfinite(loss)"))
-    assert "if rd.reduce_loss(loss) == 0 or not torch.isfinite(rd.reduce_loss(loss)):" in lines
+    position = lines.index("global_loss = rd.reduce_loss(loss)")
+    assert lines[position + 1] == "if global_loss == 0 or not torch.isfinite(global_loss):"
     lines = converted(tmp_path, HEAD + MAKE + train.format("loss.item() > 1e6"))
     assert "if rd.reduce_loss(loss).item() > 1e6:" in lines
     (reason,) = refusals(tmp_path, HEAD + MAKE + train.format("len(x) < 2"))
@@ -179,11 +180,12 @@ def test_a_model_that_is_made_anew_for_a_second_training_is_wrapped_again(tmp_pa
     assert converted(tmp_path, HEAD + MAKE + TRAIN + again.format("")).count(wrapping) == 1
 
 
-def test_the_first_child_of_data_parallel_is_the_users_to_change(tmp_path: Path) -> None:
+def test_the_first_child_of_data_parallel_is_the_module(tmp_path: Path) -> None:
     make = MAKE.replace("optimizer =", "model = nn.DataParallel(model)\noptimizer =")
-    (reason,) = refusals(tmp_path, HEAD + make + TRAIN + "print(next(model.children()).weight)\n")
-    assert "write model.module" in reason
-    assert "print(model.weight)" in converted(tmp_path, HEAD + make + TRAIN + "print(model.module.weight)\n")
+    lines = converted(tmp_path, HEAD + make + TRAIN + "print(next(model.children()).weight)\n")
+    assert "print(next(rd.script_model(model).children()).weight)" in lines
+    lines = converted(tmp_path, HEAD + make + TRAIN + "print(model.module.weight)\n")
+    assert "model = rd.data_parallel(nn.DataParallel, model)" in lines and "print(model.module.weight)" in lines
 
 
 def test_a_step_every_few_batches_is_no_skipped_step(tmp_path: Path) -> None:
@@ -216,11 +218,11 @@ for epoch in range(2):
 
 def test_samples_that_the_batch_size_counts_are_those_of_all_processes(tmp_path: Path) -> None:
     lines = converted(tmp_path, HEAD + COUNTED)
-    assert "seen += rd.micro_batch(batch_size) * 3" in lines
-    assert "right, seen = rd.sum_over_ranks(right, seen)" in lines
+    assert "seen += rd.global_batch(batch_size) * 3" in lines
+    assert "right += rd.reduce_total((y > 0).sum()).item()" in lines
 
 
-def test_a_loop_over_both_phases_that_counts_by_the_batch_size_keeps_its_share(tmp_path: Path) -> None:
+def test_a_loop_over_both_phases_that_counts_by_the_batch_size(tmp_path: Path) -> None:
     both = COUNTED.replace("for (x,) in loader:", "for (x,) in loaders[phase]:").replace("\n    ", "\n        ")
     both = both.replace(
         "range(2):\n", "range(2):\n    for phase in ('train', 'val'):\n        model.train(phase == 'train')\n"
@@ -231,7 +233,7 @@ def test_a_loop_over_both_phases_that_counts_by_the_batch_size_keeps_its_share(t
     )
     loaders = "loaders = {'train': loader, 'val': DataLoader(TensorDataset(torch.randn(8, 3)), batch_size)}\nfor epoch"
     lines = converted(tmp_path, HEAD + both.replace("for epoch", loaders))
-    assert "seen += batch_size * 3" in lines and not any("sum_over_ranks" in line for line in lines)
+    assert "seen += batch_size * 3" in lines and "right += (y > 0).sum().item()" in lines
 
 
 def test_another_name_of_the_model_is_not_wrapped_again(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from retrofit.project import Project, read_project
 from retrofit.project.edits import apply_edits
 from retrofit.rules import RULES, Finding
 from retrofit.rules.documentation import page
+from retrofit.rules.placing import placed
 from retrofit.verify.causes import CAUSES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,7 +80,7 @@ def script_of(code: str, example: str) -> str:
 
 
 def findings_of(code: str, project: Project) -> list[Finding]:
-    return [finding for finding in RULES[code].find(project) if finding.code == code]
+    return placed(project, [finding for finding in RULES[code].find(project) if finding.code == code])
 
 
 def project_of(folder: Path, text: str) -> Project:

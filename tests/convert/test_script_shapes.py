@@ -60,7 +60,7 @@ def test_a_file_that_only_one_process_has_is_synced_by_that_one(tmp_path: Path) 
     assert lines[lines.index("os.fsync(log.fileno())") - 1] == "if rd.is_main_process():"
 
 
-def test_what_is_done_without_data_parallel_is_done_always(tmp_path: Path) -> None:
+def test_what_is_done_without_data_parallel_is_done_where_it_was(tmp_path: Path) -> None:
     wrap = ["if torch.cuda.device_count() > 1:", "    model = torch.nn.DataParallel(model)", "else:"]
     wrap += [
         "    # the first",
@@ -72,8 +72,8 @@ def test_what_is_done_without_data_parallel_is_done_always(tmp_path: Path) -> No
     ]
     start = HEAD.replace("SEED", SEED) + MODEL + "".join(f"{line}\n" for line in wrap) + REST
     (file,) = conversion(tmp_path, start).files
-    assert "\n# the first\nnames = []\n# a comment\nfor name in ['a', 'b']:\n    names.append(name)\n" in file.text
-    assert "DataParallel" not in file.text and "else" not in file.text
+    wrap[1] = "    model = rd.data_parallel(torch.nn.DataParallel, model)"
+    assert "\n".join(wrap[:-1]) in file.text, "the rest of the branches is as it was"
 
 
 def test_what_stands_for_the_console_is_reached(tmp_path: Path) -> None:
@@ -129,18 +129,20 @@ def test_the_training_of_another_script_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "kept"),
+    ("asked", "answered"),
     [
-        ("isinstance(model, torch.nn.DataParallel)", True),
-        ("hasattr(model, 'module')", True),
-        ("isinstance(args, argparse.Namespace)", False),
-        ("args.hasattr", False),
+        ("isinstance(model, torch.nn.DataParallel)", "rd.is_data_parallel(model)"),
+        ("hasattr(model, 'module')", "hasattr(model, 'module')"),
+        ("isinstance(args, argparse.Namespace)", "isinstance(args, argparse.Namespace)"),
+        ("args.hasattr", "args.hasattr"),
     ],
 )
-def test_a_module_that_is_asked_for(asked: str, kept: bool, tmp_path: Path) -> None:
+def test_a_module_that_is_asked_for(asked: str, answered: str, tmp_path: Path) -> None:
     lines = ["import argparse", "args = argparse.Namespace(hasattr=True)"]
     model = f"model = torch.nn.DataParallel(torch.nn.Linear(3, 1))\nplain = model.module if {asked} else model\n"
-    assert (f"plain = model.module if {asked} else model" in converted(tmp_path, script(*lines, model=model))) is kept
+    lines = converted(tmp_path, script(*lines, model=model))
+    assert f"plain = model.module if {answered} else model" in lines
+    assert "model = rd.data_parallel(torch.nn.DataParallel, torch.nn.Linear(3, 1))" in lines
 
 
 def test_nothing_is_put_behind_what_ends_the_program(tmp_path: Path) -> None:

@@ -125,8 +125,8 @@ def test_switch_off(text):
         ("BATCH", "total", "per_gpu, global"),
         ("LR_SCALE", "cubic", "linear, sqrt, none"),
         ("DIST_BACKEND", "mpi", "auto, nccl, gloo"),
-        ("DIST_TIMEOUT", "soon", "float"),
-        ("LOCAL_RANK", "1.5", "int"),
+        ("DIST_TIMEOUT", "soon", "float from 0.001 to 1e.07"),
+        ("LOCAL_RANK", "1.5", "int from -1 to 1.04858e.06"),
         ("DISTRIBUTED", "yes", "0, 1, false, true"),
     ],
 )
@@ -171,3 +171,22 @@ def test_one_rank_of_a_node_says_what_the_parser_refuses(capsys):
         assert ended.value.code == 2
         error = capsys.readouterr().err
         assert shown in error and bool(error) == bool(shown)
+
+
+NUMBERS = [flag for flag in RUNTIME_FLAGS if flag.type in (int, float) and flag.choices is None]
+NO_NUMBERS = ["nan", "inf", "-inf", "-7", "1e400", str(10**40)]
+
+
+@pytest.mark.parametrize("flag", NUMBERS, ids=lambda flag: flag.name)
+def test_what_is_no_number_for_a_flag_is_refused_in_one_line(flag, capsys):
+    """Every flag that takes a number: also one that is added later."""
+    assert flag.bounds is not None, "say which numbers it takes"
+    for text in NO_NUMBERS:
+        with pytest.raises(SystemExit) as ended:
+            parse(f"--{flag.name}={text}")
+        assert ended.value.code == 2
+        assert f"argument --{flag.name}" in capsys.readouterr().err.splitlines()[-1]
+        with pytest.raises(ValueError, match=f"{flag.environment_twin}='{text}' is not valid; use one of: .* from "):
+            distributed_options({flag.environment_twin: text})
+    for bound in flag.bounds:
+        assert parse(f"--{flag.name}={flag.type(bound)}")[flag.name] == bound

@@ -138,36 +138,6 @@ def test_the_rates_of_all_groups_follow_the_batch_of_all_ranks(ranks):
     assert ranks(2).run(scaled_groups, "global") == [[0.001, 0.25, 0.001]] * 2
 
 
-class HalfUsed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.left_over = nn.Linear(2, 2)
-        self.layer = nn.Linear(2, 2)
-
-    def forward(self, x):
-        return self.layer(x)
-
-
-def train_half_used(find_unused_parameters):
-    process_group._options.update(find_unused_parameters=find_unused_parameters)
-    try:
-        model = rd.distribute_model(HalfUsed())
-        for _ in range(3):
-            model(torch.ones(1, 2)).sum().backward()
-    except RuntimeError as error:
-        return str(error)
-    finally:
-        process_group._options.clear()
-    return ""
-
-
-def test_a_layer_that_no_loss_depends_on_is_named_unless_ddp_is_to_look_for_it(ranks):
-    for message in ranks(2).run(train_half_used, False):
-        assert message.startswith("parameters that took no part in the last loss: left_over.weight, left_over.bias; ")
-        assert "--find_unused_parameters (RETROFIT_FIND_UNUSED_PARAMETERS=1)" in message
-    assert ranks(2).run(train_half_used, True) == ["", ""]
-
-
 @pytest.mark.parametrize(
     ("chosen", "from_outside", "visible"),
     [("0", None, "0,1"), ("0", "4,5", "4,5"), ("2,3", "4,5", "2,3"), ("1,2,3", None, "1,2,3"), ("-1", "4,5", "-1")],

@@ -33,7 +33,7 @@ def test_a_failing_rank_ends_the_job_with_one_traceback(tmp_path):
     script.write_text(PROGRAM)
     started = time.monotonic()
     result = run_python("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script))
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 90  # of 1800 s that it could wait
     assert result.returncode != 0
     marked = [line for line in result.stderr.splitlines() if line.startswith("[rank ")]
     assert sum("Traceback (most recent call last)" in line for line in marked) == 1

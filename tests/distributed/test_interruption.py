@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 import pytest
 
 from retrofit.distributed import Interruption, get_rank, reduce_sum
+from retrofit.distributed.interruption import OneLineAtInterrupt
 
 
 def test_no_signal_no_votes():
     with Interruption() as interruption:
         assert interruption.received is None
-        assert interruption.votes() == [0.0, 0.0]
-    assert Interruption.exit_status([0.0, 0.0]) == 0
+        assert interruption.votes() == [0.0, 0.0, 0.0]
+    assert Interruption.exit_status([0.0, 0.0, 0.0]) == 0
 
 
 @pytest.mark.parametrize(
     ("number", "votes", "status"),
-    [(signal.SIGTERM, [1.0, 0.0], 143), (signal.SIGINT, [0.0, 1.0], 0)],
-    ids=["SIGTERM", "SIGINT"],
+    [
+        (signal.SIGTERM, [1.0, 0.0, 0.0], 143),
+        (signal.SIGINT, [0.0, 1.0, 0.0], 0),
+        (signal.SIGHUP, [0.0, 0.0, 1.0], 129),
+    ],
+    ids=["SIGTERM", "SIGINT", "SIGHUP"],
 )
 def test_a_signal_is_remembered_and_not_raised(number, votes, status):
     with Interruption() as interruption:
@@ -39,7 +45,17 @@ def test_the_first_signal_counts():
 
 
 def test_a_preempted_rank_decides_for_all():
-    assert Interruption.exit_status([1.0, 2.0]) == 143
+    assert Interruption.exit_status([1.0, 2.0, 1.0]) == 143
+
+
+def test_a_sighup_that_nohup_ignores_stays_ignored():
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interruption() as interruption:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert interruption.received is None
+    finally:
+        signal.signal(signal.SIGHUP, previous)
 
 
 def test_handlers_are_restored_also_after_an_error():
@@ -70,3 +86,35 @@ def steps_until_all_agree(signalled_rank, at_step):
 
 def test_all_ranks_stop_at_the_same_step(ranks):
     assert ranks(2).run(steps_until_all_agree, 1, 4) == [(4, 143)] * 2
+
+
+def test_an_interrupted_group_shows_one_line_and_no_traceback(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [__file__])
+    library = {}
+    exec(compile("def wait():\n    raise KeyboardInterrupt", "/usr/lib/library.py", "exec"), library)
+    shown = []
+    monkeypatch.setattr(sys, "excepthook", lambda *error: shown.append(error[0]))
+    for rank in (0, 1):
+        hook = OneLineAtInterrupt(rank, 2)
+        hook.install()
+        try:
+            library["wait"]()
+        except KeyboardInterrupt as error:
+            sys.excepthook(KeyboardInterrupt, error, error.__traceback__)
+        sys.excepthook(ValueError, ValueError(), None)
+        hook.remove()
+    place = f"{test_an_interrupted_group_shows_one_line_and_no_traceback.__name__}, {os.path.basename(__file__)}:"
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith(f"[rank 0/2] interrupted in {place}")
+    assert shown == [ValueError, ValueError]
+
+
+def test_a_group_has_the_hook_as_long_as_it_lasts(launcher, tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import sys\nimport retrofit.distributed as rd\n"
+        "rd.setup_distributed()\nprint(type(sys.excepthook).__name__)\n"
+        "rd.cleanup_distributed()\nprint(type(sys.excepthook).__name__)\n"
+    )
+    ended = launcher.run(tmp_path, "train.py", [], world_size=2)
+    kinds = [output.split()[-2:] for output in ended["outputs"]]
+    assert [kind == "OneLineAtInterrupt" for pair in kinds for kind in pair] == [True, False, True, False], ended

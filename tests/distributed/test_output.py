@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from retrofit.distributed import SilentObject, get_rank, on_main_process, print_main
+from retrofit.distributed import SilentObject, answer_of_main, get_rank, on_main_process, print_main
 
 
 def test_one_process_prints_and_writes(capsys):
@@ -59,3 +59,23 @@ def test_a_silent_object_is_no_other_protocol():
     assert isinstance(copy.deepcopy(SilentObject()), SilentObject)
     with pytest.raises(TypeError):
         iter(SilentObject())
+
+
+def asked_of_main(fails):
+    def ask(text, *, more):
+        if fails:
+            raise OSError("no such folder")
+        return f"{text}{more} on rank {get_rank()}"
+
+    try:
+        return answer_of_main(ask, "asked", more=1)
+    except (OSError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def test_all_ranks_go_by_the_answer_of_rank_0(ranks):
+    assert ranks(2).run(asked_of_main, False) == ["asked1 on rank 0"] * 2
+    assert asked_of_main(False) == "asked1 on rank 0"
+    first, second = ranks(2).run(asked_of_main, True)
+    assert first == "OSError: no such folder"
+    assert second == "RuntimeError: ask failed on rank 0: OSError: no such folder"

@@ -1,65 +1,323 @@
-"""A rank that never comes to a collective: every rank shows where it is, and the job ends."""
+"""A rank that never comes to a collective: every rank shows where it is, one names what is missing, the job ends."""
 
 from __future__ import annotations
 
 import re
+import signal
 import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 from run_program import run_python
 
-from retrofit.distributed.watchdog import TIMED_OUT, Watchdog, is_hang, wait_until_shown
+from retrofit.distributed.collective_calls import Journal, collective, start_journal, stop_journal
+from retrofit.distributed.failure import LOST_CONNECTION, TIMED_OUT
 
+# Patience and periods are a fifth of the real ones, but for `real`.
 PROGRAM = """
-import sys, time
+import atexit, ctypes, os, signal, sys, time
 import torch
 import retrofit.distributed as rd
+from retrofit.distributed import deadlock, rank_state, watchdog
 from torch.utils.data import DataLoader
 
+mode = sys.argv[1]
+if "real" not in sys.argv:
+    watchdog.PATIENCE_S = deadlock.PATIENCE_S = 1.0
+    watchdog.PERIOD_S, watchdog.GRACE_S = 0.2, 1.0
+begun = []
 
-def never_comes():
-    if sys.argv[1] == "sleep":
+
+def misbehave():
+    open("begun", "w").write(str(time.time()))
+    if mode == "sleep":
         time.sleep(1000)
-    while True:
-        pass
+    if mode == "loop":
+        while True:
+            pass
+    if mode == "gil":
+        ctypes.PyDLL(None).sleep(1000)
+    if mode == "stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if mode == "os._exit":
+        os._exit(0)
+    if mode == "SIGKILL":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if mode == "SystemExit":
+        sys.exit(3)
+
+
+def on_rank_0_alone(model, optimizer):
+    if rd.is_main_process():
+        open("begun", "w").write(str(time.time()))
+        if mode == "save_checkpoint":
+            rd.save_checkpoint(model, optimizer, 1, "c.pt")
+        if mode == "reduce_mean":
+            rd.reduce_mean(torch.ones(1))
+        if mode == "barrier":
+            rd.barrier()
+        if mode == "gather_batches":
+            rd.gather_batches([1.0])
 
 
 @rd.report_failure
 def main():
     rd.setup_distributed()
-    epochs = rd.ResumableEpochs(rd.shard_loader(DataLoader(torch.arange(30), batch_size=1, shuffle=True), seed=0))
-    for number, _ in enumerate(epochs.steps()):
+    model = rd.distribute_model(torch.nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    loader = rd.distribute_loader(DataLoader(torch.arange(30.0).reshape(30, 1), batch_size=1, shuffle=True))
+    for number, batch in enumerate(loader):
         if number == 2 and rd.get_rank() == 1:
-            never_comes()
-        rd.reduce_mean(torch.ones(3))
+            misbehave()
+        if number == 2:
+            on_rank_0_alone(model, optimizer)
+        loss = model(batch).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        rd.reduce_loss(loss.detach())
+        if number == 4:
+            break
+    if mode == "at the end" and rd.is_main_process():
+        open("begun", "w").write(str(time.time()))
+        rd.save_checkpoint(model, optimizer, 1, "c.pt")
     rd.cleanup_distributed()
+
+
+try:
+    main()
+except SystemExit:
+    atexit._run_exitfuncs()  # as the interpreter does; a rank of these tests ends without
+    raise
+"""
+
+
+def run(launcher: Any, folder: Path, *arguments: str, world_size: int = 3, timeout_s: float = 60) -> dict[str, Any]:
+    """Run the program; return statuses, outputs, and what all ranks printed with the seconds since the misbehaviour."""
+    (folder / "train.py").write_text(PROGRAM)
+    for _ in range(2):
+        ended = launcher.run(folder, "train.py", list(arguments), world_size, 90, RETROFIT_DIST_TIMEOUT=str(timeout_s))
+        if -signal.SIGABRT not in ended["statuses"]:  # on a busy machine a thread of gloo's aborts now and then
+            break
+    return {**ended, "seconds": time.time() - float((folder / "begun").read_text())}
+
+
+def marked(ended: dict[str, Any], rank: int) -> list[str]:
+    """Return the lines that a rank has printed, without its mark."""
+    mark = f"[rank {rank}/{len(ended['outputs'])}] "
+    return [line[len(mark) :] for line in ended["outputs"][rank].splitlines() if line.startswith(mark)]
+
+
+def conclusion(ended: dict[str, Any]) -> list[str]:
+    """Return the last message, which one rank prints once all have shown themselves."""
+    found = [
+        lines[number:]
+        for rank in range(len(ended["outputs"]))
+        for lines in [marked(ended, rank)]
+        for number, line in enumerate(lines)
+        if re.match(r"rank \d+ waited in |.* was called by rank", line)
+    ]
+    assert len(found) == 1, ended["outputs"]
+    return found[0]
+
+
+@pytest.mark.parametrize("mode", ["sleep", "loop"])
+def test_a_rank_that_hangs_shows_its_stack_and_step_and_is_ended(launcher: Any, tmp_path: Path, mode: str) -> None:
+    ended = run(launcher, tmp_path, mode, timeout_s=3)
+    assert ended["statuses"] == [1, 1, 1] and ended["seconds"] < 20, ended
+    for rank in (0, 2):
+        assert marked(ended, rank)[0] == "waited in vain for another rank, in batch 3 of epoch 1:", ended["outputs"]
+        assert any("in main" in line for line in marked(ended, rank))
+    hung = marked(ended, 1)
+    assert hung[0].endswith("this rank is in batch 3 of epoch 1, here:") and "MainThread" in hung[1]
+    assert any("in misbehave" in line for line in hung), ended["outputs"]
+    first, second = conclusion(ended)
+    assert re.match(r"rank [02] waited in main \(.*train.py:\d+\) for a rank that is missing", first)
+    assert re.match(r"rank 1 did not come, it is in misbehave \(.*:\d+\); its step is batch 3 of epoch 1", second)
+
+
+@pytest.mark.parametrize("mode", ["stopped", "gil"])
+def test_a_rank_that_cannot_say_where_it_is_is_named_and_killed(launcher: Any, tmp_path: Path, mode: str) -> None:
+    ended = run(launcher, tmp_path, mode, world_size=2, timeout_s=3)
+    assert ended["statuses"] == [1, -9] and ended["seconds"] < 20
+    _, second, third = conclusion(ended)
+    assert re.match(r"rank 1 does not answer: process \d+ on \S+, last seen in ", second)
+    assert re.match(r"rank 1, process \d+, was stopped or kept the GIL: it has been killed", third)
+
+
+@pytest.mark.parametrize(
+    ("mode", "status", "word"),
+    [
+        ("os._exit", 0, r"rank 1 is gone: process \d+ on \S+ ended without a word \(killed, out of memory, os._exit\)"),
+        ("SIGKILL", -9, r"rank 1 is gone: process \d+ on \S+ ended without a word .*; its step was "),
+        (
+            "SystemExit",
+            3,
+            r"rank 1 has ended by SystemExit\(3\) in misbehave \(.*train.py:\d+\); its step was batch 3 ",
+        ),
+    ],
+)
+def test_a_rank_that_vanishes_is_named(launcher: Any, tmp_path: Path, mode: str, status: int, word: str) -> None:
+    ended = run(launcher, tmp_path, mode)
+    assert ended["statuses"] == [1, status, 1] and ended["seconds"] < 20
+    for rank in (0, 2):
+        lines = marked(ended, rank)
+        assert re.search("in batch 3 of epoch 1", lines[0]) and any("train.py" in line for line in lines)
+    first, second = conclusion(ended)
+    assert "waited in main" in first and re.match(word, second), ended["outputs"]
+
+
+VANISHES = """
+import os, signal, time
+import retrofit.distributed as rd
+rd.setup_distributed()
+if rd.get_rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+if rd.get_rank() == 2:
+    time.sleep(60)  # in no collective: the launcher's SIGTERM is all that it learns
+rd.barrier()
+"""
+
+
+def test_also_under_torchrun_which_ends_the_others_at_once(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(VANISHES)
+    started = time.monotonic()
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=3", str(tmp_path / "train.py"))
+    ended = run_python(*launch)
+    assert ended.returncode == 1 and time.monotonic() - started < 55
+    lines = [line for line in ended.stderr.splitlines() if line.startswith("[rank ")]
+    for rank in (0, 2):
+        own = [line for line in lines if line.startswith(f"[rank {rank}/3]")]
+        assert any("what precedes the first step" in line for line in own), ended.stderr
+        assert any("train.py" in line for line in own), ended.stderr
+    assert "rank 1 is gone: process" in lines[-1] and "for a rank that is missing" in lines[-2], ended.stderr
+    assert "NoneType: None" not in ended.stderr  # torchrun's own report repeats what was said last
+
+
+# A known defect: a thread of gloo's aborts rank 0, which waits in the call, when the other ranks' connections end.
+ABORTED = pytest.mark.xfail(reason="rank 0 is aborted by gloo before it can name the call", strict=False)
+
+
+@pytest.mark.parametrize(
+    "mode", [pytest.param("reduce_mean", marks=ABORTED), "barrier", "gather_batches", "at the end"]
+)
+def test_a_collective_under_a_rank_guard_is_named_with_its_line(launcher: Any, tmp_path: Path, mode: str) -> None:
+    ended = run(launcher, tmp_path, mode, timeout_s=600)
+    assert ended["statuses"] == [1, 1, 1], ended["outputs"]
+    name = "save_checkpoint" if mode == "at the end" else mode
+    call = {"gather_batches": "rd.gather_batches([1.0])", "barrier": "rd.barrier()"}.get(mode, f"rd.{name}(")
+    lines = [number for number, line in enumerate(PROGRAM.splitlines(), start=1) if call in line]
+    line = lines[-1] if mode == "at the end" else lines[0]
+    first, *others = conclusion(ended)
+    assert re.match(rf"{name} was called by rank 0 at .*train.py:{line}, but not by ranks 1, 2; every rank must", first)
+    assert "take it out of `if is_main_process():`" in first
+    assert all(
+        re.match(r"rank [12] (went past it and waits in main|called cleanup_distributed)", o) for o in others[:2]
+    )
+
+
+def test_save_checkpoint_on_rank_0_alone_is_told_within_20_seconds(launcher: Any, tmp_path: Path) -> None:
+    ended = run(launcher, tmp_path, "save_checkpoint", "real", world_size=2, timeout_s=1800)
+    assert ended["statuses"] == [1, 1] and ended["seconds"] < 20, ended
+    assert conclusion(ended)[0].startswith("save_checkpoint was called by rank 0 at ")
+    assert not (tmp_path / "c.pt").exists()
+
+
+SLOW = """
+import time
+import torch
+import retrofit.distributed as rd
+from retrofit.distributed import deadlock, watchdog
+
+watchdog.PATIENCE_S = deadlock.PATIENCE_S = 0.5
+watchdog.PERIOD_S = 0.1
+SLOW_S = 2.0
+
+
+def busy():
+    end = time.time() + SLOW_S
+    while time.time() < end:
+        torch.rand(50, 50) @ torch.rand(50, 50)
+
+
+class Slow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(SLOW_S)
+        return gradient
+
+
+@rd.report_failure
+def main():
+    rd.setup_distributed()
+    last = rd.get_rank() == rd.get_world_size() - 1
+    model = rd.distribute_model(torch.nn.Linear(1, 1))
+    model(torch.ones(1, 1)).sum().backward()
+    if last:
+        time.sleep(SLOW_S)  # loads
+    rd.reduce_mean(torch.ones(1))
+    with rd.main_process_first():
+        if rd.is_main_process():
+            busy()  # downloads and unpacks
+    output = model(torch.ones(1, 1))
+    (Slow.apply(output) if last else output).sum().backward()  # a slow backward, the others wait in theirs
+    if rd.is_main_process():
+        with torch.no_grad():
+            model(torch.ones(1, 1))  # evaluates alone
+        busy()
+    rd.gather_objects(1)
+    wait = rd.reduce_sum_later([1.0])
+    if last:
+        busy()
+    assert wait() == [2.0] * 1 if rd.get_world_size() == 2 else True
+    if rd.is_main_process():
+        rd.broadcast_object(1)
+    else:
+        rd.broadcast_object(None)  # at another line, but of the same kind
+    rd.cleanup_distributed()
+    print("done")
 
 
 main()
 """
 
 
-@pytest.mark.parametrize(("how", "world_size"), [("sleep", 3), ("loop", 2)])
-def test_a_rank_that_hangs_shows_its_stack_and_its_step(tmp_path, how: str, world_size: int):
-    script = tmp_path / "train.py"
-    script.write_text(PROGRAM)
-    launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={world_size}")
-    started = time.monotonic()
-    ended = run_python(*launcher, str(script), how, RETROFIT_DIST_TIMEOUT="4")
-    assert ended.returncode == 1
-    assert time.monotonic() - started < 60
-    marked = {
-        rank: [line for line in ended.stderr.splitlines() if line.startswith(f"[rank {rank}/{world_size}] ")]
-        for rank in range(world_size)
-    }
-    for rank in set(range(world_size)) - {1}:
-        assert marked[rank][0].endswith("waited in vain for another rank, in step 3 of epoch 1:"), ended.stderr
-        assert any("in reduce_mean" in line for line in marked[rank]), ended.stderr
-    assert re.search("a collective ran out of time on another rank; this one is in step 3 of epoch 1", marked[1][0])
-    assert "MainThread" in marked[1][1]
-    assert any("in never_comes" in line for line in marked[1]), ended.stderr
-    assert not any("did not say where" in line for lines in marked.values() for line in lines)
+def test_a_rank_that_is_merely_slow_is_no_hang(launcher: Any, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SLOW)
+    ended = launcher.run(tmp_path, "train.py", [], 3, 120)
+    assert ended["statuses"] == [0, 0, 0], ended["outputs"]
+    assert all(text.endswith("done\n") and "[rank " not in text for text in ended["outputs"])
+
+
+PREEMPTED = """
+import multiprocessing, os, signal, sys, time
+import retrofit.distributed as rd
+rd.setup_distributed()
+child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(100,))
+child.start()
+child.terminate()  # a signal that is none of ours
+child.join()
+assert child.exitcode == -signal.SIGTERM
+rd.barrier()
+if sys.argv[1] == "own":
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize(("handler", "status"), [("none", -15), ("own", 7)])
+def test_sigterm_for_all_ranks_ends_them_as_ever(launcher: Any, tmp_path: Path, handler: str, status: int) -> None:
+    (tmp_path / "train.py").write_text(PREEMPTED)
+    ended = launcher.run(tmp_path, "train.py", [handler], 2, 60)
+    assert ended["statuses"] == [status, status] and ended["seconds"] < 30, ended
+    assert not any("[rank " in text for text in ended["outputs"])
 
 
 def test_no_thread_outside_a_group_of_several():
@@ -73,57 +331,46 @@ def test_no_thread_outside_a_group_of_several():
     assert ended.returncode == 0, ended.stderr
 
 
-def test_work_that_takes_longer_than_the_timeout_is_no_hang(tmp_path):
-    """As when every rank validates, or loads, or saves its own for long: nobody waits for anybody meanwhile."""
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import time, torch, threading\nimport retrofit.distributed as rd\n"
-        "rd.setup_distributed()\ntime.sleep(5)\nrd.reduce_mean(torch.ones(1))\n"
-        "assert any(thread.name == 'retrofit-watchdog' for thread in threading.enumerate())\n"
-        "rd.cleanup_distributed()\nassert threading.active_count() == 1\nprint('done', rd.get_rank())\n"
-    )
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
-    ended = run_python(*launcher, str(script), RETROFIT_DIST_TIMEOUT="2")
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("done") == 2
+def test_the_journal_names_the_outermost_call_and_costs_next_to_nothing() -> None:
+    @collective
+    def inner() -> None:
+        return
 
+    @collective
+    def outer() -> None:
+        inner()
 
-class Store(dict):
-    """What the threads of one process see of a store."""
-
-    def add(self, key: str, number: int) -> int:
-        self[key] = self.get(key, 0) + number
-        return self[key]
-
-
-def test_a_rank_that_cannot_answer_is_named():
-    watchdog = Watchdog(Store(), 0, 3, timeout_s=0.1)
+    journal = start_journal(lambda: (1, 2))
     try:
-        assert watchdog.notice(timed_out=True, wait=False)
-        assert watchdog.wait_until_shown() == [
-            "2 rank(s) did not say where they are: gone, stopped, or in code that holds the GIL"
-        ]
+        outer()
+        other = threading.Thread(target=inner)  # not the main thread's matter
+        other.start()
+        other.join()
+        assert [(call.number, call.name) for call in journal.calls] == [(0, "outer")]
+        assert journal.calls[0].site.startswith(f"{__file__}:") and journal.open is None and journal.finished == 1
+        started = time.perf_counter()
+        for _ in range(2000):
+            inner()
+        assert (time.perf_counter() - started) / 2000 < 100e-6  # without the counters of a group
     finally:
-        watchdog.stop()
-    assert "retrofit-watchdog" not in {thread.name for thread in threading.enumerate()}
+        stop_journal()
+    inner()
+    assert isinstance(journal, Journal) and journal.finished == 2001
 
 
 @pytest.mark.parametrize(
-    ("message", "timed_out"),
+    ("message", "timed_out", "lost"),
     [
-        ("[unbound_buffer.cc:81] Timed out waiting 4000ms for recv operation to complete", True),
-        ("Rank 1 failed to pass monitoredBarrier in 4000 ms", True),
-        ("save_checkpoint was called by rank 0, but not by rank 1 within 4 s; every rank must", True),
-        ("[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(", True),
-        ("DataLoader timed out after 5 seconds", False),
-        ("Connection closed by peer [127.0.0.1]:1234", False),
-        ("HTTPSConnectionPool: Read timed out.", False),
+        ("[unbound_buffer.cc:81] Timed out waiting 4000ms for recv operation to complete", True, False),
+        ("[pair.cc:553] Application timeout caused pair closure", True, False),
+        ("Rank 1 failed to pass monitoredBarrier in 4000 ms", True, False),
+        ("save_checkpoint was called by rank 0, but not by rank 1 within 4 s; every rank must", True, False),
+        ("[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(", True, False),
+        ("DataLoader timed out after 5 seconds", False, False),
+        ("Connection closed by peer [127.0.0.1]:1234", False, True),
+        ("Read error [127.0.0.1]:1234: Connection reset by peer", False, True),
+        ("HTTPSConnectionPool: Read timed out.", False, False),
     ],
 )
-def test_what_a_collective_that_ran_out_of_time_says(message: str, timed_out: bool):
-    assert bool(TIMED_OUT.search(message)) == timed_out
-
-
-def test_without_a_group_there_is_nothing_to_ask():
-    assert not is_hang(RuntimeError("Timed out waiting 4000ms for recv"), wait=True)
-    assert wait_until_shown() == []
+def test_what_a_collective_says_that_ran_out_of_time_or_lost_its_peer(message: str, timed_out: bool, lost: bool):
+    assert bool(TIMED_OUT.search(message)) == timed_out and bool(LOST_CONNECTION.search(message)) == lost

@@ -8,7 +8,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -141,6 +143,47 @@ def test_two_ranks_train_the_model_of_one_process(pair, stage, kind):
     expected = train(kind, "single")
     for accum in (1, 2, 3):
         assert_same_training(pair.run(train, kind, "deepspeed", stage, accum), expected)
+
+
+def save_in_the_background(folder, stage):
+    """Save at once as `now`; then as `later`, whose file is written when all of the training has changed."""
+    from retrofit.distributed import checkpoint
+
+    changed = threading.Event()
+
+    def write_late(*args):
+        assert changed.wait(60)
+        write_atomically(*args)
+
+    write_atomically = checkpoint.write_atomically
+
+    def save_both(model, optimizer, epoch, path, **extra):
+        real(model, optimizer, epoch, f"{folder}/now", asynchronous=False, **extra)
+        with mock.patch.object(checkpoint, "write_atomically", write_late):
+            real(model, optimizer, epoch, f"{folder}/later", asynchronous=True, **extra)
+        with torch.no_grad():
+            for tensor in (*model.module.parameters(), *model.module.buffers()):
+                tensor.add_(1)
+            for state in optimizer.engine.basic_optimizer.state.values():
+                for value in state.values():
+                    value.add_(1)
+        extra["scheduler"].base_lrs.append(7.0)
+        changed.set()
+        rd.finish_saves()
+
+    real = rd.save_checkpoint
+    with mock.patch.object(rd, "save_checkpoint", save_both):
+        train("adamw", "deepspeed", stage, save=folder)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_save_in_the_background_is_of_its_moment(pair, tmp_path, stage):
+    pair.run(save_in_the_background, str(tmp_path), stage)
+    now, later = (rd.read_checkpoint(tmp_path / name) for name in ("now", "later"))
+    for name, value in now["model"].items():
+        assert torch.equal(value, later["model"][name]), name
+    assert_same_state(now["optimizer"], later["optimizer"])
+    assert now["scheduler"] == later["scheduler"] and 7.0 not in now["scheduler"]["base_lrs"]
 
 
 @pytest.mark.parametrize("stage", STAGES)

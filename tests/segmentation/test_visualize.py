@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from segmentation.transforms import normalize
-from segmentation.visualize import colorize, palette, panel, save_index_png
+from segmentation.visualize import colorize, palette, panel, panel_grid, save_index_png
 
 
 def test_palette_has_the_voc_colours() -> None:
@@ -68,3 +68,17 @@ def test_wrong_shapes_are_named() -> None:
         panel(torch.zeros(3, 2, 2), torch.zeros(2, 2), torch.zeros(2, 3))
     with pytest.raises(ValueError, match="num_classes must be between 0 and 256, got 257"):
         palette(257)
+
+
+def test_the_grid_has_a_row_per_sample_and_lines_between() -> None:
+    images = torch.stack([normalize(torch.full((3, 2, 4), 128, dtype=torch.uint8))] * 2)
+    labels = torch.stack([torch.zeros(2, 4), torch.ones(2, 4)]).long()
+    grid = panel_grid(images, labels, 1 - labels)
+    assert grid.dtype == torch.uint8 and grid.shape == (3, 2 * (2 + 2) + 2, 3 * (4 + 2) + 2)
+    dark_red = torch.tensor([128, 0, 0], dtype=torch.uint8)
+    for row, (label, prediction) in enumerate([(0, 1), (1, 0)]):
+        top = 2 + row * 4
+        assert torch.equal(grid[:, top, 2], torch.tensor([128, 128, 128], dtype=torch.uint8))
+        assert torch.equal(grid[:, top + 1, 8], dark_red * label)
+        assert torch.equal(grid[:, top + 1, 17], dark_red * prediction)
+        assert bool((grid[:, top - 2 : top] == 255).all() and (grid[:, :, 6:8] == 255).all())

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-CHUNK = 1 << 18  # one pseudo-random vector of this length serves tensors of any size
-_ODD_MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)
+from ..bit_hash import CHUNK, bit_hash, weighted_sum
 
 
 def norm_and_projection(tensor: torch.Tensor) -> list[float]:
@@ -22,16 +21,7 @@ def norm_and_projection(tensor: torch.Tensor) -> list[float]:
     """
     flat = tensor.detach().reshape(-1)
     flat = flat.double() if not flat.is_complex() else torch.view_as_real(flat).reshape(-1).double()
-    return torch.stack([flat.norm(), _weighted_sum(flat, _signs(str(flat.device)))]).tolist()
-
-
-def bit_hash(tensor: torch.Tensor) -> int:
-    """Return a 64-bit hash of the tensor's bits: a sum of products with odd numbers modulo 2**64.
-
-    Integer sums do not depend on the order of summation, so the hash is the same on every device; a change of one
-    word always changes it.
-    """
-    return (int(_weighted_sum(_words(tensor), _odd_numbers(str(tensor.device)))) + tensor.numel()) % 2**64
+    return torch.stack([flat.norm(), weighted_sum(flat, _signs(str(flat.device)))]).tolist()
 
 
 def bit_hashes(tensors: Sequence[torch.Tensor]) -> list[str]:
@@ -71,36 +61,8 @@ def _feed(digest: Any, item: Any) -> None:
             digest.update(repr(type(item)).encode())
 
 
-def _weighted_sum(flat: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Return the sum of element (r, c) of `flat`, seen as rows of CHUNK elements, times weights[r] * weights[c]."""
-    num_rows = flat.numel() // CHUNK
-    rows, tail = flat[: num_rows * CHUNK].view(num_rows, CHUNK), flat[num_rows * CHUNK :]
-    if flat.is_cuda and flat.dtype == torch.int64:  # cuBLAS multiplies no integers
-        per_row = (rows * weights).sum(1)
-        total = (tail * weights[: len(tail)]).sum()
-        return (per_row * weights[:num_rows]).sum() + total * weights[num_rows]
-    total = torch.dot(tail, weights[: len(tail)])
-    return torch.dot(torch.mv(rows, weights), weights[:num_rows]) + total * weights[num_rows]
-
-
-def _words(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor's bytes as 64-bit integers, the last one filled up with zeros."""
-    flat = tensor.detach().contiguous().reshape(-1)
-    flat = flat.view(torch.uint8) if flat.dtype != torch.bool else flat.to(torch.uint8)
-    missing = -flat.numel() % 8
-    if missing or flat.storage_offset() % 8:
-        flat = torch.cat([flat, flat.new_zeros(missing)])
-    return flat.view(torch.int64)
-
-
 @lru_cache(maxsize=64)
 def _signs(device: str) -> torch.Tensor:
     generator = torch.Generator().manual_seed(20)
     bits = torch.randint(0, 2, (CHUNK,), generator=generator, dtype=torch.int64)
     return (bits * 2 - 1).to(device=device, dtype=torch.float64)
-
-
-@lru_cache(maxsize=64)
-def _odd_numbers(device: str) -> torch.Tensor:
-    numbers = torch.arange(CHUNK, dtype=torch.int64, device=device) * 2 + 1
-    return numbers * _ODD_MULTIPLIER  # wraps around: spreads small changes over all bits, stays odd

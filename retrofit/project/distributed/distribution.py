@@ -27,7 +27,8 @@ OF_TORCH = (
 OF_THE_RUNTIME = (
     "reduce_sum", "reduce_sum_later", "reduce_tensor_sum", "reduce_mean", "reduce_dict", "gather_objects",
     "on_any_rank", "broadcast_object", "broadcast_buffers", "barrier", "main_process_first", "save_checkpoint",
-    "batch_count",
+    "batch_count", "batch_sum", "batch_mean", "sum_over_ranks", "sum_attributes", "gather_batches",
+    "reduce_total", "gather_batch",
 )  # fmt: skip
 WITH_GRADIENT = ("all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter")
 COLLECTIVES = {f"torch.distributed.nn.{name}" for name in WITH_GRADIENT}

@@ -78,9 +78,11 @@ class Ranks:
         return found
 
     def class_sources(self, class_scope: Scope) -> Iterator[str]:
-        """Yield what the methods of a class ask for."""
+        """Yield what the methods of a class ask for. Only being the main process decides about output, not samples."""
         for scope in class_scope.walk():
             for node in own_nodes(scope.node):
+                if isinstance(node, ast.Call) and self.analysis.called(node, scope) & ASKING_MAIN:
+                    continue
                 if isinstance(node, (ast.Call, ast.Subscript)):
                     yield self.tells(node, scope)
 

@@ -20,6 +20,12 @@ MAIN, OTHERS, UNCLEAR = "main", "others", "unclear"
 FLIPPED = {MAIN: OTHERS, OTHERS: MAIN}
 # What people call such a variable or function, for those that cannot be followed.
 MAIN_NAMES = {"is_main_process", "is_main", "is_master", "is_chief", "is_rank_zero", "is_primary", "is_rank0"}
+# Decorators after which rank 0 alone runs a function, as libraries and projects call them.
+FOR_MAIN = {
+    "rank_zero_only", "rank0_only", "master_only", "main_process_only", "main_only", "only_main_process",
+    "only_on_main_process", "on_main_process", "is_main_process", "on_rank_zero", "only_rank_zero", "rank_zero",
+}  # fmt: skip
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 LEAVING = {"sys.exit", "exit", "quit", "os._exit"}
 MOST_DEPTH = 6
 PLAIN = 2  # the depth from which only tests for the rank itself count, none for objects that rank 0 alone has
@@ -27,11 +33,17 @@ PLAIN = 2  # the depth from which only tests for the rank itself count, none for
 
 def side_of(analysis: Analysis, scope: Scope, node: ast.AST) -> str:
     """Return which processes run a node when all of them run its function: MAIN, OTHERS, UNCLEAR, or "" for all."""
-    found = [side for side in _sides(analysis, scope, node) if side]
+    found = [side for side, _ in _sides(analysis, scope, node) if side]
     return next((side for side in found if side != UNCLEAR), UNCLEAR if found else "")
 
 
-def _sides(analysis: Analysis, scope: Scope, node: ast.AST) -> Iterator[str]:
+def rank_tests(analysis: Analysis, scope: Scope, node: ast.AST) -> list[ast.AST]:
+    """Return what lets some of the processes leave a node out, from the inside: an `if`, an `and`, an early return."""
+    return [test for side, test in _sides(analysis, scope, node) if side]
+
+
+def _sides(analysis: Analysis, scope: Scope, node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """Yield each test that a node is under, in the function, with the processes that come through."""
     inner = node
     for outer in scope.source.ancestors(node):
         if isinstance(inner, ast.stmt):
@@ -39,20 +51,52 @@ def _sides(analysis: Analysis, scope: Scope, node: ast.AST) -> Iterator[str]:
         if outer is scope.node:
             return
         if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
-            yield (side_of_test if is_in_body(outer, inner) else side_of_negated)(analysis, outer.test, scope)
+            yield (side_of_test if is_in_body(outer, inner) else side_of_negated)(analysis, outer.test, scope), outer
         elif isinstance(outer, ast.BoolOp):
             for earlier in outer.values[: outer.values.index(inner)]:  # type: ignore[arg-type]
                 is_and = isinstance(outer.op, ast.And)
-                yield (side_of_test if is_and else side_of_negated)(analysis, earlier, scope)
+                yield (side_of_test if is_and else side_of_negated)(analysis, earlier, scope), outer
+        elif isinstance(outer, ast.While) and inner is not outer.test:
+            yield side_of_test(analysis, outer.test, scope), outer
+        elif isinstance(outer, (*COMPREHENSIONS, ast.comprehension)):
+            yield from ((side_of_test(analysis, test, scope), outer) for test in _conditions(outer, inner))
         inner = outer
 
 
-def _left_before(analysis: Analysis, scope: Scope, statement: ast.stmt) -> Iterator[str]:
-    """Yield who is left behind `if rank != 0: return` in the same block."""
+def _conditions(outer: ast.AST, inner: ast.AST) -> list[ast.expr]:
+    """Return the tests of a comprehension that come before a part of it."""
+    if isinstance(outer, ast.comprehension):
+        return outer.ifs[: outer.ifs.index(inner)] if inner in outer.ifs else []  # type: ignore[arg-type]
+    generators = outer.generators  # type: ignore[attr-defined]
+    before = generators[: generators.index(inner)] if inner in generators else generators
+    return [test for generator in before for test in generator.ifs]
+
+
+def is_for_main(scope: Scope) -> bool:
+    """Return whether a function has a decorator that lets rank 0 alone run it: `@rank_zero_only`."""
+    return any(last_name(_undone(node)) in FOR_MAIN for node in getattr(scope.node, "decorator_list", []))
+
+
+def _undone(decorator: ast.expr) -> ast.expr:
+    return decorator.func if isinstance(decorator, ast.Call) else decorator
+
+
+def _left_before(analysis: Analysis, scope: Scope, statement: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
+    """Yield which processes are left after `if rank != 0: return` in the same block."""
     block = block_of(scope.source, statement)
     for earlier in block[: block.index(statement)]:
-        if isinstance(earlier, ast.If) and not earlier.orelse and _leaves(analysis, earlier.body[-1], scope):
-            yield side_of_negated(analysis, earlier.test, scope)
+        yield from _left_after(analysis, scope, earlier)
+
+
+def _left_after(analysis: Analysis, scope: Scope, statement: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
+    if isinstance(statement, (ast.With, ast.AsyncWith, ast.Try)):
+        for inner in statement.body:
+            yield from _left_after(analysis, scope, inner)
+    elif isinstance(statement, ast.If):
+        if _leaves(analysis, statement.body[-1], scope):
+            yield side_of_negated(analysis, statement.test, scope), statement
+        elif statement.orelse and _leaves(analysis, statement.orelse[-1], scope):
+            yield side_of_test(analysis, statement.test, scope), statement
 
 
 def ends_program(analysis: Analysis, statement: ast.stmt, scope: Scope) -> bool:
@@ -79,7 +123,13 @@ def side_of_test(analysis: Analysis, test: ast.expr, scope: Scope, depth: int = 
         return _side_of_comparison(analysis, test, scope, depth)
     if isinstance(test, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
         return _side_of_value(analysis, test, scope, depth)
-    return ""
+    return UNCLEAR if isinstance(test, ast.BinOp) and _counts_with_rank(analysis, test, scope) else ""
+
+
+def _counts_with_rank(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether a rank is part of an arithmetic expression: `rank % 2`."""
+    parts = [part for part in ast.walk(node) if isinstance(part, ast.BinOp)]
+    return any(is_rank(analysis, side, scope) for part in parts for side in (part.left, part.right))
 
 
 def side_of_negated(analysis: Analysis, test: ast.expr, scope: Scope, depth: int = MOST_DEPTH) -> str:
@@ -115,7 +165,7 @@ def _side_of_comparison(analysis: Analysis, test: ast.Compare, scope: Scope, dep
         return _compared(operator, right)
     if is_rank(analysis, right, scope) and isinstance(operator, (ast.Eq, ast.NotEq)):
         return _compared(operator, left)
-    return ""
+    return UNCLEAR if any(_counts_with_rank(analysis, part, scope) for part in (left, right)) else ""
 
 
 def _exists_on_main_only(analysis: Analysis, node: ast.expr, scope: Scope, depth: int = 3) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 
-from ..gradients import has_gradients
+from ..gradients import has_gradients, switches_on
 from ..scopes import FUNCTIONS, Scope, own_nodes
 from .loop import Loop, NotShareable
 
+WITH_GRADIENTS = "the model runs with gradients, in which all processes take part"
 DEEPEST = 4  # callers above an evaluation that are looked at
 
 
@@ -20,7 +21,9 @@ class Mode:
     def require_evaluation(self) -> None:
         for call in self.loop.calls_model(self.loop.node):
             if has_gradients(self.analysis, self.loop.scope, call):
-                raise NotShareable("the model runs with gradients, in which all processes take part")
+                raise NotShareable(WITH_GRADIENTS)
+        if switches_on(self.analysis, self.loop.node, self.loop.scope):
+            raise NotShareable(WITH_GRADIENTS)
         if not self._is_evaluating(self.loop.scope, self.loop.node, DEEPEST):
             raise NotShareable("model.eval() was not found in front of it")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from retrofit.verify.evidence import Run, Runs
-from retrofit.verify.verdict import Verdict, count, failed
+from retrofit.verify.verdict import Verdict, count, failed, listed
 
 LABELS = {
     "original": "the script before the change",
@@ -53,9 +53,7 @@ def why_not(run: Run, otherwise: str) -> str:
 def ranks_named(ranks: Iterable[int]) -> str:
     """Return "rank 1" or "ranks 0, 1 and 3"."""
     names = [str(rank) for rank in ranks]
-    if len(names) < 2:
-        return f"rank {''.join(names)}"
-    return f"ranks {', '.join(names[:-1])} and {names[-1]}"
+    return f"rank{'s' if len(names) > 1 else ''} {listed(names)}"
 
 
 def first_few(names: Iterable[object], most: int = 3) -> str:

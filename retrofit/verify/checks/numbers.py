@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from retrofit.verify.evidence import Runs, relative_difference
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
@@ -9,6 +11,7 @@ from .finding import Finding, fail_with, not_made, why_not
 from .options import CheckOptions
 from .reference import (
     GRADIENTS,
+    KEYS,
     LOSS,
     PARAMETERS,
     compared_steps,
@@ -65,7 +68,7 @@ def parameters(runs: Runs, options: CheckOptions) -> Verdict:
 
 def _compare(runs: Runs, options: CheckOptions, quantity: str) -> Verdict:
     title = TITLES[quantity]
-    reason = _incomparable(runs, options)
+    reason = _incomparable(runs, options) or _no_value(runs, quantity)
     if reason:
         return not_applicable(quantity, title, reason)
     tolerance = tolerance_of(runs["many"], options)
@@ -97,6 +100,21 @@ def _incomparable(runs: Runs, options: CheckOptions) -> str | None:
     if initial_fault(runs, tolerance_of(runs["many"], options)) is not None:
         return "the runs start from different weights (see initial_state)"
     return None
+
+
+def _no_value(runs: Runs, quantity: str) -> str | None:
+    """Return why there is no number to compare: two runs without one are not the same training."""
+    steps = [step for name in ("many", "reference") for rank in runs[name].ranks for step in rank.steps]
+    if quantity == LOSS:
+        values = [loss for step in steps for loss in step.get("loss") or []]
+        missing = "no backward call on a loss was seen"
+    else:
+        tensors = [tensor for step in steps for tensor in step.get(KEYS[quantity]) or [] if tensor]
+        values = [value for tensor in tensors for value in tensor]
+        missing = f"no {quantity} were seen in any optimizer step"
+    if not values:
+        return missing
+    return None if any(map(math.isfinite, values)) else "not one number is finite, on one process or on several"
 
 
 def _closeness(runs: Runs, quantity: str) -> tuple[str, str | None]:

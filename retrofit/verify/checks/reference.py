@@ -14,6 +14,7 @@ from .options import CheckOptions
 
 SMALL = 1e-3  # of the largest: what is smaller is compared with this, not with itself (rounding of a zero)
 LOSS, GRADIENTS, PARAMETERS = "loss", "gradients", "parameters"
+KEYS = {GRADIENTS: "grad", PARAMETERS: "param"}  # of the tensors in a step
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def differences(runs: Runs, quantity: str) -> list[StepDifference]:
     steps = range(compared_steps(runs))
     if quantity == LOSS:
         return _loss_differences(many, reference, steps)
-    key = "grad" if quantity == GRADIENTS else "param"
+    key = KEYS[quantity]
     found = []
     for step in steps:
         ours, theirs = many.main.steps[step], reference.main.steps[step]

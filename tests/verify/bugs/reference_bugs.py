@@ -117,11 +117,13 @@ REFERENCE_BUGS = [
         project="reference",
         arguments=[*LORM, "--l_lorm", "0"],
         edits=[
+            *REFERENCE_DDP,
+            HAS_LORM,
             (
                 "train.py",
                 "                if lorm is not None:\n",
                 "                if lorm is not None and self.args.l_lorm:\n",
-            )
+            ),
         ],
         cause=("RF204",),
         check="completes",

@@ -43,6 +43,18 @@ METRIC_DDP: list[Edit] = [
 """,
     ),
 ]
+LANGUAGE_MODEL_DDP: list[Edit] = [
+    import_ddp("from torch.utils.data import DataLoader\n"),
+    (
+        "train.py",
+        "    model = rd.wrap_model(GRUModel(NUM_TOKENS).to(device))\n",
+        """\
+    model = GRUModel(NUM_TOKENS).to(device)
+    if rd.is_distributed():
+        model = DistributedDataParallel(model)
+""",
+    ),
+]
 REFERENCE_DDP: list[Edit] = [
     (
         "utils.py",

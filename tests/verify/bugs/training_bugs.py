@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .bug import Bug
-from .snippets import CLASSIFIER_DDP
+from .snippets import CLASSIFIER_DDP, LANGUAGE_MODEL_DDP
 
 CLASSIFIER_FORWARD = """\
             with torch.autocast(device.type, torch.bfloat16, enabled=args.amp == "bf16"):
@@ -96,11 +96,12 @@ TRAINING_BUGS = [
         title="a layer that is left over from an experiment has parameters without gradient",
         project="language_model",
         edits=[
+            *LANGUAGE_MODEL_DDP,
             (
                 "model.py",
                 "        self.dropout = nn.Dropout(0.1)\n",
                 "        self.projection = nn.Linear(width, width)\n        self.dropout = nn.Dropout(0.1)\n",
-            )
+            ),
         ],
         cause=("RF204",),
         check="completes",

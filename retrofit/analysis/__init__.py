@@ -1,0 +1,1 @@
+"""Program analysis of plain Python."""

@@ -1,0 +1,89 @@
+"""Read what a conversion is about to write once more, with the rules: nothing that is found in it may be written."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from retrofit.project import Project, Source, SourceError, read_project
+from retrofit.project.edits import Edit, in_order
+from retrofit.rules import RULES, Finding, collective_on_some_ranks, find_hazards
+
+
+class ConversionError(ValueError):
+    """The converted text is not right, which is an error of retrofit. The message has a line per fault."""
+
+
+def require_sound(
+    project: Project, texts: Mapping[Path, bytes], authors: Authors, findings: list[Finding]
+) -> list[Finding]:
+    """Read the converted project, `texts` instead of the files on the disk, and compare its findings with `findings`.
+
+    What the conversion has listed for a person to do may still be there. Returns what it has neither listed nor claimed
+    to end. Raises ConversionError for what it claimed to end, for what it could change again, and for a collective call
+    that only some ranks come to.
+    """
+    try:
+        again = read_project(project.entry.path, project.modules.root, texts)
+    except SourceError as error:
+        raise ConversionError(f"{error}; in the converted text, an error of retrofit; nothing was written") from error
+    listed = Counter((finding.code, finding.place.path) for finding in findings if not finding.edits)
+    left: dict[tuple[str, str], list[Finding]] = defaultdict(list)
+    for finding in find_hazards(again):
+        left[finding.code, finding.place.path].append(finding)
+    new = {of_rule: found for of_rule, found in left.items() if len(found) > listed[of_rule]}
+    claimed = {(finding.code, finding.place.path) for finding in findings if finding.edits}
+    claimed |= {of_rule for of_rule in new if of_rule[0] == collective_on_some_ranks.CODE}
+    faults = [f for of_rule in new for f in new[of_rule] if of_rule in claimed or f.edits or f.refusal]
+    if faults:
+        raise ConversionError("\n".join(authors.message(finding) for finding in faults))
+    return [
+        replace(finding, message=f"{finding.message} (a line of the converted text)")
+        for of_rule, found in new.items()
+        for finding in found[listed[of_rule] :]
+    ]
+
+
+class Authors:
+    """Finds out which rules have changed a line of the converted text."""
+
+    def __init__(self, edits: Mapping[Source, list[Edit]], findings: list[Finding]) -> None:
+        self.edits = {source.name: (source, changes) for source, changes in edits.items()}
+        self.codes: dict[Edit, str] = {}
+        for finding in findings:
+            for edit in finding.edits:
+                self.codes.setdefault(edit, finding.code)
+
+    def message(self, finding: Finding) -> str:
+        codes = self.codes_at(finding.place.path, finding.place.line)
+        by = f"on a line that {named(codes)} changed" if codes else "on an unchanged line"
+        return (
+            f"{finding.place}: {named([finding.code])} is found in the converted text, {by}: {finding.message}; "
+            "this is an error of retrofit, nothing was written; `retrofit check` lists what to change by hand"
+        )
+
+    def codes_at(self, name: str, line: int) -> set[str]:
+        """Return the rules of the edits that write to a line, counted from 1, of the converted file."""
+        codes: set[str] = set()
+        if name not in self.edits:
+            return codes
+        source, edits = self.edits[name]
+        shift = 0
+        for edit in in_order(source, edits):
+            first = source.line_of(edit.start) + shift
+            added = _line_ends(edit.text)
+            if first <= line <= first + added and edit in self.codes:
+                codes.add(self.codes[edit])
+            shift += added - _line_ends(source.text[edit.start : edit.end])
+        return codes
+
+
+def named(codes: Iterable[str]) -> str:
+    """Return codes of rules as text, with the rules' names."""
+    return " and ".join(f"{code} {RULES[code].NAME}" for code in sorted(set(codes))) or "the import of the runtime"
+
+
+def _line_ends(text: str) -> int:
+    return text.count("\n") + text.count("\r") - text.count("\r\n")

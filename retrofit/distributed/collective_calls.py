@@ -1,0 +1,146 @@
+"""The journal of a rank's runtime collectives: which one it is in, where it was called, and which came before.
+
+The main thread writes it (10 to 20 us a call), the watchdog's thread reads it (watchdog.py). Collectives called by
+every rank have the same number on every rank; between two of them, the process group's own counters say how many
+collectives of torch (DDP's gradients, say) a rank has begun.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+PACKAGE = __name__.rpartition(".")[0]
+LIBRARIES = ("contextlib", "functools", "torch")  # what a call may pass through on its way from the script
+KEPT = 64  # calls that the journal remembers
+
+_journal: Journal | None = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a runtime collective, the outermost if one calls another."""
+
+    number: int
+    name: str
+    code: CodeType  # of the script's function that calls it
+    line: int
+    begun: tuple[int, ...]  # collectives of torch that this rank has begun since the call before
+
+    @property
+    def site(self) -> str:
+        return f"{self.code.co_filename}:{self.line}"
+
+
+class Journal:
+    """The calls of one rank; `counters` returns how many collectives it has begun in each group."""
+
+    def __init__(self, counters: Callable[[], tuple[int, ...]]) -> None:
+        self.calls: deque[Call] = deque(maxlen=KEPT)
+        self.open: Call | None = None
+        self.opened_at = 0.0
+        self.finished = 0  # calls
+        self._thread = threading.get_ident()
+        self._counters = counters
+        self._after_last = counters()
+
+    def is_for_this(self) -> bool:
+        """Return whether a call that begins now is to be noted: by the main thread, and no part of another one."""
+        return self.open is None and threading.get_ident() == self._thread
+
+    def enter(self, function: str) -> Call:
+        counters = self._counters()
+        name, frame = called_from(sys._getframe(2))
+        begun = tuple(now - before for now, before in zip(counters, self._after_last))
+        call = Call(self.finished, name or function, frame.f_code, frame.f_lineno, begun)
+        self.calls.append(call)
+        self.resume(call)
+        return call
+
+    def resume(self, call: Call) -> None:
+        self.opened_at = time.monotonic()
+        self.open = call
+
+    def leave(self, *, finished: bool = True) -> None:
+        if finished:
+            self._after_last = self._counters()
+            self.finished += 1
+        self.open = None
+
+    def begun(self) -> tuple[int, ...]:
+        """Return how many collectives of torch this rank has begun since its last runtime collective."""
+        return tuple(now - before for now, before in zip(self._counters(), self._after_last))
+
+
+def start_journal(counters: Callable[[], tuple[int, ...]]) -> Journal:
+    """Keep a journal from now on; see `Journal`."""
+    global _journal
+    _journal = Journal(counters)
+    return _journal
+
+
+def stop_journal() -> None:
+    global _journal
+    _journal = None
+
+
+def collective(function: F) -> F:
+    """Decorate a function that every rank must call, so that a rank which waits in it can be told why."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        journal = _journal
+        if journal is None or not journal.is_for_this():
+            return function(*args, **kwargs)
+        journal.enter(function.__name__)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            journal.leave()
+
+    return call  # type: ignore[return-value]
+
+
+def waiting_for(started: Call | None) -> AbstractContextManager[None]:
+    """Return a context in which this rank waits for what it began in the call `started` (`last_call`)."""
+    return _resumed(_journal, started) if _journal is not None and started is not None else nullcontext()
+
+
+def last_call() -> Call | None:
+    """Return the call that this rank is in, None without a journal."""
+    return None if _journal is None else _journal.open
+
+
+@contextmanager
+def _resumed(journal: Journal, started: Call) -> Iterator[None]:
+    outermost = journal.is_for_this()
+    if outermost:
+        journal.resume(started)
+    try:
+        yield
+    finally:
+        if outermost:
+            journal.leave(finished=False)
+
+
+def called_from(frame: FrameType | None) -> tuple[str, FrameType]:
+    """Return the runtime function that the script called, and the script's frame that called it."""
+    name, last = "", frame
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module == PACKAGE or module.startswith(f"{PACKAGE}."):
+            name = frame.f_code.co_name
+        elif module.partition(".")[0] not in LIBRARIES:
+            return name, frame
+        last, frame = frame, frame.f_back
+    assert last is not None
+    return name, last

@@ -1,0 +1,61 @@
+"""RF309 loss-couples-samples: Dice over a batch, or the root of a mean, computed on one process's share."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.edits import surround
+from retrofit.project.scopes import Scope, own_nodes
+from retrofit.training.losses.coupling import couplings
+from retrofit.training.losses.library import library_couplings
+
+from .finding import Finding, found
+
+CODE = "RF309"
+NAME = "loss-couples-samples"
+WHY = (
+    "Dice, IoU, Tversky and the root of a mean are functions of sums over the batch: the average of what each process "
+    "computes of its own share is another loss."
+)
+HELP = "rd.batch_sum((output * target).sum()) and so on: each sum over the batch is one over all processes"
+HELP_WHOLE = "rd.whole_batch_loss(criterion)(output, target), which gathers the outputs of all processes"
+BAD = """\
+for images, labels in loader:
+    output = model(images)
+    overlap = (output * labels).sum()
+    loss = 1 - (2 * overlap + 1) / (output.sum() + labels.sum() + 1)
+    loss.backward()
+"""
+GOOD = """\
+for images, labels in loader:
+    output = model(images)
+    overlap = rd.batch_sum((output * labels).sum())
+    loss = 1 - (2 * overlap + 1) / (rd.batch_sum(output.sum()) + rd.batch_sum(labels.sum()) + 1)
+    loss.backward()
+"""
+
+
+def find(project: Project) -> Iterator[Finding]:
+    for coupling in couplings(project):
+        if _brings_together(project, coupling.scope):
+            continue
+        source = coupling.scope.source
+        message = "the loss couples the samples of a batch"
+        if coupling.function:
+            edits = surround(source, coupling.node, f"{coupling.function}(", ")")
+            yield found(CODE, source, coupling.node, message, HELP, edits)
+        else:
+            yield found(CODE, source, coupling.node, f"{message}, and {coupling.reason}", HELP_WHOLE)
+    for maker, scope, name, takes_more in library_couplings(project):
+        edits = surround(scope.source, maker, "rd.whole_batch_loss(", ")") if not takes_more else []
+        yield found(CODE, scope.source, maker, f"{name} couples the samples of a batch", HELP_WHOLE, edits)
+
+
+def _brings_together(project: Project, scope: Scope) -> bool:
+    """Return whether a script that is distributed by hand adds up over the processes where its loss is computed."""
+    if not project.distribution.is_by_hand:
+        return False
+    calls = (node for node in own_nodes(scope.node) if isinstance(node, ast.Call))
+    return any(project.leads_to_collective(call, scope) for call in calls)

@@ -1,0 +1,1 @@
+"""Facts about a PyTorch training script, and requests to change it, derived from the analysis of its code."""

@@ -1,0 +1,1 @@
+"""What a training script needs on several ranks: values that are reduced, and where."""

@@ -1,0 +1,1 @@
+"""How training losses are made of the losses of single samples."""

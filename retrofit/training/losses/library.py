@@ -1,0 +1,100 @@
+"""Criteria of libraries that couple the samples of a batch: what they compute of a share is another loss."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from retrofit.project.calls import argument_for
+from retrofit.project.reach import reached_nodes
+from retrofit.project.scopes import Scope
+from retrofit.project.values import Result
+
+if TYPE_CHECKING:
+    from retrofit.project import Project
+
+# Package: classes that sum over the batch, and the option with the value that makes others do so.
+ALWAYS = {
+    "segmentation_models_pytorch": {"DiceLoss", "JaccardLoss", "TverskyLoss", "MCCLoss"},
+    "pytorch_toolbelt": {"DiceLoss", "JaccardLoss", "BinarySoftDiceLoss"},
+    "catalyst": {"DiceLoss", "IoULoss", "TrevskyLoss", "FocalTrevskyLoss"},
+    "kornia": {"LovaszHingeLoss", "LovaszSoftmaxLoss"},
+    "lightly": {"NTXentLoss", "BarlowTwinsLoss", "VICRegLoss", "DCLLoss", "DCLWLoss", "CO2Regularizer"},
+    "info_nce": {"InfoNCE"},
+    "pytorch_metric_learning": {
+        "ContrastiveLoss", "TripletMarginLoss", "NTXentLoss", "SupConLoss", "MultiSimilarityLoss", "CircleLoss",
+        "LiftedStructureLoss", "GeneralizedLiftedStructureLoss", "NPairsLoss", "MarginLoss",
+        "SignalToNoiseRatioContrastiveLoss", "FastAPLoss", "AngularLoss", "TupletMarginLoss", "NCALoss", "VICRegLoss",
+        "IntraPairVarianceLoss",
+    },
+}  # fmt: skip
+UNLESS = {
+    (package, name): ("per_image", True)
+    for package, name in (
+        ("segmentation_models_pytorch", "LovaszLoss"),
+        ("pytorch_toolbelt", "LovaszLoss"),
+        ("pytorch_toolbelt", "BinaryLovaszLoss"),
+    )
+}
+WHERE = {
+    ("monai", name): ("batch", True)
+    for name in (
+        "DiceLoss", "DiceCELoss", "DiceFocalLoss", "GeneralizedDiceLoss", "GeneralizedDiceFocalLoss", "MaskedDiceLoss",
+        "TverskyLoss",
+    )
+} | {("segmentation_models_pytorch", "FocalLoss"): ("normalized", True),
+     ("pytorch_toolbelt", "FocalLoss"): ("normalized", True),
+     ("pytorch_toolbelt", "BinaryFocalLoss"): ("normalized", True)}  # fmt: skip
+GATHERING = "gather_distributed"  # the option of lightly that does it itself
+
+
+def library_couplings(project: Project) -> Iterator[tuple[ast.Call, Scope, str, bool]]:
+    """Yield the calls that make such a criterion, with its name, and whether it is given more than a pair.
+
+    The indices of a miner, for instance, are of one rank's samples.
+    """
+    calls = [(node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call)]
+    more = {v.call for node, scope in calls if not _is_pair(node) for v in _criteria(project, node.func, scope)}
+    for node, scope in reached_nodes(project.analysis):
+        if isinstance(node, ast.Call) and not _is_wrapped(project, node, scope):
+            for value in _criteria(project, node, scope):
+                if value.call is node:
+                    yield node, scope, value.maker.rpartition(".")[2], node in more
+                    break
+
+
+def is_gathered_for(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether a call is of a criterion that the conversion gives the samples of all ranks."""
+    return isinstance(node, ast.Call) and _is_pair(node) and bool(_criteria(project, node.func, scope))
+
+
+def _is_pair(call: ast.Call) -> bool:
+    return len(call.args) + len(call.keywords) <= 2
+
+
+def _criteria(project: Project, node: ast.expr, scope: Scope) -> list[Result]:
+    return [v for v in project.analysis.evaluate(node, scope) if isinstance(v, Result) and couples(v)]
+
+
+def couples(value: Result) -> bool:
+    """Return whether what a call makes is a criterion of a library that couples the samples."""
+    package, name = value.maker.partition(".")[0], value.maker.rpartition(".")[2]
+    if name in ALWAYS.get(package, ()):
+        return not _has(value.call, GATHERING, True)
+    if (package, name) in UNLESS:
+        option, wanted = UNLESS[package, name]
+        return not _has(value.call, option, wanted)
+    option, wanted = WHERE.get((package, name), ("", True))
+    return bool(option) and _has(value.call, option, wanted)
+
+
+def _has(call: ast.Call, option: str, wanted: object) -> bool:
+    given = argument_for(call, [], option)
+    return isinstance(given, ast.Constant) and given.value == wanted
+
+
+def _is_wrapped(project: Project, node: ast.Call, scope: Scope) -> bool:
+    holder = scope.source.parents.get(node)
+    wrapper = "retrofit.distributed.whole_batch_loss"
+    return isinstance(holder, ast.Call) and wrapper in project.analysis.called(holder, scope)

@@ -1,0 +1,18 @@
+"""Writing what a conversion makes of a script that a test has written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from retrofit.convert.additions import additions
+from retrofit.convert.plan import Conversion
+
+
+def write_converted(folder: Path, result: Conversion) -> None:
+    """Write the converted files, with the runtime next to them."""
+    assert not result.refusals
+    for file in result.files:
+        file.path.write_bytes(file.data)
+    for path, data in additions(folder, folder / "train.py", True, listed=result.listed).items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)

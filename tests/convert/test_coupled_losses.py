@@ -1,0 +1,365 @@
+"""Losses that couple the samples of a batch, in the spellings of real projects: Dice, IoU, Tversky, roots of means."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion, converted
+from verify.projects.launch import Launcher
+
+from retrofit.convert.plan import plan_conversion
+from retrofit.project import read_project
+
+HEAD = """\
+import argparse
+import math
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import optim
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int, default=6)
+parser.add_argument("--lr", type=float, default=0.1)
+args = parser.parse_args()
+torch.manual_seed(0)
+data = TensorDataset(torch.rand(16, 2, 4, 4).double(), (torch.rand(16, 2, 4, 4) > 0.6).double())
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(2, 2, 3, padding=1).double()
+
+    def forward(self, x):
+        return torch.sigmoid(self.layer(x / x.sum()))
+
+
+"""
+FLAT = """\
+def LOSS(input, target, smooth=1.):
+    iflat = input.contiguous().view(-1)
+    tflat = target.view(-1)
+    both = (iflat * tflat).sum()
+    return 1 - ((2. * both + smooth) / (iflat.sum() + tflat.sum() + smooth))
+"""
+MODULE = """\
+class LOSSLoss(nn.Module):
+    def __init__(self, weight=0.5, gamma=0.75):
+        super(LOSSLoss, self).__init__()
+        self.weight, self.gamma, self.bce = weight, gamma, nn.BCELoss()
+
+    def tversky(self, inputs, targets, smooth=1):
+        inputs, targets = torch.flatten(inputs), torch.flatten(targets)
+        TP = torch.sum(inputs * targets)
+        FP = ((1 - targets) * inputs).sum()
+        FN = (targets * (1 - inputs)).sum()
+        return (TP + smooth) / (TP + 0.7 * FP + 0.3 * FN + smooth)
+
+    def forward(self, inputs, targets):
+        focal = torch.pow(1 - self.tversky(inputs, targets), self.gamma)
+        return self.weight * self.bce(inputs, targets) + focal
+
+
+LOSS = LOSSLoss()
+"""
+AXES = """\
+def LOSS(pred, target, eps=1e-7):
+    dims = (0,) + tuple(range(2, target.ndimension()))
+    intersection = torch.sum(pred * target, dims)
+    cardinality = torch.sum(pred + target, dims)
+    iou = (intersection / (cardinality - intersection + eps)).mean()
+    return 1 - iou
+"""
+BY_CLASS = """\
+def flatten(tensor):
+    axis_order = (1, 0) + tuple(range(2, tensor.dim()))
+    return tensor.permute(axis_order).contiguous().view(tensor.size(1), -1)
+
+
+class LOSSLoss(nn.Module):
+    def one(self, score, target):
+        intersect = torch.sum(score * target)
+        y_sum = torch.sum(target * target)
+        z_sum = torch.sum(score * score)
+        return 1 - (2 * intersect + 1e-5) / (z_sum + y_sum + 1e-5)
+
+    def forward(self, inputs, target):
+        loss = 0.0
+        for i in range(inputs.shape[1]):
+            loss += self.one(inputs[:, i], target[:, i])
+        p, t = flatten(inputs), flatten(target)
+        dice = 2 * (p * t).sum(-1) / (p.pow(2) + t.pow(2)).sum(-1).clamp(min=1e-6)
+        return loss / inputs.shape[1] + (1.0 - dice).mean()
+
+
+LOSS = LOSSLoss()
+"""
+ROOT = """\
+def LOSS(out, target):
+    mse = F.mse_loss(out, target)
+    loss = torch.sqrt(mse) + (((out - target) ** 2).sum() / len(out)) ** 0.5
+    return loss + torch.log(torch.cosh(out.mean()))
+"""
+COUNTED = """\
+def LOSS(out, target):
+    precision = (out * target).sum() / (out.sum() + 1e-6)
+    recall = (out * target).sum() / (target.sum() + 1e-6)
+    return 1 - 2 * precision * recall / (precision + recall + 1e-6)
+"""
+BY_SAMPLE = """\
+def LOSS(pred, target, smooth=1.):
+    num = pred.size(0)
+    p = pred.view(num, -1)
+    t = target.view(num, -1)
+    both = (p * t).sum(1)
+    dice = (2. * both + smooth) / (p.sum(1) + t.sum(1) + smooth)
+    whole = (pred * target).sum(dim=(1, 2, 3)) / pred.sum(dim=[1, 2, 3]).clamp_min(1)
+    return 1 - dice.sum() / num + (1 - whole).mean() + F.l1_loss(pred, target)
+"""
+IN_LOOP = """\
+def one(p, t):
+    return 1 - (2 * (p * t).sum() + 1) / (p.sum() + t.sum() + 1)
+
+
+def LOSS(pred, target):
+    loss = 0
+    for i in range(pred.shape[0]):
+        loss += one(pred[i], target[i])
+    return loss / pred.shape[0]
+"""
+LOSSES = {
+    "flat": FLAT, "module": MODULE, "axes": AXES, "by_class": BY_CLASS, "root": ROOT, "counted": COUNTED,
+    "by_sample": BY_SAMPLE, "in_loop": IN_LOOP,
+}  # fmt: skip
+BLOCK = """\
+
+
+def train_NAME():
+    torch.manual_seed(0)
+    loader = DataLoader(data, args.batch_size, drop_last=False)
+    model = Net()
+    optimizer = optim.SGD(model.parameters(), lr=args.lr)
+    for i, (x, y) in enumerate(loader):
+        out = model(x)
+        loss = NAME(out, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print("NAME", i, loss.item(), *model.layer.weight.detach().flatten().tolist())
+    with torch.no_grad():
+        print("NAME test", NAME(model(x[:1]), y[:1]).item())
+"""
+
+
+def text_of(names: list[str]) -> str:
+    head = HEAD.replace("x / x.sum()", "x")
+    losses = "\n\n".join(LOSSES[name].replace("LOSS", name) for name in names)
+    trains = "".join(BLOCK.replace("NAME", name) for name in names)
+    return head + losses + trains + "\n\n" + "".join(f"train_{name}()\n" for name in names)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    original, changed = tmp_path_factory.mktemp("original"), tmp_path_factory.mktemp("changed")
+    (original / "train.py").write_text(text_of(list(LOSSES)))
+    shutil.copy(original / "train.py", changed)
+    (file,) = plan_conversion(read_project(changed / "train.py")).files
+    file.path.write_text(file.text)
+    return original, changed
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_the_loss_is_that_of_the_whole_batch(world_size: int, folders: tuple[Path, Path], launcher: Launcher) -> None:
+    original, changed = folders
+    runs = [
+        launcher.run(original, "train.py", []),
+        launcher.run(changed, "train.py", [], world_size=world_size, RETROFIT_BATCH="global"),
+    ]
+    for run in runs:
+        assert set(run["statuses"]) == {0}, run["outputs"]
+    alone, together = (
+        [line.split() for line in run["outputs"][0].splitlines() if line.split()[0] in LOSSES] for run in runs
+    )
+    assert len(alone) == len(together) == len(LOSSES) * 4
+    for expected, found in zip(alone, together):
+        assert found[:2] == expected[:2]
+        assert list(map(float, found[2:])) == pytest.approx(list(map(float, expected[2:])), rel=1e-8, abs=1e-12), found[
+            0
+        ]
+
+
+def test_sums_over_one_sample_are_left(tmp_path: Path) -> None:
+    found = conversion(tmp_path, text_of(["by_sample", "in_loop"])).findings
+    assert [str(f) for f in found if f.code in ("RF302", "RF309")] == []
+
+
+SCRIPT = """\
+loader = DataLoader(data, args.batch_size)
+model = Net()
+optimizer = optim.SGD(model.parameters(), lr=args.lr)
+for i, (x, y) in enumerate(loader):
+    out = model(x)
+    LINES
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def script(lines: str, before: str = "") -> str:
+    return HEAD + before + SCRIPT.replace("LINES", lines.replace("\n", "\n    "))
+
+
+@pytest.mark.parametrize(
+    ("lines", "before", "words"),
+    [
+        ("loss = 0\nif y.sum() > 0:\n    loss = flat(out, y)", FLAT.replace("LOSS", "flat"), "may not all come to it"),
+        (
+            "errors, order = torch.sort((out - y).abs().view(-1), 0, descending=True)\n"
+            "loss = (errors * y.view(-1)[order].cumsum(0)).sum()",
+            "",
+            "it is not a plain sum or mean",
+        ),
+        ("loss = torch.norm(out - y)", "", "it is not a plain sum or mean"),
+        ("loss = F.relu(1 - out.std(dim=0)).mean()", "", "it is not a plain sum or mean"),
+        (
+            "loss = one(out, y)\nfor j in range(len(x)):\n    loss = loss + one(out[j], y[j])",
+            IN_LOOP.partition("def LOSS")[0],
+            "for one sample after the other",
+        ),
+    ],
+)
+def test_what_cannot_be_made_global_is_named(lines: str, before: str, words: str, tmp_path: Path) -> None:
+    found = [f for f in conversion(tmp_path, script(lines, before)).findings if f.code == "RF309"]
+    assert found and not any(f.edits for f in found) and all(words in f.message for f in found)
+
+
+SCALED = """\
+import torch
+from elsewhere import start
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Trainer:
+    def __init__(self, weight):
+        self.weight = weight
+
+    def run(self, rank, world_size, settings):
+        loader = DataLoader(TensorDataset(torch.randn(32, 4), torch.randn(32, 1)), 8, shuffle=True)
+        model = nn.Linear(4, 1)
+        optimizer = optim.SGD(model.parameters(), lr=0.1)
+        self.train(loader, model, optimizer, world_size, settings)
+
+    def train(self, loader, model, optimizer, factor, settings):
+        for x, y in loader:
+            out = model(x)
+            optimizer.zero_grad()
+            LOSS
+            loss.backward()
+            optimizer.step()
+
+
+start(Trainer)
+"""
+
+
+@pytest.mark.parametrize("how", ["torch.sum", "torch.mean"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "loss = HOW((out - y) ** 2) * factor",
+        "loss = factor * HOW((out - y) ** 2)",
+        "loss = HOW((out - y) ** 2) * settings.weight",
+        "loss = HOW((out - y) ** 2) * settings['weight']",
+        "loss = HOW((out - y) ** 2) * self.weight",
+        "loss = HOW((out - y) ** 2); loss *= factor * settings.weight",
+    ],
+)
+def test_a_factor_that_is_there_before_the_batch_couples_nothing(loss: str, how: str, tmp_path: Path) -> None:
+    text = SCALED.replace("LOSS", loss).replace("HOW", how)
+    assert not [f for f in conversion(tmp_path, text).findings if f.code == "RF309"]
+
+
+@pytest.mark.parametrize(
+    ("criterion", "is_wrapped"),
+    [
+        ("smp.losses.DiceLoss(mode='multilabel')", True),
+        ("smp.losses.LovaszLoss(mode='multilabel')", True),
+        ("smp.losses.LovaszLoss(mode='multilabel', per_image=True)", False),
+        ("smp.losses.SoftBCEWithLogitsLoss()", False),
+        ("monai.losses.DiceLoss(sigmoid=True)", False),
+        ("monai.losses.DiceCELoss(sigmoid=True, batch=True)", True),
+        ("pml.NTXentLoss(temperature=0.1)", True),
+    ],
+)
+def test_criteria_of_libraries(criterion: str, is_wrapped: bool, tmp_path: Path) -> None:
+    imports = (
+        "import monai\nimport segmentation_models_pytorch as smp\nfrom pytorch_metric_learning import losses as pml\n"
+    )
+    text = imports + script("loss = criterion(out, y)", f"criterion = {criterion}\n")
+    lines = converted(tmp_path, text)
+    assert (f"criterion = rd.whole_batch_loss({criterion})" in lines) == is_wrapped
+    assert (f"criterion = {criterion}" in lines) != is_wrapped
+
+
+def test_indices_of_one_process_are_not_gathered(tmp_path: Path) -> None:
+    text = "from pytorch_metric_learning import losses as pml, miners\n" + script(
+        "loss = criterion(out, y, miner(out, y))",
+        "criterion = pml.TripletMarginLoss()\nminer = miners.MultiSimilarityMiner()\n",
+    )
+    (finding,) = (f for f in conversion(tmp_path, text).findings if f.code == "RF309")
+    assert not finding.edits
+
+
+OPTIONAL_AXES = """\
+def score(input, target, reduce_batch_first=False, epsilon=1e-6):
+    axes = (-1, -2) if input.dim() == 2 or not reduce_batch_first else (-1, -2, -3)
+    inter = 2 * (input * target).sum(dim=axes)
+    sets = input.sum(dim=axes) + target.sum(dim=axes)
+    sets = torch.where(sets == 0, inter, sets)
+    return ((inter + epsilon) / (sets + epsilon)).mean()
+
+
+def scores(input, target, reduce_batch_first=False):
+    return score(input.flatten(0, 1), target.flatten(0, 1), reduce_batch_first)
+
+
+"""
+FOCAL = """\
+class Focal(nn.Module):
+    def __init__(self, gamma=0, size_average=True):
+        super().__init__()
+        self.gamma, self.size_average = gamma, size_average
+
+    def forward(self, inputs, targets):
+        focal = (1 - inputs) ** 2 * F.binary_cross_entropy(inputs, targets, reduction="none")
+        if self.size_average:
+            return focal.mean()
+        else:
+            return focal.sum()
+
+
+criterion = Focal(size_average=OPTION)
+"""
+
+
+def test_axes_that_may_be_those_of_the_batch_are_named(tmp_path: Path) -> None:
+    lines = "loss = F.binary_cross_entropy(out, y)\nloss += 1 - scores(out, y, reduce_batch_first=True)"
+    result = conversion(tmp_path, script(lines, OPTIONAL_AXES))
+    assert "RF309" in {f.code for f in result.findings if not f.edits}
+    assert "sum_loss" not in result.files[0].text and "rd.scaled_lr(args.lr)" in result.files[0].text
+    whole = "both = torch.where(y.sum() == 0, (out * y).sum(), out.sum())\nloss = 1 - (out * y).sum() / both"
+    assert "sum_loss" not in conversion(tmp_path, script(whole)).files[0].text
+
+
+@pytest.mark.parametrize("option", [True, False])
+def test_an_option_decides_between_sum_and_mean(option: bool, tmp_path: Path) -> None:
+    found = converted(tmp_path, script("loss = criterion(out, y)", FOCAL.replace("OPTION", str(option))))
+    assert ("loss.backward()" in found, "rd.sum_loss(loss).backward()" in found) == (option, not option)
+    assert sum("sum_loss" in line for line in found) == (not option)

@@ -1,0 +1,182 @@
+"""Figures of a training loop are those of one process, on any number of ranks; what is not is listed."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from convert.additions_of import write_converted
+from convert.conversion import conversion
+from verify.projects.launch import Launcher
+
+SCRIPT = '''\
+import json
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from tqdm import tqdm
+
+
+class AverageMeter:
+    def __init__(self):
+        self.val = self.sum = self.count = self.avg = 0
+
+    def update(self, val, n=1):
+        self.val = val
+        self.sum += val * n
+        self.count += n
+        self.avg = self.sum / self.count
+
+
+class Smoothed:
+    def __init__(self):
+        self.values = {}
+
+    def update(self, **given):
+        for name, value in given.items():
+            self.values[name] = 0.9 * self.values.get(name, 0.0) + 0.1 * value
+
+
+def accuracy(output, target, topk=(1,)):
+    with torch.no_grad():
+        maxk = max(topk)
+        batch_size = target.size(0)
+        _, pred = output.topk(maxk, 1, True, True)
+        pred = pred.t()
+        correct = pred.eq(target.view(1, -1).expand_as(pred))
+        res = []
+        for k in topk:
+            correct_k = correct[:k].reshape(-1).float().sum(0, keepdim=True)
+            res.append(correct_k.mul_(100.0 / batch_size))
+        return res
+
+
+def fast_hist(label, pred, n):
+    known = (label >= 0) & (label < n)
+    return np.bincount(n * label[known] + pred[known], minlength=n ** 2).reshape(n, n)
+
+
+torch.manual_seed(0)
+rows = []
+
+
+def show(*values):
+    rows.append([np.asarray(v.detach() if torch.is_tensor(v) else v, dtype=float).tolist() for v in values])
+    print(*values)
+
+
+data = TensorDataset(torch.randn(25, 4), torch.randint(0, 3, (25,)))
+train_loader = DataLoader(data, 6)
+model = nn.Linear(4, 3)
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+best = 0.0
+for epoch in range(2):
+    START
+    for step, (x, y) in enumerate(train_loader):
+        optimizer.zero_grad()
+        out = model(x)
+        loss = criterion(out, y)
+        loss.backward()
+        optimizer.step()
+        STEP
+    END
+json.dump(rows, open('rows.json', 'w'))
+'''
+# What is before, in and after a loop over batches.
+SHOWN = {
+    "a mean of its own": (
+        "acc = 0.0",
+        "acc += (out.argmax(1) == y).sum().item() / len(y)",
+        "show(acc / len(train_loader))",
+    ),
+    "a detached loss and counts in a bar": (
+        "accu_loss = torch.zeros(1)\naccu_num = torch.zeros(1)\nseen = 0",
+        "seen += x.shape[0]\naccu_num += torch.eq(torch.max(out, dim=1)[1], y).sum()\naccu_loss += loss.detach()\n"
+        "show(accu_loss.item() / (step + 1), accu_num.item() / seen)",
+        "show(accu_loss.item() / (step + 1), accu_num.item() / seen)",
+    ),
+    "a tensor": ("", "show(loss)", ""),
+    "numbers of several kinds": (
+        "a = b = c = d = 0.0",
+        "a += loss.data.cpu().numpy()\nb += float(loss) * x.size(0)\n"
+        "c += loss.item() * len(y)\nd += F.l1_loss(out, out * 0).detach()",
+        "show(a / len(train_loader), b / len(data), c / len(data), d)",
+    ),
+    "a meter shown as it fills": (
+        "losses, top1 = AverageMeter(), AverageMeter()",
+        "prec1, prec2 = accuracy(out.data, y, topk=(1, 2))\nlosses.update(loss.item(), x.size(0))\n"
+        "top1.update(prec1.item(), x.size(0))\nshow(losses.val, losses.avg, top1.val, top1.avg, prec2[0])",
+        "show(losses.avg, top1.avg, top1.sum)",
+    ),
+    "a dictionary of losses": (
+        "smoothed = Smoothed()",
+        "terms = {'fit': loss, 'size': out.pow(2).mean()}\ntotal = sum(term for term in terms.values())\n"
+        "smoothed.update(loss=total, **terms)\nshow(*smoothed.values.values())\n"
+        "show(sum(t.item() for t in terms.values()))",
+        "",
+    ),
+    "a confusion matrix": (
+        "hist = np.zeros((3, 3))",
+        "hist += fast_hist(y.numpy(), out.argmax(1).numpy(), 3)\nshow(np.diag(hist).sum() / hist.sum())",
+        "show(hist, np.diag(hist) / hist.sum(1).clip(1))",
+    ),
+    "lists for a library's metric": (
+        "truth, guess = [], []",
+        "truth.extend(y.tolist())\nguess += out.argmax(1).tolist()",
+        "show(np.mean([t == g for t, g in zip(truth, guess)]), np.cov(truth, guess), truth)",
+    ),
+    "arrays that are put together": (
+        "scores, labels = [], []",
+        "scores.append(out.detach().cpu().numpy())\nlabels.append(y)",
+        "show(np.concatenate(scores).max(0), (torch.cat(labels) == 1).float().mean())",
+    ),
+    "progress by samples": (
+        "bar = tqdm(total=len(data))",
+        "bar.update(x.size(0))\nshow(step * len(x), len(train_loader.dataset))",
+        "show(bar.n)\nbar.close()",
+    ),
+    "a decision": (
+        "hits = n = 0",
+        "hits += (out.argmax(1) == y).sum().item()\nn += y.size(0)\nif loss.item() < 0.9:\n    show(1.0)\n    break",
+        "if hits / n > best:\n    best = hits / n\nshow(best)",
+    ),
+}
+
+
+def script_of(name: str) -> str:
+    text = SCRIPT
+    for word, part in zip(("START", "STEP", "END"), SHOWN[name]):
+        indent = {"START": 4, "STEP": 8, "END": 4}[word]
+        text = text.replace(" " * indent + word + "\n", textwrap.indent(part or "pass", " " * indent) + "\n")
+    return text
+
+
+def numbers(values: Any) -> list[float]:
+    return [number for value in values for number in numbers(value)] if isinstance(values, list) else [values]
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_figures_are_those_of_one_process(name: str, tmp_path: Path, launcher: Launcher) -> None:
+    original, folder = tmp_path / "a", tmp_path / "b"
+    for place in (original, folder):
+        place.mkdir()
+    result = conversion(folder, script_of(name))
+    assert [finding.message for finding in result.listed] == []
+    (original / "train.py").write_text(script_of(name))
+    write_converted(folder, result)
+    assert launcher.run(original, "train.py", [])["statuses"] == [0]
+    alone = json.loads((original / "rows.json").read_text())
+    assert alone
+    for world_size in (1, 2, 3):
+        run = launcher.run(folder, "train.py", [], world_size=world_size, RETROFIT_BATCH="global")
+        assert run["statuses"] == [0] * world_size, run["outputs"]
+        together = json.loads((folder / "rows.json").read_text())
+        assert numbers(together) == pytest.approx(numbers(alone), rel=1e-4, abs=1e-5), world_size

@@ -1,0 +1,263 @@
+"""The converted text is read again before anything is written: what is found is an error that names both rules."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+from convert.test_placement import script_of
+
+from retrofit.cli import main
+from retrofit.convert.plan import plan_conversion
+from retrofit.convert.self_check import ConversionError
+from retrofit.project import read_project
+from retrofit.project.edits import Edit, surround
+from retrofit.rules import RULES, find_hazards, placing
+from retrofit.rules.finding import found
+from retrofit.training.distributed.collectives import EVERY_RANK
+from retrofit.training.distributed.placement import Placed
+
+RUNTIME = Path(__file__).resolve().parents[2] / "retrofit" / "distributed"
+SCRIPT = script_of("if step % 2 == 0:", "    wandb.log({'loss': loss.item()})")
+
+
+def in_place(analysis: Any, reductions: Any, guarded: Any) -> Placed:
+    """Place reductions as a placement with an error would: under the guard."""
+    edits = {r: tuple(surround(r.source, r.value, f"{r.function}(", ")")) for r in reductions}
+    return Placed(edits)
+
+
+def script_in(folder: Path) -> Path:
+    (folder / "train.py").write_text(SCRIPT)
+    return folder / "train.py"
+
+
+def test_a_collective_under_a_guard_is_an_error_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = script_in(tmp_path)
+    monkeypatch.setattr(placing, "place_reductions", in_place)
+    for arguments in (["--write"], []):
+        assert main(["convert", str(script), *arguments]) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and "error of retrofit, nothing was written" in err
+        (line,) = (line for line in err.splitlines() if "RF402" in line)
+        assert "train.py:24:" in line and "RF402 collective-on-some-ranks is found" in line
+        assert "that RF401 metric-per-rank changed" in line
+    assert script.read_text() == SCRIPT and [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_what_a_rule_has_not_ended_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def finds_again(project: Any) -> Any:
+        source = project.entry
+        statement = next(node for node in source.tree.body if isinstance(node, ast.Assign))
+        start = source.span(statement)[0]
+        yield found("RF308", source, statement, "still here", "help", [Edit(source, start, start, "total_2 = 0\n")])
+
+    monkeypatch.setattr(RULES["RF308"], "find", finds_again)
+    with pytest.raises(
+        ConversionError, match=r"train.py:\d+:1: RF308 mean-divided-by-batch is found .* RF308.* changed: still"
+    ):
+        plan_conversion(read_project(script_in(tmp_path)))
+
+
+def test_text_that_is_not_python_is_an_error_with_the_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(project: Any) -> Any:
+        source = project.entry
+        start = source.span(source.tree.body[-1])[0]
+        yield found("RF308", source, source.tree.body[-1], "", "help", [Edit(source, start, start, "def (\n")])
+
+    monkeypatch.setattr(RULES["RF308"], "find", breaks)
+    with pytest.raises(
+        ValueError, match=r"train.py:\d+: .*not valid Python.*RF308 mean-divided-by-batch.*error of retrofit"
+    ):
+        plan_conversion(read_project(script_in(tmp_path)))
+
+
+def test_two_changes_of_one_text_name_both_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def collides(project: Any) -> Any:
+        source = project.entry
+        node = next(n for n in source.nodes if isinstance(n, ast.Attribute) and n.attr == "item")
+        start, end = source.span(node)
+        yield found("RF308", source, node, "", "help", [Edit(source, start - 5, end, "x")])
+
+    monkeypatch.setattr(RULES["RF308"], "find", collides)
+    with pytest.raises(ValueError, match=r"train.py:20: RF\d+ .* and RF\d+ .* want the same text; .*error of retrofit"):
+        plan_conversion(read_project(script_in(tmp_path)))
+
+
+def test_a_project_is_read_from_texts_that_are_not_written_yet(tmp_path: Path) -> None:
+    (tmp_path / "part.py").write_text("x = 1\n")
+    (tmp_path / "train.py").write_text("import part\n")
+    overlay = {tmp_path.resolve() / "part.py": b"y = 2\n"}
+    project = read_project(tmp_path / "train.py", None, overlay)
+    assert [source.text for source in project.sources] == ["import part\n", "y = 2\n"]
+
+
+def test_the_table_of_collectives_is_what_the_docstrings_say() -> None:
+    import retrofit.distributed as rd
+
+    said = set()
+    for path in RUNTIME.glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name in rd.__all__:
+                text = " ".join((ast.get_docstring(node) or "").split())
+                said |= {node.name} if "Collective: every rank" in text else set()
+    known = {name.rpartition(".")[2] for name in EVERY_RANK if name.startswith("retrofit.distributed.")}
+    assert len(said) > 30 and said == known
+
+
+RANKS = """\
+import torch
+import retrofit.distributed as rd
+from torch.utils.data import DataLoader
+
+rd.setup_distributed()
+torch.manual_seed(0)
+
+
+def reduced(loss):
+    return rd.reduce_loss(loss)
+
+
+def show(loss):
+    rd.print_main(rd.reduce_loss(loss))
+
+
+def rank_zero_only(function):
+    return function
+
+
+@rank_zero_only
+def alone(loss):
+    DECORATED
+
+
+loader = rd.distribute_loader(DataLoader(torch.randn(20, 4), 4, shuffle=True))
+model = rd.distribute_model(torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
+for epoch in range(3):
+    rd.set_epoch(loader, epoch)
+    for x in loader:
+        optimizer.zero_grad()
+        loss = model(x).mean()
+        loss.backward()
+        optimizer.step()
+        EXAMPLE
+rd.cleanup_distributed()
+"""
+
+
+def codes(folder: Path, example: str, decorated: str = "pass") -> list[str]:
+    (folder / "train.py").write_text(
+        RANKS.replace("EXAMPLE", example.replace("\n", "\n" + 8 * " ")).replace("DECORATED", decorated)
+    )
+    return [finding.code for finding in find_hazards(read_project(folder / "train.py"))]
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        "if rd.is_main_process(): rd.print_main(rd.reduce_loss(loss))",
+        "rd.is_main_process() and rd.reduce_loss(loss)",
+        "rd.get_rank() or rd.barrier()",
+        "rd.print_main(rd.reduce_loss(loss) if rd.is_main_process() else 0)",
+        "means = [rd.reduce_loss(loss) for _ in range(3) if rd.is_main_process()]",
+        "means = [1 for _ in range(3) if rd.is_main_process() and rd.on_any_rank(True)]",
+        "if not rd.is_main_process():\n    continue\nrd.barrier()",
+        "if rd.is_main_process():\n    pass\nelse:\n    break\nrd.barrier()",
+        "with torch.no_grad():\n    if rd.get_rank() > 0:\n        continue\nrd.barrier()",
+        "while rd.is_main_process():\n    rd.gather_batches([])",
+        "if rd.is_main_process():\n    reduced(loss)",
+        "if rd.is_main_process():\n    rd.save_checkpoint('x.pt', {})",
+        "if rd.get_rank() == 0 and epoch == 2: rd.sum_over_ranks(1)",
+        "if rd.get_rank() % 2: rd.barrier()",
+        "if rd.get_rank() < 2: rd.distribute_loader(loader)",
+        "rd.on_main_process(show, loss)",
+    ],
+)
+def test_a_collective_that_some_ranks_leave_out_is_found(example: str, tmp_path: Path) -> None:
+    assert [code for code in codes(tmp_path, example) if code != "RF407"] == ["RF402"]
+
+
+def test_a_collective_in_a_function_for_one_rank_is_found(tmp_path: Path) -> None:
+    assert codes(tmp_path, "alone(loss)", "rd.reduce_loss(loss)") == ["RF402"]
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        "rd.print_main(rd.reduce_loss(loss))",
+        "show(loss)",
+        "global_loss = rd.reduce_loss(loss)\nif rd.is_main_process():\n    rd.print_main(global_loss)",
+        "if rd.is_main_process():\n    rd.barrier()\nelse:\n    rd.barrier()",
+        "if not rd.is_main_process():\n    rd.barrier()\nif rd.is_main_process():\n    rd.barrier()",
+        "if epoch == 2 and rd.on_any_rank(True):\n    rd.barrier()",
+        "if rd.get_world_size() > 1:\n    rd.barrier()",
+        "rd.on_main_process(print, rd.reduce_loss(loss))",
+    ],
+)
+def test_a_collective_of_every_rank_is_not_found(example: str, tmp_path: Path) -> None:
+    assert codes(tmp_path, example) == []
+
+
+CACHED = """
+class Samples(Dataset):
+    def __init__(self, ids_file):
+        if os.path.exists(ids_file):
+            self.ids = torch.load(ids_file)
+        else:
+            self.ids = self.prepare(ids_file)
+
+    def prepare(self, ids_file):
+        ids = list(range(16))
+        torch.save(ids, ids_file)
+        return ids
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        return torch.full((3,), float(self.ids[index]))
+
+
+"""
+SOUND = """\
+import os
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+{before}
+loader = DataLoader({data}, 4, shuffle=True)
+model = nn.Linear(3, 1)
+{after}
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for x in loader:
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+"""
+CHANGED_ONCE = {
+    "a cache that one rank makes first": (CACHED, "Samples('ids.pt')", "", "with rd.main_process_first():"),
+    "the class of a model that may be a DataParallel": (
+        "",
+        "torch.randn(16, 3)",
+        "if len(sys.argv) > 1:\n    model = nn.DataParallel(model)\nname = type(model).__name__",
+        "name = type(rd.script_model(model)).__name__",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED_ONCE)
+def test_what_a_rule_has_changed_is_not_found_again(name: str, tmp_path: Path) -> None:
+    before, data, after, wanted = CHANGED_ONCE[name]
+    script = tmp_path / "train.py"
+    script.write_text(SOUND.format(before=before, data=data, after=after))
+    (file,) = plan_conversion(read_project(script)).files
+    assert wanted in file.text
+    script.write_text(file.text)
+    assert find_hazards(read_project(script)) == []

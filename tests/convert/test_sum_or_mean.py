@@ -1,0 +1,234 @@
+"""Whether a loss is a sum over the samples or a mean: gradients, learning rates and what is shown follow from it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion, converted
+from verify.projects.launch import Launcher
+
+from retrofit.convert.plan import plan_conversion
+from retrofit.project import read_project
+
+HEAD = """\
+import argparse
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int, default=6)
+parser.add_argument("--lr", type=float, default=0.01)
+parser.add_argument("--beta", type=float, default=0.5)
+args = parser.parse_args()
+torch.manual_seed(0)
+data = TensorDataset(torch.rand(16, 3).double(), torch.rand(16, 3).double())
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.scale = nn.Linear(3, 3).double(), math.sqrt(3)
+
+    def forward(self, x):
+        x = torch.sigmoid(self.layer(x / 255 * 100) / self.scale)
+        return x / (1 + x.mean(1, keepdim=True)), x.pow(2).sum() * 0 + x
+
+
+def render(image):
+    return image / image.amax(1, keepdim=True)
+
+
+def elbo(out, x, mu):
+    error = F.mse_loss(out, x, reduction="sum")
+    penalty = -0.5 * torch.sum(1 + mu - mu.exp())
+    return error + args.beta * penalty, error, penalty
+
+
+loader = DataLoader(data, args.batch_size)
+model = Net()
+optimizer = optim.SGD(model.parameters(), lr=args.lr)
+"""
+TRAIN = """\
+for i, (x, y) in enumerate(loader):
+    out, mu = model(x)
+    optimizer.zero_grad()
+    LINES
+    loss.backward()
+    optimizer.step()
+    print(loss.item())
+"""
+
+
+def script(lines: str) -> str:
+    return HEAD + TRAIN.replace("LINES", lines.replace("\n", "\n    "))
+
+
+SUMS = [
+    "loss = F.mse_loss(out, y, reduction='sum')",
+    "loss = F.mse_loss(out / 255, render(y / 255), reduction='sum')",
+    "loss = ((out - y) ** 2).sum() / math.sqrt(3)",
+    "loss = (out - y).abs().mean(1).sum(0)",
+    "loss = torch.sum(torch.sum((out - y).pow(2), dim=1))",
+    "loss, error, penalty = elbo(out, y, mu)",
+    "loss = nn.L1Loss(size_average=False)(out, y)\nloss *= args.beta",
+    "loss = 0\nfor j in range(x.size(0)):\n    loss = loss + F.mse_loss(out[j], y[j])",
+    "loss = torch.einsum('bc,bc->', out, y)",
+    "loss = (1 - F.cosine_similarity(out, y)).sum() / 2",
+    "loss = (F.mse_loss(out, y, reduction='none') * 2).view(-1).sum()",
+]
+MEANS = [
+    "loss = F.mse_loss(out, y)",
+    "loss = F.mse_loss(out, y) * out.shape[1]",
+    "loss = F.mse_loss(out, y, reduction='sum') / x.size(0)",
+    "n, c = x.shape\nloss = F.mse_loss(out, y, reduction='sum')\nloss /= n * c",
+    "loss = elbo(out, y, mu)[0] / len(x)",
+    "loss = ((out - y) ** 2).sum(1).mean()",
+    "loss = torch.mean(torch.sum((out - y).abs(), dim=1), dim=0)",
+    "loss = ((out - y) ** 2 / len(x)).sum()",
+    "loss = ((out - y).abs().sum() * (1.0 / y.shape[0]))",
+    "loss = 0\nfor j in range(len(x)):\n    loss = loss + F.mse_loss(out[j], y[j])\nloss = loss / len(x)",
+    "losses = [F.mse_loss(part, y) for part in (out, mu)]\nloss = sum(losses)",
+    "parts = {'a': F.mse_loss(out, y), 'b': F.l1_loss(out, y)}\nloss = sum(parts.values())",
+    "loss = -(y * torch.log_softmax(out, 1)).sum(1).mean()",
+]
+
+
+def test_what_is_applied_to_the_loss_decides(tmp_path: Path) -> None:
+    for number, lines in enumerate([*SUMS, *MEANS]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        found = converted(folder, script(lines))
+        is_sum = lines in SUMS
+        assert ("rd.sum_loss(loss).backward()" in found, "loss.backward()" in found) == (is_sum, not is_sum), lines
+        assert ("optimizer = optim.SGD(model.parameters(), lr=args.lr)" in found) == is_sum, lines
+        assert f"print(rd.reduce_{'summed_' * is_sum}loss(loss).item())" in found, lines
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (
+            "loss = F.mse_loss(out, y, reduction='sum') + F.l1_loss(out, y)",
+            "loss = rd.sum_loss(F.mse_loss(out, y, reduction='sum')) + F.l1_loss(out, y)",
+        ),
+        (
+            "error = ((out - y) ** 2).sum()\nloss = error + sum(p.abs().sum() for p in model.parameters())",
+            "loss = rd.sum_loss(error) + sum(p.abs().sum() for p in model.parameters())",
+        ),
+        (
+            "loss = F.l1_loss(out, y)\nif i:\n    loss += 0.5 * elbo(out, y, mu)[1]",
+            "loss += rd.sum_loss(0.5 * elbo(out, y, mu)[1])",
+        ),
+    ],
+)
+def test_a_sum_among_other_terms_is_scaled_alone(lines: str, expected: str, tmp_path: Path) -> None:
+    found = converted(tmp_path, script(lines))
+    assert expected in found and "loss.backward()" in found
+    assert "print(rd.reduce_loss(loss).item())" in found  # the scaled sum and the mean alike
+    assert "optimizer = optim.SGD(model.parameters(), lr=args.lr)" in found
+
+
+def test_a_sum_that_is_divided_by_the_batch_size_of_the_settings(tmp_path: Path) -> None:
+    found = converted(tmp_path, script("loss = F.mse_loss(out, y, reduction='sum') / args.batch_size"))
+    expected = "loss = F.mse_loss(out, y, reduction='sum') / rd.rank_share(rd.global_batch(args.batch_size))"
+    assert expected in found and "loss.backward()" in found
+    assert "optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(args.lr))" in found
+
+
+def test_a_sum_divided_by_what_is_not_known_is_named(tmp_path: Path) -> None:
+    lines = "import unknown\nloss = F.mse_loss(out, y, reduction='sum') / unknown.size_of(out)"
+    (finding,) = (f for f in conversion(tmp_path, script(lines)).findings if f.code == "RF307")
+    assert not finding.edits and "divided by what is not known" in finding.message
+
+
+def test_the_rate_of_each_optimizer_follows_its_own_loss(tmp_path: Path) -> None:
+    second = "head = Net()\noptimizer2 = optim.Adam(head.parameters(), lr=1e-3)\n"
+    step = "optimizer2.zero_grad()\nerror = F.mse_loss(head(x)[0], y)\nerror.backward()\noptimizer2.step()\n"
+    lines = f"{step}loss = F.mse_loss(out, y, reduction='sum')"
+    found = converted(tmp_path, script(lines).replace("for i, (x", second + "for i, (x"))
+    assert "optimizer = optim.SGD(model.parameters(), lr=args.lr)" in found
+    assert "optimizer2 = optim.Adam(head.parameters(), lr=rd.scaled_lr(1e-3))" in found
+
+
+LOSSES = {
+    "sum": SUMS[1],
+    "evidence": SUMS[5],
+    "several": "loss = F.mse_loss(out, y, reduction='sum') + F.l1_loss(out, y)",
+    "mean": MEANS[0],
+    "setting": "loss = F.mse_loss(out, y, reduction='sum') / args.batch_size",
+}
+BLOCK = """\
+
+
+def NAME():
+    torch.manual_seed(0)
+    loader = DataLoader(data, args.batch_size, drop_last=True)
+    model = Net()
+    optimizer = optim.SGD(model.parameters(), lr=args.lr)
+    total = 0
+    for i, (x, y) in enumerate(loader):
+        out, mu = model(x)
+        optimizer.zero_grad()
+        LINES
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+        print("NAME", i, loss.item(), loss.item() / len(x), *model.layer.weight.detach().flatten().tolist())
+    print("NAME total", total)
+"""
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A script with a training for each loss, and what it is converted to."""
+    original, changed = tmp_path_factory.mktemp("original"), tmp_path_factory.mktemp("changed")
+    blocks = (
+        BLOCK.replace("NAME", name).replace("LINES", lines.replace("\n", "\n        "))
+        for name, lines in LOSSES.items()
+    )
+    text = HEAD.partition("loader =")[0] + "".join(blocks) + "\n\n" + "".join(f"{name}()\n" for name in LOSSES)
+    (original / "train.py").write_text(text)
+    shutil.copy(original / "train.py", changed)
+    (file,) = plan_conversion(read_project(changed / "train.py")).files
+    file.path.write_text(file.text)
+    return original, changed
+
+
+def figures(run: dict, *names: str) -> list[float]:
+    """Return the numbers that rank 0 printed for some of the losses."""
+    assert set(run["statuses"]) == {0}, run["outputs"]
+    lines = [line for line in run["outputs"][0].splitlines() if line.split()[0] in names]
+    found = [float(number) for line in lines for number in re.findall(r"-?\d+\.\d+(?:e-?\d+)?", line)]
+    assert len(found) > 20
+    return found
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_a_global_batch_gives_the_training_of_one_process(
+    world_size: int, folders: tuple[Path, Path], launcher: Launcher
+) -> None:
+    original, changed = folders
+    alone = figures(launcher.run(original, "train.py", []), *LOSSES)
+    run = launcher.run(changed, "train.py", [], world_size=world_size, RETROFIT_BATCH="global")
+    assert figures(run, *LOSSES) == pytest.approx(alone, rel=1e-9)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_by_default_the_rate_of_a_mean_alone_follows_the_batch(
+    world_size: int, folders: tuple[Path, Path], launcher: Launcher
+) -> None:
+    original, changed = folders
+    run = launcher.run(changed, "train.py", ["--batch_size", "2"], world_size=world_size)
+    whole = ["--batch_size", str(2 * world_size)]
+    sums, means = ("sum", "evidence", "several"), ("mean", "setting")
+    of_sums = figures(launcher.run(original, "train.py", whole), *sums)
+    of_means = figures(launcher.run(original, "train.py", [*whole, "--lr", str(0.01 * world_size)]), *means)
+    assert figures(run, *sums) == pytest.approx(of_sums, rel=1e-9)
+    assert figures(run, *means) == pytest.approx(of_means, rel=1e-9)
