@@ -141,6 +141,10 @@ class Watchdog:
         if self.board.add(ALARM, 0):
             self._show_and_end("the job cannot go on")
         reason = self._deadlock(state)
+        first = self.failed_first() if reason else None
+        if first is not None and first != self.rank:  # it takes its time to end, and keeps its connections until then
+            self.print([f"stopped: rank {first} failed first, see its message (its process has not ended yet)"])
+            os._exit(1)
         if reason and self.board.add(ALARM) == 1:
             self._show_and_end("the ranks wait for each other", reason)
 

@@ -35,7 +35,8 @@ class Trainer:
 ]
 EVALUATE_REDUCE = """\
     confusion.matrix = rd.reduce_tensor_sum(confusion.matrix)
-    confusion.num_samples = int(rd.reduce_sum([confusion.num_samples])[0])
+    samples, loss, valid = rd.reduce_sum([confusion.num_samples, loss, valid])
+    confusion.num_samples = int(samples)
     if confusion.num_samples != len(loader.dataset) and not args.dry_run:
         raise RuntimeError(f"evaluated {confusion.num_samples} images, not each of {len(loader.dataset)} once")
 """
@@ -138,8 +139,8 @@ REFERENCE_BUGS = [
             HAS_LORM,
             (
                 "train.py",
-                'prediction = model(batch["image"].to(device)).argmax(1).cpu()\n            confusion',
-                'prediction = model.forward_eval(batch["image"].to(device)).argmax(1).cpu()\n            confusion',
+                'logits = model(batch["image"].to(device))\n            prediction',
+                'logits = model.forward_eval(batch["image"].to(device))\n            prediction',
             ),
             (
                 "segmentation/models/deeplab.py",
