@@ -18,7 +18,7 @@ from .average_gradients import average_gradients
 from .bypass import guard_layers, running_forward
 from .consistency import ConsistencyCheck, resolve_consistency
 from .data_parallel import KEEPS_PREFIX, PREFIX, OneDevice
-from .process_group import is_distributed
+from .process_group import group_for, is_distributed
 from .sharing import is_sharing, own_statistics
 from .unwrap import strip_wrapper_prefixes, unwrap_model
 from .used_parameters import FIRST_PASSES, FOREVER, MissingGradients, UsedParameters, unfinished
@@ -340,6 +340,6 @@ def broadcast_buffers(model: nn.Module) -> None:
     for dtype in sorted({buffer.dtype for buffer in buffers}, key=str):
         same = [buffer for buffer in buffers if buffer.dtype == dtype]
         packed = torch.cat([buffer.flatten() for buffer in same])
-        dist.broadcast(packed, src=0)
+        dist.broadcast(packed, src=0, group=group_for(packed))
         for buffer, part in zip(same, packed.split([buffer.numel() for buffer in same])):
             buffer.copy_(part.view_as(buffer))

@@ -64,7 +64,7 @@ def setup_distributed(
         print(f"notice: started with WORLD_SIZE={place.world_size}: training is distributed (--distributed says so)")
     timeout = timedelta(seconds=timeout_s if timeout_s is not None else options["dist_timeout"])
     _join(place, backend, init_method or options["dist_url"], timeout)
-    _control_group = None if backend == "gloo" else dist.new_group(backend="gloo", timeout=timeout)  # type: ignore[assignment]
+    _control_group = dist.new_group(backend="gloo", timeout=timeout)  # type: ignore[assignment]
     _place = place
     if place.world_size > 1:
         from .failure import report_uncaught  # which stands on this module
@@ -96,7 +96,6 @@ def cleanup_distributed() -> None:
 
         finish_saves()
     _options.clear()
-    _control_group = None
     if _interrupt_hook is not None:
         _interrupt_hook.remove()
         _interrupt_hook = None
@@ -105,6 +104,7 @@ def cleanup_distributed() -> None:
             barrier()  # a rank that closes its sockets early can break a slower rank's last collective
         stop_watchdog(left_together=sys.exc_info()[0] is None)
         _destroy_group()
+    _control_group = None
     _place = DistributedEnvironment()
 
 
@@ -117,9 +117,10 @@ def _destroy_group() -> None:
     """
     if TorchVersion(torch.__version__) < "2.8" and dist.is_gloo_available():
         group = dist.group.WORLD
-        backends = {group._get_backend(device) for device in group._device_types}  # type: ignore[union-attr]
+        groups = [group] if _control_group is None else [group, _control_group]
+        backends = {each._get_backend(device) for each in groups for device in each._device_types}  # type: ignore[union-attr]
         _left[:] = [backend for backend in backends if isinstance(backend, dist.ProcessGroupGloo)]
-        del group, backends
+        del group, groups, backends
     dist.destroy_process_group()
 
 
@@ -154,8 +155,17 @@ def get_option(name: str) -> Any:
 
 
 def control_group() -> dist.ProcessGroup | None:
-    """Return the gloo group of all ranks, in which what is no tensor of the training travels; None = the default."""
+    """Return the gloo group of all ranks, in which what is no tensor of the training travels; None = the default.
+
+    One that a rank calls alone must not meet DDP's gradients in the default group: gloo ends a process by SIGABRT where
+    two collectives of different sizes meet, before the watchdog can name the call.
+    """
     return _control_group
+
+
+def group_for(tensor: torch.Tensor) -> dist.ProcessGroup | None:
+    """Return the group in which the runtime combines `tensor`: `control_group`, of a GPU tensor the default."""
+    return _control_group if tensor.device.type == "cpu" else None
 
 
 def begun_collectives() -> tuple[int, ...]:
@@ -188,7 +198,7 @@ def barrier() -> None:
     if "nccl" in dist.get_backend():
         dist.barrier(device_ids=[torch.cuda.current_device()])
     else:
-        dist.barrier()
+        dist.barrier(control_group())
 
 
 @contextmanager

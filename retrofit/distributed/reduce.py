@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from .collective_calls import collective, last_call, waiting_for
-from .process_group import get_rank, get_world_size, is_distributed
+from .process_group import control_group, get_rank, get_world_size, group_for, is_distributed
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ def reduce_sum_later(values: Sequence[float]) -> Callable[[], list[float]]:
     if not is_distributed():
         return packed.tolist
     packed = packed.cuda() if dist.get_backend() == "nccl" else packed  # nccl alone has no CPU side
-    work, call = dist.all_reduce(packed, async_op=True), last_call()
+    work, call = dist.all_reduce(packed, group=group_for(packed), async_op=True), last_call()
 
     def wait() -> list[float]:
         with waiting_for(call):
@@ -109,7 +109,7 @@ def broadcast_object(value: T, source: int = 0) -> T:
     if not is_distributed():
         return value
     box = [value if get_rank() == source else None]
-    dist.broadcast_object_list(box, src=source)
+    dist.broadcast_object_list(box, src=source, group=control_group())
     return box[0]  # type: ignore[return-value]
 
 
@@ -119,7 +119,7 @@ def gather_objects(value: T) -> list[T]:
     if not is_distributed():
         return [value]
     gathered: list[Any] = [None] * get_world_size()
-    dist.all_gather_object(gathered, value)
+    dist.all_gather_object(gathered, value, group=control_group())
     return gathered
 
 
@@ -143,5 +143,5 @@ def _all_reduce(tensor: torch.Tensor) -> torch.Tensor:
         on_gpu = tensor.cuda()
         dist.all_reduce(on_gpu)
         return tensor.copy_(on_gpu)
-    dist.all_reduce(tensor)
+    dist.all_reduce(tensor, group=group_for(tensor))
     return tensor

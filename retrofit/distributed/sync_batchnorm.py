@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .process_group import is_distributed
+from .process_group import group_for, is_distributed
 
 
 def convert_sync_batchnorm(model: nn.Module) -> nn.Module:
@@ -68,7 +68,7 @@ class SumOverRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
         total = tensor.detach().clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
+        dist.all_reduce(total, group=group_for(total))
         return total
 
     @staticmethod
