@@ -88,7 +88,8 @@ class Analysis:
         """Return what `node`, which stands in `scope`, can be."""
         if node is None:
             return NOTHING
-        return self._once((node, scope), lambda: self._evaluate(node, scope))
+        known = self._memo.get((node, scope))
+        return self._once((node, scope), lambda: self._evaluate(node, scope)) if known is None else known
 
     def named(self, node: ast.expr | None, scope: Scope) -> set[str]:
         """Return the full names of what `node` can be, and of what made it."""

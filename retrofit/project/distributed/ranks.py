@@ -27,24 +27,23 @@ class Ranks:
 
     def __init__(self, analysis: Analysis) -> None:
         self.analysis = analysis
-        self._known: dict[tuple[ast.AST, Scope], frozenset[str]] = {}
+        self._known: dict[tuple[ast.AST, Scope], _Search] = {}
+        self._of_classes: dict[Scope, frozenset[str]] = {}
 
     def sources_of(self, node: ast.expr | None, scope: Scope) -> frozenset[str]:
         """Return which of RANK and WORLD_SIZE an expression is computed from, as far as that can be followed."""
-        if node is None:
-            return frozenset()
-        if (node, scope) not in self._known:
-            self._known[node, scope] = frozenset(self._search(node, scope).found)
-        return self._known[node, scope]
+        return frozenset() if node is None else frozenset(self._search(node, scope).found)
 
     def behind(self, node: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]]:
         """Return an expression and those that it is computed from, each with its scope."""
         return list(self._search(node, scope).seen)
 
     def _search(self, node: ast.expr, scope: Scope) -> _Search:
-        search = _Search(self)
-        search.visit(node, scope)
-        return search
+        if (node, scope) not in self._known:
+            search = _Search(self)
+            search.visit(node, scope)
+            self._known[node, scope] = search
+        return self._known[node, scope]
 
     def is_world_size(self, node: ast.expr, scope: Scope) -> bool:
         """Return whether an expression is the number of processes itself."""
@@ -77,8 +76,13 @@ class Ranks:
                         found[target.attr].append((node.value, scope))
         return found
 
-    def class_sources(self, class_scope: Scope) -> Iterator[str]:
-        """Yield what the methods of a class ask for. Only being the main process decides about output, not samples."""
+    def class_sources(self, class_scope: Scope) -> frozenset[str]:
+        """Return what the methods of a class ask for. Only being the main process decides about output, not samples."""
+        if class_scope not in self._of_classes:
+            self._of_classes[class_scope] = frozenset(self._asked_for_in(class_scope)) - {""}
+        return self._of_classes[class_scope]
+
+    def _asked_for_in(self, class_scope: Scope) -> Iterator[str]:
         for scope in class_scope.walk():
             for node in own_nodes(scope.node):
                 if isinstance(node, ast.Call) and self.analysis.called(node, scope) & ASKING_MAIN:
@@ -120,7 +124,7 @@ class _Search:
         if place is not None:
             self.visit(*place)
         if isinstance(value, Instance):
-            self.found |= set(self.ranks.class_sources(value.scope)) - {""}
+            self.found |= self.ranks.class_sources(value.scope)
             for argument in [*value.call.args, *(k.value for k in value.call.keywords)] if value.call else []:
                 self.visit(argument, scope_of(self.analysis, argument))
 
