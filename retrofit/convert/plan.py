@@ -6,7 +6,7 @@ import ast
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from retrofit.project import Project, Source
+from retrofit.project import Project, Source, SourceError
 from retrofit.project.edits import Edit, EditConflict, apply_edits
 from retrofit.project.placement import import_edit, imports_name
 from retrofit.rules import Finding, find_all, not_convertible
@@ -78,12 +78,14 @@ def _finish(conversion: Conversion, files: list[ChangedFile], authors: Authors, 
 
     Raises ConversionError for what is found then.
     """
-    result = rewritten(conversion.project, files, reduces)
+    try:
+        result = rewritten(conversion.project, files, reduces)
+    except SourceError as error:
+        raise ConversionError(f"{error}; in the converted text, an error of retrofit; nothing was written") from error
     sources = {source.path: source for source in conversion.project.sources}
-    changed = [ChangedFile(sources[path], text) for path, text in result.texts.items()]
-    texts = {file.path: file.data for file in changed}
-    sound = require_sound(conversion.project, texts, authors, [*conversion.findings, *result.listed])
-    conversion.files, conversion.listed = changed, result.listed
+    sound = require_sound(result.project, authors, [*conversion.findings, *result.listed])
+    conversion.files = [ChangedFile(sources[path], text) for path, text in result.texts.items()]
+    conversion.listed = result.listed
     conversion.findings += [*result.reduced, *sound]
 
 

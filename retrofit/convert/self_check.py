@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
-from retrofit.project import Project, Source, SourceError, read_project
+from retrofit.project import Project, Source
 from retrofit.project.edits import Edit, in_order
 from retrofit.rules import RULES, Finding, collective_on_some_ranks, find_hazards
 
@@ -16,19 +15,13 @@ class ConversionError(ValueError):
     """The converted text is not right, which is an error of retrofit. The message has a line per fault."""
 
 
-def require_sound(
-    project: Project, texts: Mapping[Path, bytes], authors: Authors, findings: list[Finding]
-) -> list[Finding]:
-    """Read the converted project, `texts` instead of the files on the disk, and compare its findings with `findings`.
+def require_sound(again: Project, authors: Authors, findings: list[Finding]) -> list[Finding]:
+    """Compare the findings in a project, read from the converted text, with those before its conversion.
 
     What the conversion has listed for a person to do may still be there. Returns what it has neither listed nor claimed
     to end. Raises ConversionError for what it claimed to end, for what it could change again, and for a collective call
     that only some ranks come to.
     """
-    try:
-        again = read_project(project.entry.path, project.modules.root, texts)
-    except SourceError as error:
-        raise ConversionError(f"{error}; in the converted text, an error of retrofit; nothing was written") from error
     listed = Counter((finding.code, finding.place.path) for finding in findings if not finding.edits)
     left: dict[tuple[str, str], list[Finding]] = defaultdict(list)
     for finding in find_hazards(again):

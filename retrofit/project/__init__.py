@@ -29,6 +29,7 @@ from .optimizers import Optimizer, find_optimizers
 from .outputs import TRACK, Output, find_outputs
 from .preparations import Preparation, find_preparations
 from .reach import reached_nodes
+from .run_numbers import Numbered, numbered_names
 from .scopes import Scope
 from .source import Place, Source, SourceError
 from .training import Path as TrainingPath
@@ -168,15 +169,18 @@ class Project:
         return find_guards(self.analysis, outputs, moved, shared)
 
     @cached_property
+    def numbered_names(self) -> list[Numbered]:
+        return numbered_names(self.analysis, self.outputs)
+
+    @cached_property
     def loaders(self) -> list[Loader]:
         return find_loaders(self.analysis, self.paths)
 
 
-def read_project(entry: Path, root: Path | None = None, overlay: Mapping[Path, bytes] | None = None) -> Project:
+def read_project(entry: Path, root: Path | None = None) -> Project:
     """Read the project of a script; `root` is the folder that it is started from (default: the script's).
 
-    `overlay`: the content of files that are to be written, which is read instead of what is there.
     Raises SourceError when the script cannot be read.
     """
     entry = Path(os.path.realpath(entry))  # unlike Path.resolve it takes a link to itself as it is
-    return Project(entry, Path(os.path.realpath(root or entry.parent)), overlay)
+    return Project(entry, Path(os.path.realpath(root or entry.parent)))

@@ -9,7 +9,7 @@ from retrofit.project import Project
 from retrofit.project.edits import Edit, block_of, insert_after, surround
 from retrofit.project.guards import runs_on_one
 from retrofit.project.reach import reached_nodes
-from retrofit.project.run_numbers import Numbered, numbered_names
+from retrofit.project.run_numbers import Numbered
 from retrofit.project.scopes import Scope
 from retrofit.project.source import Source
 from retrofit.project.workers import run_elsewhere
@@ -40,7 +40,7 @@ AGREEING = {"retrofit.distributed.broadcast_object"}
 def find(project: Project) -> Iterator[Finding]:
     in_loops = {node for node, _ in project.in_loops}
     whole: set[ast.AST] = set()  # statements whose value is handed out as it is
-    for numbered in numbered_names(project.analysis, project.outputs):
+    for numbered in project.numbered_names:
         place = numbered.node
         if place in in_loops or not _runs_on_all(project, place, numbered.scope) or _is_agreed(project, numbered):
             continue

@@ -11,7 +11,6 @@ from retrofit.project.edits import call_through
 from retrofit.project.guards import runs_on_one
 from retrofit.project.missing import returns
 from retrofit.project.outputs import COMMANDS, FOLDER
-from retrofit.project.run_numbers import numbered_names
 from retrofit.project.scopes import Scope
 from retrofit.training.answers import asked_per_process
 
@@ -69,7 +68,7 @@ def find(project: Project) -> Iterator[Finding]:
 
 def _asked_per_process(project: Project) -> list[tuple[ast.Call, Scope]]:
     statements = [statement for p in project.preparations for statement in p.statements]
-    statements += [numbered.node for numbered in numbered_names(project.analysis, project.outputs)]
+    statements += [numbered.node for numbered in project.numbered_names]
     known = {part for statement in statements for part in ast.walk(statement)} | {n for n, _ in project.in_loops}
     in_loops = {node for node, _ in project.in_loops}
     early = [output for output in project.outputs if output.call not in in_loops]

@@ -92,7 +92,7 @@ def test_a_project_is_read_from_texts_that_are_not_written_yet(tmp_path: Path) -
     (tmp_path / "part.py").write_text("x = 1\n")
     (tmp_path / "train.py").write_text("import part\n")
     overlay = {tmp_path.resolve() / "part.py": b"y = 2\n"}
-    project = read_project(tmp_path / "train.py", None, overlay)
+    project = read_project(tmp_path / "train.py").with_texts(overlay)
     assert [source.text for source in project.sources] == ["import part\n", "y = 2\n"]
 
 

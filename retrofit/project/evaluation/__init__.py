@@ -10,7 +10,7 @@ from ..guards import runs_on_one
 from ..homes import Home
 from ..loaders import EVALUATION, Loader, is_shared_out
 from ..outputs import Output
-from ..reach import reached_scopes
+from ..reach import known_scopes
 from ..scopes import Scope
 from .afterwards import Afterwards
 from .body import Body
@@ -38,7 +38,7 @@ def find_evaluations(
     analysis: Analysis, loaders: list[Loader], models: set[Home], outputs: list[Output]
 ) -> list[Evaluation]:
     """Return the evaluations of a project."""
-    reached = reached_scopes(analysis)
+    reached = known_scopes(analysis)
     uses = [use for loader in loaders for use in loader.uses if isinstance(use.loop, ast.For) and use.scope in reached]
     training = {use.loop for use in uses if use.role != EVALUATION}
     found: dict[ast.For, Evaluation] = {}
