@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from retrofit.project.analysis import Analysis
+from retrofit.project import Project
 from retrofit.project.calls import last_name
 from retrofit.project.distributed.sides import rank_tests
 from retrofit.project.edits import Edit, block_of, insert_before, replace, surround
@@ -15,6 +15,8 @@ from retrofit.project.guards import runs_on_one
 from retrofit.project.scopes import FUNCTIONS
 from retrofit.project.source import Source
 
+from .existing import exists_before, is_asked_for
+from .partings import Partings, partings_of
 from .reads import binding_expression, changes, is_always_evaluated, is_plain
 from .reductions import Reduction
 
@@ -37,20 +39,31 @@ class _Spot:
     is_forced: bool
 
 
-def place_reductions(analysis: Analysis, reductions: Iterable[Reduction], guarded: Collection[ast.stmt]) -> Placed:
+def place_reductions(project: Project, reductions: Iterable[Reduction], guarded: Collection[ast.stmt]) -> Placed:
     """Decide where each of the reductions is computed; `guarded` are the statements that get a guard for one rank.
 
     A reduction stays in its expression where that is evaluated by all ranks and reads the value alone. Under a guard,
-    or where the value is read again before it changes, it goes into a variable before the first read. A reduction that
-    some ranks would leave out wherever it was placed has no edits.
+    under a test by which ranks part, or where the value is read again before it changes, it goes into a variable before
+    the first read. A reduction that some ranks would leave out wherever it was placed has no edits.
     """
+    asked = list(dict.fromkeys(reductions))
+    while True:  # a test of what is reduced parts nothing; of what could not be placed, it does
+        partings = partings_of(project, {reduction.value for reduction in asked})
+        placed = _placed(partings, asked, guarded)
+        left = [reduction for reduction in asked if reduction in placed.edits]
+        if len(left) == len(asked):
+            return placed
+        asked = left
+
+
+def _placed(partings: Partings, reductions: list[Reduction], guarded: Collection[ast.stmt]) -> Placed:
     placed = Placed()
     groups: dict[tuple[object, ...], list[Reduction]] = defaultdict(list)
-    for reduction in dict.fromkeys(reductions):
+    for reduction in reductions:
         groups[reduction.scope, reduction.function, ast.dump(reduction.value)].append(reduction)
     names: dict[Source, set[str]] = {}
     for group in groups.values():
-        _Placing(analysis, group, guarded, placed, names).run()
+        _Placing(partings, group, guarded, placed, names).run()
     return placed
 
 
@@ -59,13 +72,14 @@ class _Placing:
 
     def __init__(
         self,
-        analysis: Analysis,
+        partings: Partings,
         group: list[Reduction],
         guarded: Collection[ast.stmt],
         placed: Placed,
         names: dict[Source, set[str]],
     ) -> None:
-        self.analysis, self.guarded, self.placed = analysis, guarded, placed
+        self.partings, self.guarded, self.placed = partings, guarded, placed
+        self.analysis = partings.project.analysis
         self.scope, self.source, self.function = group[0].scope, group[0].source, group[0].function
         self.waiting = sorted(group, key=lambda reduction: self.source.span(reduction.value))
         self.taken = names.setdefault(self.source, _names_in(self.source))
@@ -107,11 +121,14 @@ class _Placing:
         between = self._statements_until(guard, statement)
         if unit is None or not self._is_movable(reduction, guard) or changes(between, unit):
             return
+        if not exists_before(self.scope, unit, block[index]) or is_asked_for(self.scope, reduction.value, block[index]):
+            return
         yield _Spot(reduction, block, index, is_forced=True)
 
     def _outermost_guard(self, reduction: Reduction) -> ast.stmt | None:
         """Return the outermost statement that some ranks leave out, or will, with the value in it."""
         tests = rank_tests(self.analysis, self.scope, reduction.value)
+        tests += self.partings.around(self.scope, reduction.value)
         found = [self.source.statement(test) for test in tests]
         found += [outer for outer in self._statements_around(reduction.value) if outer in self.guarded]
         return min(found, key=lambda statement: self.source.span(statement), default=None)
@@ -127,10 +144,12 @@ class _Placing:
         return self._outermost_guard(reduction) is None and not self._is_left_to_some(reduction)
 
     def _is_left_to_some(self, reduction: Reduction) -> bool:
-        """Return whether one rank alone calls the function, or the value is read where an error is handled."""
+        """Return whether some ranks alone call the function, or the value is read where an error is handled."""
         body = self.scope.node.body
         start = body[0] if isinstance(self.scope.node, FUNCTIONS) and isinstance(body, list) else None
         if start is not None and runs_on_one(self.analysis, self.scope, start):
+            return True
+        if self.partings.is_entered_by_some(self.scope):
             return True
         around = self.source.ancestors(reduction.value)
         return any(isinstance(outer, ast.ExceptHandler) for outer in _until(around, self.scope.node))
@@ -150,7 +169,7 @@ class _Placing:
         first, last = self.source.span(guard)[0], self.source.span(statement)[0]
         inside = [part for part in ast.walk(self.scope.node) if isinstance(part, ast.stmt) and part is not statement]
         loops = [outer for outer in self._statements_around(statement) if isinstance(outer, (ast.For, ast.While))]
-        loops = [loop for loop in loops if self.source.span(loop)[0] > first]
+        loops = [loop for loop in loops if self.source.span(loop)[0] >= first]
         simple = [part for part in inside if not hasattr(part, "body") and first <= self.source.span(part)[0] < last]
         return [*simple, *loops]
 

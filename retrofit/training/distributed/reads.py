@@ -51,7 +51,7 @@ def binding_expression(source: Source, node: ast.expr) -> ast.expr | None:
         if isinstance(outer, FUNCTIONS) and names & {part.arg for part in ast.walk(outer) if isinstance(part, ast.arg)}:
             return None
         if isinstance(outer, COMPREHENSIONS):
-            bound = {name for part in outer.generators for name in _stored([part.target])}
+            bound = {name for part in outer.generators for name in stored([part.target])}
             if names & bound:
                 found, names = outer, loaded(outer)
     statement = source.statement(node)
@@ -75,7 +75,7 @@ def changes(statements: Iterable[ast.stmt], value: ast.expr) -> bool:
     names, looks_into = loaded(value), not isinstance(value, ast.Name)
     for statement in statements:
         for node in ast.walk(statement):
-            if names & _stored([node]):
+            if names & stored([node]):
                 return True
             if isinstance(node, ast.Call) and _changes_object(node, names, looks_into):
                 return True
@@ -107,13 +107,14 @@ def _root(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _stored(nodes: Iterable[ast.AST]) -> set[str]:
+def stored(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the names that nodes give a value."""
     found: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             found.add(node.id)
         elif isinstance(node, (ast.Tuple, ast.List, ast.Starred)) and not isinstance(node.ctx, ast.Load):
-            found |= _stored(ast.iter_child_nodes(node))
+            found |= stored(ast.iter_child_nodes(node))
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)):
             found.add(node.name or "")
     return found

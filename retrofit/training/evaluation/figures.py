@@ -7,6 +7,7 @@ that is computed from it later is right as well.
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from retrofit.project import Project
@@ -42,15 +43,21 @@ def find_figures(project: Project) -> Figures:
     """Run through a project and return its figures of one rank."""
     if not project.paths or project.distribution.is_by_hand or project.calls_any(BY_HAND):
         return Figures([], [])  # one that shows the figures of rank 0 knows it
+    domain, run = follow(project)
+    shown = sorted(domain.shown.values(), key=lambda place: place.scope.source.place(place.node))
+    return Figures(shown, _reducible(shown, domain), run.has_time())
+
+
+def follow(project: Project, together: Collection[ast.AST] = ()) -> tuple[TorchDomain, Interpreter]:
+    """Run through a project; the values of the nodes `together` are those of all ranks."""
     domain = TorchDomain(project)
-    run = Interpreter(project.analysis, domain)
+    run = Interpreter(project.analysis, domain, together)
     run.run_frame(Frame(project.analysis.module_scopes[project.entry]))
     for path in project.paths[:MOST_STARTS]:
         start = path.frames[-1].scope
         if path.frames[0].scope not in run.seen and isinstance(start.node, FUNCTIONS):
             run.run_frame(Frame(start))
-    shown = sorted(domain.shown.values(), key=lambda place: place.scope.source.place(place.node))
-    return Figures(shown, _reducible(shown, domain), run.has_time())
+    return domain, run
 
 
 def _reducible(shown: list[Shown], domain: TorchDomain) -> list[Root]:

@@ -27,6 +27,8 @@ class Expressions:
         if node is None:
             return NONE
         flow = self._of(node)
+        if node in self.run.together:
+            return NONE
         is_given = flow.place is not None and flow.place.scope is not self.run.scope  # by the caller
         if flow.differs and not (flow.is_read or is_given or flow.parts or isinstance(node, ast.Starred)):
             place = self.run.place(node, flow.kind)
@@ -104,7 +106,7 @@ class Expressions:
         return self._operation(node, [node.left, node.right])
 
     def _compare(self, node: ast.Compare) -> Flow:
-        parts = [self.of(part) for part in (node.left, *node.comparators)]
+        parts = self._one_after_another([node.left, *node.comparators], node, always=2)
         if all(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
             return NONE  # the same thing is missing everywhere, as far as can be told
         return self.run.domain.operation(node, parts)
@@ -113,10 +115,22 @@ class Expressions:
         return self._operation(node, [node.operand])
 
     def _boolop(self, node: ast.BoolOp) -> Flow:
-        return self._operation(node, node.values)
+        return self.run.domain.operation(node, self._one_after_another(node.values, None, always=1))
 
     def _operation(self, node: ast.expr, operands: list[ast.expr]) -> Flow:
         return self.run.domain.operation(node, [self.whole(self.of(part)) for part in operands])
+
+    def _one_after_another(self, operands: list[ast.expr], test: ast.expr | None, always: int) -> list[Flow]:
+        """Return operands of which all but the first are evaluated as those before decide: by `test`, or themselves."""
+        flows: list[Flow] = []
+        unsure = self.run.frame.unsure
+        for number, operand in enumerate(operands):
+            if number >= always:
+                self.run.frame.unsure += any(self.run.parts(test or part, f) for part, f in zip(operands, flows))
+            flow = self.of(operand)
+            flows.append(self.whole(flow) if test is None else flow)
+        self.run.frame.unsure = unsure
+        return flows
 
     def whole(self, flow: Flow) -> Flow:
         """Return a value with all that it holds."""
@@ -127,7 +141,10 @@ class Expressions:
 
     def _ifexp(self, node: ast.IfExp) -> Flow:
         test = self.of(node.test)
+        is_apart = self.run.parts(node.test, self.whole(test))
+        self.run.frame.unsure += is_apart
         either = joined(self.of(node.body), self.of(node.orelse))
+        self.run.frame.unsure -= is_apart
         return replace(mixed([test, either]), cells=either.cells) if test.differs else either
 
     def _namedexpr(self, node: ast.NamedExpr) -> Flow:
@@ -183,8 +200,8 @@ class Expressions:
         for generator in node.generators:  # type: ignore[attr-defined]
             drawn = self.of(generator.iter)
             self.run.bind(generator.target, self.run.turn(generator.iter, drawn))
-            tests = [self.of(test) for test in generator.ifs]
-            unsure += self.run.varies(drawn) or any(map(self.run.domain.is_apart, tests))
+            tests = [(test, self.whole(self.of(test))) for test in generator.ifs]
+            unsure += sum([self.run.parts(generator.iter, drawn), *(self.run.parts(*test) for test in tests)])
         self.run.frame.unsure += bool(unsure)
         cell = self.run.new_cell(node)
         flow = self.of(parts[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Union
 
@@ -17,15 +18,19 @@ from .state import NONE, OTHER, SAME, Cell, Flow, Root, State, escaped, joined, 
 
 MOST_STATEMENTS = 60_000
 MOST_TURNS = 4  # of one loop
-ENDS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
+LEAVING = (ast.Return, ast.Break, ast.Continue)
+ENDS = (*LEAVING, ast.Raise)
 LoopNode = Union[ast.For, ast.AsyncFor, ast.While]
 
 
 class Interpreter:
     """Follows through a program what differs between processes; `domain` knows the libraries, and takes the notes."""
 
-    def __init__(self, analysis: Analysis, domain: Domain) -> None:
+    def __init__(self, analysis: Analysis, domain: Domain, together: Collection[ast.AST] = ()) -> None:
         self.analysis, self.domain = analysis, domain
+        self.together = frozenset(together)  # the nodes whose values are the same in every process
+        self.partings: set[ast.AST] = set()  # tests, and what loops iterate over, by which processes part
+        self.entered: set[Scope] = set()  # functions that are called under one of these
         self.memory = Memory(analysis)
         self.expressions, self.calls = Expressions(self), Calls(self)
         self.frames: list[Frame] = []
@@ -49,6 +54,8 @@ class Interpreter:
         """Run a module or a function to its end and return what it gives."""
         self.frames.append(frame)
         self.seen.add(frame.scope)
+        if frame.unsure:
+            self.entered.add(frame.scope)
         node = frame.scope.node
         if isinstance(node, ast.Lambda):
             frame.give(self.expressions.of(node.body))
@@ -75,9 +82,12 @@ class Interpreter:
     def root_scope(self, node: ast.expr) -> Scope:
         return scope_of_name(node, self.scope)
 
-    def varies(self, drawn: Flow) -> bool:
-        """Return whether processes iterate over something another number of times."""
-        return self.domain.is_apart(drawn)
+    def parts(self, test: ast.AST, flow: Flow) -> bool:
+        """Return whether processes part by a test, or iterate over something another number of times; take note."""
+        is_apart = self.domain.is_apart(flow)
+        if is_apart:
+            self.partings.add(test)
+        return is_apart
 
     def kept(self, cells: frozenset[Cell], flow: Flow) -> Flow:
         """Return what is known of a value in lists or dicts that it is put into."""
@@ -233,7 +243,7 @@ class Interpreter:
 
     def _if(self, node: ast.If) -> bool:
         test = self.expressions.whole(self.expressions.of(node.test))
-        if not self.domain.is_apart(test):
+        if not self.parts(node.test, test):
             test = NONE
         if test.differs:
             for branch in (node.body, node.orelse):
@@ -252,13 +262,9 @@ class Interpreter:
         self.memory.state = joined_states(ends) if ends else before
         if test.differs:
             self._depend_on(test, before, ends)
-            if len(ends) < 2 and any(isinstance(part, ENDS) for part in ast.walk(node)):
-                self.frame.unsure += self._is_skip(node)
+            if len(ends) < 2 and any(isinstance(part, LEAVING) for part in ast.walk(node)):
+                self.frame.unsure += 1  # an error in one process ends all of them
         return falls
-
-    def _is_skip(self, node: ast.If) -> bool:
-        """Return whether processes differ from here on in what they run of the loop's body."""
-        return True
 
     def _depend_on(self, test: Flow, before: State, ends: list[State]) -> None:
         """Let what branches have set differ as the test between them does."""
@@ -308,13 +314,13 @@ class Interpreter:
     def _turn(self, node: LoopNode, loop: Loop) -> None:
         if isinstance(node, ast.While):
             test = self.expressions.whole(self.expressions.of(node.test))
-            if self.domain.is_apart(test):
+            if self.parts(node.test, test):
                 self.show(node, "decides", [(node.test, test)])
                 self.frame.unsure += 1
         else:
             drawn = self.expressions.of(node.iter)
             self.bind(node.target, self.turn(node.iter, drawn))
-            self.frame.unsure += self.varies(drawn)
+            self.frame.unsure += self.parts(node.iter, drawn)
         if not self.block(node.body) and not loop.again:
             self.memory.state = joined_states([self.memory.state, *loop.left])
 
