@@ -1,4 +1,4 @@
-"""RF402 collective-on-some-ranks: what every process must take part in, under a test for the rank."""
+"""RF402 collective-on-some-ranks: what every process must take part in, under a test by which processes part."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope, own_nodes
 from retrofit.project.values import LocalFunction
 from retrofit.training.distributed.collectives import EVERY_RANK
+from retrofit.training.distributed.partings import partings_of
 
 from .finding import Finding, found
 
@@ -34,6 +35,7 @@ dist.all_reduce(correct)
 if dist.get_rank() == 0:
     print(correct)
 """
+DECIDE = "let all processes decide by one value, rd.on_any_rank(test) or rd.reduce_loss(mean), or move it out"
 FORWARD = "a forward pass through DDP"
 MOST_DEPTH = 8
 
@@ -50,6 +52,10 @@ def find(project: Project) -> Iterator[Finding]:
             for name in names if side else ():
                 parts[scope, name][side].append(node)
     seen: set[ast.Call] = set()
+    for call, scope, name in _by_samples(project, shared):
+        seen.add(call)
+        message = f"{name} is run by the processes whose own samples let them come to it"
+        yield found(CODE, scope.source, call, message, DECIDE)
     for (scope, name), sides in parts.items():
         if len(sides[MAIN]) == len(sides[OTHERS]) and len(sides[UNCLEAR]) % 2 == 0:
             continue  # `if rank != 0: barrier()` before the work, `if rank == 0: barrier()` after it
@@ -57,6 +63,28 @@ def find(project: Project) -> Iterator[Finding]:
             if call not in seen:
                 seen.add(call)
                 yield found(CODE, scope.source, call, f"{name} is run by some of the processes only", HELP)
+
+
+def _by_samples(project: Project, shared: _Shared) -> Iterator[tuple[ast.Call, Scope, str]]:
+    """Yield the collectives that a process leaves out by what is in its own batch, where no other branch has them."""
+    if not shared.collectives or not project.paths:
+        return
+    partings = partings_of(project)
+    branches: dict[tuple[ast.AST, str], list[tuple[ast.Call, Scope, bool]]] = defaultdict(list)
+    for node, scope in reached_nodes(project.analysis):
+        tests = partings.by_samples(scope, node) if isinstance(node, ast.Call) else []
+        for name in shared.names(node, scope) - {FORWARD} if tests else ():  # type: ignore[arg-type]
+            holder = scope.source.parents[tests[0]]
+            is_else = isinstance(holder, ast.If) and is_in(holder.orelse, node, scope)
+            branches[holder, name].append((node, scope, is_else))  # type: ignore[arg-type]
+    for (_, name), calls in branches.items():
+        num_else = sum(is_else for _, _, is_else in calls)
+        if 2 * num_else != len(calls):
+            yield from ((call, scope, name) for call, scope, _ in calls)
+
+
+def is_in(block: list[ast.stmt], node: ast.AST, scope: Scope) -> bool:
+    return any(outer in block for outer in (node, *scope.source.ancestors(node)))
 
 
 class _Shared:

@@ -44,10 +44,9 @@ def rewritten(project: Project, files: list[ChangedFile], reduces: bool = True) 
         lines = {names[path]: _lines(given[path], text) for path, text in result.texts.items()}
         result.reduced += [replace(_moved(finding, lines), edits=finding.edits) for finding in asked]
         _take(result, changed_files(asked))
+    left = figure_not_reduced.find(result.project)  # in places that some ranks do not come to
     result.listed = list(figure_of_one_rank.find(result.project))
-    if not reduces:
-        left = figure_not_reduced.find(result.project)
-        result.listed += [replace(f, message=f"rank 0's share: {f.message}", edits=()) for f in left]
+    result.listed += [replace(f, message=f"rank 0's share: {f.message}", edits=()) for f in left]
     return result
 
 

@@ -14,7 +14,7 @@ from retrofit.project import Project
 from retrofit.project.distributed.sides import COMPREHENSIONS, side_of_test
 from retrofit.project.edits import block_of
 from retrofit.project.scopes import FUNCTIONS, Scope
-from retrofit.training.evaluation.figures import follow
+from retrofit.training.evaluation.figures import follow, followed
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 LEAVING = (ast.Continue, ast.Break, ast.Return)
@@ -36,7 +36,8 @@ class Partings:
 
     def by_samples(self, scope: Scope, node: ast.AST) -> list[ast.AST]:
         """Return the tests of a rank's own samples by which it leaves a node out."""
-        return [test for test, _ in ways_to(scope, node) if test in self.tests]
+        tests = [test for test, holder in ways_to(scope, node) if not isinstance(holder, (ast.For, ast.AsyncFor))]
+        return [test for test in tests if test in self.tests]
 
     def parts(self, test: ast.expr, scope: Scope) -> bool:
         return test in self.tests or bool(side_of_test(self.project.analysis, test, scope))
@@ -63,7 +64,7 @@ class Partings:
 
 def partings_of(project: Project, together: Collection[ast.AST] = ()) -> Partings:
     """Return where ranks part in a project when the values of the nodes `together` are those of all ranks."""
-    run = follow(project, together)[1]
+    run = follow(project, together)[1] if together else followed(project)[1]
     return Partings(project, frozenset(run.partings), frozenset(run.entered))
 
 
@@ -111,7 +112,7 @@ def _leaving(scope: Scope, statement: ast.AST, loop: ast.AST | None) -> Iterator
         if not isinstance(node, LEAVING):
             continue
         around = list(scope.source.ancestors(node))
-        around = around[: around.index(statement)] + [statement] if statement in around else [node]
+        around = [*around[: around.index(statement)], statement] if statement in around else [node]
         target = next((outer for outer in around if isinstance(outer, LOOPS)), None)
         is_inner = target is not None and not isinstance(node, ast.Return)
         if (is_inner and target is not loop) or (loop is not None and isinstance(node, ast.Continue)):

@@ -47,13 +47,14 @@ def place_reductions(project: Project, reductions: Iterable[Reduction], guarded:
     the first read. A reduction that some ranks would leave out wherever it was placed has no edits.
     """
     asked = list(dict.fromkeys(reductions))
-    while True:  # a test of what is reduced parts nothing; of what could not be placed, it does
+    while asked:  # a test of what is reduced parts nothing; of what could not be placed, it does
         partings = partings_of(project, {reduction.value for reduction in asked})
         placed = _placed(partings, asked, guarded)
         left = [reduction for reduction in asked if reduction in placed.edits]
         if len(left) == len(asked):
             return placed
         asked = left
+    return Placed()
 
 
 def _placed(partings: Partings, reductions: list[Reduction], guarded: Collection[ast.stmt]) -> Placed:

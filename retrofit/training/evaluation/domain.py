@@ -38,17 +38,9 @@ from .kinds import (
 )
 from .loss_names import LossNames
 from .sinks import Sinks
+from .together import gives_the_same, made_the_same
 
 RUNTIME = "retrofit.distributed"
-TOGETHER = {
-    f"{RUNTIME}.{name}"
-    for name in (
-        "reduce_loss", "reduce_summed_loss", "sum_over_ranks", "gather_batches", "sum_attributes", "reduce_total",
-        "gather_batch", "reduce_dict", "reduce_sum", "reduce_mean", "reduce_tensor_sum", "on_any_rank",
-        "broadcast_object", "gather_objects", "batch_count", "raise_together", "global_batch", "batch_sum",
-        "batch_mean",
-    )
-}  # fmt: skip
 SHARING = {f"{RUNTIME}.share_batches"}
 SOURCES = SHARING | SHARDED
 LIBRARIES = ("torch", "numpy", "cv2", "scipy")
@@ -375,10 +367,10 @@ class TorchDomain:
             shown.is_unknown = shown.is_unknown or not whole.roots
 
     def result(self, call: ast.Call, scope: Scope) -> Flow | None:
-        names = self.analysis.called(call, scope)
-        if names & TOGETHER:
-            return NONE
-        return None
+        return NONE if gives_the_same(self.analysis.called(call, scope)) else None
+
+    def changed(self, call: ast.Call, scope: Scope) -> list[ast.expr]:
+        return made_the_same(call, self.analysis.called(call, scope))
 
     def draws(self, call: ast.Call, scope: Scope) -> Flow | None:
         return Flow(BATCH) if self.analysis.called(call, scope) & SOURCES else None

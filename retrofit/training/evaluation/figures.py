@@ -43,9 +43,14 @@ def find_figures(project: Project) -> Figures:
     """Run through a project and return its figures of one rank."""
     if not project.paths or project.distribution.is_by_hand or project.calls_any(BY_HAND):
         return Figures([], [])  # one that shows the figures of rank 0 knows it
-    domain, run = follow(project)
+    domain, run = followed(project)
     shown = sorted(domain.shown.values(), key=lambda place: place.scope.source.place(place.node))
     return Figures(shown, _reducible(shown, domain), run.has_time())
+
+
+def followed(project: Project) -> tuple[TorchDomain, Interpreter]:
+    """Run through a project as it is, once."""
+    return project.analysis.fact("followed", lambda: follow(project))
 
 
 def follow(project: Project, together: Collection[ast.AST] = ()) -> tuple[TorchDomain, Interpreter]:

@@ -46,6 +46,10 @@ class Calls:
         if known is not None:
             self._bring_together(node)
             return known
+        same = run.domain.changed(node, run.scope)
+        if same:
+            self._make_same(same)
+            return NONE
         self._show(node, receiver, given, named)
         functions = self._functions(node, receiver)
         if functions:
@@ -308,6 +312,15 @@ class Calls:
                     run.taint(node.func.value, mixed(whole))
         is_object = any(cell.kind is not None for cell in receiver.cells)
         return run.domain.call(node, run.scope, receiver if is_object else run.expressions.whole(receiver), whole)
+
+    def _make_same(self, changed: list[ast.expr]) -> None:
+        run = self.run
+        for part in changed:
+            for cell in run.expressions.of(part).cells:
+                for variable in [variable for variable in run.memory.state if variable[0] == cell]:
+                    run.memory.state[variable] = NONE
+            if isinstance(part, (ast.Name, ast.Attribute, ast.Subscript)):
+                run.bind(part, NONE)
 
     def _bring_together(self, node: ast.Call) -> None:
         """Let attributes of an object be those of all processes: `sum_attributes(meter, "sum", avg=...)`."""

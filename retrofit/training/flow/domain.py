@@ -61,5 +61,8 @@ class Domain(Protocol):
     def result(self, call: ast.Call, scope: Scope) -> Flow | None:
         """Return what a call gives that brings values of all processes together, None for other calls."""
 
+    def changed(self, call: ast.Call, scope: Scope) -> list[ast.expr]:
+        """Return the arguments of a call that are the same in every process when it is done."""
+
     def decides(self, branch: list[ast.stmt], scope: Scope) -> bool:
         """Return whether it matters beyond a batch that a branch is taken."""

@@ -1,0 +1,172 @@
+"""No rank waits alone for a figure: what is under a test of a rank's own samples is reduced before it, or is listed."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from convert.additions_of import write_converted
+from convert.conversion import conversion
+from convert.test_placement import converted_body, expanded, script_of
+from convert.test_self_check import codes
+from verify.projects.launch import Launcher
+
+# What is in the loop, and what the conversion makes of it. G: set before, g: read, R: reduced in its place.
+HOISTED = {
+    "if": ("if x.max() > 1:\n    print(loss.item())", "G\nif x.max() > 1:\n    print(g)"),
+    "else": (
+        "if x.max() > 1:\n    pass\nelse:\n    print(loss.item())",
+        "G\nif x.max() > 1:\n    pass\nelse:\n    print(g)",
+    ),
+    "elif": (
+        "if step == 1:\n    pass\nelif x.max() > 1:\n    print(loss.item())",
+        "G\nif step == 1:\n    pass\nelif x.max() > 1:\n    print(g)",
+    ),
+    "after an elif": (
+        "if x.max() > 1:\n    pass\nelif step == 2:\n    print(loss.item())",
+        "G\nif x.max() > 1:\n    pass\nelif step == 2:\n    print(g)",
+    ),
+    "conditional expression": (
+        "total = loss.item() if x.max() > 1 else total",
+        "G\ntotal = g if x.max() > 1 else total",
+    ),
+    "short circuit": ("x.max() > 1 and print(loss.item())", "G\nx.max() > 1 and print(g)"),
+    "or": ("x.max() > 1 or print(loss.item())", "G\nx.max() > 1 or print(g)"),
+    "chained comparison": ("print(0 < x.max() < loss.item())", "G\nprint(0 < x.max() < g)"),
+    "comprehension": (
+        "print([loss.item() for row in x if row.max() > 1])",
+        "G\nprint([g for row in x if row.max() > 1])",
+    ),
+    "continue": ("if x.max() > 1:\n    continue\nprint(loss.item())", "G\nif x.max() > 1:\n    continue\nprint(g)"),
+    "continue deep inside": (
+        "if step > 2:\n    if x.max() > 1:\n        continue\nprint(loss.item())",
+        "G\nif step > 2:\n    if x.max() > 1:\n        continue\nprint(g)",
+    ),
+    "continue of the rank": (
+        "if step > 2:\n    if rank != 0:\n        continue\nprint(loss.item())",
+        "G\nif step > 2:\n    if rank != 0:\n        continue\nprint(g)",
+    ),
+    "number of turns": (
+        "for _ in range(int(x.max())):\n    print(loss.item())",
+        "G\nfor _ in range(int(x.max())):\n    print(g)",
+    ),
+    "elements chosen": (
+        "for place in x.nonzero():\n    print(loss.item())",
+        "G\nfor place in x.nonzero():\n    print(g)",
+    ),
+    "a loop left early": (
+        "for row in range(2):\n    print(loss.item())\n    if x[row].max() > 1:\n        break",
+        "G\nfor row in range(2):\n    print(g)\n    if x[row].max() > 1:\n        break",
+    ),
+    "through a variable": (
+        "is_large = x.sum() > 0\nif is_large:\n    total += loss.item()",
+        "is_large = x.sum() > 0\nG\nif is_large:\n    total += g",
+    ),
+    "numpy": (
+        "if y.numpy().mean() > 0:\n    print(loss.item())",
+        "G\nif y.numpy().mean() > 0:\n    print(g)",
+    ),
+}
+IN_PLACE = {
+    "the step": ("if step % 2 == 0:\n    print(loss.item())", "if step % 2 == 0:\n    print(R)"),
+    "the epoch": ("if epoch > 0 and step > 1: print(loss.item())", "if epoch > 0 and step > 1: print(R)"),
+    "form of the batch": (
+        "if x.shape[1] == 4 and x.dim() == 2 and y is not None:\n    print(loss.item())",
+        "if x.shape[1] == 4 and x.dim() == 2 and y is not None:\n    print(R)",
+    ),
+    "what is reduced itself": (
+        "if loss.item() > total:\n    total = loss.item()\n    print(loss.item())",
+        "G\nif g > total:\n    total = g\n    print(g)",
+    ),
+    "its condition": ("while loss.item() > 3:\n    loss = loss / 2", "while R > 3:\n    loss = loss / 2"),
+    "an error for all": (
+        "if torch.isnan(loss):\n    raise ValueError('nan')\nprint(loss.item())",
+        "if torch.isnan(loss):\n    raise ValueError('nan')\nprint(R)",
+    ),
+    "set in both branches": (
+        "if step % 2:\n    loss = loss * 2\nelse:\n    loss = loss * 3\nif step % 2 and rank == 0:\n"
+        "    print(loss.item())",
+        "if step % 2:\n    loss = loss * 2\nelse:\n    loss = loss * 3\nG\nif step % 2 and rank == 0:\n    print(g)",
+    ),
+}
+OTHER = "other = criterion(model(x), y)"
+LISTED = {
+    "computed under the test": f"if x.max() > 1:\n    {OTHER}\n    loss = loss + other\n    print(loss.item())",
+    "while": "while x.max() > 1:\n    print(loss.item())\n    x = x - 1",
+    "not there before": f"if step % 2:\n    {OTHER}\n    other.backward()\nif step % 2 and x.max() > 1:\n"
+    "    print(other.item())",
+    "none before": f"other = None\nif step % 2:\n    {OTHER}\n    other.backward()\nif step % 2 and rank == 0:\n"
+    "    print(other.item())",
+    "asked for": f"other = None\nif step % 2:\n    {OTHER}\n    other.backward()\n"
+    "if other is not None and rank == 0:\n    print(other.item())",
+    "a count under the test": "if x.max() > 1:\n    hits = (model(x) > y).sum().item()\n    print(hits)",
+    "a count in an expression": "hits = (model(x) > y).sum().item() if x.max() > 1 else 0\nprint(hits)",
+    "a count after `and`": "x.max() > 1 and print((model(x) > y).sum().item())",
+    "a count for one rank": "if rank == 0:\n    hits = (model(x) > y).sum().item()\n    print(hits)",
+    "in a function": "def report(loss):\n    print(loss.item())\nif x.max() > 1:\n    report(loss)",
+}
+
+
+@pytest.mark.parametrize("name", [*HOISTED, *IN_PLACE])
+def test_a_figure_is_reduced_where_all_ranks_come_by(name: str, tmp_path: Path) -> None:
+    body, expected = {**HOISTED, **IN_PLACE}[name]
+    assert converted_body(conversion(tmp_path, script_of(body))).replace('"', "'") == expanded(expected)
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_what_some_ranks_compute_is_listed_with_its_line(name: str, tmp_path: Path) -> None:
+    result = conversion(tmp_path, script_of(LISTED[name]))
+    body = converted_body(result)
+    assert "print(rd." not in body and "rd.reduce" not in body
+    (file,) = result.files
+    printed = {line for line, text in enumerate(file.text.splitlines(), 1) if "print" in text or "hits = (" in text}
+    shares = {finding.place.line for finding in result.listed if finding.message.startswith("rank 0's share")}
+    assert shares & printed
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        "if x.max() > 0:\n    rd.reduce_loss(loss)",
+        "value = rd.reduce_loss(loss) if x.max() > 0 else 0",
+        "x.max() > 0 and rd.barrier()",
+        "if loss.item() > 1:\n    continue\nrd.barrier()",
+        "if x.sum() > 0:\n    reduced(loss)",
+        "while x.max() > 0:\n    rd.barrier()\n    x = x - 1",
+        "import torch.distributed as dist\nif x.max() > 0:\n    dist.all_reduce(loss)",
+    ],
+)
+def test_a_collective_under_a_test_of_own_samples_is_found(example: str, tmp_path: Path) -> None:
+    assert "RF402" in codes(tmp_path, example)
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        "if rd.reduce_loss(loss).item() > 1:\n    rd.barrier()",
+        "if rd.on_any_rank(bool(x.max() > 0)):\n    rd.barrier()",
+        "if epoch > 1:\n    rd.barrier()",
+        "if x.max() > 0:\n    rd.reduce_loss(loss)\nelse:\n    rd.reduce_loss(loss * 0)",
+        "if torch.isnan(loss):\n    raise ValueError\nrd.barrier()",
+        "if x.dim() == 2 and x.is_cuda:\n    rd.barrier()",
+        "import torch.distributed as dist\ntop = x.max()\ndist.all_reduce(top)\nif top > 1:\n    dist.barrier()",
+        "import torch.distributed as dist\ntops = [x.max()] * 2\ndist.all_gather(tops, x.max())\nif max(tops) > 1:\n"
+        "    dist.barrier()",
+    ],
+)
+def test_a_collective_that_all_ranks_come_to_is_not_found(example: str, tmp_path: Path) -> None:
+    assert "RF402" not in codes(tmp_path, example)
+
+
+def test_two_ranks_with_other_samples_do_not_wait_for_each_other(tmp_path: Path, launcher: Launcher) -> None:
+    """All bodies in one script, in one real run: both ranks come to its end."""
+    bodies = [body for body, _ in {**HOISTED, **IN_PLACE}.values()] + list(LISTED.values())
+    bodies = [f"for _ in range(1):\n{textwrap.indent(body, '    ')}" for body in bodies if "while" not in body]
+    text = script_of(*bodies).replace("import wandb", "import os").replace("rank = 0", "rank = int(os.environ['RANK'])")
+    text += "\nprint('step', step, 'of rank', rank)\n"
+    result = conversion(tmp_path, text)
+    assert result.files[0].text.count("rd.reduce_loss(") > len(HOISTED)
+    write_converted(tmp_path, result)
+    run = launcher.run(tmp_path, "train.py", [], 2, timeout_s=60, RETROFIT_BATCH="global")
+    assert run["statuses"] == [0, 0] and "step 5 of rank 0" in run["outputs"][0], run["outputs"]
