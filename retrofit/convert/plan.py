@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from retrofit.project import Project, Source, SourceError
 from retrofit.project.edits import Edit, EditConflict, apply_edits
 from retrofit.project.placement import import_edit, imports_name
 from retrofit.rules import Finding, find_all, not_convertible
-from retrofit.rules.figures import rewritten
+from retrofit.rules.figures import in_places_of, rewritten
 from retrofit.rules.finding import found
 from retrofit.rules.rewriting import NAME, RUNTIME, ChangedFile, places_of_name
 
 from .self_check import Authors, ConversionError, named, require_sound
+
+UNDECIDED = (
+    "all ranks take part in this, and each would decide by its own samples whether it does: do it at every step or "
+    "epoch, or decide by what all ranks know, as the step or loss.item()"
+)
 
 
 @dataclass
@@ -68,7 +73,14 @@ def plan_conversion(project: Project) -> Conversion:
         try:
             _finish(conversion, files, authors, reduces=True)
         except ConversionError:  # a figure that the loss is computed from, too: it is listed
-            _finish(conversion, files, authors, reduces=False)
+            try:
+                _finish(conversion, files, authors, reduces=False)
+            except ConversionError as error:
+                if not error.undecided:
+                    raise
+                texts = {file.path: file.text for file in files}
+                undecided = in_places_of(project, texts, error.undecided)
+                conversion.findings += [replace(finding, refusal=UNDECIDED) for finding in undecided]
     conversion.files.sort(key=lambda file: (file.source is not project.entry, file.source.name))
     return conversion
 

@@ -12,7 +12,15 @@ from retrofit.rules import RULES, Finding, collective_on_some_ranks, find_hazard
 
 
 class ConversionError(ValueError):
-    """The converted text is not right, which is an error of retrofit. The message has a line per fault."""
+    """The converted text is not right, which is an error of retrofit. The message has a line per fault.
+
+    `undecided` are the calls that all ranks must make, on lines that no rule has changed, which each rank of the
+    converted text would make or not by its own samples: the decision is the script's own.
+    """
+
+    def __init__(self, message: str, undecided: Iterable[Finding] = ()) -> None:
+        super().__init__(message)
+        self.undecided = list(undecided)
 
 
 def require_sound(again: Project, authors: Authors, findings: list[Finding]) -> list[Finding]:
@@ -31,7 +39,9 @@ def require_sound(again: Project, authors: Authors, findings: list[Finding]) -> 
     claimed |= {of_rule for of_rule in new if of_rule[0] == collective_on_some_ranks.CODE}
     faults = [f for of_rule in new for f in new[of_rule] if of_rule in claimed or f.edits or f.refusal]
     if faults:
-        raise ConversionError("\n".join(authors.message(finding) for finding in faults))
+        own = [f for f in faults if f.help == collective_on_some_ranks.DECIDE and not authors.of(f)]
+        message = "\n".join(authors.message(finding) for finding in faults)
+        raise ConversionError(message, own if len(own) == len(faults) else ())
     return [
         replace(finding, message=f"{finding.message} (a line of the converted text)")
         for of_rule, found in new.items()
@@ -50,12 +60,15 @@ class Authors:
                 self.codes.setdefault(edit, finding.code)
 
     def message(self, finding: Finding) -> str:
-        codes = self.codes_at(finding.place.path, finding.place.line)
+        codes = self.of(finding)
         by = f"on a line that {named(codes)} changed" if codes else "on an unchanged line"
         return (
             f"{finding.place}: {named([finding.code])} is found in the converted text, {by}: {finding.message}; "
             "this is an error of retrofit, nothing was written; `retrofit check` lists what to change by hand"
         )
+
+    def of(self, finding: Finding) -> set[str]:
+        return self.codes_at(finding.place.path, finding.place.line)
 
     def codes_at(self, name: str, line: int) -> set[str]:
         """Return the rules of the edits that write to a line, counted from 1, of the converted file."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -52,11 +52,15 @@ def rewritten(project: Project, files: list[ChangedFile], reduces: bool = True) 
 
 def found_figures(project: Project, findings: Iterable[Finding]) -> list[Finding]:
     """Return the figures of one rank that are left after the edits of findings, in the places of a project."""
-    given = {source.path: source.text for source in project.sources}
-    names = {source.path: source.name for source in project.sources}
     result = rewritten(project, changed_files(findings))
-    lines = {names[path]: _lines(given[path], text) for path, text in result.texts.items()}
-    return [*(replace(f, edits=()) for f in result.reduced), *(_moved(finding, lines) for finding in result.listed)]
+    return [*(replace(f, edits=()) for f in result.reduced), *in_places_of(project, result.texts, result.listed)]
+
+
+def in_places_of(project: Project, texts: Mapping[Path, str], findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings in the changed texts of a project at the lines that theirs were before, without edits."""
+    sources = {source.path: source for source in project.sources}
+    lines = {sources[path].name: _lines(sources[path].text, text) for path, text in texts.items()}
+    return [_moved(finding, lines) for finding in findings]
 
 
 def _take(result: Rewritten, files: list[ChangedFile]) -> None:

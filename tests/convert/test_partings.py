@@ -63,6 +63,11 @@ HOISTED = {
         "is_large = x.sum() > 0\nif is_large:\n    total += loss.item()",
         "is_large = x.sum() > 0\nG\nif is_large:\n    total += g",
     ),
+    "a sum of losses for one rank": (
+        "second = criterion(model(x), y * 2)\nif rank == 0:\n    print((loss + second).item())",
+        "second = criterion(model(x), y * 2)\nglobal_value = (rd.reduce_loss(loss + second)).item()\nif rank == 0:\n"
+        "    print(global_value)",
+    ),
     "numpy": (
         "if y.numpy().mean() > 0:\n    print(loss.item())",
         "G\nif y.numpy().mean() > 0:\n    print(g)",
@@ -170,3 +175,44 @@ def test_two_ranks_with_other_samples_do_not_wait_for_each_other(tmp_path: Path,
     write_converted(tmp_path, result)
     run = launcher.run(tmp_path, "train.py", [], 2, timeout_s=60, RETROFIT_BATCH="global")
     assert run["statuses"] == [0, 0] and "step 5 of rank 0" in run["outputs"][0], run["outputs"]
+
+
+EVALUATED = """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.randn(24, 4), torch.randn(24, 2))
+loader = DataLoader(data, 4, shuffle=True)
+test_loader = DataLoader(data, 4)
+model = torch.nn.Linear(4, 2)
+criterion = torch.nn.MSELoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def mean():
+    model.eval()
+    total = 0.0
+    with torch.no_grad():
+        for x, y in test_loader:
+            total += criterion(model(x), y).item()
+    model.train()
+    return total / len(test_loader)
+
+
+best = 9.0
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+        if TEST:
+            best = loss.item()
+            print(mean())
+"""
+
+
+def test_an_evaluation_that_a_rank_would_begin_alone_is_refused(tmp_path: Path) -> None:
+    (refusal,) = conversion(tmp_path, EVALUATED.replace("TEST", "x.max() > 1")).refusals
+    assert refusal.code == "RF402" and "loss.item()" in refusal.refusal
+    assert EVALUATED.splitlines()[refusal.place.line - 1].strip() == "print(mean())"
+    assert not conversion(tmp_path, EVALUATED.replace("TEST", "loss.item() < best")).refusals

@@ -17,7 +17,7 @@ from retrofit.project.source import Source
 
 from .existing import exists_before, is_asked_for
 from .partings import Partings, partings_of
-from .reads import binding_expression, changes, is_always_evaluated, is_plain
+from .reads import binding_expression, changes, is_always_evaluated, is_plain, only_computes
 from .reductions import Reduction
 
 
@@ -139,7 +139,7 @@ class _Placing:
         if isinstance(guard, ast.While):
             return False
         is_own = guard is self.source.statement(reduction.value)
-        return is_plain(reduction.value) or (is_own and is_always_evaluated(self.source, reduction.value))
+        return only_computes(reduction.value) or (is_own and is_always_evaluated(self.source, reduction.value))
 
     def _is_reached_by_all(self, reduction: Reduction) -> bool:
         return self._outermost_guard(reduction) is None and not self._is_left_to_some(reduction)

@@ -70,6 +70,13 @@ def is_plain(node: ast.expr) -> bool:
     return all(isinstance(part, (ast.Name, ast.Attribute, ast.Subscript, ast.Constant)) for part in parts)
 
 
+def only_computes(node: ast.expr) -> bool:
+    """Return whether an expression does nothing but arithmetic with what it looks up: `(loss_a + loss_b) / 2`."""
+    if isinstance(node, ast.BinOp):
+        return only_computes(node.left) and only_computes(node.right)
+    return only_computes(node.operand) if isinstance(node, ast.UnaryOp) else is_plain(node)
+
+
 def changes(statements: Iterable[ast.stmt], value: ast.expr) -> bool:
     """Return whether statements can give a value's names another value, or change the object that is looked into."""
     names, looks_into = loaded(value), not isinstance(value, ast.Name)
