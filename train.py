@@ -21,13 +21,12 @@ if __name__ == "__main__":
     check_dependencies("train.py")
 
 import torch
-from tensorboardX import SummaryWriter
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 import retrofit.distributed as rd
 from segmentation.config_file import changed_options, config_text
-from segmentation.curves import log_options, log_validation
+from segmentation.curves import CurveWriter, log_options, log_validation
 from segmentation.datasets import ImagesToPredict
 from segmentation.ema import ModelEMA
 from segmentation.gpu_stats import gpu_scalars
@@ -36,7 +35,7 @@ from segmentation.metrics import ConfusionMatrix
 from segmentation.options import build_parser, options_to_save, parse_options
 from segmentation.precision import autocast, gradient_scaler
 from segmentation.report import print_classes, print_options, print_summary
-from segmentation.run_folder import new_run_folder, run_folders
+from segmentation.run_folder import new_run_folder, replace_text, require_log_folder, run_folders
 from segmentation.schedule import build_scheduler
 from segmentation.visualize import colorize, panel_grid, save_index_png
 from utils import CONFIG_WORDS, get_dataloader, get_model
@@ -47,6 +46,8 @@ def main(argv=None):
     args = get_arguments(argv)
     rd.setup_distributed(args)
     rd.setup_rank_logging(args.log_level)
+    if args.task == "train":
+        rd.answer_of_main(require_log_folder, args.logdir)
     checkpoint = find_checkpoint(args)
     if checkpoint:
         args = get_arguments(argv, checkpoint)
@@ -112,6 +113,7 @@ class Trainer:
         rd.split_random_streams(args.seed)
         self.epochs = rd.ResumableEpochs(self.train_loader, args.accum_steps)
         self.best_miou, self.continues = 0.0, None
+        self.images_before, self.steps_before = 0, 0  # of the checkpoint that is continued
         if checkpoint:
             self.load(checkpoint)
         self.scheduler = build_scheduler(
@@ -151,19 +153,19 @@ class Trainer:
     def save_options(self):
         """Write config.yaml into the run's folder: --config takes it and makes the same training again."""
         if rd.is_main_process():
-            (self.folder / "config.yaml").write_text(config_text(get_parser(), self.args), encoding="utf-8")
+            replace_text(self.folder / "config.yaml", config_text(get_parser(), self.args))
 
     def make_writer(self):
-        """Return the writer; what an interrupted run logged behind its checkpoint is logged again and replaced."""
+        """Return the writer; what an interrupted run logged after its checkpoint is logged again and replaced."""
         goes_on = self.images or any(self.folder.glob("events.*"))
-        writer = SummaryWriter(str(self.folder), purge_step=self.images + 1 if goes_on else None)
-        log_options(writer, config_text(get_parser(), self.args), self.images)
+        writer = CurveWriter(self.folder, self.images + 1 if goes_on else None)
+        log_options(writer, config_text(get_parser(), self.args), self.images + 1)
         return writer
 
     @property
     def images(self):
-        """Images trained on so far, over all ranks: the x axis of the curves, alike at any number of GPUs."""
-        return self.epochs.global_step * self.plan.global_batch
+        """Images trained on so far, over all ranks: the x axis of the curves, the same at any number of GPUs."""
+        return self.images_before + (self.epochs.global_step - self.steps_before) * self.plan.global_batch
 
     def train(self):
         """Train to the last epoch and return the exit status: 0, or that of the signal which ended it early."""
@@ -210,13 +212,18 @@ class Trainer:
             self.writer.add_scalar("train/lr", lr, self.images)
             if any(votes) or self.args.dry_run:
                 break
-            if self.args.chk_steps and self.epochs.global_step % self.args.chk_steps == 0:
-                self.save()
+            if self.is_at_chk_step() and self.epochs.step < self.epochs.steps_per_epoch:
+                self.save()  # after the last one validation comes first, or its points would be drawn twice
         progress.close()
-        images_per_s = (self.images - first_images) / (time.perf_counter() - started)
-        for name, value in {"train/images_per_s": images_per_s, **(gpu_scalars() if self.writer else {})}.items():
-            self.writer.add_scalar(name, value, self.images)
+        if self.images > first_images and self.epochs.step in (0, self.epochs.steps_per_epoch):  # once per epoch
+            images_per_s = (self.images - first_images) / (time.perf_counter() - started)
+            for name, value in {"train/images_per_s": images_per_s, **(gpu_scalars() if self.writer else {})}.items():
+                self.writer.add_scalar(name, value, self.images)
         return votes
+
+    def is_at_chk_step(self):
+        """Return whether --chk_steps asks for a checkpoint after this step."""
+        return bool(self.args.chk_steps) and self.epochs.global_step % self.args.chk_steps == 0
 
     def forward_backward(self, micro_batches):
         """Add the gradients of the mean loss over the global batch and return this rank's share of that loss.
@@ -276,7 +283,7 @@ class Trainer:
             self.best_miou = max(self.best_miou, confusion.miou())
             names = self.val_loader.dataset.class_names
             log_validation(self.writer, confusion, loss, names, panels, self.images)
-        if is_best or epoch % self.args.chk_interval == 0 or epoch == self.args.epochs:
+        if is_best or epoch % self.args.chk_interval == 0 or epoch == self.args.epochs or self.is_at_chk_step():
             self.save(is_best)
         return confusion
 
@@ -291,11 +298,12 @@ class Trainer:
             "scaler": self.scaler,
             "ema": self.ema,
             "best_miou": self.best_miou,
+            "images": self.images,
             "position": self.epochs,
             "rng_state": self.epochs.rng_state(),
             "options": rd.without_place(options_to_save(self.args)),
         }
-        self.writer.flush()  # so far as its thread has got: a process killed now may lose the last points
+        self.writer.flush()  # the points up to here, which a resumed run does not draw again
         samples = self.epochs.step * self.plan.global_batch
         return rd.save_position(self.folder, self.epochs.epoch, samples, is_best=is_best, **content)
 
@@ -309,6 +317,7 @@ class Trainer:
         self.best_miou = checkpoint["best_miou"]
         self.continues = checkpoint["path"]
         changes = self.epochs.resume(checkpoint["position"], checkpoint["rng_states"])
+        self.images_before, self.steps_before = checkpoint.get("images", self.images), self.epochs.global_step
         if changes:
             shown = ", ".join(f"{name} {before} -> {now}" for name, (before, now) in changes.items())
             rd.print_main(f"notice: resumed with {shown}; augmentation is drawn anew from here on")

@@ -2,12 +2,73 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+from tensorboardX import summary
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from segmentation.metrics import ConfusionMatrix
+
+FLUSH_S = 30.0  # between what a running TensorBoard sees of a training that saves seldom
+
+
+class CurvesError(OSError):
+    """The curves cannot be written."""
+
+    is_explained = True
+
+
+class CurveWriter:
+    """Writes a run's curves into its folder; what was added before `flush` is in the file when that returns.
+
+    tensorboardX's SummaryWriter hands events to a thread which its own `flush` does not wait for, so a process that is
+    killed loses points older than its checkpoint. `replaced_from`: of older files in the folder, TensorBoard shows what
+    is before this step alone. Raises CurvesError where the file cannot be written.
+    """
+
+    def __init__(self, folder: Path, replaced_from: int | None = None) -> None:
+        self._folder, self._flushed_at = folder, time.monotonic()
+        self._events = EventsWriter(str(folder / "events"), filename_suffix=f".{os.getpid()}")
+        if replaced_from is not None:
+            self._add(Event(session_log=SessionLog(status=SessionLog.START)), replaced_from)
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        self._add(Event(summary=summary.scalar(name, value)), step)
+
+    def add_text(self, name: str, text: str, step: int) -> None:
+        self._add(Event(summary=summary.text(name, text)), step)
+
+    def add_image(self, name: str, image: torch.Tensor, step: int) -> None:
+        """Add an image (3, H, W)."""
+        self._add(Event(summary=summary.image(name, image)), step)
+
+    def flush(self) -> None:
+        self._try(self._events.flush)
+        self._flushed_at = time.monotonic()
+
+    def close(self) -> None:
+        self._try(self._events.close)
+
+    def _add(self, event: Any, step: int) -> None:
+        event.wall_time, event.step = time.time(), step
+        self._try(self._events.write_event, event)
+        if time.monotonic() - self._flushed_at > FLUSH_S:
+            self.flush()
+
+    def _try(self, write: Any, *arguments: Any) -> None:
+        try:
+            write(*arguments)
+        except OSError as error:
+            raise CurvesError(
+                f"could not write the curves in {self._folder}: {error}; make room or choose another --logdir; the "
+                "checkpoints already written are unchanged"
+            ) from error
 
 
 def log_options(writer: Any, text: str, step: int) -> None:

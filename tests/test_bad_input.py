@@ -464,6 +464,8 @@ def test_failing_start(case: str, results: dict[str, Result], trained: Path) -> 
         assert re.search(pattern, result.output), f"{pattern}\n{result.output}"
     if expected.ranks > 1:
         check_ranks(result.output, expected)
+    elif expected.disk_full:
+        assert "Traceback" not in result.output, result.output
     checkpoints = {path.name: digest(path) for path in result.log.glob("*/*.pt")}
     before = {path.name: digest(path) for path in trained.glob("*.pt")} if expected.continues else {}
     assert checkpoints == before, "a checkpoint was written, changed or lost"
@@ -471,10 +473,11 @@ def test_failing_start(case: str, results: dict[str, Result], trained: Path) -> 
 
 
 def check_ranks(output: str, case: Case) -> None:
-    """Check that one rank alone reports the error, in a traceback that ends with it."""
+    """Check that one rank alone reports the error, in a traceback that ends with it, or in one line that says all."""
     # Before torchrun's own report, which quotes the root cause once more.
     of_ranks = re.findall(r"\[rank (\d)/2\] (.*)", output)
-    reporters = {int(rank) for rank, line in of_ranks if line.startswith("Traceback")}
+    beginning = "WriteError: " if case.disk_full else "Traceback"
+    reporters = {int(rank) for rank, line in of_ranks if line.startswith(beginning)}
     assert len(reporters) == 1, output
     assert case.first is None or reporters == {case.first}, output
     (reporter,) = reporters

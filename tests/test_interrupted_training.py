@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -33,12 +34,12 @@ STARTS: dict[int | str, list[str]] = {
 }
 
 
-def make_images(folder: Path) -> Path:
+def make_images(folder: Path, number_to_train: int = IMAGES) -> Path:
     """Write images of 32 x 32 pixels with masks of three classes, every fifth of them for validation."""
     random = np.random.default_rng(0)
     for kind, shape, end in (("images", (32, 32, 3), 255), ("masks", (32, 32), 3)):
         (folder / kind).mkdir(parents=True)
-        for number in range(IMAGES * 5 // 4):
+        for number in range(number_to_train * 5 // 4):
             pixels = random.integers(0, end, shape, dtype=np.uint8)
             Image.fromarray(pixels).save(folder / kind / f"{number:03d}.png")
     return folder
@@ -118,7 +119,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict]:
 
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, Path], Path]:
-    """`interrupted(world_size, folder)` returns the log folder of a run that SIGTERM has ended in its second epoch.
+    """`interrupted(world_size, folder)` returns the log folder of a run that a signal has ended in its second epoch.
 
     Each is a copy in `folder` of one run, with what that printed and its data.
     """
@@ -128,7 +129,8 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, Path
         logdir = tmp_path_factory.mktemp(f"interrupted_{world_size}") / "log"
         with training(world_size, logdir, *options_for(world_size)) as process:
             wait_for(logdir, "epoch 2/2:  ")  # the second epoch has begun
-            os.kill(process.pid, signal.SIGTERM)  # as a scheduler does: torchrun passes it on
+            # As a scheduler does, or a terminal that is closed; torchrun passes both on.
+            os.kill(process.pid, signal.SIGHUP if world_size == 2 else signal.SIGTERM)
             status = process.wait(DEADLINE_S)
         text = logdir.with_suffix(".txt").read_text()
         assert "interrupted in epoch 2, saved" in text
@@ -209,6 +211,13 @@ def test_ctrl_c_saves_and_exits_with_0(tmp_path: Path) -> None:
     assert len(list(logdir.glob("*/checkpoint_0000_*.pt"))) == 1
 
 
+def run_second(logdir: Path) -> subprocess.CompletedProcess[str]:
+    """Continue a run that is under way, to its end."""
+    command = [*STARTS[1], *TRAINING, "--dataset_path", str(logdir.with_name("data")), *options_for(2)]
+    command += ["--logdir", str(logdir), "--resume", "auto"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+
+
 def test_ctrl_c_at_the_launch_script_ends_with_our_line(
     tmp_path: Path, interrupted: Callable[[int, Path], Path]
 ) -> None:
@@ -217,8 +226,13 @@ def test_ctrl_c_at_the_launch_script_ends_with_our_line(
     resumed = ("--resume", "auto", "--epochs", "500", "--master_port", str(unused_port()))
     with training("script", logdir, *options_for(2), *resumed) as process:
         wait_for(logdir, "epoch 3/500:  ")
+        second = run_second(logdir)
         os.killpg(process.pid, signal.SIGINT)  # as the terminal does: not every torch has its ranks in this group
         assert process.wait(DEADLINE_S) == 0
+    (run,) = logdir.iterdir()
+    told = rf"RunInUse: process \d+ on {socket.gethostname()} trains in {run} since \S+ \S+; wait for it or end it, or "
+    assert re.fullmatch(told + "start another run without --resume", second.stderr.strip()), second.stderr
+    assert second.returncode == 1 and (run / ".in_use_by").read_text() == ""
     text = logdir.with_suffix(".txt").read_text()
     assert f"--master_port={resumed[-1]} " in text
     assert re.search(rf"resumed from {logdir}/\S+/checkpoint_0001_\d+\.pt: 1 of 500 epoch\(s\), \d+ step\(s\) of", text)

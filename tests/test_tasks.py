@@ -210,6 +210,16 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_says_in_one_line_that_the_log_folder_is_none(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log").touch()
+    with pytest.raises(SystemExit, match="1"):
+        train.main([*SMALL, "--dry_run", "--logdir", str(tmp_path / "log")])
+    told = f"LogFolderError: log folder {tmp_path / 'log'} is not a folder; choose another --logdir"
+    assert capfd.readouterr().err.split() == told.split()
+
+
 def test_slurm_tasks_find_each_other(tmp_path: Path, unused_port: int) -> None:
     """Two processes with the variables that srun sets; SLURM itself is not here, so its part is imitated."""
     step = {

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pickle
 import re
 import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+
+FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota of the disk is used up"}
+
+
+class WriteError(OSError):
+    """A checkpoint cannot be written."""
+
+    is_explained = True
 
 
 def write_atomically(content: Any, path: Path, checkpoint: Path | None = None) -> None:
@@ -37,20 +47,43 @@ def write_atomically(content: Any, path: Path, checkpoint: Path | None = None) -
             "refuses to load; save float(x) of a numpy scalar, str(x) of a path, vars(x) of a namespace"
         ) from error
     except (OSError, RuntimeError) as error:  # torch wraps an OSError of the file in a RuntimeError
+        failure = write_error(checkpoint, error, num_bytes(content))
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise write_error(checkpoint, error) from error
+        raise failure from error
     except BaseException:  # what an object's own pickling raises
         temporary.unlink(missing_ok=True)
         raise
 
 
-def write_error(checkpoint: Path, error: BaseException) -> OSError:
-    """Return what to raise when a checkpoint cannot be written: its name, the cause, the free space and the remedy."""
-    return OSError(
-        f"could not write checkpoint {checkpoint}: {first_line(error)} ({_free_mib(checkpoint.parent)} MiB free); make "
-        "room or choose another folder; the checkpoints already written are unchanged"
+def write_error(checkpoint: Path, error: BaseException, to_write: int = 0) -> WriteError:
+    """Return what to raise when a checkpoint cannot be written: its name, the cause, the space and the remedy.
+
+    `to_write`: its size in bytes, as far as is known. Call it before what was written of it is removed.
+    """
+    cause = next((each for each in _chain(error) if isinstance(each, OSError) and each.errno), error)
+    text = FULL.get(getattr(cause, "errno", None) or 0, "")
+    text = f"{text}, {first_line(cause)}" if text else first_line(cause)
+    space = f"{_mib(to_write)} to write, " if to_write else ""
+    return WriteError(
+        f"could not write checkpoint {checkpoint}: {text} ({space}{_free(checkpoint.parent)} free); make room or "
+        "choose another folder; the checkpoints already written are unchanged"
     )
+
+
+def num_bytes(content: Any) -> int:
+    """Return the size of the tensors in nested dicts and lists."""
+    if isinstance(content, torch.Tensor):
+        return content.numel() * content.element_size()
+    if isinstance(content, Mapping):
+        return sum(map(num_bytes, content.values()))
+    return sum(map(num_bytes, content)) if isinstance(content, (list, tuple)) else 0
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def copy_atomically(source: Path, target: Path) -> None:
@@ -74,8 +107,12 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def _free_mib(folder: Path) -> int | str:
+def _free(folder: Path) -> str:
     try:
-        return shutil.disk_usage(folder).free // 2**20
+        return _mib(shutil.disk_usage(folder).free)
     except OSError:
-        return "?"
+        return "? MiB"
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"

@@ -5,6 +5,11 @@ ranks compare them at the end of a backward pass, where all of them are anyway: 
 tensor. Buffers are not compared: DDP gives every rank rank 0's at the start of each forward, and the statistics of
 a BatchNorm that is not synchronised differ in between. Parameters that DDP was told to ignore, and sharded ones, are
 each rank's own and are not compared either.
+
+When: in the second and third backward pass, which is after the first and the second optimizer step, then ever more
+seldom up to every 500th. That is counted in passes and not in epochs, because no wrapper can see where an epoch of a
+script ends: at most 500 steps are lost to a divergence, however long an epoch is. What goes wrong after the last
+comparison of a training is not found; RETROFIT_CONSISTENCY=always compares in every pass.
 """
 
 from __future__ import annotations

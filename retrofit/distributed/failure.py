@@ -26,7 +26,8 @@ TIMED_OUT = re.compile(
     r"Timed out waiting \d+ ?ms|monitoredBarrier|collective operation timeout|[Ww]ait timeout after \d+ ?ms|"
     r"Application timeout caused pair closure|was called by rank \d+, but not by rank"
 )
-PEER_FAILED = re.compile(r"rank \d+ failed: ")  # what raise_together says on the ranks that have not failed
+# What raise_together and answer_of_main say on the ranks that have not failed.
+PEER_FAILED = re.compile(r"rank \d+ failed: |\w+ failed on rank \d+: ")
 NEWS_S = 2.0  # between the error of one rank and the loss of its connections on another: milliseconds
 
 
@@ -36,6 +37,9 @@ def report_failure(main: F) -> F:
     That rank prints its traceback, each line marked `[rank r/w]`, and leaves it for torchrun's report; the ranks that
     broke off because of it print one line. Where a collective waits in vain every rank shows its stack and its step,
     and one names what is missing (watchdog.py). All exit with status 1. In a single process nothing changes.
+
+    An error whose class has `is_explained = True` is one line without a traceback, in a single process too: its message
+    says what was wrong and what to do.
     """
 
     @functools.wraps(main)
@@ -48,7 +52,10 @@ def report_failure(main: F) -> F:
         except Exception as error:
             if not _is_one_of_several():
                 get_error_handler().record_exception(error)  # for torchrun's report; does nothing without torchrun
-                raise
+                if not _is_explained(error):
+                    raise
+                print(f"\n{_one_line(error)}", file=sys.stderr, flush=True)  # a progress bar leaves its line open
+                raise SystemExit(1) from None
             _report(error)
             raise SystemExit(1) from None
 
@@ -87,7 +94,10 @@ def _note_exit(end: SystemExit) -> None:
 def _report(error: Exception) -> None:
     """Print this rank's part of the story, and leave it for torchrun's report if it is the cause."""
     watchdog, mark = own_watchdog(), f"[rank {get_rank()}/{get_world_size()}]"
-    lines = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip().splitlines()
+    if _is_explained(error):
+        lines = [_one_line(error)]
+    else:
+        lines = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip().splitlines()
     if watchdog is None:
         get_error_handler().record_exception(error)
         _print_marked(lines, mark)
@@ -111,6 +121,14 @@ def _report(error: Exception) -> None:
         lines = [f"stopped: {who} failed first, see its message ({type(error).__name__} here)"]
     _print_marked(lines, mark)
     keep_in_rank_log("\n".join(f"{mark} {line}" for line in lines))
+
+
+def _is_explained(error: Exception) -> bool:
+    return getattr(error, "is_explained", False) is True
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _wait_for_first_failure(watchdog: Watchdog, seconds: float) -> int | None:

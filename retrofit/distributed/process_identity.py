@@ -34,8 +34,8 @@ def is_alive(identity: dict[str, str | int]) -> bool | None:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # it belongs to another user
-        return True
+    except PermissionError:  # it belongs to another user, who may hide it
+        return _started(pid) in ("gone", identity["started"])
     return _started(pid) == identity["started"]
 
 

@@ -6,10 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from .atomic_file import WriteError
 from .output import print_main
 from .process_group import is_main_process
 from .reduce import broadcast_object, gather_objects, raise_together
 from .resume import checkpoints_in, remove_unfinished
+from .run_lock import RunInUse, lock_run
 
 LAUNCHERS_FILE = ".launched_by"  # in a run's folder: one line per launcher that has written there
 
@@ -54,24 +56,31 @@ def resume_own_run(resume: str, runs: Sequence[Path]) -> str:
 
 
 def claim_run(folder: Path) -> None:
-    """Note in a run's folder that this job writes to it, for `own_run`, and remove what killed writers have left there.
+    """Make a run's folder this job's until rank 0 ends, and remove what killed writers have left there.
 
-    Collective: every rank, before the first save. Without torchrun nothing is noted. Raises OSError when rank 0 cannot
-    write there.
+    Under torchrun it also notes there that this job writes to it, for `own_run`. Collective: every rank, before the
+    first save. Raises on rank 0 RunInUse (a RuntimeError) where another process trains there, OSError where it cannot
+    write, and RuntimeError on the others.
     """
-    if is_main_process():
-        remove_unfinished(folder)
     identities = _identities()
-    error: OSError | None = None
-    if identities and is_main_process():
-        new = [identity for identity in identities if identity not in _launchers_of(folder)]
+    error: Exception | None = None
+    if is_main_process():
         try:
-            with (folder / LAUNCHERS_FILE).open("a", encoding="utf-8") as file:
-                file.writelines(f"{identity}\n" for identity in new)
-        except OSError as failure:
+            lock_run(folder, identities)
+            remove_unfinished(folder)
+            _note_launchers(folder, identities)
+        except RunInUse as failure:
             error = failure
-    if identities:
-        raise_together(error)
+        except OSError as failure:
+            error = WriteError(f"cannot write to {folder}: {failure}; make room or choose another folder")
+    raise_together(error)
+
+
+def _note_launchers(folder: Path, identities: Sequence[str]) -> None:
+    new = [identity for identity in identities if identity not in _launchers_of(folder)]
+    if new:
+        with (folder / LAUNCHERS_FILE).open("a", encoding="utf-8") as file:
+            file.writelines(f"{identity}\n" for identity in new)
 
 
 def _identities() -> list[str]:

@@ -72,7 +72,7 @@ def drop_old(folder: Path) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what writers that were killed have left of checkpoints; no writer of this run may be at work."""
+    """Remove what writers that were killed have left of checkpoints; for the holder of the run's lock (run_lock.py)."""
     for pattern in (".checkpoint_*.tmp", f".{BEST_STEM}.*.tmp"):
         for left in folder.glob(pattern):
             if left.is_dir() and not left.is_symlink():

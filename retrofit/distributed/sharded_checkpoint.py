@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.torch_version import TorchVersion
 
 from .async_save import Abandoned, Save
-from .atomic_file import write_atomically, write_error
+from .atomic_file import WriteError, num_bytes, write_atomically, write_error
 from .host_copy import copy_together
 from .process_group import get_rank, get_world_size, is_main_process
 from .reduce import broadcast_object, gather_objects, raise_together
@@ -125,7 +125,7 @@ def write_part(part: Part, path: Path) -> None:
         unfinished.write_bytes(pickle.dumps((results, files)))
         os.replace(unfinished, marker)
     except (OSError, RuntimeError) as error:  # torch wraps an OSError of the file in a RuntimeError
-        raise write_error(path, error) from error
+        raise write_error(path, error, num_bytes(part.tensors)) from error
     finally:
         part.tensors.clear()
 
@@ -153,10 +153,12 @@ def commit(part: Part, path: Path, save: Save) -> None:
     except Abandoned:
         raise  # others may still be writing
     except Exception as error:
+        is_ours = isinstance(error, WriteError) or not isinstance(error, (OSError, RuntimeError))
+        failure = error if is_ours else write_error(path, error)
         discard(part, path)
-        if isinstance(error, (OSError, RuntimeError)) and "could not write checkpoint" not in str(error):
-            raise write_error(path, error) from error
-        raise
+        if failure is error:
+            raise
+        raise failure from error
 
 
 def discard(part: Part, path: Path) -> None:

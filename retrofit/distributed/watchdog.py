@@ -32,6 +32,7 @@ from .deadlock import PATIENCE_S, is_slow, judge
 from .missing_ranks import end_silent, explain
 from .process_identity import is_alive
 from .rank_state import RankState, current_step, stacks
+from .run_lock import release_runs
 from .termination import Termination
 
 PERIOD_S = 1.0  # and 5 ms more for each rank: they all ask the same store
@@ -144,7 +145,7 @@ class Watchdog:
         first = self.failed_first() if reason else None
         if first is not None and first != self.rank:  # it takes its time to end, and keeps its connections until then
             self.print([f"stopped: rank {first} failed first, see its message (its process has not ended yet)"])
-            os._exit(1)
+            _end()
         if reason and self.board.add(ALARM) == 1:
             self._show_and_end("the ranks wait for each other", reason)
 
@@ -195,8 +196,7 @@ class Watchdog:
             self._wait_for_conclusion()
         else:
             self._conclude(reason or "")
-        sys.stdout.flush()
-        os._exit(1)
+        _end()
 
     # ---- in either ------------------------------------------------------------------------------------
 
@@ -248,6 +248,13 @@ class Watchdog:
         if lines:
             text = "\n".join(f"{self.mark} {line}" for line in lines)
             print(f"\n{text}", file=sys.stderr, flush=True)  # a progress bar leaves its line open
+
+
+def _end() -> None:
+    """End this process while its main thread waits for good."""
+    release_runs()
+    sys.stdout.flush()
+    os._exit(1)
 
 
 def _confirmed(before: dict[str, Any], now: dict[str, Any]) -> bool:

@@ -194,7 +194,7 @@ def test_a_full_disk_of_one_rank_is_an_error_on_all_and_the_former_stays(
     path = tmp_path / "sharded"
     answers = ranks(2).run(save_on_a_full_disk, str(path), full_rank, asynchronous)
     kind, text = answers[full_rank]
-    assert kind == "OSError" and text.startswith(f"could not write checkpoint {path}: ")
+    assert kind == "WriteError" and text.startswith(f"could not write checkpoint {path}: ")
     assert "MiB free); make room or choose another folder; the checkpoints already written are unchanged" in text
     assert answers[1 - full_rank][0] == "RuntimeError" and answers[1 - full_rank][1].startswith(
         f"rank {full_rank} failed"

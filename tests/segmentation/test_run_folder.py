@@ -6,7 +6,7 @@ from threading import Barrier
 
 import pytest
 
-from segmentation.run_folder import new_run_folder, run_folders
+from segmentation.run_folder import LogFolderError, new_run_folder, require_log_folder, run_folders
 
 
 def names(folders: list[Path]) -> list[str]:
@@ -67,5 +67,31 @@ def test_a_folder_that_appears_meanwhile_is_left_alone(tmp_path: Path, monkeypat
 def test_a_log_folder_that_is_none_is_an_error_and_not_a_hang(tmp_path: Path, kind: str) -> None:
     logdir = tmp_path / "log"
     logdir.write_text("") if kind == "file" else logdir.symlink_to(tmp_path / "gone")
-    with pytest.raises(NotADirectoryError, match="log is not a folder; choose another --logdir"):
+    with pytest.raises(LogFolderError, match="log is not a folder; choose another --logdir"):
         new_run_folder(str(logdir), "run")
+
+
+@pytest.mark.parametrize(
+    ("logdir", "message"),
+    [
+        ("file", "log folder {logdir} is not a folder; choose another --logdir"),
+        ("file/below/it", "log folder {logdir} cannot be made: {folder}/file is not a folder; choose another --logdir"),
+        ("link", "log folder {logdir} is not a folder; choose another --logdir"),
+        ("/proc/self/log", r"cannot write to log folder {logdir}: /proc/self takes no file \(.*\); choose another"),
+        ("new/below/it", ""),
+        (".", ""),
+    ],
+)
+def test_a_log_folder_that_cannot_be_used_is_known_before_the_training(
+    tmp_path: Path, logdir: str, message: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    before = sorted(tmp_path.rglob("*"))
+    path = str(tmp_path / logdir)
+    if message:
+        with pytest.raises(LogFolderError, match=message.format(logdir=path, folder=tmp_path)):
+            require_log_folder(path)
+    else:
+        require_log_folder(path)
+    assert sorted(tmp_path.rglob("*")) == before

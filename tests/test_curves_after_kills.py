@@ -1,0 +1,69 @@
+"""Curves of a run that was stopped and killed where it hurts: none of their points is missing, none is there twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from test_interrupted_training import make_images
+
+IMAGES, BATCH, EPOCHS = 16, 4, 3
+TRAINING = ["--layers", "18", "--crop_size", "32", "--batchsize", str(BATCH), "--epochs", str(EPOCHS)]
+TRAINING += ["--val_epoch", "0", "--dataset", "folder", "--numclasses", "3", "--model_type", "swin_mlp"]
+TRAINING += ["--workers", "0", "--chk_interval", "9", "--chk_steps", "2", "--logdir", "log", "--dataset_path", "data"]
+PROGRAM = """
+import os, signal, sys
+import train
+
+mode, argv = sys.argv[1], sys.argv[2:]
+forward_backward, save, log_validation = train.Trainer.forward_backward, train.Trainer.save, train.log_validation
+
+
+def forward_backward_of_the_last_step(trainer, *arguments):
+    if mode == "asked to stop in the last step of an epoch" and trainer.epochs.step == trainer.epochs.steps_per_epoch:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return forward_backward(trainer, *arguments)
+
+
+def save_and_die(trainer, *arguments):
+    path = save(trainer, *arguments)
+    if mode == "killed right after a save" and trainer.epochs.global_step == 6:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return path
+
+
+def log_validation_and_die(writer, *arguments):
+    log_validation(writer, *arguments)
+    writer.flush()
+    if mode == "killed between validation and save":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+train.Trainer.forward_backward, train.Trainer.save = forward_backward_of_the_last_step, save_and_die
+train.log_validation = log_validation_and_die
+sys.exit(train.main(argv))
+"""
+
+
+def test_every_point_is_there_once(launcher: Any, tmp_path: Path) -> None:
+    make_images(tmp_path / "data", IMAGES)
+    (tmp_path / "killed.py").write_text(PROGRAM)
+    starts = [
+        ("asked to stop in the last step of an epoch", 143),
+        ("killed right after a save", -9),
+        ("killed between validation and save", -9),
+        ("to the end", 0),
+    ]
+    for mode, status in starts:
+        ended = launcher.run(tmp_path, "killed.py", [mode, *TRAINING, "--resume", "auto"])
+        assert ended["statuses"] == [status], ended["outputs"]
+    (run,) = (tmp_path / "log").iterdir()
+    events = EventAccumulator(str(run), size_guidance={"tensors": 0}).Reload()
+    epoch_ends = [IMAGES * epoch for epoch in range(1, EPOCHS + 1)]
+    every_step = list(range(BATCH, IMAGES * EPOCHS + 1, BATCH))
+    seen = {name: [event.step for event in events.Tensors(name)] for name in events.Tags()["tensors"]}
+    assert seen.pop("options/text_summary") == [1, IMAGES + 1, IMAGES + 2 * BATCH + 1]
+    assert {"train/loss", "train/lr", "train/images_per_s", "val/loss", "val/mIoU"} <= set(seen)
+    for name, steps in seen.items():
+        assert steps == (every_step if name in ("train/loss", "train/lr") else epoch_ends), name
