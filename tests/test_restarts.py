@@ -213,6 +213,8 @@ def other() -> Iterator[dict]:
 
 
 def test_a_second_training_of_a_run_is_refused_until_the_first_has_ended(runs: list[Path], other: dict) -> None:
+    (runs[1] / LOCK_FILE).write_text(json.dumps({**other, "folder": runs[0].stat().st_ino}))  # runs[1] is a copy
+    claim_run(runs[1])
     half = runs[0] / ".checkpoint_0001_00000000.pt.123.tmp"
     half.touch()
     (runs[0] / LOCK_FILE).write_text(json.dumps(other))

@@ -20,6 +20,7 @@ from .collective_calls import collective
 from .environment import DistributedEnvironment, read_environment
 from .fresh_store import fresh_store, may_restart
 from .interruption import OneLineAtInterrupt
+from .run_lock import release_runs
 from .watchdog import start_watchdog, stop_watchdog
 
 _place = DistributedEnvironment()
@@ -89,6 +90,7 @@ def cleanup_distributed() -> None:
     """Leave the process group; nothing happens outside one. Collective: every rank (not while an error passes).
 
     A checkpoint that is still being written in the background comes first: see `finish_saves`, whose errors it raises.
+    The folder of `claim_run` is given back.
     """
     global _place, _control_group, _interrupt_hook
     if sys.exc_info()[0] is None:
@@ -104,6 +106,7 @@ def cleanup_distributed() -> None:
             barrier()  # a rank that closes its sockets early can break a slower rank's last collective
         stop_watchdog(left_together=sys.exc_info()[0] is None)
         _destroy_group()
+    release_runs()
     _control_group = None
     _place = DistributedEnvironment()
 

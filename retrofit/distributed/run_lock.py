@@ -25,18 +25,19 @@ class RunInUse(RuntimeError):
 
 
 def lock_run(folder: Path, launchers: Sequence[str]) -> None:
-    """Note in `folder` that this process trains there, until it ends; for rank 0 alone.
+    """Note in `folder` that this process trains there, until `release_runs` or its end; for rank 0 alone.
 
-    A process that has ended, however it did, holds no lock. One of another machine may still run, unless it is of the
-    same job, which a launcher (`launchers` are the identities of this job's) or SLURM has started again. Raises
-    RunInUse, and OSError when the file cannot be written.
+    A process that has ended, however it did, holds no lock, nor does the one of the run that this folder is a copy of.
+    One of another machine may still run, unless it is of the same job, which a launcher (`launchers` are the identities
+    of this job's) or SLURM has started again. Raises RunInUse, and OSError when the file cannot be written.
     """
     path = folder / LOCK_FILE
     own = {**own_identity(), "since": time.strftime("%Y-%m-%d %H:%M:%S"), "launchers": list(launchers)}
+    own["folder"] = folder.stat().st_ino  # a path may be another one on another machine
     own["slurm"] = [os.environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT")]
     with _opened(path) as file:
         holder = _parsed(file.read())
-        if holder is not None:
+        if holder is not None and holder.get("folder", own["folder"]) == own["folder"]:
             _refuse_second(holder, own, path)
         file.seek(0)
         file.truncate()
@@ -47,7 +48,7 @@ def lock_run(folder: Path, launchers: Sequence[str]) -> None:
 
 
 def release_runs() -> None:
-    """Give back what this process has locked; the interpreter's end does it, a sudden one leaves a lock of the dead."""
+    """Give back what this process has locked: `cleanup_distributed` and the interpreter's end do it."""
     for path, pid in list(_held.items()):
         if pid != os.getpid():
             continue
