@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from retrofit.analysis.commands import only_reads
+
 from .analysis import Analysis
 from .calls import argument_for
 from .reach import reached_nodes
@@ -116,7 +118,8 @@ def _kind(analysis: Analysis, name: str, call: ast.Call, scope: Scope) -> str:
     if name in WRITERS:
         return WRITE
     if name in FILE_CHANGERS:
-        return FOLDER
+        is_read = name in COMMANDS and only_reads(call, name, scope.source.parents[call])
+        return "" if is_read else FOLDER
     if name in TRACKERS:
         return TRACKER
     if is_tracking(name):

@@ -53,7 +53,8 @@ def rewritten(project: Project, files: list[ChangedFile], reduces: bool = True) 
 def found_figures(project: Project, findings: Iterable[Finding]) -> list[Finding]:
     """Return the figures of one rank that are left after the edits of findings, in the places of a project."""
     result = rewritten(project, changed_files(findings))
-    return [*(replace(f, edits=()) for f in result.reduced), *in_places_of(project, result.texts, result.listed)]
+    reduced = [replace(finding, edits=(), is_reduced=True) for finding in result.reduced]
+    return [*reduced, *in_places_of(project, result.texts, result.listed)]
 
 
 def in_places_of(project: Project, texts: Mapping[Path, str], findings: Iterable[Finding]) -> list[Finding]:

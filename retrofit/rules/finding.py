@@ -30,10 +30,11 @@ class Finding:
     help: str
     edits: tuple[Any, ...] = ()  # of Change; plain edits in what find_all and find_hazards yield
     refusal: str = ""
+    is_reduced: bool = False  # by `convert`, in the text that the edits of other rules leave: it has none of its own
 
     @property
     def is_fixable(self) -> bool:
-        return bool(self.edits)
+        return bool(self.edits) or self.is_reduced
 
 
 def found(

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from convert.test_placement import script_of
 
 from retrofit.cli import main
 
@@ -41,6 +42,13 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert status == 1 and report["schema_version"] == 1
     (finding,) = [finding for finding in report["findings"] if finding["code"] == "RF103"]
     assert finding["name"] == "loader-not-sharded" and finding["path"] == "train.py" and finding["fixable"]
+
+
+def test_a_figure_that_convert_reduces_is_fixable(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(script_of("print((model(x) > y).sum().item())", "print(y.max().item())"))
+    report = json.loads(check(capsys, str(tmp_path / "train.py"), "--format", "json")[1])
+    fixable = {finding["code"]: finding["fixable"] for finding in report["findings"]}
+    assert fixable["RF407"] and not fixable["RF406"]
 
 
 def test_github(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
