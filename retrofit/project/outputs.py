@@ -30,6 +30,7 @@ WRITERS = {
     "imageio.v3.imwrite", "SimpleITK.WriteImage", "numpy.lib.format.write_array", "shutil.make_archive",
     "torch.export.save", "onnx.save", "onnx.save_model", "plotly.io.write_image", "plotly.io.write_html",
 }  # fmt: skip
+TO_TEXT = {"yaml.dump", "yaml.safe_dump"}  # which return a text where they are given no stream
 # Functions that change folders and files.
 FILE_CHANGERS = {
     "os.makedirs", "os.mkdir", "os.remove", "os.unlink", "os.rename", "os.replace", "os.rmdir", "os.removedirs",
@@ -116,7 +117,7 @@ def _kind(analysis: Analysis, name: str, call: ast.Call, scope: Scope) -> str:
     if name.startswith("PIL.Image.") and name.endswith(".save"):
         return WRITE
     if name in WRITERS:
-        return WRITE
+        return WRITE if name not in TO_TEXT or len(call.args) > 1 or argument_for(call, [], "stream") else ""
     if name in FILE_CHANGERS:
         is_read = name in COMMANDS and only_reads(call, name, scope.source.parents[call])
         return "" if is_read else FOLDER

@@ -62,6 +62,7 @@ from . import (
     visible_gpus,
     wrapper_attribute,
     wrapper_bypassed,
+    wrapper_discarded,
     wrapper_prefix,
 )
 from .figures import found_figures
@@ -121,6 +122,7 @@ RULES = {
         visible_gpus,
         hidden_state,
         wrapper_bypassed,
+        wrapper_discarded,
         wrapper_prefix,
         no_sync_wrong_step,
         no_sync_ineffective,

@@ -9,6 +9,7 @@ from retrofit.project import Project
 from retrofit.project.before_training import before_training
 from retrofit.project.distributed.distribution import WRAPPERS
 from retrofit.project.edits import insert_after, insert_before
+from retrofit.project.gradients import has_gradients
 from retrofit.project.homes import assignments_to
 from retrofit.project.models import Model
 from retrofit.project.placement import after_home
@@ -30,7 +31,7 @@ model = rd.distribute_model(model)
 
 def find(project: Project) -> Iterator[Finding]:
     for model in project.models:
-        if is_wrapped(project, model):
+        if is_wrapped(project, model) or _only_looks(project, model):
             continue
         methods = {call.method for call in model.calls} - {"", "forward"}
         place = after_home(project.analysis, model.home, project.paths)
@@ -86,6 +87,13 @@ def _is_made_elsewhere(project: Project, model: Model, place: ast.stmt) -> bool:
     given = [a.statement for a in assignments_to(project.analysis, model.home)]
     made = any(isinstance(part, ast.Call) for s in given if isinstance(s, ast.Assign) for part in ast.walk(s.value))
     return place in {node for node, _ in project.in_loops} and not made
+
+
+def _only_looks(project: Project, model: Model) -> bool:
+    """Return whether a script that is distributed by hand runs a model by this name without gradients alone."""
+    if not project.distribution.is_by_hand:
+        return False
+    return not any(has_gradients(project.analysis, call.scope, call.call) for call in model.calls)
 
 
 def is_wrapped(project: Project, model: Model) -> bool:

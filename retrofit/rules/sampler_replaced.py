@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.analysis import Analysis
+from retrofit.project.bindings import scope_of
 from retrofit.project.distributed.distribution import SAMPLERS
+from retrofit.project.distributed.ranks import RANK
 from retrofit.project.distributed.shards import distributed_samplers, makers_of, sampler_values
 from retrofit.project.loaders import TRAIN
 from retrofit.project.reach import reached_nodes
@@ -42,12 +44,22 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         made = makers_of(project.analysis, loader)
         values = {value for maker, scope in made for value in sampler_values(project.analysis, maker, scope)}
+        values = {value for value in values if not _is_share(project, value)}
         others = any(_chooses(project.analysis, value) for value in values) or _has_unused(project)
         for sampler in distributed_samplers(project.analysis, loader):
             if others and sampler.call not in seen and not _keeps_choice(project.analysis, sampler):
                 seen.add(sampler.call)
                 message = "samples are no longer drawn by the sampler that was made before"
                 yield found(CODE, sampler.scope.source, sampler.call, message, HELP)
+
+
+def _is_share(project: Project, sampler: Value) -> bool:
+    """Return whether a sampler is given the indices of one process: SubsetRandomSampler(range(rank, n, world_size))."""
+    call = sampler.call if isinstance(sampler, (Result, Instance)) else None
+    if call is None or (isinstance(sampler, Result) and sampler.maker in SAMPLERS):
+        return False
+    scope = scope_of(project.analysis, call)
+    return any(RANK in project.ranks.sources_of(argument, scope) for argument in call.args)
 
 
 def _chooses(analysis: Analysis, value: Value) -> bool:

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from retrofit.project import Project
 from retrofit.project.distributed.distribution import Site
 from retrofit.project.gradients import has_gradients
+from retrofit.project.homes import homes_of
 from retrofit.project.layers import model_of
 from retrofit.project.optimizers import is_module
 from retrofit.project.scopes import Scope, own_nodes
 from retrofit.project.values import LocalFunction, Result, Value
+from retrofit.training.distributed.discarded import discards
 
 from .finding import Finding, found
 
@@ -49,9 +51,15 @@ def find(project: Project) -> Iterator[Finding]:
     for node, scope in calls:
         assert isinstance(node, ast.Call)
         site = None if isinstance(scope.source.parents[node], ast.Expr) else _bypassed(project, node.func, scope)
-        if site is not None and site not in through:
+        if site is not None and site not in through and not _is_discarded(project, node.func, scope):
             message = f"{ast.unparse(node.func)} goes past the wrapper, so its gradients are not averaged"
             yield found(CODE, scope.source, node, message, HELP)
+
+
+def _is_discarded(project: Project, function: ast.expr, scope: Scope) -> bool:
+    """Return whether a variable lost its wrapper, which is a finding of its own."""
+    lost = {discard.variable for discard in discards(project)}
+    return any((home.scope, home.name) in lost for home in homes_of(project.analysis, function, scope))
 
 
 def _bypassed(project: Project, function: ast.expr, scope: Scope) -> Site | None:

@@ -38,10 +38,20 @@ def given_to(call: ast.Call, name: str) -> ast.expr | None:
     return argument_for(call, ARGUMENTS, name)
 
 
+def places_given(analysis: Analysis, maker: ast.Call, scope: Scope, name: str) -> list[tuple[ast.expr, Scope]]:
+    """Return what a call of DataLoader can give for an argument, also in `**options`, and where."""
+    given = given_to(maker, name)
+    if given is not None:
+        return [(given, scope)]
+    options = [keyword.value for keyword in maker.keywords if keyword.arg is None]
+    return [place for node in options for place in analysis.containers.places(node, scope, name)]
+
+
 def sampler_values(analysis: Analysis, maker: ast.Call, scope: Scope) -> Values:
     """Return what the sampler of a loader can be, also the one that a BatchSampler draws from."""
-    found = set(analysis.evaluate(given_to(maker, "sampler"), scope))
-    for value in analysis.evaluate(given_to(maker, "batch_sampler"), scope):
+    found = {v for place in places_given(analysis, maker, scope, "sampler") for v in analysis.evaluate(*place)}
+    batches = {v for place in places_given(analysis, maker, scope, "batch_sampler") for v in analysis.evaluate(*place)}
+    for value in batches:
         if isinstance(value, (Result, Instance)) and value.call is not None:
             inner_scope = scope_of(analysis, value.call)
             found.add(value)
@@ -69,8 +79,9 @@ def _is_cut(ranks: Ranks, maker: ast.Call, scope: Scope) -> bool:
             return True
         if isinstance(value, Result) and value.maker in SAMPLERS:
             return True
-    given = (given_to(maker, name) for name in ("dataset", "sampler", "batch_sampler"))
-    return any(RANK in ranks.sources_of(argument, scope) for argument in given)
+    names = ("dataset", "sampler", "batch_sampler")
+    given = (place for name in names for place in places_given(analysis, maker, scope, name))
+    return any(RANK in ranks.sources_of(*place) for place in given)
 
 
 def is_same(analysis: Analysis, one: tuple[ast.expr, Scope], other: tuple[ast.expr, Scope]) -> bool:

@@ -16,8 +16,10 @@ from ..main_guard import is_main_guard
 from ..scopes import FUNCTIONS, Binding, Scope
 from ..values import Instance, LocalFunction
 from .distribution import DDP, Distribution, Site
+from .unwrapping import takes_out
 
 MOST_DEPTH = 10
+COMPILE = "torch.compile"  # what it returns runs what it is given
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,10 @@ class Wrapping:
         self._inside = {}
         for site in self.sites:
             model = argument_for(site.call, ["module"], "module")
-            key = self._variable(model, site.scope) if model is not None else None
+            key = self.variable(model, site.scope) if model is not None else None
             if key is not None:
                 self._inside[key] = site
+        self._rebound = {site.call for site in self.sites if self._is_rebound(site)}
 
     def wrapped(self, node: ast.expr, scope: Scope) -> Site | None:
         """Return the call of DDP whose result `node` is; None when it is not, or cannot be told."""
@@ -72,6 +75,8 @@ class Wrapping:
     def _of_call(self, node: ast.Call, scope: Scope, depth: int) -> Standing | None:
         if node in self._by_call:
             return Standing(self._by_call[node])
+        if node.args and COMPILE in self._analysis.called(node, scope):
+            return self._standing(node.args[0], scope, depth - 1)
         functions = [v for v in self._analysis.evaluate(node.func, scope) if isinstance(v, LocalFunction)]
         if functions:
             parts = [(part, function.scope) for function in functions for part in returns_of(function.node)]
@@ -87,23 +92,25 @@ class Wrapping:
         if owner is scope:
             placed = [(binding, owner) for binding in bindings if _line(binding) < node.lineno]
         found = self._of_bindings(placed, node, scope, depth)
-        return found or self._as_argument((owner, node.id))
+        return found or self._as_argument((owner, node.id), scope)
 
     def _of_attribute(self, node: ast.Attribute, scope: Scope, depth: int) -> Standing | None:
-        key = self._variable(node, scope)
+        key = self.variable(node, scope)
         if key is None:
             return None
         placed = self._analysis.classes.attribute_bindings(key[0], node.attr)
         before = [pair for pair in placed if pair[1] is not scope or _line(pair[0]) < node.lineno]
-        return self._of_bindings(before, node, scope, depth) or self._as_argument(key)
+        return self._of_bindings(before, node, scope, depth) or self._as_argument(key, scope)
 
     def _of_bindings(
         self, placed: list[tuple[Binding, Scope]], node: ast.expr, scope: Scope, depth: int
     ) -> Standing | None:
         """Return what the last of these bindings gives; one under a condition counts when it wraps."""
         ordered = sorted(placed, key=lambda pair: _line(pair[0]), reverse=True)
-        if any(_unwraps(binding) and not _is_certain(owner, binding, node) for binding, owner in ordered):
-            return None  # `net = model.module` in one branch, `net = model` in the other
+        for binding, owner in ordered:
+            is_elsewhere = owner is not scope and len(ordered) > 1  # in a method that may run later
+            if self._unwraps(binding, owner) and (is_elsewhere or not _is_certain(owner, binding, node)):
+                return None  # `net = model.module` in one branch, `net = model` in the other
         for binding, owner in ordered:
             if binding.kind == "parameter":
                 return self._of_parameter(binding.name, owner, depth)
@@ -140,10 +147,23 @@ class Wrapping:
         ]
         return _common(self._standing(argument, where, depth - 1) for argument, where in given)
 
-    def _as_argument(self, key: tuple[Scope, str]) -> Standing | None:
-        return Standing(self._inside[key], is_bare=True) if key in self._inside else None
+    def _unwraps(self, binding: Binding, scope: Scope) -> bool:
+        return binding.kind == "value" and takes_out(self._analysis, binding.value, scope)
 
-    def _variable(self, node: ast.expr, scope: Scope) -> tuple[Scope, str] | None:
+    def _as_argument(self, key: tuple[Scope, str], scope: Scope) -> Standing | None:
+        site = self._inside.get(key)
+        if site is None or (site.call in self._rebound and site.scope is not scope):
+            return None  # elsewhere `self.model` of `self.model = DDP(self.model)` can be either
+        return Standing(site, is_bare=True)
+
+    def _is_rebound(self, site: Site) -> bool:
+        """Return whether the wrapper takes the place of its model: `self.model = DDP(self.model)`."""
+        statement = site.scope.source.statement(site.call)
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        model = argument_for(site.call, ["module"], "module")
+        return model is not None and any(ast.unparse(target) == ast.unparse(model) for target in targets)
+
+    def variable(self, node: ast.expr, scope: Scope) -> tuple[Scope, str] | None:
         """Return the scope that a name belongs to, or the class of `self.name`, with the name."""
         if isinstance(node, ast.Name):
             found = scope.find(node.id)
@@ -152,10 +172,6 @@ class Wrapping:
             owners = [v for v in self._analysis.evaluate(node.value, scope) if isinstance(v, Instance)]
             return (owners[0].scope, node.attr) if len({owner.scope for owner in owners}) == 1 else None
         return None
-
-
-def _unwraps(binding: Binding) -> bool:
-    return isinstance(binding.value, ast.Attribute) and binding.value.attr == "module"
 
 
 def _line(binding: Binding) -> int:

@@ -1,0 +1,146 @@
+"""Scripts in DDP in which the wrapper is thrown away again: its variable is bound to the model inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from retrofit.project import read_project
+from retrofit.rules import find_hazards
+
+HEAD = """\
+import copy, os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+def restore(net, path):
+    if os.path.exists(path):
+        net.load_state_dict(torch.load(path, map_location="cpu"))
+    return net
+
+
+def rebuilt(net, path):
+    fresh = nn.Linear(2, 2)
+    fresh.load_state_dict(net.state_dict())
+    return fresh
+
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(rank)
+dataset = torch.randn(8, 2)
+"""
+SCRIPT = """\
+sampler = DistributedSampler(dataset)
+loader = DataLoader(dataset, 2, sampler=sampler)
+model = DDP(nn.Linear(2, 2))
+{before}
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    sampler.set_epoch(epoch)
+    for x in loader:
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    {in_epoch}
+{after}
+"""
+TRAINER = """\
+class Trainer:
+    def __init__(self, net, path):
+        self.rank = dist.get_rank()
+        self.sampler = DistributedSampler(dataset)
+        self.loader = DataLoader(dataset, 2, sampler=self.sampler)
+        self.model = DDP(net)
+        {in_init}
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def resume(self, path):
+        {in_resume}
+
+    def save(self):
+        {in_save}
+
+    def train(self):
+        {in_train}
+        for epoch in range(2):
+            self.sampler.set_epoch(epoch)
+            for x in self.loader:
+                loss = self.model(x).square().mean()
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.optimizer.step()
+            if self.rank == 0:
+                self.save()
+
+
+trainer = Trainer(nn.Linear(2, 2), "last.pt")
+{between}
+trainer.train()
+{after}
+"""
+THROWN = "RF212"
+SAVED = "torch.save(self.model.module.state_dict(), 'last.pt')"
+SAVED_BARE = "torch.save(self.model.state_dict(), 'last.pt')"
+# What is found; the slots of the script that are filled.
+OF_SCRIPT = [
+    ({THROWN}, {"before": "model = model.module"}),
+    ({THROWN}, {"before": "model = restore(model.module, 'a.pt')"}),
+    ({THROWN}, {"before": "model = rebuilt(model.module, 'a.pt')"}),
+    ({THROWN}, {"before": "model = copy.deepcopy(model.module)"}),
+    ({THROWN}, {"before": "model = torch.compile(model.module)"}),
+    ({THROWN}, {"before": "model = model.module.to('cpu')"}),
+    ({THROWN}, {"before": "if os.path.exists('a.pt'):\n    model = restore(model.module, 'a.pt')"}),
+    ({THROWN}, {"before": "from elsewhere import load_weights\nmodel = load_weights(model.module, 'a.pt')"}),
+    ({THROWN}, {"before": "from elsewhere import load_all\nmodel, start = load_all(model.module, 'a.pt')"}),
+    ({THROWN}, {"before": "if hasattr(model, 'module'):\n    model = model.module"}),
+    ({THROWN}, {"before": "model = model.module if hasattr(model, 'module') else model"}),
+    ({THROWN}, {"before": "model = getattr(model, 'module', model)"}),
+    ({THROWN}, {"in_epoch": "model = model.module"}),
+    ({THROWN}, {"in_epoch": "if epoch == 0:\n        model = restore(model.module, 'best.pt')"}),
+    ({THROWN}, {"before": "inner = model.module\nmodel = restore(inner, 'a.pt')"}),
+    (set(), {"before": "model = DDP(restore(model.module, 'a.pt'))"}),
+    (set(), {"before": "model = restore(model.module, 'a.pt')\nmodel = DDP(model)"}),
+    (set(), {"before": "restore(model.module, 'a.pt')\nraw_model = model.module"}),
+    (set(), {"before": "raw_model = restore(model.module, 'a.pt')", "after": "print(raw_model.weight.shape)"}),
+    (set(), {"before": "from elsewhere import wrap_again\nmodel = wrap_again(model.module)"}),
+    (set(), {"before": "model = torch.compile(model)"}),
+    (set(), {"before": "ema = copy.deepcopy(model.module).eval()", "in_epoch": "ema.load_state_dict(model.module.state_dict())"}),
+    (set(), {"after": "model = model.module\nif rank == 0:\n    torch.save(model.state_dict(), 'a.pt')"}),
+    (set(), {"after": "dist.barrier()\nmodel = restore(model.module, 'best.pt')\nmodel.eval()"}),
+    (set(), {"in_epoch": "raw_model = model.module\n    if rank == 0:\n        torch.save(raw_model.state_dict(), 'a.pt')"}),
+    (set(), {"in_epoch": "model = restore(model.module, 'a.pt')\n    model = DDP(model)"}),
+]  # fmt: skip
+OF_TRAINER = [
+    ({THROWN}, {"in_init": "self.model = restore(self.model.module, path)"}),
+    ({THROWN}, {"in_init": "self.model = restore(self.model.module, path)", "in_save": SAVED_BARE}),
+    ({THROWN}, {"in_init": "self.resume(path)", "in_resume": "self.model = restore(self.model.module, path)"}),
+    ({THROWN}, {"in_init": "if os.path.exists(path):\n            self.resume(path)",
+                "in_resume": "self.model = restore(self.model.module, path)", "in_save": SAVED_BARE}),
+    ({THROWN}, {"between": "trainer.resume('a.pt')", "in_resume": "self.model = copy.deepcopy(self.model.module)"}),
+    ({THROWN}, {"between": "trainer.model = restore(trainer.model.module, 'a.pt')"}),
+    ({THROWN}, {"in_train": "self.model = self.model.module"}),
+    ({THROWN}, {"in_save": "self.model = self.model.module\n        torch.save(self.model.state_dict(), 'last.pt')"}),
+    (set(), {"in_save": SAVED}),
+    (set(), {"in_init": "restore(self.model.module, path)", "in_save": SAVED}),
+    (set(), {"in_init": "self.raw_model = restore(self.model.module, path)",
+             "in_save": "torch.save(self.raw_model.state_dict(), 'last.pt')"}),
+    (set(), {"in_init": "self.resume(path)", "in_resume": "self.model = DDP(restore(self.model.module, path))"}),
+    (set(), {"after": "dist.barrier()\ntrainer.resume('best.pt')", "in_resume": "self.model = restore(self.model.module, path)"}),
+    (set(), {"in_save": "model = self.model.module\n        torch.save(model.state_dict(), 'last.pt')"}),
+]  # fmt: skip
+CASES = [*((SCRIPT, *case) for case in OF_SCRIPT), *((TRAINER, *case) for case in OF_TRAINER)]
+SLOTS = ("before", "in_epoch", "after", "in_init", "in_resume", "in_save", "in_train", "between")
+
+
+@pytest.mark.parametrize(("script", "codes", "slots"), CASES, ids=lambda part: str(part) if isinstance(part, dict) else "")
+def test_a_wrapper_that_is_thrown_away(script: str, codes: set[str], slots: dict[str, str], tmp_path: Path) -> None:
+    text = HEAD + script.format(**{slot: slots.get(slot, "pass") for slot in SLOTS})
+    (tmp_path / "train.py").write_text(text)
+    assert {finding.code for finding in find_hazards(read_project(tmp_path / "train.py"))} == codes
