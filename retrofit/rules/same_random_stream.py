@@ -7,18 +7,27 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.distributed.ranks import RANK
-from retrofit.project.distributed.shards import given_to, makers_of, may_give
-from retrofit.project.loaders import RUNTIME, TRAIN
+from retrofit.project.loaders import RUNTIME
 from retrofit.project.reach import reached_nodes
-from retrofit.project.scopes import Scope, own_nodes
-from retrofit.project.values import Instance
+from retrofit.project.scopes import Scope
+from retrofit.training.distributed.random_draws import (
+    NUMPY,
+    PYTHON,
+    RESTORING,
+    SEEDING,
+    TORCH,
+    own_streams,
+    seeds_in_workers,
+    worker_streams,
+)
 
 from .finding import Finding, found
 
 CODE = "RF109"
 NAME = "same-random-stream"
-WHY = "With one seed on all processes their samples get the same crops, flips and noise, in the same order."
+WHY = "With one seed on all processes their samples get the same crops, flips, noise and dropout."
 HELP = "seed + rank, once weights and splits are drawn, or rd.split_random_streams(seed)"
+HELP_RESTORED = "save the state of each process: dist.gather_object(torch.get_rng_state(), states), states[rank]"
 BAD = """\
 class Noisy(Dataset):
     def __getitem__(self, index):
@@ -39,46 +48,35 @@ torch.distributed.init_process_group("gloo")
 torch.manual_seed(0 + torch.distributed.get_rank())
 loader = rd.shard_loader(DataLoader(Noisy(), batch_size=8))
 """
-TORCH, PYTHON, NUMPY = "torch", "random", "numpy.random"
-SEEDING = {
-    "torch.manual_seed": TORCH,
-    "torch.random.manual_seed": TORCH,
-    "random.seed": PYTHON,
-    "numpy.random.seed": NUMPY,
-}
-DRAWS = {
-    f"{TORCH}.{name}"
-    for name in ("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "bernoulli", "normal")
-}
-DRAWS |= {
-    f"{PYTHON}.{name}" for name in ("random", "randint", "randrange", "uniform", "choice", "gauss", "shuffle", "sample")
-}
-DRAWS |= {
-    f"{NUMPY}.{name}"
-    for name in ("rand", "randn", "randint", "uniform", "normal", "choice", "random", "permutation", "beta")
-}
 SEED_ALL = f"{RUNTIME}.seed_everything"
+MESSAGE = "all processes draw the same numbers for their samples"
+# Asked for in a worker, these tell what torch seeded it with, which differs where the processes' own seeds do.
+OF_WORKER = {"torch.initial_seed", "torch.utils.data.get_worker_info", "torch.seed", "random.getrandbits"}
 
 
 def find(project: Project) -> Iterator[Finding]:
     is_ours = project.distribution.is_by_hand or project.calls_any({SEED_ALL})
     if not is_ours or project.calls_any({f"{RUNTIME}.split_random_streams"}):
         return
-    drawn = {stream for class_scope in _datasets(project) for stream in _streams(project, class_scope)}
     seeds = sorted(_seeds(project), key=lambda seed: seed[0].lineno)
     apart = {stream for _, _, streams, differs in seeds if differs for stream in streams}
-    if TORCH in apart:
-        return  # workers seed the other streams from this one
+    # Workers seed all their streams from torch's.
+    drawn = own_streams(project) | (set() if TORCH in apart else worker_streams(project))
     for call, scope, streams, _ in seeds:
         if streams & (drawn - apart):
-            yield found(CODE, scope.source, call, "all processes draw the same numbers for their samples", HELP)
-            return
+            yield found(CODE, scope.source, call, MESSAGE, HELP)
+            break
+    for call, scope, _ in seeds_in_workers(project):
+        if not _differs_in_worker(project, call, scope):
+            yield found(CODE, scope.source, call, MESSAGE, HELP)
+            break
+    yield from _restored(project, drawn | apart)
 
 
 def _seeds(project: Project) -> Iterator[tuple[ast.Call, Scope, set[str], bool]]:
     """Yield the calls that seed whole streams, with these streams and whether the seed differs by rank."""
     for node, scope in reached_nodes(project.analysis):
-        if isinstance(node, ast.Call) and node.args:
+        if isinstance(node, ast.Call) and node.args and not project.analysis.spawned.runs_once(scope):
             names = project.analysis.called(node, scope)
             streams = {SEEDING[name] for name in names & SEEDING.keys()}
             if SEED_ALL in names:
@@ -87,30 +85,23 @@ def _seeds(project: Project) -> Iterator[tuple[ast.Call, Scope, set[str], bool]]
                 yield node, scope, streams, RANK in project.ranks.sources_of(node.args[0], scope)
 
 
-def _datasets(project: Project) -> set[Scope]:
-    """Return the project's own classes of which the training data sets are made, whose workers seed nothing."""
-    classes: set[Scope] = set()
-    for loader in project.loaders:
-        for maker, scope in makers_of(project.analysis, loader) if TRAIN in loader.roles else ():
-            if any(may_give(project.analysis, maker, scope, name) for name in ("worker_init_fn", "generator")):
-                continue
-            dataset = given_to(maker, "dataset")
-            for node, where in project.ranks.behind(dataset, scope) if dataset else ():
-                values = project.analysis.evaluate(node, where)
-                classes |= {value.scope for value in values if isinstance(value, Instance)}
-    return classes
+def _differs_in_worker(project: Project, call: ast.Call, scope: Scope) -> bool:
+    seed = call.args[0]
+    if RANK in project.ranks.sources_of(seed, scope):
+        return True
+    parts = ((part, where) for node, where in project.ranks.behind(seed, scope) for part in ast.walk(node))
+    return any(isinstance(p, ast.Call) and project.analysis.called(p, where) & OF_WORKER for p, where in parts)
 
 
-def _streams(project: Project, class_scope: Scope) -> Iterator[str]:
-    """Yield the streams that reading a sample draws from, unless it draws by a generator of its own."""
-    for method in ("__getitem__", "__iter__"):
-        function = project.analysis.classes.method(class_scope, method)
-        if function is None:
+def _restored(project: Project, drawn: set[str]) -> Iterator[Finding]:
+    """Yield where every process takes over the random state that one has saved."""
+    for node, scope in reached_nodes(project.analysis):
+        if not isinstance(node, ast.Call) or not node.args:
             continue
-        calls = [node for node in own_nodes(function.node) if isinstance(node, ast.Call)]
-        names = [(call, name) for call in calls for name in project.analysis.called(call, function.scope)]
-        seeded = {SEEDING[name] for _, name in names if name in SEEDING}  # by the number of the sample, perhaps
-        for call, name in names:
-            stream = name.rpartition(".")[0]
-            if name in DRAWS and stream not in seeded and not any(k.arg == "generator" for k in call.keywords):
-                yield stream
+        names = project.analysis.called(node, scope) & RESTORING.keys()
+        if not {RESTORING[name] for name in names} & drawn or RANK in project.ranks.sources_of(node.args[0], scope):
+            continue
+        behind = [place for place in project.ranks.behind(node.args[0], scope) if isinstance(place[0], ast.Call)]
+        if any("torch.load" in project.analysis.called(*place) for place in behind):  # type: ignore[arg-type]
+            yield found(CODE, scope.source, node, "all processes continue with one random state", HELP_RESTORED)
+            return

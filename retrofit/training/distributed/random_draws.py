@@ -1,0 +1,172 @@
+"""Where a training draws random numbers for its samples, by the stream that they come from."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from retrofit.project.arguments import PARSE
+from retrofit.project.calls import argument_for
+from retrofit.project.distributed.shards import given_to, makers_of, places_given
+from retrofit.project.layers import calls_of, model_of
+from retrofit.project.loaders import TRAIN
+from retrofit.project.reach import calls_behind, reached_nodes
+from retrofit.project.scopes import Scope, own_nodes
+from retrofit.project.values import Instance, name_of
+
+if TYPE_CHECKING:
+    from retrofit.project import Project
+
+TORCH, PYTHON, NUMPY = "torch", "random", "numpy.random"
+SEEDING = {
+    "torch.manual_seed": TORCH,
+    "torch.random.manual_seed": TORCH,
+    "random.seed": PYTHON,
+    "numpy.random.seed": NUMPY,
+}
+RESTORING = {
+    "torch.set_rng_state": TORCH,
+    "torch.random.set_rng_state": TORCH,
+    "random.setstate": PYTHON,
+    "numpy.random.set_state": NUMPY,
+}
+OF_TENSORS = {
+    f"{TORCH}.{name}"
+    for name in ("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "bernoulli", "normal")
+}
+DRAWS = OF_TENSORS | {
+    f"{PYTHON}.{name}" for name in ("random", "randint", "randrange", "uniform", "choice", "gauss", "shuffle", "sample")
+}
+DRAWS |= {
+    f"{NUMPY}.{name}"
+    for name in ("rand", "randn", "randint", "uniform", "normal", "choice", "random", "permutation", "beta")
+}
+TRANSFORMS = ("torchvision.transforms.", "torchvision.transforms.v2.")
+RANDOM_TRANSFORMS = ("Random", "ColorJitter", "AutoAugment", "RandAugment", "TrivialAugment", "AugMix", "ElasticTrans")
+DROPOUT = {f"torch.nn.{name}" for name in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout")}
+Place = tuple[ast.Call, Scope]
+
+
+def worker_streams(project: Project) -> set[str]:
+    """Return the streams that reading the training's samples draws from, where nothing else seeds the workers."""
+    loaders = [place for place in _training_loaders(project) if not _seeds_workers(project, *place)]
+    found = {stream for scope in datasets(project, loaders) for stream in _streams(project, scope)}
+    return found | ({TORCH} if loaders and _has_transforms(project) else set())
+
+
+def own_streams(project: Project) -> set[str]:
+    """Return the streams that the process itself draws from for its samples: without workers, in the loop, in layers.
+
+    Scalars of `random` and numpy in the loop do not count: a size of all images has to be the same on all ranks.
+    """
+    inside = [place for place in _training_loaders(project) if _has_no_workers(project, *place)]
+    found = {stream for scope in datasets(project, inside) for stream in _streams(project, scope)}
+    calls = [(node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call)]
+    if any(_draws_tensor(project, *place) for place in calls) or _has_dropout(project):
+        found.add(TORCH)
+    return found
+
+
+def seeds_in_workers(project: Project) -> Iterator[tuple[ast.Call, Scope, set[str]]]:
+    """Yield the calls by which the training's loaders seed their workers, with the streams of their samples."""
+    for maker, scope in _training_loaders(project):
+        drawn = {stream for where in datasets(project, [(maker, scope)]) for stream in _streams(project, where)}
+        for given, where in places_given(project.analysis, maker, scope, "worker_init_fn"):
+            call = ast.Call(given, [], [])
+            for function in project.analysis.functions_called(call, where):
+                nodes = [function.node.body] if isinstance(function.node, ast.Lambda) else own_nodes(function.node)
+                for node in nodes:
+                    if isinstance(node, ast.Call):
+                        streams = {SEEDING[n] for n in project.analysis.called(node, function.scope) & SEEDING.keys()}
+                        if streams & drawn and node.args:
+                            yield node, function.scope, streams
+
+
+def datasets(project: Project, loaders: list[Place]) -> set[Scope]:
+    """Return the project's own classes of which the data sets of some loaders are made."""
+    classes: set[Scope] = set()
+    for maker, scope in loaders:
+        dataset = given_to(maker, "dataset")
+        for node, where in project.ranks.behind(dataset, scope) if dataset else ():
+            values = project.analysis.evaluate(node, where)
+            classes |= {value.scope for value in values if isinstance(value, Instance)}
+    return classes
+
+
+def _training_loaders(project: Project) -> list[Place]:
+    loaders = [loader for loader in project.loaders if TRAIN in loader.roles]
+    return list(dict.fromkeys(place for loader in loaders for place in makers_of(project.analysis, loader)))
+
+
+def _seeds_workers(project: Project, maker: ast.Call, scope: Scope) -> bool:
+    names = ("worker_init_fn", "generator")
+    return any(places_given(project.analysis, maker, scope, name) for name in names)
+
+
+def _has_no_workers(project: Project, maker: ast.Call, scope: Scope) -> bool:
+    """Return whether a loader reads in the process itself, unless the command line says otherwise."""
+    positions = ["dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers"]
+    given = argument_for(maker, positions, "num_workers")
+    if given is None:
+        options = [k for k in maker.keywords if k.arg is None]
+        return not options
+    if isinstance(given, ast.Constant):
+        return given.value == 0
+    return isinstance(given, ast.Attribute) and _default(project, given, scope) == 0
+
+
+def _default(project: Project, option: ast.Attribute, scope: Scope) -> object:
+    """Return the default of a command line option, None where it is not known."""
+    if not any(name_of(value).partition(".parse")[0] for value in project.analysis.evaluate(option.value, scope)):
+        return None
+    if not project.analysis.named(option.value, scope) & PARSE:
+        return None
+    flags = {f"--{option.attr}", f"--{option.attr.replace('_', '-')}"}
+    for node, _ in reached_nodes(project.analysis):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
+            if any(isinstance(argument, ast.Constant) and argument.value in flags for argument in node.args):
+                default = argument_for(node, [], "default")
+                return default.value if isinstance(default, ast.Constant) else None
+    return None
+
+
+def _streams(project: Project, class_scope: Scope) -> Iterator[str]:
+    """Yield the streams that reading a sample draws from, unless it draws by a generator of its own."""
+    for method in ("__getitem__", "__iter__"):
+        function = project.analysis.classes.method(class_scope, method)
+        if function is None:
+            continue
+        first = [node for node in own_nodes(function.node) if isinstance(node, ast.Call)]
+        calls = [place for call in first for place in calls_behind(project.analysis, call, function.scope)]
+        names = [(call, name) for call, scope in calls for name in project.analysis.called(call, scope)]
+        seeded = {SEEDING[name] for _, name in names if name in SEEDING}  # by the number of the sample, perhaps
+        for call, name in names:
+            stream = name.rpartition(".")[0]
+            if name in DRAWS and stream not in seeded and argument_for(call, [], "generator") is None:
+                yield stream
+
+
+def _has_transforms(project: Project) -> bool:
+    """Return whether the training's samples are changed at random by torchvision."""
+    return any(
+        name.startswith(TRANSFORMS) and name.rpartition(".")[2].startswith(RANDOM_TRANSFORMS)
+        for node, scope in reached_nodes(project.analysis)
+        if isinstance(node, ast.Call)
+        for name in project.analysis.called(node, scope)
+    )
+
+
+def _draws_tensor(project: Project, call: ast.Call, scope: Scope) -> bool:
+    return bool(project.analysis.called(call, scope) & OF_TENSORS) and argument_for(call, [], "generator") is None
+
+
+def _has_dropout(project: Project) -> bool:
+    """Return whether a model that is wrapped by hand has layers of dropout."""
+    for site in project.wrapping.sites:
+        for call, scope in calls_of(project.analysis, model_of(site), site.scope):
+            if project.analysis.called(call, scope) & DROPOUT:
+                rate = argument_for(call, ["p"], "p")
+                if not isinstance(rate, ast.Constant) or rate.value:
+                    return True
+    return False
