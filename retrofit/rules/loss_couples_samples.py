@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.edits import surround
-from retrofit.project.scopes import Scope, own_nodes
-from retrofit.training.losses.coupling import couplings
+from retrofit.training.losses.coupling import couplings, is_brought_together
 from retrofit.training.losses.library import library_couplings
 
 from .finding import Finding, found
@@ -39,7 +37,7 @@ for images, labels in loader:
 
 def find(project: Project) -> Iterator[Finding]:
     for coupling in couplings(project):
-        if _brings_together(project, coupling.scope):
+        if is_brought_together(project, coupling.scope):
             continue
         source = coupling.scope.source
         message = "the loss couples the samples of a batch"
@@ -51,11 +49,3 @@ def find(project: Project) -> Iterator[Finding]:
     for maker, scope, name, takes_more in library_couplings(project):
         edits = surround(scope.source, maker, "rd.whole_batch_loss(", ")") if not takes_more else []
         yield found(CODE, scope.source, maker, f"{name} couples the samples of a batch", HELP_WHOLE, edits)
-
-
-def _brings_together(project: Project, scope: Scope) -> bool:
-    """Return whether a script that is distributed by hand adds up over the processes where its loss is computed."""
-    if not project.distribution.is_by_hand:
-        return False
-    calls = (node for node in own_nodes(scope.node) if isinstance(node, ast.Call))
-    return any(project.leads_to_collective(call, scope) for call in calls)

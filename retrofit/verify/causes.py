@@ -194,6 +194,14 @@ _ALL = (
         "call scheduler.step() as often as before.",
     ),
     Cause(
+        "RF309",
+        "loss-couples-samples",
+        "the loss is a function of sums over the whole batch (Dice, IoU, Tversky, the root of a mean), and the average "
+        "of what each rank computes of its own share is another loss.",
+        "make each sum over the batch one over all ranks, with its gradient: rd.batch_sum((output * target).sum()), or "
+        "rd.whole_batch_loss(criterion) for a criterion of a library; in raw DDP torch.distributed.nn.all_reduce.",
+    ),
+    Cause(
         "RF401",
         "metric-per-rank",
         "a number that stands for the whole data set is computed from one rank's share, and so is what it decides.",

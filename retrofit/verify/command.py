@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,7 @@ def run(args: argparse.Namespace) -> int:
 def _verify(plan: Any, args: argparse.Namespace) -> int:
     from .causes import CAUSES
     from .checks import CheckOptions, run_checks
+    from .coupled_losses import coupled_losses
     from .html_page import write_html
     from .json_report import report_as_json
     from .progress import Progress
@@ -123,7 +125,8 @@ def _verify(plan: Any, args: argparse.Namespace) -> int:
 
     progress = Progress()
     runs = run_all(plan, progress)
-    options = CheckOptions(args.tolerance, frozenset(args.accept), runs.reasons)
+    coupled = cache(lambda: coupled_losses(plan.script))
+    options = CheckOptions(args.tolerance, frozenset(args.accept), runs.reasons, coupled)
     verdicts = run_checks(runs.by_name, options)
     report = build_report(plan, runs, verdicts, options, progress.seconds())
     if args.html:

@@ -103,7 +103,7 @@ CASES = [
     (True, {"sample": "torch.ones(2) * np.random.uniform()", **APART, "workers": "4",
             "in_worker": "np.random.seed(args.seed + worker)", "loading": ", worker_init_fn=seed_worker"}),
     (False, {"sample": "torch.ones(2) * np.random.uniform()", **APART, "workers": "4",
-             "in_worker": "np.random.seed(args.seed + 100 * rank + worker)", "loading": ", worker_init_fn=seed_worker"}),
+             "in_worker": "np.random.seed(args.seed + 9 * rank + worker)", "loading": ", worker_init_fn=seed_worker"}),
     (False, {"sample": "torch.ones(2) * np.random.uniform()", **APART, "workers": "4",
              "in_worker": "np.random.seed(torch.initial_seed() % 2**32)", "loading": ", worker_init_fn=seed_worker"}),
     # A random state that one process has saved.

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.project.arguments import PARSE
-from retrofit.project.calls import argument_for
+from retrofit.project.calls import argument_for, last_name
 from retrofit.project.distributed.shards import given_to, makers_of, places_given
 from retrofit.project.layers import calls_of, model_of
 from retrofit.project.loaders import TRAIN
 from retrofit.project.reach import calls_behind, reached_nodes
 from retrofit.project.scopes import Scope, own_nodes
-from retrofit.project.values import Instance, name_of
+from retrofit.project.values import Instance
 
 if TYPE_CHECKING:
     from retrofit.project import Project
@@ -118,16 +118,15 @@ def _has_no_workers(project: Project, maker: ast.Call, scope: Scope) -> bool:
 
 def _default(project: Project, option: ast.Attribute, scope: Scope) -> object:
     """Return the default of a command line option, None where it is not known."""
-    if not any(name_of(value).partition(".parse")[0] for value in project.analysis.evaluate(option.value, scope)):
-        return None
     if not project.analysis.named(option.value, scope) & PARSE:
         return None
     flags = {f"--{option.attr}", f"--{option.attr.replace('_', '-')}"}
     for node, _ in reached_nodes(project.analysis):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
-            if any(isinstance(argument, ast.Constant) and argument.value in flags for argument in node.args):
-                default = argument_for(node, [], "default")
-                return default.value if isinstance(default, ast.Constant) else None
+        if isinstance(node, ast.Call) and last_name(node) == "add_argument":
+            if flags.isdisjoint(part.value for part in node.args if isinstance(part, ast.Constant)):
+                continue
+            default = argument_for(node, [], "default")
+            return default.value if isinstance(default, ast.Constant) else None
     return None
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from retrofit.project.batch_values import CHOSEN
 from retrofit.project.edits import block_of
 from retrofit.project.losses import is_of_all, terms_at
-from retrofit.project.scopes import FUNCTIONS, Scope
+from retrofit.project.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.project.training import LOOPS
 
 from .kinds import MEAN, SUM
@@ -41,6 +41,14 @@ class Coupling:
 def couplings(project: Project) -> list[Coupling]:
     """Return what couples the samples in the training losses, in source order."""
     return project.analysis.fact("couplings", lambda: sorted(_find(project), key=_order))
+
+
+def is_brought_together(project: Project, scope: Scope) -> bool:
+    """Return whether a script that is distributed by hand adds up over the processes where its loss is computed."""
+    if not project.distribution.is_by_hand:
+        return False
+    calls = (node for node in own_nodes(scope.node) if isinstance(node, ast.Call))
+    return any(project.leads_to_collective(call, scope) for call in calls)
 
 
 def coupled_nodes(project: Project) -> set[ast.AST]:

@@ -78,7 +78,7 @@ def _compare(runs: Runs, options: CheckOptions, quantity: str) -> Verdict:
     if quantity == LOSS and _is_only_a_convention(runs, tolerance):
         note = "the ranks' losses carry a constant factor that the averaging of gradients takes out again"
         return passed(quantity, title, f"the same but for a factor, over {count(compared_steps(runs), 'step')}", note)
-    reason_found = explain(runs, quantity, first.step, tolerance)
+    reason_found = explain(runs, quantity, first.step, tolerance, options.coupled)
     if reason_found.undecided or ("(see lr)" in reason_found.summary and "lr" in options.accept):
         summary = f"cannot be judged: {reason_found.summary}"
         return not_applicable(quantity, title, summary, f"first difference at step {first.step}: {first.value}")

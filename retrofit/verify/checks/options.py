@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 # Rounding of a few steps of training; what is wrong differs by much more.
@@ -16,6 +16,8 @@ class CheckOptions:
     tolerance: float | None = None  # relative; None: by the dtype of the weights
     accept: frozenset[str] = frozenset()  # names of checks whose differences are intended
     reasons: Mapping[str, str] = field(default_factory=dict)  # why a run was not made, by its name
+    # The places where the loss couples the samples of a batch, asked for when a loss is not that of one process.
+    coupled: Callable[[], Sequence[str]] = tuple
 
     def tolerance_for(self, dtype: str) -> float:
         return TOLERANCES.get(dtype, 1e-8) if self.tolerance is None else self.tolerance

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from retrofit.verify.evidence import Event, Run, Runs, relative_difference
 
 from .agreement import disagreement
-from .finding import Finding
+from .finding import Finding, first_few
 from .reference import (
     GRADIENTS,
     LOSS,
@@ -25,8 +25,13 @@ IN_ONE_STEP = (PARAMETERS, GRADIENTS)  # gradients that differ explain the weigh
 CLOSE = 1e-3  # a factor that is meant to be the number of processes
 
 
-def explain(runs: Runs, quantity: str, step: int, tolerance: float) -> Finding:
+Places = Callable[[], Sequence[str]]
+
+
+def explain(runs: Runs, quantity: str, step: int, tolerance: float, coupled: Places = tuple) -> Finding:
     """Return the cause of the first difference of `quantity`, with a sentence that says where it comes from.
+
+    `coupled()`: the places where the loss couples the samples of a batch.
 
     What went wrong before or beside it in the same step comes first: a loss can differ because weights did, weights
     because gradients did.
@@ -34,10 +39,10 @@ def explain(runs: Runs, quantity: str, step: int, tolerance: float) -> Finding:
     return (
         _from_ranks(runs, quantity, step)
         or _from_data(runs)
-        or _from_earlier(runs, quantity, step, tolerance)
+        or _from_earlier(runs, quantity, step, tolerance, coupled)
         or _from_rate(runs, quantity, step)
         or _from_scale(runs, step)
-        or _from_batch_composition(runs, step, tolerance)
+        or _from_batch_composition(runs, step, tolerance, coupled)
         or _unknown(runs, quantity, step)
     )
 
@@ -58,7 +63,7 @@ def _from_data(runs: Runs) -> Finding | None:
     return None if fault is None else Finding("follows from the data, which is not the same (see split)", fault.cause)
 
 
-def _from_earlier(runs: Runs, quantity: str, step: int, tolerance: float) -> Finding | None:
+def _from_earlier(runs: Runs, quantity: str, step: int, tolerance: float, coupled: Places) -> Finding | None:
     """Return the explanation of what differed first: gradients or weights before this, or this step's gradients."""
     earlier = []
     for order, other in enumerate((GRADIENTS, PARAMETERS)):
@@ -68,7 +73,7 @@ def _from_earlier(runs: Runs, quantity: str, step: int, tolerance: float) -> Fin
     if not earlier:
         return None
     first_step, _, other = min(earlier)
-    root = explain(runs, other, first_step, tolerance)
+    root = explain(runs, other, first_step, tolerance, coupled)
     if root.summary.startswith("follows"):
         return root
     return Finding(
@@ -122,8 +127,8 @@ def _has_pairs(many: Run, step: int) -> bool:
     return any(event["step"] == step for rank in many.ranks for event in rank.of("similarity"))
 
 
-def _from_batch_composition(runs: Runs, step: int, tolerance: float) -> Finding | None:
-    """Return RF302 or RF303: the loss of a batch is no mean over its samples, or not over as many on each rank.
+def _from_batch_composition(runs: Runs, step: int, tolerance: float, coupled: Places) -> Finding | None:
+    """Return RF302, RF303 or RF309: the loss of a batch is no mean over its samples, or not over as many on each rank.
 
     A mean over unequal counts lies between the ranks' means; a loss that compares samples need not.
     """
@@ -137,6 +142,10 @@ def _from_batch_composition(runs: Runs, step: int, tolerance: float) -> Finding 
     pairs = Finding("the loss compares the samples of a batch, and each rank has its share of them only", "RF303")
     if _has_pairs(many, step) and not (is_between and uneven):
         return pairs
+    places = coupled() if differs or uneven else []
+    if places:
+        message = f"the loss couples the samples of a batch ({first_few(places)}), and each rank has its share of them"
+        return Finding(message, "RF309")
     if uneven:
         shown = ", ".join(map(str, counts or [rank.rows_per_step[step] for rank in many.ranks]))
         return Finding(f"each rank averages over its own elements ({shown}), and DDP averages those means", "RF302")
