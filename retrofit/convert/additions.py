@@ -54,15 +54,17 @@ def additions(
     texts: Iterable[str] = (),
     not_read: Sequence[str] = (),
     listed: Sequence[Finding] = (),
+    steps: str = "",
 ) -> dict[Path, bytes]:
     """Return the files that are put into `root`, by their path.
 
     `texts` are those of the project's modules; `vendor`: the runtime is copied. A file there that is not of an earlier
-    conversion of this script keeps its name: another conversion's, say. `not_read`, `listed`: see `guide`.
+    conversion of this script keeps its name: another conversion's, say. `not_read`, `listed`, `steps`: see
+    `guide`.
     """
     path = os.path.relpath(entry, root)
     script = f"./{path}" if path.startswith("-") else path  # not an option
-    page = guide(path, vendor, not_read, listed)
+    page = guide(path, vendor, not_read, listed, steps)
     usual = {**launch_scripts(root, entry, script, texts, vendor), root / NAME: os.fsencode(page)}
     start = f'{shlex.quote(script)} "$@"\n'
     marks = {name.name: f"`{undo_command(path)}`" if name.name == NAME else start for name in usual}

@@ -140,6 +140,7 @@ def _show(conversion: Conversion) -> None:
     """Print the diff on the standard output, and on the other one why each place is changed, by rule."""
     from retrofit.rules import RULES
     from retrofit.training.losses.optimized import rate_rules
+    from retrofit.training.step_limits import step_limits
 
     from .listing import lines
 
@@ -156,6 +157,8 @@ def _show(conversion: Conversion) -> None:
                 print(f"{finding.place}: {code} {finding.message}; left to you: {finding.help}", file=sys.stderr)
     for rate, rule_of_rate in rate_rules(conversion.project):
         print(f"{rate}: {rule_of_rate}", file=sys.stderr)
+    for limit in step_limits(conversion.project):
+        print(f"{limit.place}: {limit.text}", file=sys.stderr)
     for unread in conversion.project.modules.not_read:
         print(f"not read, so nothing is changed there: {unread}", file=sys.stderr)
     for evaluation in conversion.project.evaluations:
@@ -167,7 +170,10 @@ def _show(conversion: Conversion) -> None:
 
 
 def _write(args: argparse.Namespace, root: Path, conversion: Conversion) -> None:
+    from retrofit.training.step_limits import step_limits
+
     from .additions import additions
+    from .listing import steps
     from .plan import files_needed
     from .work_tree import has_uncommitted_changes
     from .write import real_places, write_all
@@ -177,7 +183,8 @@ def _write(args: argparse.Namespace, root: Path, conversion: Conversion) -> None
     entry = conversion.project.entry.path
     texts = [source.text for source in conversion.project.sources]
     not_read = conversion.project.modules.not_read
-    files = additions(root, entry, not args.no_vendor, texts, not_read, conversion.listed)
+    counted = steps(step_limits(conversion.project), conversion.files)
+    files = additions(root, entry, not args.no_vendor, texts, not_read, conversion.listed, counted)
     users = [*files_needed(conversion), *conversion.files]
     places = real_places(root, [file.path for file in users])
     files.update(zip(places, (file.data for file in users)))

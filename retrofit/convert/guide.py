@@ -50,7 +50,7 @@ the loader shuffles. Either way all take the same decisions.
 together over all processes where it is read (`rd.reduce_loss`, `rd.reduce_total`).
 
 {figures}
-
+{steps}
 {runtime}
 """
 COPIED = """\
@@ -62,15 +62,17 @@ INSTALLED = f"""\
 brings what `retrofit verify` needs, too."""
 
 
-def guide(entry: str, vendor: bool, not_read: Sequence[str] = (), listed: Sequence[Finding] = ()) -> str:
+def guide(
+    entry: str, vendor: bool, not_read: Sequence[str] = (), listed: Sequence[Finding] = (), steps: str = ""
+) -> str:
     """Return the page for the script `entry`, a path from the project's folder; `vendor`: the runtime is copied.
 
     `not_read` are the places where any module may be imported by name: nothing is changed in what they import.
-    `listed` are the figures of one rank.
+    `listed` are the figures of one rank, `steps` is the part about trainings that count steps.
     """
     runtime = COPIED if vendor else INSTALLED
     command, undo = _in_table(entry), undo_command(entry)
-    page = PAGE.format(entry=entry, command=command, undo=undo, figures=figures(listed), runtime=runtime)
+    page = PAGE.format(entry=entry, command=command, undo=undo, figures=figures(listed), steps=steps, runtime=runtime)
     return page + (NOT_READ.format(places="".join(f"- {place}\n" for place in not_read)) if not_read else "")
 
 

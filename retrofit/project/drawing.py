@@ -7,10 +7,11 @@ import ast
 from .analysis import Analysis
 from .calls import argument_for
 from .occurrences import stored_names
-from .scopes import Scope
+from .scopes import Scope, own_nodes
 from .values import PROGRESS_BARS, SELF_FUNCTIONS
 
 HANDING_ON = (SELF_FUNCTIONS - {"reversed"}) | {"enumerate", "list", "tuple"}
+ENDLESS = {"itertools.cycle"}
 NUMBERS = {"range", "itertools.count", "tqdm.trange", "tqdm.auto.trange"}
 ITERABLES = ("iterable", "sequence")  # how progress bars call their first parameter
 
@@ -29,7 +30,18 @@ def made_before(analysis: Analysis, node: ast.expr, scope: Scope) -> ast.Call | 
         return None
     made = [binding.value for binding in scope.bindings.get(node.id, []) if binding.value is not None]
     only = made[0] if len(made) == 1 else None
-    return only if isinstance(only, ast.Call) and handed_on(analysis, only, scope) is not None else None
+    if not isinstance(only, ast.Call):
+        return None
+    return only if handed_on(analysis, only, scope) is not None or repeats(analysis, only, scope) else None
+
+
+def repeats(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call gives what it takes again and again: itertools.cycle(x), a generator with `while True`."""
+    if analysis.called(call, scope) & ENDLESS:
+        return True
+    nodes = [node for function in analysis.functions_called(call, scope) for node in own_nodes(function.node)]
+    loops = [node for node in nodes if isinstance(node, ast.While) and isinstance(node.test, ast.Constant)]
+    return any(isinstance(part, (ast.Yield, ast.YieldFrom)) for loop in loops for part in ast.walk(loop))
 
 
 def layers(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ast.expr]:

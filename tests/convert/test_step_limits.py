@@ -1,0 +1,85 @@
+"""Trainings that count steps are told so, with the line; those that count epochs are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from retrofit.cli import main
+
+HEAD = """\
+import itertools
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+max_steps, accum_steps, epochs = 40, 2, 3
+torch.manual_seed(0)
+dataset = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
+loader = DataLoader(dataset, 8, shuffle=True)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def cycle(batches):
+    while True:
+        for batch in batches:
+            yield batch
+
+
+def train_step(batch):
+    loss = nn.functional.mse_loss(model(batch[0]), batch[1])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+step = 0
+"""
+# The loop; the number of steps that is named, and the line of the loop in which it is; none for epochs.
+CASES = [
+    ("batches = itertools.cycle(loader)\nfor step in range(max_steps):\n    train_step(next(batches))", "max_steps", 2),
+    ("batches = iter(loader)\nwhile step < max_steps:\n    try:\n        batch = next(batches)\n"
+     "    except StopIteration:\n        batches = iter(loader)\n        batch = next(batches)\n"
+     "    train_step(batch)\n    step += 1", "max_steps", 2),
+    ("for step, batch in enumerate(itertools.cycle(loader)):\n    if step >= max_steps:\n        break\n"
+     "    train_step(batch)", "max_steps", 2),
+    ("for step, batch in zip(range(1000), cycle(loader)):\n    train_step(batch)", "1000", 1),
+    ("for batch in itertools.islice(cycle(loader), max_steps):\n    train_step(batch)", "max_steps", 1),
+    ("while step < max_steps:\n    for batch in loader:\n        train_step(batch)\n        step += 1\n"
+     "        if step >= max_steps:\n            break", "max_steps", 5),
+    ("for epoch in range(max_steps // len(loader)):\n    for batch in loader:\n        train_step(batch)",
+     "max_steps // len(loader)", 1),
+    ("batches = cycle(loader)\nfor step in range(max_steps):\n    for micro in range(accum_steps):\n"
+     "        train_step(next(batches))", "max_steps", 2),
+    ("while True:\n    for batch in loader:\n        train_step(batch)\n        step += 1\n"
+     "    if step > max_steps:\n        break", "max_steps", 5),
+    # Epochs.
+    ("for epoch in range(epochs):\n    for batch in loader:\n        train_step(batch)", "", 0),
+    ("for epoch in range(epochs):\n    batches = iter(loader)\n    for _ in range(len(loader)):\n"
+     "        train_step(next(batches))", "", 0),
+    ("for epoch in range(epochs):\n    for batch in loader:\n        train_step(batch)\n        step += 1\n"
+     "        if step % 10 == 0:\n            print('step', step)", "", 0),
+    ("epoch = 0\nwhile epoch < epochs:\n    for batch in loader:\n        train_step(batch)\n    epoch += 1", "", 0),
+    ("for step in range(epochs * len(loader)):\n    if step % len(loader) == 0:\n        batches = iter(loader)\n"
+     "    train_step(next(batches))", "", 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("loop", "bound", "line"), CASES)
+def test_a_training_that_counts_steps(
+    loop: str, bound: str, line: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(f"{HEAD}{loop}\n")
+    assert main(["convert", str(tmp_path / "train.py"), "--write"]) == 0, capsys.readouterr().err
+    plan, page = capsys.readouterr().err, (tmp_path / "MULTI_GPU.md").read_text()
+    said = [text for text in plan.splitlines() if "counts steps" in text]
+    assert len(said) == bool(bound) and ("counts steps" in page) == bool(bound)
+    if bound:
+        assert said[0].startswith(f"train.py:{HEAD.count(chr(10)) + line}:") and f"({bound})" in said[0]
+        assert "RETROFIT_BATCH=global" in said[0]
+        header = loop.splitlines()[line - 1].strip()
+        lines = (tmp_path / "train.py").read_text().splitlines()
+        number = next(number for number, text in enumerate(lines, 1) if text.strip() == header)
+        assert f"`train.py:{number}`" in page
