@@ -33,6 +33,7 @@ BUGS = [
     ("RF107", "main_worker", {DIVIDED: "", "args.lr, mom": "args.lr * args.batch_size / 256, mom"}),
     ("RF108", "trainer", {GENERATOR: "", **SEEDED_APART}),
     ("RF109", "main_worker", {"args.seed + args.rank": "args.seed"}),
+    ("RF109", "main_worker", {"random.seed(args.seed + args.rank)\n        np": "random.seed(args.seed)\n        np"}),
     ("RF111", "trainer", {"DataLoader(share, batch_size=batch_size)": "DataLoader(share, batch_size, drop_last=True)"}),
     ("RF301", "spawn", {"loss.backward()": "(loss * world_size).backward()"}),
     ("RF301", "optional", {LOSS: LOSS + "        loss *= get_world_size()\n"}),
@@ -60,8 +61,9 @@ SOUND = [
     ("spawn", {"loss.backward()": "(loss * world_size).backward()", **SUMMED}),
     # A schedule by epochs.
     ("spawn", {"T_max=total_steps": "T_max=args.epochs"}),
-    # Samples change at random, by a stream that torch seeds apart on each process.
-    ("main_worker", {"random.seed(args.seed + args.rank)\n        np": "random.seed(args.seed)\n        np"}),
+    # Samples change at random, by a stream that torch seeds apart in the workers of each process.
+    ("main_worker", {"random.seed(args.seed + args.rank)\n        np": "random.seed(args.seed)\n        np",
+                     'workers", default=0': 'workers", default=2'}),
     # Only what is printed is of one process, nothing goes by it.
     ("trainer", {REDUCED: "", "            if error < self.best:": "            if epoch == max_epochs:",
                  "error > 100 * self.best": "epoch > 100"}),

@@ -27,6 +27,7 @@ def main():
     loader = DataLoader(train_set, batch_size=8, sampler=sampler)
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1)).to(device)
     model = DDP(model)  # RF206
+    torch.manual_seed(1 + dist.get_rank())
     optimizer = torch.optim.Adam(model.parameters())
     for epoch in range(2):
         sampler.set_epoch(epoch)

@@ -29,6 +29,7 @@ def main():
     if torch.cuda.is_available():
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     model = DDP(model)
+    torch.manual_seed(1 + dist.get_rank())
     optimizer = torch.optim.Adam(model.parameters())
     for epoch in range(2):
         sampler.set_epoch(epoch)
