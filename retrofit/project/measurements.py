@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from .analysis import Analysis
-from .calls import returns_of
+from .calls import last_name, returns_of
 from .distributed.distribution import Distribution, leads_to_collective
 from .homes import Home, homes_of, upstream
 from .loaders import EVALUATION, Loader
 from .models import Model
+from .reach import reached_nodes
 from .scopes import FUNCTIONS, Scope, own_nodes
 from .training import LoopNode
 from .values import Display
 
 GROWING = {"append", "extend"}
+COPYING = re.compile(r"copy|ema|average", re.IGNORECASE)  # in the names of what makes another model of a model
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class Known:
 def find_measurements(analysis: Analysis, loaders: list[Loader], models: list[Model]) -> Iterator[Measurement]:
     """Yield the loops that measure a model in training on a loader which nothing trains from."""
     homes = {home for model in models for home in ({model.home} | upstream(analysis, model.home))}
+    homes |= _copies(analysis, homes)
     measured: dict[LoopNode, tuple[frozenset[str], frozenset[str]] | None] = {}  # of a loop that many loaders pass
     for loader in loaders:
         if loader.roles != {EVALUATION}:
@@ -58,6 +62,16 @@ def find_measurements(analysis: Analysis, loaders: list[Loader], models: list[Mo
             found = measured[use.loop]
             if found is not None:
                 yield Measurement(loader, use.loop, use.scope, *found)
+
+
+def _copies(analysis: Analysis, homes: set[Home]) -> set[Home]:
+    """Return the variables of copies and averages of the models: ema = copy.deepcopy(model), AveragedModel(model)."""
+    found: set[Home] = set()
+    for node, scope in reached_nodes(analysis):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and COPYING.search(last_name(node.value)):
+            if any(homes_of(analysis, argument, scope) & homes for argument in node.value.args):
+                found |= {home for target in node.targets for home in homes_of(analysis, target, scope)}
+    return found
 
 
 def _measured(analysis: Analysis, loop: LoopNode, scope: Scope) -> tuple[frozenset[str], frozenset[str]]:

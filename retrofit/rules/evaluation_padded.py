@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
+from retrofit.project.calls import argument_for, last_name
 from retrofit.project.distributed.distribution import SAMPLERS
 from retrofit.project.distributed.shards import constant, distributed_samplers
 from retrofit.project.reach import reached_nodes
@@ -40,22 +41,37 @@ def find(project: Project) -> Iterator[Finding]:
         return
     seen: set[ast.Call] = set()
     for evaluation in project.measurements:
-        if not evaluation.sums:
+        if not evaluation.sums | evaluation.lists:
             continue
         for sampler in distributed_samplers(project.analysis, evaluation.loader):
             if sampler.call in seen:
                 continue
             seen.add(sampler.call)
-            message = "samples are repeated until all processes have equally many, and count twice"
+            how = "shuffled and " if _shuffles(sampler.call) else ""
+            message = f"samples are {how}repeated until all processes have equally many, and count twice"
             if constant(sampler.call, "drop_last", POSITIONS):
-                message = "samples are left out until all processes have equally many"
+                message = f"samples are {how}left out until all processes have equally many"
             yield found(CODE, sampler.scope.source, sampler.call, message, HELP)
 
 
+def _shuffles(sampler: ast.Call) -> bool:
+    """Return whether the order changes from epoch to epoch, which is the default, and with it what counts twice."""
+    given = argument_for(sampler, POSITIONS, "shuffle")
+    return given is None or (isinstance(given, ast.Constant) and given.value is True)
+
+
 def _knows_size(project: Project) -> bool:
-    """Return whether code asks how many samples a sampler gives: `len(loader.sampler)`, `sampler.total_size`."""
+    """Return whether code asks how many samples a sampler gives: `len(loader.sampler)`, `sampler.total_size`.
+
+    Also whether it cuts off what is too much, `outputs[: len(dataset)]`, or asks for the rest, `len(dataset) % ranks`.
+    """
     for node, scope in reached_nodes(project.analysis):
         asked = None
+        if isinstance(node, ast.Slice) and _has_length(node.upper):
+            return True
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and _has_length(node.left):
+            if project.ranks.is_world_size(node.right, scope):
+                return True
         if isinstance(node, ast.Attribute) and node.attr in SIZES and isinstance(node.ctx, ast.Load):
             asked = node.value
         elif isinstance(node, ast.Call) and "len" in project.analysis.called(node, scope) and node.args:
@@ -63,6 +79,10 @@ def _knows_size(project: Project) -> bool:
         if any(_is_sampler(value) for value in project.analysis.evaluate(asked, scope)):
             return True
     return False
+
+
+def _has_length(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Call) and last_name(node) == "len"
 
 
 def _is_sampler(value: Value) -> bool:
