@@ -68,9 +68,11 @@ def _copies(analysis: Analysis, homes: set[Home]) -> set[Home]:
     """Return the variables of copies and averages of the models: ema = copy.deepcopy(model), AveragedModel(model)."""
     found: set[Home] = set()
     for node, scope in reached_nodes(analysis):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and COPYING.search(last_name(node.value)):
-            if any(homes_of(analysis, argument, scope) & homes for argument in node.value.args):
-                found |= {home for target in node.targets for home in homes_of(analysis, target, scope)}
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+            continue
+        copied = node.value.args if COPYING.search(last_name(node.value)) else []
+        if any(homes_of(analysis, argument, scope) & homes for argument in copied):
+            found |= {home for target in node.targets for home in homes_of(analysis, target, scope)}
     return found
 
 

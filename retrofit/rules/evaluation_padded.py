@@ -69,9 +69,9 @@ def _knows_size(project: Project) -> bool:
         asked = None
         if isinstance(node, ast.Slice) and _has_length(node.upper):
             return True
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and _has_length(node.left):
-            if project.ranks.is_world_size(node.right, scope):
-                return True
+        is_rest = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and _has_length(node.left)
+        if is_rest and project.ranks.is_world_size(node.right, scope):  # type: ignore[attr-defined]
+            return True
         if isinstance(node, ast.Attribute) and node.attr in SIZES and isinstance(node.ctx, ast.Load):
             asked = node.value
         elif isinstance(node, ast.Call) and "len" in project.analysis.called(node, scope) and node.args:
