@@ -84,6 +84,7 @@ class Parts:
 def instrument() -> Parts:
     parts = Parts()
     parts.wrap(consistency.ConsistencyCheck, "end_of_pass", COUNT)
+    parts.wrap(ddp, "_trainable", WATCH)
     parts.wrap(ddp.DDPWrapper, "_follow_changes", WATCH)
     parts.wrap(ddp.DDPWrapper, "_complete_reduction", WATCH)
     parts.wrap(ddp.DDPWrapper, "_end_of_backward", WATCH)

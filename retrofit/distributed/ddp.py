@@ -94,14 +94,14 @@ class DDPWrapper(DistributedDataParallel):
         self.__dict__["_ddp_options"] = ddp_options
         self.__dict__["_watched"] = _trainable(module), set(unused)
 
-    def _follow_changes(self) -> None:
+    def _follow_changes(self, now_trainable: list[bool]) -> None:
         """Synchronise what was thawed or is used, and wait no longer for what was frozen or never used."""
         used: UsedParameters = self.__dict__["_used"]
         trainable, unused = self.__dict__["_watched"]
         is_frozen = used.was_frozen() if used.num_passes else False
         if is_frozen:
             used.look(self._reached)
-        if used.is_looking or (trainable == _trainable(self.module) and unused == set(used.unused)):
+        if used.is_looking or (trainable == now_trainable and unused == set(used.unused)):
             return
         kept = {name: self.__dict__[name] for name in _MODULE_STATE if name in self.__dict__}
         kept["require_backward_grad_sync"] = self.require_backward_grad_sync
@@ -113,12 +113,13 @@ class DDPWrapper(DistributedDataParallel):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled() or (is_sharing() and not self.training):
             return self._forward_alone(inputs, kwargs)
-        if not any(_trainable(self.module)):  # a frozen discriminator: there is nothing to synchronise
+        trainable = _trainable(self.module)
+        if not any(trainable):  # a frozen discriminator: there is nothing to synchronise
             with running_forward():
                 return self.module(*inputs, **kwargs)
         if self._join_config.enable:
             self.__dict__["_used"].stop_looking()  # ranks that have run out of batches follow DDP's own steps only
-        self._follow_changes()
+        self._follow_changes(trainable)
         is_watched = not (self._join_config.enable or self.static_graph or self.__dict__["_has_own_hook"])
         self.__dict__["_is_wanted"] = is_watched and self.require_backward_grad_sync
         with running_forward(), _naming_unused(self.module):
@@ -153,7 +154,7 @@ class DDPWrapper(DistributedDataParallel):
     def _complete_reduction(self) -> None:
         if not self.__dict__["_is_armed"]:
             return
-        if self.__dict__["_missing"].complete(self.reducer, _of_reducer(self)):
+        if self.__dict__["_missing"].complete(self.reducer, lambda: _of_reducer(self)):
             self.__dict__["_has_missed"] = True
 
     def _end_of_backward(self) -> None:

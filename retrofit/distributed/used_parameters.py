@@ -8,7 +8,7 @@ never on any rank: it takes over for the others. Anything else, and whenever tha
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -131,9 +131,10 @@ class MissingGradients:
     def __init__(self) -> None:
         self._marked: list[nn.Parameter] = []
 
-    def complete(self, reducer: Any, parameters: Sequence[nn.Parameter]) -> bool:
-        """Hand in what is missing; return whether anything was. `parameters` are those of the reducer, in its order."""
+    def complete(self, reducer: Any, parameters_of: Callable[[], Sequence[nn.Parameter]]) -> bool:
+        """Hand in what is missing; return whether anything was. The reducer's parameters come in its order."""
         numbers = _missing(reducer)
+        parameters = parameters_of() if numbers else []
         for number in numbers:
             parameter = parameters[number]
             if parameter.grad is None:
