@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -135,14 +136,17 @@ def visible_gpus(chosen: str) -> str:
     return os.environ.get(VISIBLE) or ",".join(str(index) for index in range(place.local_world_size))
 
 
-def scaled_lr(lr: float) -> float:
+def scaled_lr(lr: Any) -> Any:
     """Return the learning rate for the batch of all ranks, for one that was chosen for a single process.
 
-    With `--batch global` the batch is the same and so is the rate; else it follows `--lr_scale` (see `scale_lr`).
+    `lr`: a number, or a list or tuple of them, one for each group of parameters. With `--batch global` the batch is the
+    same and so is the rate; else it follows `--lr_scale` (see `scale_lr`).
     """
     world_size = get_world_size()
     if get_option("batch") == "global" or world_size == 1:
         return lr
+    if isinstance(lr, (list, tuple)):
+        return type(lr)(scaled_lr(rate) for rate in lr)
     return scale_lr(lr, world_size, 1, get_option("lr_scale"))
 
 

@@ -39,7 +39,17 @@ optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
 """
 WHOLE_OPTIMIZER = "retrofit.distributed.scale_optimizer"
 SCALING = {"retrofit.distributed.scaled_lr", "retrofit.distributed.scale_lr", WHOLE_OPTIMIZER}
-SCHEDULERS = {"OneCycleLR": ("max_lr",), "CyclicLR": ("base_lr", "max_lr")}
+# What schedulers take, up to the last rate among it: the highest, the lowest and the first rate of a schedule.
+SCHEDULERS = {
+    "OneCycleLR": "optimizer max_lr",
+    "CyclicLR": "optimizer base_lr max_lr",
+    "CosineAnnealingLR": "optimizer T_max eta_min",
+    "CosineAnnealingWarmRestarts": "optimizer T_0 T_mult eta_min",
+    "ReduceLROnPlateau": "optimizer mode factor patience threshold threshold_mode cooldown min_lr",
+    "SWALR": "optimizer swa_lr",
+    "CosineLRScheduler": "optimizer t_initial lr_min",
+}
+SCHEDULED = {"max_lr", "base_lr", "eta_min", "min_lr", "swa_lr", "lr_min"}
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -102,10 +112,13 @@ def _set_later(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
             yield node.value, scope
         elif isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            for argument in SCHEDULERS.get(name, ()):
-                rate = argument_for(node, ["optimizer", *SCHEDULERS[name]], argument)
-                if rate is not None:
-                    yield rate, scope
+            parameters = SCHEDULERS.get(name, "").split()
+            rates = (argument_for(node, parameters, argument) for argument in parameters if argument in SCHEDULED)
+            yield from ((rate, scope) for rate in rates if rate is not None and not _is_zero(rate))
+
+
+def _is_zero(rate: ast.expr) -> bool:
+    return isinstance(rate, ast.Constant) and not rate.value
 
 
 def _unknown(project: Project) -> Iterator[Finding]:

@@ -73,7 +73,8 @@ def show(*values):
 
 
 data = TensorDataset(torch.randn(25, 4), torch.randint(0, 3, (25,)))
-train_loader = DataLoader(data, 6)
+batch_size = 6
+train_loader = DataLoader(data, batch_size)
 model = nn.Linear(4, 3)
 criterion = nn.CrossEntropyLoss()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -83,15 +84,15 @@ for epoch in range(2):
     for step, (x, y) in enumerate(train_loader):
         optimizer.zero_grad()
         out = model(x)
-        loss = criterion(out, y)
+        LOSS
         loss.backward()
         optimizer.step()
         STEP
     END
 json.dump(rows, open('rows.json', 'w'))
 '''
-# What is before, in and after a loop over batches.
-SHOWN = {
+# What is before, in and after a loop over batches, and the loss where it is not `criterion(out, y)`.
+SHOWN: dict[str, tuple[str, ...]] = {
     "a mean of its own": (
         "acc = 0.0",
         "acc += (out.argmax(1) == y).sum().item() / len(y)",
@@ -104,6 +105,24 @@ SHOWN = {
         "show(accu_loss.item() / (step + 1), accu_num.item() / seen)",
     ),
     "a tensor": ("", "show(loss)", ""),
+    "the data of tensors": (
+        "hits = seen = 0",
+        "_, guess = torch.max(out.data, 1)\nseen += y.size(0)\nhits += (guess == y.data).sum().item()\n"
+        "right = out.data.max(1)[1].eq(y.data).cpu().sum()\nshow(hits / seen, right.item() / float(batch_size))",
+        "show(hits / seen)",
+    ),
+    "a batch that every rank has": (
+        "test_loader = DataLoader(data, batch_size)",
+        "points, labels = next(iter(test_loader))\nright = model(points).data.max(1)[1].eq(labels).sum()\n"
+        "show(right.item() / float(batch_size))",
+        "",
+    ),
+    "a sum over the samples that count": (
+        "",
+        "show(loss.data, loss)",
+        "",
+        "loss = F.cross_entropy(out[y > 0], y[y > 0], reduction='sum')\nloss = loss / (y > 0).sum()",
+    ),
     "numbers of several kinds": (
         "a = b = c = d = 0.0",
         "a += loss.data.cpu().numpy()\nb += float(loss) * x.size(0)\n"
@@ -153,8 +172,8 @@ SHOWN = {
 
 def script_of(name: str) -> str:
     text = SCRIPT
-    for word, part in zip(("START", "STEP", "END"), SHOWN[name]):
-        indent = {"START": 4, "STEP": 8, "END": 4}[word]
+    parts = (*SHOWN[name], "loss = criterion(out, y)")[:4]
+    for word, indent, part in zip(("START", "STEP", "END", "LOSS"), (4, 8, 4, 8), parts):
         text = text.replace(" " * indent + word + "\n", textwrap.indent(part or "pass", " " * indent) + "\n")
     return text
 

@@ -121,6 +121,27 @@ def test_an_optimizer_whose_rate_is_not_seen_is_scaled_as_a_whole(lines: str, tm
     assert not any("scaled_lr" in line for line in found)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("CosineAnnealingLR(optimizer, 10, eta_min=args.lr / 100)", "eta_min=rd.scaled_lr(args.lr / 100)"),
+        ("CosineAnnealingLR(optimizer, 10, 1e-4)", "10, rd.scaled_lr(1e-4))"),
+        ("CosineAnnealingWarmRestarts(optimizer, 10, 2, 1e-4)", "10, 2, rd.scaled_lr(1e-4))"),
+        ("ReduceLROnPlateau(optimizer, 'max', min_lr=[1e-5])", "min_lr=rd.scaled_lr([1e-5])"),
+        ("CyclicLR(optimizer, 0.01, max_lr=args.lr)", "rd.scaled_lr(0.01), max_lr=rd.scaled_lr(args.lr)"),
+        ("CosineAnnealingLR(optimizer, 10, eta_min=0)", "eta_min=0)"),
+        ("CosineAnnealingLR(optimizer, 10)", "10)"),
+    ],
+)
+def test_the_rates_of_a_schedule_follow_the_batch_as_the_first_one_does(
+    schedule: str, expected: str, tmp_path: Path
+) -> None:
+    lines = f"optimizer = SGD(model.parameters(), lr=args.lr)\nschedule = optim.lr_scheduler.{schedule}\n"
+    (line,) = (line for line in converted(tmp_path, HEAD + lines + TRAIN) if line.startswith("schedule ="))
+    assert line.endswith(expected) or expected in line
+    assert expected in line and line.count("scaled_lr") == expected.count("scaled_lr")
+
+
 def test_what_makes_all_sorts_of_things_is_scaled_where_it_makes_an_optimizer(tmp_path: Path) -> None:
     make = "def make(module, name, *args):\n    return getattr(module, name)(*args, **json.load(open(name)))\n\n\n"
     make += "optimizer = make(optim, 'Adam', model.parameters())\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from retrofit.project import Project
 from retrofit.project.analysis import Analysis
@@ -37,11 +37,13 @@ from .kinds import (
     TENSORS,
 )
 from .loss_names import LossNames
+from .shown import Shown
 from .sinks import Sinks
 from .together import gives_the_same, made_the_same
 
 RUNTIME = "retrofit.distributed"
 SHARING = {f"{RUNTIME}.share_batches"}
+RANK_SHARE = f"{RUNTIME}.rank_share"
 SOURCES = SHARING | SHARDED
 LIBRARIES = ("torch", "numpy", "cv2", "scipy")
 SAME_FUNCTIONS = {
@@ -57,18 +59,6 @@ def _run_by(analysis: Analysis, scope: Scope, calls: set[ast.Call]) -> Iterator[
     for node in own_nodes(scope.node) if calls else ():
         if isinstance(node, ast.Call) and node in calls:
             yield from analysis.functions_called(node, scope)
-
-
-@dataclass(eq=False)
-class Shown:
-    """A place where a value that differs between ranks is shown, kept or decides something."""
-
-    node: ast.AST
-    scope: Scope
-    kind: str
-    values: dict[ast.expr, None] = field(default_factory=dict)
-    roots: set[Root] = field(default_factory=set)
-    is_unknown: bool = False  # something in it has come in a way that was not followed
 
 
 def _is_changed(node: ast.expr, scope: Scope) -> bool:
@@ -103,7 +93,8 @@ class TorchDomain:
         both |= {f.node for scope in self.analysis.scopes() for f in _run_by(self.analysis, scope, silent)}
         self.both = both  # loops and functions that train at one time, and evaluate at another
         self.trains_in = {path.frames[0].scope for path in project.paths}
-        self.bonds: set[frozenset[Root]] = set()  # what one value is computed from: all of it is reduced, or none
+        # What one value is computed from: all of it is reduced, or none. None is something that was not followed.
+        self.bonds: set[frozenset[Root | None]] = set()
         self._inner: dict[Scope, bool] = {}
 
     # Where values differ.
@@ -234,16 +225,25 @@ class TorchDomain:
             getattr(node.left, "value", None), (int, float)
         ):
             return mixed(given)
+        if isinstance(node.op, ast.Div) and not flows[0].differs and self._divides_a_figure(node.left, flows[1]):
+            return NONE
         kind = kinds.of_operator(node.op, *(flow.kind for flow in flows))
         if kind in (OTHER, SAME) or any(flow.roots for flow in given):
             return self._bound(given)
         return self._combined(kind, given)
 
+    def _divides_a_figure(self, dividend: ast.expr, divisor: Flow) -> bool:
+        """Return whether a batch size divides what a batch that all ranks have gave, and no number of steps."""
+        if divisor.kind != BATCH_SIZE or divisor.place is None:
+            return False
+        computed = (part for node, _ in self.project.ranks.behind(dividend, divisor.place.scope) for part in ast.walk(node))
+        return any(isinstance(part, ast.Attribute) and part.attr in READING for part in computed)
+
     def _bound(self, given: list[Flow]) -> Flow:
         """Return what is computed from several values, and take note that they belong together."""
         flow = mixed(given)
         if len(given) > 1:
-            self.bonds.add(flow.roots)
+            self.bonds.add(flow.roots | {None} if any(not escaped(part) for part in given) else flow.roots)
         return flow
 
     def _combined(self, kind: str, given: list[Flow]) -> Flow:
@@ -367,7 +367,10 @@ class TorchDomain:
             shown.is_unknown = shown.is_unknown or not whole.roots
 
     def result(self, call: ast.Call, scope: Scope) -> Flow | None:
-        return NONE if gives_the_same(self.analysis.called(call, scope)) else None
+        names = self.analysis.called(call, scope)
+        if names & {RANK_SHARE}:
+            return Flow(SIZE)  # a sum divided by it is a mean, as the gradients are averaged
+        return NONE if gives_the_same(names) else None
 
     def changed(self, call: ast.Call, scope: Scope) -> list[ast.expr]:
         return made_the_same(call, self.analysis.called(call, scope))
@@ -386,4 +389,4 @@ class TorchDomain:
         return decides(branch, scope, self.sinks)
 
 
-__all__ = ["LAYOUT", "Shown", "TorchDomain"]
+__all__ = ["LAYOUT", "TorchDomain"]

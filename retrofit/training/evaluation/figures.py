@@ -16,8 +16,9 @@ from retrofit.training.flow.frames import Frame
 from retrofit.training.flow.interpreter import Interpreter
 from retrofit.training.flow.state import Root
 
-from .domain import RUNTIME, Shown, TorchDomain
+from .domain import RUNTIME, TorchDomain
 from .kinds import BATCH_SIZE, LIST, MEAN, REDUCIBLE, SIZE, SUM
+from .shown import Shown
 
 # Of the runtime, what only a script that was written for several ranks calls.
 BY_HAND = {f"{RUNTIME}.{name}" for name in ("shard_loader", "shard_eval_loader", "wrap_model", "plan_batch")}

@@ -86,7 +86,7 @@ class Calls:
         if names & {"next"}:
             element = run.turn(node.args[0], given[0])
             return element if element.differs or element.parts else None
-        if run.domain.hands_on(node, run.scope) and given[0].cells:
+        if given and run.domain.hands_on(node, run.scope) and given[0].cells:
             return given[0]
         return self._copied(node, names, given) if names & COPYING else None
 

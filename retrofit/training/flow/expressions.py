@@ -30,7 +30,8 @@ class Expressions:
         if node in self.run.together:
             return NONE
         is_given = flow.place is not None and flow.place.scope is not self.run.scope  # by the caller
-        if flow.differs and not (flow.is_read or is_given or flow.parts or isinstance(node, ast.Starred)):
+        is_read = flow.is_read and flow.place is not None and flow.place.kind == flow.kind  # where it was read it is
+        if flow.differs and not (is_read or is_given or flow.parts or isinstance(node, ast.Starred)):
             place = self.run.place(node, flow.kind)
             if place is not None:
                 flow = replace(flow, place=replace(place, is_read=flow.is_read, inputs=inputs_of(flow)))
