@@ -111,17 +111,11 @@ SHOWN: dict[str, tuple[str, ...]] = {
         "right = out.data.max(1)[1].eq(y.data).cpu().sum()\nshow(hits / seen, right.item() / float(batch_size))",
         "show(hits / seen)",
     ),
-    "a batch that every rank has": (
-        "test_loader = DataLoader(data, batch_size)",
-        "points, labels = next(iter(test_loader))\nright = model(points).data.max(1)[1].eq(labels).sum()\n"
-        "show(right.item() / float(batch_size))",
-        "",
-    ),
     "a sum over the samples that count": (
         "",
         "show(loss.data, loss)",
         "",
-        "loss = F.cross_entropy(out[y > 0], y[y > 0], reduction='sum')\nloss = loss / (y > 0).sum()",
+        "loss = F.cross_entropy(out[y > 0], y[y > 0], reduction='sum')\nloss = loss / max((y > 0).sum(), 1)",
     ),
     "numbers of several kinds": (
         "a = b = c = d = 0.0",
@@ -170,9 +164,9 @@ SHOWN: dict[str, tuple[str, ...]] = {
 }
 
 
-def script_of(name: str) -> str:
+def script_of(*given: str) -> str:
     text = SCRIPT
-    parts = (*SHOWN[name], "loss = criterion(out, y)")[:4]
+    parts = (*given, "loss = criterion(out, y)")[:4]
     for word, indent, part in zip(("START", "STEP", "END", "LOSS"), (4, 8, 4, 8), parts):
         text = text.replace(" " * indent + word + "\n", textwrap.indent(part or "pass", " " * indent) + "\n")
     return text
@@ -187,9 +181,9 @@ def test_figures_are_those_of_one_process(name: str, tmp_path: Path, launcher: L
     original, folder = tmp_path / "a", tmp_path / "b"
     for place in (original, folder):
         place.mkdir()
-    result = conversion(folder, script_of(name))
+    result = conversion(folder, script_of(*SHOWN[name]))
     assert [finding.message for finding in result.listed] == []
-    (original / "train.py").write_text(script_of(name))
+    (original / "train.py").write_text(script_of(*SHOWN[name]))
     write_converted(folder, result)
     assert launcher.run(original, "train.py", [])["statuses"] == [0]
     alone = json.loads((original / "rows.json").read_text())
@@ -199,3 +193,21 @@ def test_figures_are_those_of_one_process(name: str, tmp_path: Path, launcher: L
         assert run["statuses"] == [0] * world_size, run["outputs"]
         together = json.loads((folder / "rows.json").read_text())
         assert numbers(together) == pytest.approx(numbers(alone), rel=1e-4, abs=1e-5), world_size
+
+
+def test_a_batch_that_every_rank_has_is_divided_by_its_own_size(tmp_path: Path) -> None:
+    step = "if step % 2 == 0:\n    number, (points, labels) = next(enumerate(test_loader, 0))\n"
+    step += "    right = model(points).data.max(1)[1].eq(labels).sum()\n    print(right.item() / float(batch_size))"
+    script = script_of("", step, "").replace("best = 0.0\n", "test_loader = DataLoader(data, batch_size)\n")
+    script += "hits = 0\nfor points, labels in test_loader:\n"
+    script += "    hits += model(points).data.max(1)[1].eq(labels).sum().item()\nprint(hits / len(data))\n"
+    result = conversion(tmp_path, script)
+    (text,) = (file.text for file in result.files)
+    assert "print(right.item() / float(batch_size))" in text and not result.listed
+
+
+def test_a_count_beside_what_is_not_known_is_not_summed(tmp_path: Path) -> None:
+    step = "hits += library.hits(out, y)\nseen += y.size(0)"
+    result = conversion(tmp_path, "import library\n" + script_of("hits = seen = 0", step, "show(hits / seen)"))
+    (text,) = (file.text for file in result.files)
+    assert "    seen += y.size(0)\n" in text and result.listed
