@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.training.evaluation.shown import Shown
 from retrofit.training.evaluation.figures import figures_of
+from retrofit.training.evaluation.shown import Shown
 from retrofit.training.evaluation.sinks import DECIDES, PASSED
 
 from .finding import Finding, found

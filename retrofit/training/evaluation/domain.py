@@ -236,8 +236,9 @@ class TorchDomain:
         """Return whether a batch size divides what a batch that all ranks have gave, and no number of steps."""
         if divisor.kind != BATCH_SIZE or divisor.place is None:
             return False
-        computed = (part for node, _ in self.project.ranks.behind(dividend, divisor.place.scope) for part in ast.walk(node))
-        return any(isinstance(part, ast.Attribute) and part.attr in READING for part in computed)
+        origins = self.project.ranks.behind(dividend, divisor.place.scope)
+        parts = (part for node, _ in origins for part in ast.walk(node))
+        return any(isinstance(part, ast.Attribute) and part.attr in READING for part in parts)
 
     def _bound(self, given: list[Flow]) -> Flow:
         """Return what is computed from several values, and take note that they belong together."""

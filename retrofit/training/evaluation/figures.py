@@ -72,7 +72,7 @@ def _reducible(shown: list[Shown], domain: TorchDomain) -> list[Root]:
     while True:
         good = _without_inputs(good, shown, domain)
         bad = [bond for bond in domain.bonds if not bond <= good]
-        spoiled = {root for bond in bad for root in bond & good if root.kind != MEAN}
+        spoiled = {root for bond in bad for root in good if root in bond and root.kind != MEAN}
         if not spoiled:
             break
         good -= spoiled
