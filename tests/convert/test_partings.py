@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import textwrap
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from convert.conversion import conversion
 from convert.test_placement import converted_body, expanded, script_of
 from convert.test_self_check import codes
 from verify.projects.launch import Launcher
+
+from retrofit.project import read_project
+from retrofit.training.distributed.partings import partings_of
 
 # What is in the loop, and what the conversion makes of it. G: set before, g: read, R: reduced in its place.
 HOISTED = {
@@ -162,6 +166,29 @@ def test_a_collective_under_a_test_of_own_samples_is_found(example: str, tmp_pat
 )
 def test_a_collective_that_all_ranks_come_to_is_not_found(example: str, tmp_path: Path) -> None:
     assert "RF402" not in codes(tmp_path, example)
+
+
+CHANGED_BATCH = """\
+def train(model, loader, optimizer):
+    total = 0.0
+    for batch in loader:
+        for key in batch.keys():
+            batch[key] = batch[key] * 2
+        optimizer.zero_grad()
+        loss = model(**batch)["loss"]
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    return total
+"""
+
+
+def test_a_loop_of_training_steps_parts_nothing(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(CHANGED_BATCH)
+    partings = partings_of(project := read_project(tmp_path / "train.py"))
+    (scope,) = (scope for scope in project.analysis.scopes() if getattr(scope.node, "name", "") == "train")
+    (read,) = (node for node in ast.walk(scope.node) if isinstance(node, ast.AugAssign))
+    assert partings.around(scope, read.value) == []
 
 
 def test_two_ranks_with_other_samples_do_not_wait_for_each_other(tmp_path: Path, launcher: Launcher) -> None:

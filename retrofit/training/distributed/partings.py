@@ -32,7 +32,11 @@ class Partings:
 
     def around(self, scope: Scope, node: ast.AST) -> list[ast.AST]:
         """Return what lets some ranks leave a node out, or run it more often, from the inside."""
-        return [holder for test, holder in ways_to(scope, node) if self.parts(test, scope)] + self._left(scope, node)
+        trained = {loop for path in self.project.paths for loop, _ in path.loops}  # a step waits for all ranks itself
+        ways = [(test, holder) for test, holder in ways_to(scope, node) if holder not in trained]
+        found = [holder for test, holder in ways if self.parts(test, scope)]
+        loops = [outer for outer in _within(scope, node) if isinstance(outer, LOOPS) and outer not in trained]
+        return found + [loop for loop in loops if self._is_left(scope, loop)]
 
     def by_samples(self, scope: Scope, node: ast.AST) -> list[ast.AST]:
         """Return the tests of a rank's own samples by which it leaves a node out."""
@@ -55,11 +59,9 @@ class Partings:
             for site in sites
         )
 
-    def _left(self, scope: Scope, node: ast.AST) -> list[ast.AST]:
-        """Return the loops around a node that some ranks leave earlier; a training step waits for all ranks itself."""
-        trained = {loop for path in self.project.paths for loop, _ in path.loops}
-        loops = [outer for outer in _within(scope, node) if isinstance(outer, LOOPS) and outer not in trained]
-        return [loop for loop in loops if any(self.parts(test, scope) for test in _leaving(scope, loop, loop))]
+    def _is_left(self, scope: Scope, loop: ast.AST) -> bool:
+        """Return whether some ranks leave a loop earlier than others."""
+        return any(self.parts(test, scope) for test in _leaving(scope, loop, loop))
 
 
 def partings_of(project: Project, together: Collection[ast.AST] = ()) -> Partings:

@@ -320,7 +320,7 @@ class Interpreter:
         else:
             drawn = self.expressions.of(node.iter)
             self.bind(node.target, self.turn(node.iter, drawn))
-            self.frame.unsure += self.parts(node.iter, drawn)
+            self.frame.unsure += not self.domain.is_batch_loop(node) and self.parts(node.iter, drawn)
         if not self.block(node.body) and not loop.again:
             self.memory.state = joined_states([self.memory.state, *loop.left])
 
