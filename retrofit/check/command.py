@@ -12,6 +12,7 @@ EPILOG = """\
 examples:
   retrofit check                                the script in this folder that trains
   retrofit check train.py
+  retrofit check -m tools.train                  a script that is started as python -m tools.train
   retrofit check train.py --format github        annotations in a workflow
   retrofit check train.py --format sarif > check.sarif
 
@@ -40,7 +41,8 @@ def add_parser(commands: Any) -> None:
         default=".",
         help="the training script, or its folder (default: this folder)",
     )
-    add("--root", metavar="DIR", help="the folder that the script is started from (default: the script's)")
+    add("-m", "--module", metavar="MODULE", help="the script as in `python -m MODULE`, in this folder or in --root")
+    add("--root", metavar="DIR", help="the folder that the script is started from (default: found by its imports)")
     add("--format", choices=FORMAT_NAMES, default="text", help="what is printed (default: %(default)s)")
 
 
@@ -53,8 +55,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from retrofit.project import SourceError, read_project
-    from retrofit.project.entry import find_entry
+    from retrofit.project import SourceError
+    from retrofit.project.entry import open_project
+    from retrofit.project.missing_modules import missing_modules
     from retrofit.project.source import printable
     from retrofit.rules import find_hazards
     from retrofit.training.distributed.frameworks import find_framework
@@ -63,23 +66,25 @@ def _check(args: argparse.Namespace) -> int:
     from .ignores import without_ignored
 
     try:
-        path = find_entry(Path(args.path))
-        project = read_project(path, Path(args.root) if args.root else None)
+        project, start = open_project(args.path, args.module, args.root)
     except (SourceError, ValueError) as error:
         print(f"retrofit check: error: {printable(str(error))}", file=sys.stderr)
         return 2
+    path = Path(args.path)
+    named = ["-m", args.module] if args.module else [str(path / start.entry.name if path.is_dir() else path)]
     for reason in project.modules.unreadable.values():
         print(f"retrofit check: warning: left out: {printable(reason)}", file=sys.stderr)
+    for missing in missing_modules(project.modules):
+        print(f"retrofit check: warning: {missing}", file=sys.stderr)
     framework = find_framework(project.analysis)
     if framework is not None:
         place = framework.scope.source.place(framework.call)
-        print(f"retrofit check: {place}: {framework.advice(shlex.quote(str(path)))}", file=sys.stderr)
+        print(f"retrofit check: {place}: {framework.advice(shlex.join(named))}", file=sys.stderr)
     for unread in project.modules.not_read:
-        print(f"retrofit check: warning: not read: {unread}", file=sys.stderr)
+        print(f"retrofit check: warning: not read: {printable(unread)}", file=sys.stderr)
     findings = without_ignored(sorted(find_hazards(project), key=lambda finding: finding.place), project.sources)
     sys.stdout.write(FORMATS[args.format](findings))
     if args.format == "text":
-        number = len(findings)
-        shown = printable(str(path))
+        number, shown = len(findings), printable(" ".join(named))
         print(f"{number} finding{'' if number == 1 else 's'} in {shown}" if number else f"nothing found in {shown}")
     return int(bool(findings))

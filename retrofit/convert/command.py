@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from retrofit.installation import DISTRIBUTION, requirement
 
 if TYPE_CHECKING:
+    from retrofit.project.start import Start
+
     from .plan import Conversion
 
 EPILOG = """\
@@ -21,6 +23,7 @@ examples:
   retrofit convert train.py             the changes as a diff, nothing is written
   retrofit convert train.py --write     write them, with the runtime and two launch scripts
   retrofit convert train.py --undo      take the last conversion back
+  retrofit convert -m tools.train       a script that is started as `python -m tools.train`, from this folder
 
 exit status: 0 converted (or nothing to do), 1 cannot be converted correctly, 2 wrong usage
 """
@@ -45,7 +48,13 @@ def add_parser(commands: Any) -> None:
         default=".",
         help="the training script, or its folder (default: this folder)",
     )
-    add("--root", metavar="DIR", help="the folder that the script is started from (default: the script's)")
+    add("-m", "--module", metavar="MODULE", help="the script as in `python -m MODULE`, in this folder or in --root")
+    add(
+        "--root",
+        metavar="DIR",
+        help="the folder that the script is started from; the launch scripts are written there (default: the innermost "
+        "one that holds the script and all that it imports, up to the top of its repository)",
+    )
     add("--write", action="store_true", help="write the changes (default: show them)")
     add("--undo", action="store_true", help="restore what the last --write changed")
     add("--force", action="store_true", help="write into a git work tree with uncommitted changes too")
@@ -61,14 +70,18 @@ def run(args: argparse.Namespace) -> int:
     """Carry out the command and return its exit status."""
     from retrofit.project import SourceError
     from retrofit.project.garbage import no_garbage_search
+    from retrofit.project.source import printable
 
+    from .self_check import ConversionError
     from .write import WriteError
 
     try:
         with no_garbage_search():
             return _convert(args)
     except (SourceError, WriteError, ValueError, OSError) as error:
-        print(f"retrofit convert: error: {error}", file=sys.stderr)
+        lines = str(error).split("\n") if isinstance(error, ConversionError) else [str(error)]
+        message = "\n".join(map(printable, lines))
+        print(f"retrofit convert: error: {message}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("retrofit convert: interrupted; no file is half-written", file=sys.stderr)
@@ -76,68 +89,93 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _convert(args: argparse.Namespace) -> int:
-    from retrofit.project import read_project
-    from retrofit.project.entry import find_entry
+    from retrofit.project.entry import open_project
+    from retrofit.project.missing_modules import missing_modules
+    from retrofit.project.source import printable
 
     from .plan import is_converted, plan_conversion
     from .write import real_places
 
-    given = Path(args.path)
-    root = Path(os.path.realpath(args.root or (given if given.is_dir() else Path(os.path.realpath(given)).parent)))
     if args.undo:
-        return _undo(root, given)
-    _recover(args, root)
-    entry = find_entry(given)
-    project = read_project(entry, root)
+        return _undo(args)
+    _recover(args)
+    project, start = open_project(args.path, args.module, args.root)
+    shown = printable(start.script)
     if is_converted(project):
-        print(f"{entry} uses the runtime already; nothing to do")
+        print(f"{shown} uses the runtime already; nothing to do")
         return 0
     conversion = plan_conversion(project)
+    conversion.missing = missing_modules(project.modules)
     reasons = [f"{finding.place}: {finding.code} {finding.refusal}" for finding in conversion.refusals]
-    reasons += project.modules.unreadable.values()
+    reasons += map(printable, project.modules.unreadable.values())
     if reasons:
-        print("\n".join([*reasons, f"{entry} cannot be converted; nothing was written"]), file=sys.stderr)
+        print("\n".join([*conversion.missing, *reasons]), file=sys.stderr)
+        print(f"{shown} cannot be converted; nothing was written", file=sys.stderr)
         return 1
-    real_places(root, [file.path for file in conversion.files])
+    real_places(start.root, [file.path for file in conversion.files])
     _show(conversion)
     if not args.write:
         print("nothing was written; --write writes it", file=sys.stderr)
         return 0
-    _write(args, root, conversion)
+    _write(args, start, conversion)
     return 0
 
 
-def _undo(root: Path, given: Path) -> int:
+def _places(args: argparse.Namespace) -> tuple[list[Path], Path | None]:
+    """Return the folders that may have conversions which are meant, and the script where one is named."""
+    from retrofit.project.start import find_script
+
+    from .undo import folders_with_journals
+
+    given = Path(args.path)
+    if args.module:
+        root = Path(os.path.realpath(args.root or os.curdir))
+        return [root], find_script(args.module, root)[0]
+    if given.is_dir():
+        return [Path(os.path.realpath(args.root or given))], None
+    script = Path(os.path.realpath(given))
+    return [Path(os.path.realpath(args.root))] if args.root else folders_with_journals(script), script
+
+
+def _undo(args: argparse.Namespace) -> int:
+    from retrofit.project.source import printable
+
     from .additions import again
-    from .undo import undo
+    from .undo import root_of, undo
 
-    undone = undo(root, None if given.is_dir() else Path(os.path.realpath(given)), again)
+    folders, script = _places(args)
+    root = root_of(script, folders) if script else folders[0]
+    undone = undo(root, script, again)
     for path in undone.restored:
-        print(f"restored {path.relative_to(root)}")
+        print(f"restored {printable(str(path.relative_to(root)))}")
     if undone.kept:
-        print(f"kept {len(undone.kept)} files that the conversion of {', '.join(undone.needed_by)} needs")
+        needed_by = printable(", ".join(undone.needed_by))
+        print(f"kept {len(undone.kept)} files that the conversion of {needed_by} needs")
     return 0
 
 
-def _recover(args: argparse.Namespace, root: Path) -> None:
+def _recover(args: argparse.Namespace) -> None:
     """Take back a conversion that was interrupted, or say that this is to be done first."""
+    from retrofit.project.source import printable
+
     from .additions import again
     from .undo import find_unfinished, recover
 
-    script = find_unfinished(root) if root.is_dir() else None
-    if script is None:
-        return
-    if not args.write:
-        command = shlex.join(["retrofit", "convert", str(root / script)])
-        raise ValueError(
-            f"a conversion of {script} was interrupted; `{command} --undo` restores the files, --write converts again"
-        )
-    recover(root, again)
-    print(f"an interrupted conversion of {script} was taken back", file=sys.stderr)
+    for root in _places(args)[0]:
+        script = find_unfinished(root) if root.is_dir() else None
+        if script is None:
+            continue
+        if not args.write:
+            command = shlex.join(["retrofit", "convert", str(root / script)])
+            what = f"`{command} --undo` restores the files, --write converts again"
+            raise ValueError(f"a conversion of {script} was interrupted; {what}")
+        recover(root, again)
+        print(f"an interrupted conversion of {printable(script)} was taken back", file=sys.stderr)
 
 
 def _show(conversion: Conversion) -> None:
     """Print the diff on the standard output, and on the other one why each place is changed, by rule."""
+    from retrofit.project.source import printable
     from retrofit.rules import RULES
     from retrofit.training.losses.optimized import rate_rules
     from retrofit.training.step_limits import step_limits
@@ -159,7 +197,7 @@ def _show(conversion: Conversion) -> None:
         print(f"{rate}: {rule_of_rate}", file=sys.stderr)
     for limit in step_limits(conversion.project):
         print(f"{limit.place}: {limit.text}", file=sys.stderr)
-    for unread in conversion.project.modules.not_read:
+    for unread in [*conversion.missing, *map(printable, conversion.project.modules.not_read)]:
         print(f"not read, so nothing is changed there: {unread}", file=sys.stderr)
     for evaluation in conversion.project.evaluations:
         if evaluation.reason:
@@ -169,7 +207,8 @@ def _show(conversion: Conversion) -> None:
         print(line, file=sys.stderr)
 
 
-def _write(args: argparse.Namespace, root: Path, conversion: Conversion) -> None:
+def _write(args: argparse.Namespace, start: Start, conversion: Conversion) -> None:
+    from retrofit.project.source import printable
     from retrofit.training.step_limits import step_limits
 
     from .additions import additions
@@ -178,24 +217,30 @@ def _write(args: argparse.Namespace, root: Path, conversion: Conversion) -> None
     from .work_tree import has_uncommitted_changes
     from .write import real_places, write_all
 
+    root = start.root
     if not args.force and has_uncommitted_changes(root):
         raise ValueError(f"{root} has uncommitted changes; commit them first, or add --force")
-    entry = conversion.project.entry.path
     texts = [source.text for source in conversion.project.sources]
-    not_read = conversion.project.modules.not_read
+    not_read = [*conversion.missing, *conversion.project.modules.not_read]
     counted = steps(step_limits(conversion.project), conversion.files)
-    files = additions(root, entry, not args.no_vendor, texts, not_read, conversion.listed, counted)
+    files = additions(start, not args.no_vendor, texts, not_read, conversion.listed, counted)
     users = [*files_needed(conversion), *conversion.files]
     places = real_places(root, [file.path for file in users])
     files.update(zip(places, (file.data for file in users)))
-    number = write_all(root, files, entry)
-    given = ["--root", args.root] if args.root else []
-    again = shlex.join(["retrofit", "convert", args.path, *given, "--undo"])
-    page = next(path.name for path in files if path.suffix == ".md")
-    print(f"wrote {number} files, read {page}; `{again}` takes it back", file=sys.stderr)
+    number = write_all(root, files, start)
+    again = shlex.join(["retrofit", "convert", *_given(args), "--undo"])
+    page = next(path for path in files if path.suffix == ".md")
+    shown = page.name if root == start.entry.parent else os.path.relpath(page)
+    print(f"wrote {number} files, read {printable(shown)}; `{printable(again)}` takes it back", file=sys.stderr)
     if args.no_vendor:
         install = shlex.join(["python", "-m", "pip", "install", requirement()])
         print(f"the runtime is not among them; on every machine that trains run `{install}`", file=sys.stderr)
+
+
+def _given(args: argparse.Namespace) -> list[str]:
+    """Return what the command line says about the script."""
+    script = ["-m", args.module] if args.module else [args.path]
+    return [*script, *(["--root", args.root] if args.root else [])]
 
 
 def _diff(before: str, after: str, name: str) -> str:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 
 from retrofit import __version__
 from retrofit.installation import DISTRIBUTION
+from retrofit.project.start import Start
 from retrofit.rules import Finding
 
 from .listing import figures
 
 NAME = "MULTI_GPU.md"
+HERE = " The commands are for this folder, the one in which the script's imports are found."
 NOT_READ = """
-**Not read.** These imports can be of any module, so nothing was changed in what they import. Look there for files that
-every process would write, for prints and for devices that are named by number:
+**Not read.** These imports can be of any module, or of one that was not found, so nothing was changed in what they
+import. Look there for files that every process would write, for prints and for devices that are named by number:
 
 {places}"""
 PAGE = """\
@@ -27,13 +30,13 @@ PAGE = """\
 | use a certain port | `bash train_torchrun.sh --master_port 12345 ARGUMENTS` |
 | train on two machines | `NNODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 bash train_torchrun.sh ARGUMENTS` |
 | ... on the second one | `NNODES=2 NODE_RANK=1 MASTER_ADDR=10.0.0.1 bash train_torchrun.sh ARGUMENTS` |
-| train on one GPU, as before | `python {command} ARGUMENTS` |
+| train on one GPU, as before | `{variable}python {command} ARGUMENTS` |
 | try it without a GPU, in two processes | `CUDA_VISIBLE_DEVICES= NPROC_PER_NODE=2 bash train_torchrun.sh ARGUMENTS` |
 | debug | "Debug DDP Training" in VS Code |
-| prove that it is the same training | `retrofit verify {command} -- ARGUMENTS` |
+| prove that it is the same training | `{variable}retrofit verify {command} -- ARGUMENTS` |
 | take the conversion back | `{undo}` |
 
-ARGUMENTS are those of {entry}.
+ARGUMENTS are those of {entry}.{here}
 
 **Batch size.** It counts samples per process, and the learning rate follows (linear rule; `RETROFIT_LR_SCALE=sqrt` or
 `none`). With `RETROFIT_BATCH=global` it counts all processes together: the same batch, the same rate, the same
@@ -56,6 +59,7 @@ together over all processes where it is read (`rd.reduce_loss`, `rd.reduce_total
 COPIED = """\
 **The runtime** is in `retrofit/` next to the script: training needs no installation. The command `retrofit` is that of
 the kit: `pip install 'CLONE[verify]'`, where CLONE is the path of its clone, or `git+` and the clone's URL."""
+COPIED_HERE = COPIED.replace("next to the script", "in this folder, where `python -m` finds it")
 INSTALLED = f"""\
 **The runtime** is not part of this folder: every machine that trains needs the kit, {DISTRIBUTION} {__version__}:
 `pip install CLONE`, where CLONE is the path of its clone, or `git+` and the clone's URL. `pip install 'CLONE[verify]'`
@@ -63,24 +67,32 @@ brings what `retrofit verify` needs, too."""
 
 
 def guide(
-    entry: str, vendor: bool, not_read: Sequence[str] = (), listed: Sequence[Finding] = (), steps: str = ""
+    start: Start, vendor: bool, not_read: Sequence[str] = (), listed: Sequence[Finding] = (), steps: str = ""
 ) -> str:
-    """Return the page for the script `entry`, a path from the project's folder; `vendor`: the runtime is copied.
+    """Return the page for a script that is started as `start` says; `vendor`: the runtime is copied.
 
-    `not_read` are the places where any module may be imported by name: nothing is changed in what they import.
-    `listed` are the figures of one rank, `steps` is the part about trainings that count steps.
+    `not_read` are the places where any module may be imported by name, or one that was not found: nothing is changed
+    in what they import. `listed` are the figures of one rank, `steps` is the part about trainings that count steps.
     """
-    runtime = COPIED if vendor else INSTALLED
-    command, undo = _in_table(entry), undo_command(entry)
-    page = PAGE.format(entry=entry, command=command, undo=undo, figures=figures(listed), steps=steps, runtime=runtime)
+    path = ":".join(start.folders)
+    page = PAGE.format(
+        entry=start.words[-1],
+        command=_in_table(start.words),
+        variable=f"PYTHONPATH={_in_table([path])} " if path else "",
+        here=HERE if start.root != start.entry.parent else "",
+        undo=undo_command(os.path.relpath(start.entry, start.root)),
+        figures=figures(listed),
+        steps=steps,
+        runtime=(COPIED_HERE if start.module else COPIED) if vendor else INSTALLED,
+    )
     return page + (NOT_READ.format(places="".join(f"- {place}\n" for place in not_read)) if not_read else "")
 
 
 def undo_command(entry: str) -> str:
-    """Return the command that takes the conversion back, as it is written on the page."""
-    return f"retrofit convert {_in_table(entry)} --undo"
-
-
-def _in_table(entry: str) -> str:
+    """Return the command that takes the conversion of a script back, as it is written on the page."""
     entry = f"./{entry}" if entry.startswith("-") else entry  # not an option
-    return shlex.quote(entry).replace("|", "\\|")
+    return f"retrofit convert {_in_table([entry])} --undo"
+
+
+def _in_table(words: Sequence[str]) -> str:
+    return shlex.join(words).replace("|", "\\|")

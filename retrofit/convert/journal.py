@@ -34,13 +34,15 @@ class Entry:
 
 @dataclass
 class Journal:
-    """One conversion. `folders` are those that it made."""
+    """One conversion. `folders` are those that it made; `module` and `search_path` belong to the script's start."""
 
     number: int
     script: str
     entries: list[Entry]
     folders: list[str] = field(default_factory=list)
     state: str = WRITING
+    module: str | None = None
+    search_path: list[str] = field(default_factory=list)
 
     @property
     def path(self) -> str:
@@ -134,7 +136,11 @@ def _parse(number: int, content: dict[str, Any]) -> Journal:
     for folder in content["folders"]:
         if folder != ".vscode":
             check_path(folder)
-    return Journal(number, content["script"], entries, list(content["folders"]), content["state"])
+    module, search_path = content.get("module"), list(content.get("search_path", []))
+    if not isinstance(module, (str, type(None))) or not all(isinstance(folder, str) for folder in search_path):
+        raise ValueError("no module")
+    folders = list(content["folders"])
+    return Journal(number, content["script"], entries, folders, content["state"], module, search_path)
 
 
 def _state(content: dict[str, Any]) -> State:

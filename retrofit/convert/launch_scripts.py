@@ -8,6 +8,8 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
+from retrofit.project.start import Start
+
 # Flags of torchrun that set a variable of the scripts, unless the word is one of the project: it may be a flag there.
 LAUNCH_FLAGS = ("nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port")
 HEADS = {
@@ -43,7 +45,7 @@ fail() {{
   exit 2
 }}
 {take_flags}
-PYTHON="${{PYTHON:-python}}"
+{path}PYTHON="${{PYTHON:-python}}"
 if [[ -z "${{NPROC_PER_NODE:-}}" ]]; then
   NPROC_PER_NODE="$("${{PYTHON}}" -c 'import torch; print(torch.cuda.device_count() or 2)')"
 fi
@@ -60,6 +62,9 @@ export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}"
 # The launcher of torch; launcher.py adds how it ends at Ctrl-C.
 exec "${{PYTHON}}" {start} {launcher} "${{meeting[@]}}" \\
   --nproc_per_node="${{NPROC_PER_NODE}}" {script} "$@"
+"""
+SEARCH_PATH = """\
+export PYTHONPATH={folders}"${{PYTHONPATH:+:${{PYTHONPATH}}}}" # where the imports of the project are found
 """
 TAKE_FLAGS = """
 arguments=()
@@ -81,23 +86,38 @@ set -- ${{arguments[@]+"${{arguments[@]}}"}}
 """
 
 
-def launch_scripts(root: Path, entry: Path, script: str, texts: Iterable[str], vendor: bool) -> dict[Path, bytes]:
-    """Return the two scripts by their path, for `entry`, which is started as `script` from `root`.
+def launch_scripts(start: Start, runtime: Path | None, texts: Iterable[str]) -> dict[Path, bytes]:
+    """Return the two scripts by their path.
 
-    `texts` are those of the project's modules. `vendor`: the runtime is next to the script.
+    `runtime` is the folder that the copy of the runtime is in, None where it is installed. `texts` are those of the
+    project's modules.
     """
     texts = list(texts)
     flags = [flag for flag in LAUNCH_FLAGS if not any(_mentions(text, flag) for text in texts)]
     take_flags = TAKE_FLAGS.format(patterns=" | ".join(f"__{flag}" for flag in flags)) if flags else ""
     note = FLAGS_NOTE.format(flags=", ".join(f"--{flag}" for flag in flags)) if flags else ""
-    runtime = os.path.relpath(entry.parent / "retrofit" / "distributed" / "launcher.py", root)
-    start = shlex.quote(runtime) if vendor else "-m retrofit.distributed.launcher"
+    installed, copied = "-m retrofit.distributed.launcher", "retrofit/distributed/launcher.py"
+    place = os.path.relpath(runtime / copied, start.root) if runtime else ""
+    path = SEARCH_PATH.format(folders=":".join(map(_below_here, start.folders))) if start.path else ""
+    words = shlex.join(start.words)
     files = {}
     for name, head in HEADS.items():
-        body = BODY.format(take_flags=take_flags, start=start, launcher=LAUNCHERS[name], script=shlex.quote(script))
-        text = "#!/usr/bin/env bash\n#\n" + head.format(entry=script.replace("\n", " ")) + note + body
-        files[root / name] = os.fsencode(text)
+        body = BODY.format(
+            take_flags=take_flags,
+            path=path,
+            start=shlex.quote(place) if runtime else installed,
+            launcher=LAUNCHERS[name],
+            script=words,
+        )
+        entry = start.words[-1].replace("\n", " ")
+        text = "#!/usr/bin/env bash\n#\n" + head.format(entry=entry) + note + body
+        files[start.root / name] = os.fsencode(text)
     return files
+
+
+def _below_here(folder: str) -> str:
+    """Return a folder below the current one as a word of the shell."""
+    return '"${PWD}"' if folder == os.curdir else f'"${{PWD}}"/{shlex.quote(folder)}'
 
 
 def _mentions(text: str, flag: str) -> bool:

@@ -30,6 +30,7 @@ class Conversion:
     findings: list[Finding] = field(default_factory=list)
     files: list[ChangedFile] = field(default_factory=list)
     listed: list[Finding] = field(default_factory=list)  # figures of one rank, in the places of the new texts
+    missing: list[str] = field(default_factory=list)  # imports of local modules that were not found, a line for each
 
     @property
     def refusals(self) -> list[Finding]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
+from retrofit.project.repository import may_hold
+
 from .confined import Confined, State, WriteError, digest
 from .journal import (
     COMPLETE,
@@ -22,9 +24,9 @@ from .journal import (
     tidy,
 )
 
-# (path, content before a conversion, script of the conversion, what it has made of another content if it is to make the
-# same choices) -> content after it; None where that cannot be known.
-Redo = Callable[[str, Optional[bytes], str, Optional[bytes]], Optional[bytes]]
+# (path, content before a conversion, journal of the conversion, what it has made of another content if it is to make
+# the same choices) -> content after it; None where that cannot be known.
+Redo = Callable[[str, Optional[bytes], Journal, Optional[bytes]], Optional[bytes]]
 
 
 @dataclass
@@ -34,6 +36,23 @@ class Undone:
     restored: list[Path] = field(default_factory=list)
     kept: list[Path] = field(default_factory=list)
     needed_by: list[str] = field(default_factory=list)
+
+
+def folders_with_journals(script: Path) -> list[Path]:
+    """Return the folders around a script that have conversions, the nearest first; its own is always one of them."""
+    own = script.parent
+    above = (folder for folder in own.parents if may_hold(folder, own))
+    return [own, *(folder for folder in above if (folder / FOLDER).is_dir())]
+
+
+def root_of(script: Path, folders: list[Path]) -> Path:
+    """Return the first of the folders in which `script` was converted, else the first one."""
+    for root in folders:
+        if (root / FOLDER).is_dir():
+            with Confined(root) as inside:
+                if any(journal.script == inside.relative(script) for journal in read_journals(inside)):
+                    return root
+    return folders[0]
 
 
 def find_unfinished(root: Path) -> str | None:
@@ -135,7 +154,7 @@ class _Decision:
         self.targets: dict[str, tuple[bytes, int] | None] = {}  # content and permissions, None: the file goes
         self.originals: list[bytes] = []  # that the later journals now need
         self._inside = inside
-        self._script = journal.script
+        self._journal = journal
         self._redo = redo
         self._changed: list[str] = []
         for entry in journal.entries:
@@ -181,15 +200,15 @@ class _Decision:
         """Apply the later conversions of a file to what it was before this one, if that is known how."""
         new = original(self._inside, entry.before.sha256) if entry.before else None
         mode = entry.before.mode if entry.before else entry.after.mode
-        old = self._redo(entry.path, new, self._script, None) if self._redo else None
+        old = self._redo(entry.path, new, self._journal, None) if self._redo else None
         if self._redo is None or old is None or digest(old) != entry.after.sha256:
             return False
         states = []
         for journal, _ in following:
             before = State(digest(new), mode) if new is not None else None
             self.originals += [new] if new is not None else []
-            old = self._redo(entry.path, old, journal.script, None)
-            new = self._redo(entry.path, new, journal.script, old)
+            old = self._redo(entry.path, old, journal, None)
+            new = self._redo(entry.path, new, journal, old)
             if old is None or new is None:
                 return False
             states.append((before, State(digest(new), mode)))

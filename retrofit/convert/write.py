@@ -6,6 +6,8 @@ import os
 import stat
 from pathlib import Path
 
+from retrofit.project.start import Start
+
 from .confined import NEW_FILE, NEW_PROGRAM, Confined, State, WriteError, digest
 from .journal import (
     COMPLETE,
@@ -24,8 +26,8 @@ from .undo import take_back
 __all__ = ["WriteError", "write_all"]
 
 
-def write_all(root: Path, files: dict[Path, bytes], script: Path) -> int:
-    """Write the files of the conversion of `script`, and return how many were not there yet or were different.
+def write_all(root: Path, files: dict[Path, bytes], start: Start) -> int:
+    """Write the files of the conversion of a script, and return how many were not there yet or were different.
 
     Each is written in one step, new ones first, and before them a journal: when this process is killed,
     `undo.recover` finds it. Whatever else ends the writing has everything restored before it is raised; an OSError
@@ -36,10 +38,11 @@ def write_all(root: Path, files: dict[Path, bytes], script: Path) -> int:
         contents = {_relative(inside, path): data for path, data in files.items()}
         journals = read_journals(inside)
         number = max((journal.number for journal in journals), default=0) + 1
-        relative = _relative(inside, script)
+        relative = _relative(inside, start.entry)
         tidy(inside, journals)
         try:
-            journal = Journal(number, relative, *_plan(inside, contents, relative))
+            entries, folders = _plan(inside, contents, relative)
+            journal = Journal(number, relative, entries, folders, module=start.module, search_path=start.folders)
             _write(inside, journal, contents)
             return sum(entry.is_changed for entry in journal.entries)
         except OSError as error:

@@ -41,8 +41,8 @@ __all__ = ["Place", "Project", "Source", "SourceError", "read_project"]
 class Project:
     """The facts about a project. Each is worked out when it is first asked for."""
 
-    def __init__(self, entry: Path, root: Path, overlay: Mapping[Path, bytes] | None = None) -> None:
-        self.modules = Modules(entry, root, overlay)
+    def __init__(self, modules: Modules) -> None:
+        self.modules = modules
         self.analysis = Analysis(self.modules)
 
     @property
@@ -67,7 +67,7 @@ class Project:
 
     def with_texts(self, texts: Mapping[Path, bytes]) -> Project:
         """Return this project as it is when some of its files hold other texts."""
-        return Project(self.modules.entry.path, self.modules.root, texts)
+        return Project(self.modules.with_texts(texts))
 
     def calls_any(self, names: set[str]) -> bool:
         """Return whether the code that runs calls one of these functions, given by their full names."""
@@ -183,4 +183,4 @@ def read_project(entry: Path, root: Path | None = None) -> Project:
     Raises SourceError when the script cannot be read.
     """
     entry = Path(os.path.realpath(entry))  # unlike Path.resolve it takes a link to itself as it is
-    return Project(entry, Path(os.path.realpath(root or entry.parent)))
+    return Project(Modules(entry, Path(os.path.realpath(root or entry.parent))))

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from . import Project, read_project
 from .source import SourceError
+from .start import Start, read_module, read_script
 
 MOST_FILES = 200
+
+
+def open_project(place: str, module: str | None = None, root: str | None = None) -> tuple[Project, Start]:
+    """Return the project of the script at `place`, or of `module`, and how it is started; `root`: in which folder.
+
+    Raises ValueError where no script is found, SourceError when it cannot be read.
+    """
+    folder = Path(root) if root else None
+    if module and place != os.curdir:
+        raise ValueError(f"both {place} and -m {module}; give one of them")
+    modules, start = read_module(module, folder) if module else read_script(find_entry(Path(place)), folder)
+    return Project(modules), start
 
 
 def find_entry(place: Path) -> Path:

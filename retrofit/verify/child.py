@@ -80,7 +80,8 @@ def run_rank(
         _leave_parent()
         _redirect(Path(settings.folder), settings.rank)
         _forget_exit_work()
-        _enter_project(settings.project, script, argv, environ)
+        folder = settings.project if getattr(settings, "module", "") else os.path.dirname(script)
+        _enter_project(settings.project, script, argv, environ, folder)
         torch.set_num_threads(num_threads)
         status = _call(target, settings, script, argv)
         _finish(status)
@@ -143,8 +144,11 @@ def _forget_exit_work() -> None:
     multiprocessing.process._children.clear()  # type: ignore[attr-defined]
 
 
-def _enter_project(project: str, script: str, argv: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Stand where `cd project && python script *argv` stands: folder, variables, arguments, import path, modules."""
+def _enter_project(project: str, script: str, argv: Sequence[str], environ: Mapping[str, str], folder: str) -> None:
+    """Stand where `cd project && python script *argv` stands: folder, variables, arguments, import path, modules.
+
+    `folder` is searched for modules first.
+    """
     os.chdir(project)
     os.environ.clear()
     os.environ.update(environ)
@@ -152,15 +156,19 @@ def _enter_project(project: str, script: str, argv: Sequence[str], environ: Mapp
     # Spawned processes look for the main script there; it was set when the parent imported multiprocessing.
     multiprocessing.process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
     sys.argv = [script, *argv]
-    sys.path[:] = _import_path(os.path.dirname(os.path.abspath(script)))
+    sys.path[:] = _import_path(os.path.abspath(folder), environ.get("PYTHONPATH", ""))
     # The project may carry its own copy of the kit, and that one is what trains there.
     for name in [name for name in sys.modules if name == "retrofit" or name.startswith("retrofit.")]:
         del sys.modules[name]
     importlib.invalidate_caches()
 
 
-def _import_path(script_folder: str) -> list[str]:
-    """Return the script's folder, then what this interpreter searches, with the kit's own folder last."""
+def _import_path(first: str, python_path: str) -> list[str]:
+    """Return the folder `first`, then what this interpreter searches, with the kit's own folder last.
+
+    Relative folders of PYTHONPATH are those of the copy in which the run happens.
+    """
+    relative = [os.path.abspath(name) for name in python_path.split(os.pathsep) if name and not os.path.isabs(name)]
     inherited = import_path.before[:]
     if not inherited:  # the parent is not the command line
         is_safe = getattr(sys.flags, "safe_path", False) or sys.flags.isolated
@@ -168,7 +176,7 @@ def _import_path(script_folder: str) -> list[str]:
     kit = str(Path(__file__).resolve().parents[2])
     if os.path.basename(kit) not in ("site-packages", "dist-packages"):
         inherited = [entry for entry in inherited if os.path.realpath(entry or ".") != kit] + [kit]
-    return [script_folder, *inherited]
+    return [first, *relative, *inherited]
 
 
 def _call(target: Target, settings: Any, script: str, argv: Sequence[str]) -> int:

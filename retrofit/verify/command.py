@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import shlex
 import shutil
 import sys
@@ -19,6 +20,7 @@ EPILOG = """\
 examples:
   retrofit verify train.py -- --epochs 2 --batchsize 8
   retrofit verify train.py --original old/train.py --converted-args="--sync_bn" -n 4 -- --epochs 2
+  retrofit verify -m tools.train -- --epochs 2
   retrofit verify train.py --batch-flag batch_size -- --batch_size 64 --epochs 2
   retrofit verify train.py --accept batchnorm --json -- --epochs 2 > verify.json
 
@@ -31,7 +33,7 @@ def add_parser(commands: Any) -> None:
     """Add the command to `commands` (of argparse's add_subparsers)."""
     parser = commands.add_parser(
         "verify",
-        usage="%(prog)s [options] SCRIPT [-- ARGUMENTS OF SCRIPT]",
+        usage="%(prog)s [options] SCRIPT|-m MODULE [-- ARGUMENTS OF SCRIPT]",
         help="run a script in one and in several processes and prove that both are the same training",
         description="Run SCRIPT in one process and in several, compare what both did, sample by sample and step by "
         "step, and name the cause of the first difference. Runs in copies of the current folder: your files stay as "
@@ -40,7 +42,10 @@ def add_parser(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("script", metavar="SCRIPT", help="the retrofitted training script; let it train two epochs")
+    parser.add_argument(
+        "script", metavar="SCRIPT", nargs="?", help="the retrofitted training script; let it train two epochs"
+    )
+    parser.add_argument("-m", "--module", metavar="MODULE", help="in place of SCRIPT, as in `python -m MODULE`")
     _add_run_options(parser.add_argument_group("runs"))
     _add_judge_options(parser.add_argument_group("verdict and output"))
 
@@ -160,7 +165,8 @@ def _plan(args: argparse.Namespace, checks: set[str]) -> Any:
     if args.batch_flag:
         divide_flag(args.arguments, args.batch_flag, nproc)
     return Plan(
-        script=_script(args.script, project),
+        script=_script(_given(args, project), project),
+        module=args.module or "",
         arguments=args.arguments,
         folder=_folder(args.keep),
         converted_arguments=args.converted_args,
@@ -174,6 +180,21 @@ def _plan(args: argparse.Namespace, checks: set[str]) -> Any:
         idle_s=args.hang_after,
         project=project,
     )
+
+
+def _given(args: argparse.Namespace, project: Path) -> str:
+    """Return the path of the script, which is given as such or as a module."""
+    if bool(args.script) == bool(args.module):
+        raise ValueError("give the script, or with -m the module that is started")
+    if not args.module:
+        return str(args.script)
+    folders = [str(project), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    place = args.module.replace(".", os.sep)
+    for folder in folders:
+        for name in (f"{place}.py", os.path.join(place, "__main__.py")):
+            if (project / folder / name).is_file():
+                return os.path.join(folder, name)
+    raise ValueError(f"no module {args.module} in {project} or PYTHONPATH; change to the folder that it starts in")
 
 
 def _script(path: str, project: Path) -> Path:

@@ -36,6 +36,7 @@ def build_report(
     """Return everything that terminal, JSON and HTML page show."""
     return Report(
         script=os.path.relpath(plan.script, plan.project),
+        module=plan.module,
         arguments=[*plan.arguments, *plan.converted_arguments],
         world_size=plan.nproc,
         verdicts=verdicts,

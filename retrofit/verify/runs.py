@@ -42,6 +42,7 @@ class Plan:
     time_limit_s: float = 600.0
     idle_s: float = 20.0
     project: Path = field(default_factory=Path.cwd)
+    module: str = ""  # the script is started as `python -m module`
 
 
 @dataclass
@@ -141,7 +142,7 @@ def _launch(plan: Plan, name: str, restart: Restart | None) -> Launch:
         shutil.copytree(plan.folder / "snapshot", project, symlinks=True)
     else:
         copy_project(plan.project, project, leave_out=[plan.folder])
-    is_original = name in ("original", "reload_original")
+    is_original = _is_original(plan, name)
     world_size = plan.nproc if name in ("many", "resumed") else 1
     script = plan.original if is_original and plan.original else plan.script
     arguments = plan.arguments + ([] if is_original else plan.converted_arguments)
@@ -163,6 +164,7 @@ def _settings(plan: Plan, name: str, rank: int, world_size: int, restart: Restar
     return TraceSettings(
         folder=str(plan.folder / name),
         project=str(_project(plan, name)),
+        module="" if _is_original(plan, name) else plan.module,
         rank=rank,
         world_size=world_size,
         steps=plan.steps,
@@ -173,6 +175,10 @@ def _settings(plan: Plan, name: str, rank: int, world_size: int, restart: Restar
         steps_done=restart.steps_done if restart else 0,
         stop_before_first_step=name.startswith("reload"),
     )
+
+
+def _is_original(plan: Plan, name: str) -> bool:
+    return plan.original is not None and name in ("original", "reload_original")
 
 
 def _project(plan: Plan, name: str) -> Path:
@@ -205,4 +211,6 @@ def _command(launch: Launch) -> str:
     environ = "".join(f"{key}={shlex.quote(value)} " for key, value in launch.environ.items())
     many = len(launch.settings)
     program = "python" if many == 1 else f"torchrun --standalone --nproc_per_node={many}"
-    return f"{environ}{program} {shlex.join([launch.script, *launch.argv])}"
+    module = launch.settings[0].module
+    script = ["-m", module] if module else [launch.script]
+    return f"{environ}{program} {shlex.join([*script, *launch.argv])}"

@@ -97,11 +97,13 @@ class Report:
     environment: Mapping[str, object] = field(default_factory=dict)  # python, torch, device, cores, ...
     controls: Sequence[str] = ()  # what was made comparable, one sentence each
     seconds: float = 0.0
+    module: str = ""  # the script was started as `python -m module`
 
     @property
     def command(self) -> str:
         """The user's command line, quoted as a shell would take it."""
-        return shlex.join([self.script, *self.arguments])
+        script = ["-m", self.module] if self.module else [self.script]
+        return shlex.join([*script, *self.arguments])
 
 
 def exit_status(verdicts: Sequence[Verdict]) -> int:

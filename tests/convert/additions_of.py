@@ -6,6 +6,7 @@ from pathlib import Path
 
 from retrofit.convert.additions import additions
 from retrofit.convert.plan import Conversion
+from retrofit.project.start import Start
 
 
 def write_converted(folder: Path, result: Conversion) -> None:
@@ -13,6 +14,6 @@ def write_converted(folder: Path, result: Conversion) -> None:
     assert not result.refusals
     for file in result.files:
         file.path.write_bytes(file.data)
-    for path, data in additions(folder, folder / "train.py", True, listed=result.listed).items():
+    for path, data in additions(Start(folder / "train.py", folder), True, listed=result.listed).items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)

@@ -24,6 +24,7 @@ from retrofit.convert.additions import additions
 from retrofit.convert.plan import is_converted, plan_conversion
 from retrofit.convert.write import write_all
 from retrofit.project import read_project
+from retrofit.project.start import Start
 from retrofit.rules import find_all
 
 HERE = Path(__file__).resolve().parent
@@ -51,7 +52,8 @@ def convert(folder: Path, entry: str) -> str:
     assert not conversion.refusals, conversion.refusals
     diff = "".join(_diff(file.source.name, file.source.text, file.text) for file in conversion.files)
     files = {file.path: file.data for file in conversion.files}
-    write_all(folder, {**files, **additions(folder, project.entry.path, vendor=True)}, project.entry.path)
+    start = Start(project.entry.path, folder)
+    write_all(folder, {**files, **additions(start, vendor=True)}, start)
     return diff + "".join(f"# {finding.place}: {finding.message}\n" for finding in conversion.listed)
 
 

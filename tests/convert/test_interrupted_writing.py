@@ -18,6 +18,7 @@ from retrofit.cli import main
 from retrofit.convert import confined
 from retrofit.convert.undo import find_unfinished, recover, undo
 from retrofit.convert.write import WriteError, write_all
+from retrofit.project.start import Start
 
 CHANGING = ("open", "rename", "unlink", "mkdir", "rmdir", "fsync", "fchmod")
 Tree = dict[str, tuple[int, bytes]]
@@ -109,7 +110,7 @@ def make(folder: Path) -> Path:
 
 
 def write(folder: Path) -> None:
-    write_all(folder, {folder / name: data for name, data in NEW.items()}, folder / "train.py")
+    write_all(folder, {folder / name: data for name, data in NEW.items()}, Start(folder / "train.py", folder))
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from verify.projects.launch import Launcher
 
 from retrofit.convert.additions import additions
 from retrofit.convert.plan import Conversion
+from retrofit.project.start import Start
 
 SCRIPT = """\
 import torch
@@ -208,7 +209,7 @@ def test_two_ranks_log_the_figures_of_one_process(tmp_path: Path, launcher: Laun
         )
         for path, data in {
             **{f.path: f.data for f in result.files},
-            **additions(folder, folder / "train.py", True),
+            **additions(Start(folder / "train.py", folder), True),
         }.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)

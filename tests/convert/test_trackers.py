@@ -13,6 +13,7 @@ from convert.conversion import conversion, converted
 from verify.projects.launch import Launcher
 
 from retrofit.convert.additions import additions
+from retrofit.project.start import Start
 
 # It notes every call that records something, and makes up a name and a folder in each process, as the real one does.
 WANDB = '''
@@ -130,7 +131,7 @@ def test_two_ranks_have_the_settings_and_the_name_of_one_run(tmp_path: Path, lau
     (file,) = conversion(tmp_path, SCRIPT).files
     (tmp_path / "train.py").write_text(file.text.replace("rd.path_on_main(", "("))  # each rank shows what it sees
     (tmp_path / "wandb.py").write_text(WANDB)
-    for path, data in additions(tmp_path, tmp_path / "train.py", True).items():
+    for path, data in additions(Start(tmp_path / "train.py", tmp_path), True).items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     run = launcher.run(tmp_path, "train.py", [], 2, timeout_s=60, RETROFIT_BATCH="global")

@@ -42,16 +42,19 @@ __all__ = ["TraceSettings", "run_traced"]
 def run_traced(settings: TraceSettings, script: str, argv: Sequence[str]) -> None:
     """Run `script` (a path inside `settings.project`) with `argv` as a program of its own, traced.
 
-    Ends as the script does: returns, or raises what it raises (SystemExit too). For a process of its own: the hooks
-    cannot be taken back.
+    It is run as `settings.module` where that is given. Ends as the script does: returns, or raises what it raises
+    (SystemExit too). For a process of its own: the hooks cannot be taken back.
     """
     recorder = Recorder(Path(settings.folder) / f"rank{settings.rank}.jsonl")
     path = str(Path(settings.project) / script)
     _install(recorder, settings)
     sys.argv = [path, *argv]
-    sys.path[0] = str(Path(path).parent)
+    sys.path[0] = settings.project if settings.module else str(Path(path).parent)
     try:
-        runpy.run_path(path, run_name="__main__")
+        if settings.module:
+            runpy.run_module(settings.module, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(path, run_name="__main__")
     except BaseException as error:
         recorder.event("exit", status=_status(error), error=_describe(error, settings.project))
         raise

@@ -11,6 +11,7 @@ class TraceSettings:
 
     folder: str  # rank r writes {folder}/rank{r}.jsonl
     project: str  # root of this run's copy of the project
+    module: str = ""  # the script is run as `python -m module`
     rank: int = 0
     world_size: int = 1
     steps: int = 0  # optimizer steps to run, half of them per epoch; 0 = all that the script makes

@@ -1,0 +1,49 @@
+"""The folders around a script that belong to its project, by what is in them; never those above a home directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+MARKS = (".git", "setup.py", "pyproject.toml", "setup.cfg")  # of the top of a repository
+MOST_LEVELS = 4  # above a script, where nothing marks the top
+
+
+def folders_above(folder: Path) -> list[Path]:
+    """Return `folder` and those above it up to the top of the repository; only `folder` where nothing marks a top."""
+    found = []
+    for above in _below_home(folder):
+        found.append(above)
+        if any(os.path.lexists(above / mark) for mark in MARKS):
+            return found
+    return [folder]
+
+
+def tree_of(folder: Path) -> Path:
+    """Return the git work tree that a folder is in, else the top of its repository, else the folder itself."""
+    git = next((above for above in _below_home(folder) if os.path.lexists(above / ".git")), None)
+    return git or folders_above(folder)[-1]
+
+
+def may_hold(above: Path, folder: Path) -> bool:
+    """Return whether a project with a script in `folder` may reach up to `above`: nothing leaves a git work tree."""
+    around = list(_below_home(folder))
+    git = next((number for number, place in enumerate(around) if os.path.lexists(place / ".git")), None)
+    return above in (around[: MOST_LEVELS + 1] if git is None else around[: git + 1])
+
+
+def common_folder(one: Path, other: Path) -> Path:
+    """Return the innermost folder that holds both, or is one of them."""
+    return Path(os.path.commonpath([one, other]))
+
+
+def _below_home(folder: Path) -> Iterator[Path]:
+    """Yield a folder and those above it, without home directories and what is above these."""
+    yield folder
+    home = Path(os.path.realpath(os.path.expanduser("~")))
+    ends = {home, *home.parents, Path("/home"), Path("/Users"), Path(folder.anchor)}
+    for above in folder.parents:
+        if above in ends or str(above.parent) in ("/home", "/Users"):
+            return
+        yield above
