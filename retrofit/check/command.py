@@ -48,10 +48,16 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the command and return its exit status."""
+    from retrofit.project.deep_stack import TooDeepError, with_deep_stack
     from retrofit.project.garbage import no_garbage_search
+    from retrofit.project.source import printable
 
-    with no_garbage_search():
-        return _check(args)
+    try:
+        with no_garbage_search():
+            return with_deep_stack(lambda: _check(args))
+    except TooDeepError as error:
+        print(f"retrofit check: error: {printable(str(error))}", file=sys.stderr)
+        return 2
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -75,11 +81,11 @@ def _check(args: argparse.Namespace) -> int:
     for reason in project.modules.unreadable.values():
         print(f"retrofit check: warning: left out: {printable(reason)}", file=sys.stderr)
     for missing in missing_modules(project.modules):
-        print(f"retrofit check: warning: {missing}", file=sys.stderr)
+        print(f"retrofit check: warning: {printable(missing)}", file=sys.stderr)
     framework = find_framework(project.analysis)
     if framework is not None:
         place = framework.scope.source.place(framework.call)
-        print(f"retrofit check: {place}: {framework.advice(shlex.join(named))}", file=sys.stderr)
+        print(f"retrofit check: {place}: {printable(framework.advice(shlex.join(named)))}", file=sys.stderr)
     for unread in project.modules.not_read:
         print(f"retrofit check: warning: not read: {printable(unread)}", file=sys.stderr)
     findings = without_ignored(sorted(find_hazards(project), key=lambda finding: finding.place), project.sources)

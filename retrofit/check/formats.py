@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from retrofit.project.source import printable
 from retrofit.rules import RULES, Finding
 
 SCHEMA_VERSION = 1
@@ -17,7 +18,7 @@ def as_text(findings: Sequence[Finding]) -> str:
     for finding in findings:
         lines.append(f"{finding.place}: {finding.code} {finding.message}")
         lines.append(f"    help: {finding.refusal or finding.help}")
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
 def as_json(findings: Sequence[Finding]) -> str:

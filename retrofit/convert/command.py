@@ -70,7 +70,6 @@ def run(args: argparse.Namespace) -> int:
     """Carry out the command and return its exit status."""
     from retrofit.project import SourceError
     from retrofit.project.garbage import no_garbage_search
-    from retrofit.project.source import printable
 
     from .self_check import ConversionError
     from .write import WriteError
@@ -80,45 +79,51 @@ def run(args: argparse.Namespace) -> int:
             return _convert(args)
     except (SourceError, WriteError, ValueError, OSError) as error:
         lines = str(error).split("\n") if isinstance(error, ConversionError) else [str(error)]
-        message = "\n".join(map(printable, lines))
-        print(f"retrofit convert: error: {message}", file=sys.stderr)
+        _say(f"retrofit convert: error: {lines[0]}", *lines[1:])
         return 2
     except KeyboardInterrupt:
-        print("retrofit convert: interrupted; no file is half-written", file=sys.stderr)
+        _say("retrofit convert: interrupted; no file is half-written")
         return 130
 
 
 def _convert(args: argparse.Namespace) -> int:
-    from retrofit.project.entry import open_project
-    from retrofit.project.missing_modules import missing_modules
+    from retrofit.project.deep_stack import with_deep_stack
     from retrofit.project.source import printable
 
-    from .plan import is_converted, plan_conversion
+    from .plan import is_converted
     from .write import real_places
 
     if args.undo:
         return _undo(args)
     _recover(args)
-    project, start = open_project(args.path, args.module, args.root)
-    shown = printable(start.script)
-    if is_converted(project):
-        print(f"{shown} uses the runtime already; nothing to do")
+    start, conversion = with_deep_stack(lambda: _plan(args))
+    if is_converted(conversion.project):
+        print(f"{printable(start.script)} uses the runtime already; nothing to do")
         return 0
-    conversion = plan_conversion(project)
-    conversion.missing = missing_modules(project.modules)
     reasons = [f"{finding.place}: {finding.code} {finding.refusal}" for finding in conversion.refusals]
-    reasons += map(printable, project.modules.unreadable.values())
+    reasons += conversion.project.modules.unreadable.values()
     if reasons:
-        print("\n".join([*conversion.missing, *reasons]), file=sys.stderr)
-        print(f"{shown} cannot be converted; nothing was written", file=sys.stderr)
+        _say(*conversion.missing, *reasons, f"{start.script} cannot be converted; nothing was written")
         return 1
     real_places(start.root, [file.path for file in conversion.files])
-    _show(conversion)
+    with_deep_stack(lambda: _show(conversion))
     if not args.write:
-        print("nothing was written; --write writes it", file=sys.stderr)
+        _say("nothing was written; --write writes it")
         return 0
     _write(args, start, conversion)
     return 0
+
+
+def _plan(args: argparse.Namespace) -> tuple[Start, Conversion]:
+    from retrofit.project.entry import open_project
+    from retrofit.project.missing_modules import missing_modules
+
+    from .plan import plan_conversion
+
+    project, start = open_project(args.path, args.module, args.root)
+    conversion = plan_conversion(project)
+    conversion.missing = missing_modules(project.modules)
+    return start, conversion
 
 
 def _places(args: argparse.Namespace) -> tuple[list[Path], Path | None]:
@@ -156,8 +161,6 @@ def _undo(args: argparse.Namespace) -> int:
 
 def _recover(args: argparse.Namespace) -> None:
     """Take back a conversion that was interrupted, or say that this is to be done first."""
-    from retrofit.project.source import printable
-
     from .additions import again
     from .undo import find_unfinished, recover
 
@@ -170,12 +173,11 @@ def _recover(args: argparse.Namespace) -> None:
             what = f"`{command} --undo` restores the files, --write converts again"
             raise ValueError(f"a conversion of {script} was interrupted; {what}")
         recover(root, again)
-        print(f"an interrupted conversion of {printable(script)} was taken back", file=sys.stderr)
+        _say(f"an interrupted conversion of {script} was taken back")
 
 
 def _show(conversion: Conversion) -> None:
     """Print the diff on the standard output, and on the other one why each place is changed, by rule."""
-    from retrofit.project.source import printable
     from retrofit.rules import RULES
     from retrofit.training.losses.optimized import rate_rules
     from retrofit.training.step_limits import step_limits
@@ -189,26 +191,25 @@ def _show(conversion: Conversion) -> None:
         found = [finding for finding in conversion.findings if finding.code == code]
         changed = [str(finding.place) for finding in found if finding.edits]
         if changed:
-            print(f"{code} {rule.NAME}: {', '.join(changed)}", file=sys.stderr)
+            _say(f"{code} {rule.NAME}: {', '.join(changed)}")
         for finding in found:
             if not finding.edits:
-                print(f"{finding.place}: {code} {finding.message}; left to you: {finding.help}", file=sys.stderr)
+                _say(f"{finding.place}: {code} {finding.message}; left to you: {finding.help}")
     for rate, rule_of_rate in rate_rules(conversion.project):
-        print(f"{rate}: {rule_of_rate}", file=sys.stderr)
+        _say(f"{rate}: {rule_of_rate}")
     for limit in step_limits(conversion.project):
-        print(f"{limit.place}: {limit.text}", file=sys.stderr)
-    for unread in [*conversion.missing, *map(printable, conversion.project.modules.not_read)]:
-        print(f"not read, so nothing is changed there: {unread}", file=sys.stderr)
+        _say(f"{limit.place}: {limit.text}")
+    for unread in [*conversion.missing, *conversion.project.modules.not_read]:
+        _say(f"not read, so nothing is changed there: {unread}")
     for evaluation in conversion.project.evaluations:
         if evaluation.reason:
             place = evaluation.scope.source.place(evaluation.loop)
-            print(f"{place}: every process runs all of this evaluation: {evaluation.reason}", file=sys.stderr)
-    for line in lines(conversion.listed):
-        print(line, file=sys.stderr)
+            _say(f"{place}: every process runs all of this evaluation: {evaluation.reason}")
+    _say(*lines(conversion.listed))
 
 
 def _write(args: argparse.Namespace, start: Start, conversion: Conversion) -> None:
-    from retrofit.project.source import printable
+    from retrofit.project.deep_stack import with_deep_stack
     from retrofit.training.step_limits import step_limits
 
     from .additions import additions
@@ -222,7 +223,7 @@ def _write(args: argparse.Namespace, start: Start, conversion: Conversion) -> No
         raise ValueError(f"{root} has uncommitted changes; commit them first, or add --force")
     texts = [source.text for source in conversion.project.sources]
     not_read = [*conversion.missing, *conversion.project.modules.not_read]
-    counted = steps(step_limits(conversion.project), conversion.files)
+    counted = with_deep_stack(lambda: steps(step_limits(conversion.project), conversion.files))
     files = additions(start, not args.no_vendor, texts, not_read, conversion.listed, counted)
     users = [*files_needed(conversion), *conversion.files]
     places = real_places(root, [file.path for file in users])
@@ -231,10 +232,10 @@ def _write(args: argparse.Namespace, start: Start, conversion: Conversion) -> No
     again = shlex.join(["retrofit", "convert", *_given(args), "--undo"])
     page = next(path for path in files if path.suffix == ".md")
     shown = page.name if root == start.entry.parent else os.path.relpath(page)
-    print(f"wrote {number} files, read {printable(shown)}; `{printable(again)}` takes it back", file=sys.stderr)
+    _say(f"wrote {number} files, read {shown}; `{again}` takes it back")
     if args.no_vendor:
         install = shlex.join(["python", "-m", "pip", "install", requirement()])
-        print(f"the runtime is not among them; on every machine that trains run `{install}`", file=sys.stderr)
+        _say(f"the runtime is not among them; on every machine that trains run `{install}`")
 
 
 def _given(args: argparse.Namespace) -> list[str]:
@@ -250,3 +251,11 @@ def _diff(before: str, after: str, name: str) -> str:
     old, new = (list(io.StringIO(text, newline="")) for text in (before, after))
     lines = difflib.unified_diff(old, new, f"a/{printable(name)}", f"b/{printable(name)}", n=2)
     return "".join(line if line.endswith(("\n", "\r")) else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _say(*lines: str) -> None:
+    """Print lines for the user; a file's name, or a name in a file, may hold what controls a terminal."""
+    from retrofit.project.source import printable
+
+    for line in lines:
+        print(printable(line), file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -33,7 +34,7 @@ from .values import (
     name_of,
 )
 
-MOST_DEPTH = 80
+LEAST_DEPTH, CALLS_PER_VALUE = 80, 30  # values that depend on each other; the calls that one needs, at most
 MOST_ROUNDS = 3  # of computing one value anew because it depends on itself in part
 
 
@@ -56,7 +57,8 @@ class Analysis:
         self._memo: dict[object, Values] = {}
         self._names_of: dict[Values, set[str]] = {}
         self._open: dict[object, int] = {}
-        self._lowest_cut = MOST_DEPTH
+        self._most_depth = max(LEAST_DEPTH, sys.getrecursionlimit() // CALLS_PER_VALUE)
+        self._lowest_cut = self._most_depth
         self._rounds: Counter[object] = Counter()
         self._callers: dict[Function, list[CallSite]] = {}
         self._index_calls()
@@ -111,7 +113,7 @@ class Analysis:
         """Remember results; a value that depends on itself has nothing from that round."""
         if key in self._memo:
             return self._memo[key]
-        if key in self._open or len(self._open) >= MOST_DEPTH:
+        if key in self._open or len(self._open) >= self._most_depth:
             self._lowest_cut = min(self._lowest_cut, self._open.get(key, 0))
             return NOTHING
         depth = self._open[key] = len(self._open)
@@ -121,7 +123,7 @@ class Analysis:
         if self._lowest_cut >= depth or self._rounds[key] >= MOST_ROUNDS:
             self._memo[key] = result
         if self._lowest_cut >= depth:  # nothing below depends on what is still open above
-            self._lowest_cut = MOST_DEPTH
+            self._lowest_cut = self._most_depth
         return result
 
     def _evaluate(self, node: ast.expr, scope: Scope) -> Values:

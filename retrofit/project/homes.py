@@ -60,7 +60,11 @@ def homes_of(
     Parameters are followed to the calls that give them their values, `iter(x)`, `x.to(device)` and `x.module` to `x`.
     Empty for what has no variable: the result of a call, an element of a list. Calls in `leave_out` do not count.
     """
-    return _Trace(analysis, leave_out).of(node, scope)
+    trace = _Trace(analysis, leave_out)
+    homes = trace.of(node, scope)
+    if trace.is_complete:
+        trace.shared.update(trace.known)
+    return set(homes)
 
 
 def first_alias(analysis: Analysis, home: Home, scope: Scope) -> float:
@@ -159,12 +163,24 @@ class _Trace:
         self.analysis = analysis
         self.leave_out = leave_out
         self.known: dict[tuple[object, object], set[Home]] = {}  # empty while it is being worked out
+        self.is_complete = True  # nothing was empty for that reason, or left out because there is too much
+        # What complete traces have found, for the next ones.
+        self.shared: dict[tuple[object, object], set[Home]] = {} if leave_out else analysis.fact("homes", dict)
+        self._open: set[object] = set()
 
     def _once(self, key: tuple[object, object], compute: Callable[[], set[Home]]) -> set[Home]:
+        if key in self.shared:
+            return self.shared[key]
         if key not in self.known:
             self.known[key] = set()
+            self._open.add(key)
             if len(self.known) <= MOST_STEPS:
                 self.known[key] = compute()
+            else:
+                self.is_complete = False
+            self._open.discard(key)
+        elif key in self._open:
+            self.is_complete = False
         return self.known[key]
 
     def of(self, node: ast.expr, scope: Scope) -> set[Home]:

@@ -15,6 +15,8 @@ from typing import Any
 
 from retrofit.installation import missing_packages
 
+from .verdict import printable
+
 PACKAGES = ("torch", "matplotlib", "psutil", "rich", "tqdm")  # of the extra [verify]
 EPILOG = """\
 examples:
@@ -97,19 +99,19 @@ def run(args: argparse.Namespace) -> int:
     """Carry out the command and return its exit status."""
     missing = missing_packages(PACKAGES, "verify")
     if missing:
-        print(f"retrofit verify: error: {missing}", file=sys.stderr)
+        print(f"retrofit verify: error: {printable(missing)}", file=sys.stderr)
         return 2
     from .checks import CHECKS
 
     try:
         plan = _plan(args, set(CHECKS))
     except ValueError as error:
-        print(f"retrofit verify: error: {error}", file=sys.stderr)
+        print(f"retrofit verify: error: {printable(error)}", file=sys.stderr)
         return 2
     try:
         return _verify(plan, args)
     except ValueError as error:
-        print(f"retrofit verify: error: {error}", file=sys.stderr)
+        print(f"retrofit verify: error: {printable(error)}", file=sys.stderr)
         return 2
     finally:
         if not args.keep:
@@ -141,7 +143,7 @@ def _verify(plan: Any, args: argparse.Namespace) -> int:
     else:
         print_report(report, CAUSES)
         if args.html:
-            print(f"curves and evidence: {args.html}")
+            print(f"curves and evidence: {printable(args.html)}")
     return exit_status(verdicts)
 
 
