@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import Union
+from typing import TypeVar, Union
 
 from .scopes import Function, Scope
 
+T = TypeVar("T")
 # Methods that give their own object back, or one that is the same for our purposes.
 SELF_METHODS = {
     "to", "cuda", "cpu", "float", "double", "half", "bfloat16", "type", "train", "eval", "requires_grad_", "apply",
@@ -25,6 +26,19 @@ PROGRESS_BARS = {
 SELF_FUNCTIONS = PROGRESS_BARS | {"iter", "reversed", "retrofit.distributed.scale_optimizer"}
 
 
+def _hashed_once(kind: type[T]) -> type[T]:
+    """Let a class of values that hold each other compute its hash only once: x.a().b() is as long as the code."""
+    compute = kind.__hash__
+
+    def hash_of(value: T) -> int:
+        if "_hash" not in value.__dict__:
+            value.__dict__["_hash"] = compute(value)
+        return int(value.__dict__["_hash"])
+
+    kind.__hash__ = hash_of  # type: ignore[assignment]
+    return kind
+
+
 @dataclass(frozen=True)
 class External:
     """Something that is not part of the project, by its full name: torch.utils.data.DataLoader."""
@@ -32,6 +46,7 @@ class External:
     name: str
 
 
+@_hashed_once
 @dataclass(frozen=True)
 class Result:
     """What a call of something external gave. `maker` is its full name, `receiver` whose method it was.
@@ -49,6 +64,7 @@ class Result:
         return self.maker == "functools.partial" and bool(self.call.args)
 
 
+@_hashed_once
 @dataclass(frozen=True)
 class Member:
     """An attribute of a value that the analysis cannot look into: args.lr, model.parameters."""
@@ -57,6 +73,7 @@ class Member:
     name: str
 
 
+@_hashed_once
 @dataclass(frozen=True)
 class Item:
     """An element of a value that the analysis cannot look into: a batch of a loader."""
