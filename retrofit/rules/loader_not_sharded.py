@@ -6,7 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.distributed.shards import is_sharded
+from retrofit.project.calls import argument_for
+from retrofit.project.distributed.ranks import RANK
+from retrofit.project.distributed.shards import distributed_samplers, is_sharded
 from retrofit.project.edits import Edit, insert_after, surround
 from retrofit.project.homes import assignments_to
 from retrofit.project.loaders import EVALUATION, TRAIN, Loader
@@ -34,6 +36,7 @@ def find(project: Project) -> Iterator[Finding]:
     by_hand = project.distribution.is_by_hand
     for loader in project.loaders:
         uses = [use for use in loader.uses if use.role == TRAIN]
+        yield from _permuted_apart(project, loader) if uses and by_hand else ()
         if not uses or is_sharded(project.ranks, loader) or (by_hand and is_stream(project, loader)):
             continue
         use = uses[0]
@@ -58,6 +61,15 @@ def find(project: Project) -> Iterator[Finding]:
         if others:
             message += f"; {loader.home} is also read at {others[0].scope.source.place(others[0].expression)}"
         yield found(CODE, source, statement, message, HELP, [insert_after(source, statement, [line])])
+
+
+def _permuted_apart(project: Project, loader: Loader) -> Iterator[Finding]:
+    """Yield the samplers whose seed differs by rank: each process takes its share of another order."""
+    for sampler in distributed_samplers(project.analysis, loader):
+        seed = argument_for(sampler.call, [], "seed")
+        if seed is not None and RANK in project.ranks.sources_of(seed, sampler.scope):
+            message = "each process takes its share of another order, so shares overlap and samples are missed"
+            yield found(CODE, sampler.scope.source, seed, message, "one seed for the sampler on all processes")
 
 
 def _made_inside(project: Project, loader: Loader) -> Iterator[tuple[ast.Call, Scope]]:

@@ -27,6 +27,7 @@ BUGS = [
     ("RF101", "spawn", {"        sampler.set_epoch(epoch)\n": ""}),
     ("RF101", "main_worker", {"        train_sampler.set_epoch(epoch)\n": ""}),
     ("RF103", "trainer", {"sampler=DistributedSampler(dataset)": "shuffle=True"}),
+    ("RF103", "trainer", {"=DistributedSampler(dataset)": "=DistributedSampler(dataset, seed=self.rank)"}),
     ("RF105", "optional", {"DataLoader(val_set, 8)": PADDED, **SYNCHRONIZED}),
     ("RF106", "optional", {"DataLoader(train_set, 8 // get_world_size(), sampler=train_sampler, drop_last=True)":
                            SHARE.replace("val_set", "train_set").replace("33", "len(train_set)")}),
@@ -48,6 +49,7 @@ BUGS = [
     ("RF401", "optional", {"DataLoader(val_set, 8)": SHARE}),
 ]  # fmt: skip
 SOUND = [
+    ("trainer", {"sampler=DistributedSampler(dataset)": "sampler=DistributedSampler(dataset, seed=7)"}),
     # A meter that adds up over the processes, and shares without padding.
     ("optional", {"DataLoader(val_set, 8)": SHARE, **SYNCHRONIZED}),
     # The sampler is told through the loader's batch sampler, or from where the loader is.
