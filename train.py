@@ -92,7 +92,10 @@ def find_checkpoint(args):
     if to_train:
         resume = rd.resume_own_run(resume, runs)
     path = rd.find_checkpoint(resume, runs, to_train=to_train) if resume else None
-    return {**rd.read_checkpoint(path, whole=False), "path": path} if path else None
+    if path is None:
+        return None
+    is_newest = str(path) != resume or rd.is_newest_checkpoint(path)  # a run under way may have saved the next by now
+    return {**rd.read_checkpoint(path, whole=False), "path": path, "is_newest": is_newest}
 
 
 class Trainer:
@@ -140,7 +143,7 @@ class Trainer:
         """Return the run's folder, the same on every rank: that of the run which is continued, or a new one."""
         if self.args.dry_run:
             return Path(self.args.logdir)
-        if checkpoint and rd.is_newest_checkpoint(checkpoint["path"]):
+        if checkpoint and checkpoint["is_newest"]:
             folder = checkpoint["path"].parent
         else:
             folder = rd.own_run(run_folders(self.args.logdir))  # restarted before its first checkpoint
@@ -148,6 +151,8 @@ class Trainer:
             name = f"{self.args.model_type}_r{self.args.layers}_{self.args.dataset}"
             folder = rd.broadcast_object(new_run_folder(self.args.logdir, name) if rd.is_main_process() else None)
         rd.claim_run(folder)
+        if checkpoint and checkpoint["is_newest"] and not rd.is_newest_checkpoint(checkpoint["path"]):
+            raise RuntimeError(f"another training has gone on with {folder} in the meantime; start this one again")
         return folder
 
     def save_options(self):
