@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from retrofit.project.scopes import Scope
 from retrofit.project.values import LocalModule
 
-from .state import NONE, Flow, Root, joined, mixed
+from .state import NONE, Flow, Root, flattened, joined, mixed
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -137,7 +137,9 @@ class Expressions:
         """Return a value with all that it holds."""
         if flow.differs or not (flow.cells or flow.parts):
             return flow
-        held = self.run.memory.everything(flow.cells) if flow.cells else mixed([flow])
+        parts = list(flattened(flow))
+        cells = frozenset().union(*(part.cells for part in parts))
+        held = mixed([*parts, self.run.memory.everything(cells)]) if flow.parts else self.run.memory.everything(cells)
         return replace(held, cells=flow.cells, parts=()) if held.differs else flow
 
     def _ifexp(self, node: ast.IfExp) -> Flow:

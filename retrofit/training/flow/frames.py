@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from retrofit.project.analysis import Analysis
 from retrofit.project.scopes import Scope
 
-from .state import NONE, Cell, Flow, State, joined, joined_states
+from .state import NONE, Cell, Flow, State, flattened, joined, joined_states, mixed
 
 
 @dataclass(eq=False)
@@ -73,7 +73,8 @@ class Memory:
             seen.add(cell)
             if cell.is_source:
                 continue
-            for held in [held for (owner, _), held in self.state.items() if owner is cell or owner == cell]:
+            entries = [held for (owner, _), held in self.state.items() if owner is cell or owner == cell]
+            for held in (part for entry in entries for part in flattened(entry)):
                 flow = (
                     joined(flow, held) if not (flow.differs and held.differs and flow != held) else _either(flow, held)
                 )
@@ -98,6 +99,4 @@ class Memory:
 
 
 def _either(one: Flow, other: Flow) -> Flow:
-    from .state import mixed
-
     return mixed([one, other])
