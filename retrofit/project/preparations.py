@@ -90,7 +90,7 @@ class _Search:
         calls = [(part, where) for part, where in made if isinstance(part, ast.Call)]
         if any(self._fetches(call, where) for call, where in calls):
             return True
-        if not any(self._keeps(call) for call, _ in calls):
+        if not any(self._keeps(call, where) for call, where in calls):
             return False
         reads = [(part, missing.scope) for statement in missing.otherwise for part in ast.walk(statement)]
         if isinstance(missing.node, ast.Try):
@@ -106,8 +106,10 @@ class _Search:
             return not any("mkdir" in str(part.value) for part in ast.walk(call) if isinstance(part, ast.Constant))
         return isinstance(call.func, ast.Attribute) and call.func.attr in FETCHING_METHODS
 
-    def _keeps(self, call: ast.Call) -> bool:
+    def _keeps(self, call: ast.Call, scope: Scope) -> bool:
         output = self.outputs.get(call)
+        if output is not None and output.kind == OPEN and _outlives(scope.source.parents[call]):
+            return False  # a log that stays open, to which every process would write
         if output is not None and (output.kind in KEEPING or (output.kind == FOLDER and output.name in COPYING)):
             return True
         return isinstance(call.func, ast.Attribute) and call.func.attr in KEEPING_METHODS
@@ -198,3 +200,8 @@ def _in_no_loop(scope: Scope, statements: list[ast.stmt]) -> list[ast.stmt]:
         if isinstance(outer, (ast.For, ast.While)):
             statements = [outer]
     return statements
+
+
+def _outlives(holder: ast.AST) -> bool:
+    """Return whether what an assignment keeps is an attribute of an object."""
+    return isinstance(holder, ast.Assign) and any(isinstance(target, ast.Attribute) for target in holder.targets)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .modules import Modules
-from .repository import common_folder, may_hold
+from .repository import common_folder, may_hold, tree_of
 
 SOURCE_FOLDER = "src"  # in which a package may lie that is installed from its repository
 
@@ -95,9 +95,14 @@ def read_script(entry: Path, root: Path | None) -> tuple[Modules, Start]:
 
 
 def _python_path(folder: Path) -> list[Path]:
-    """Return the folders of PYTHONPATH that a project around `folder` can hold."""
+    """Return the folders of PYTHONPATH that are part of the project around `folder`, or above it.
+
+    Others, a folder beside the project say, hold what is installed in the user's own way.
+    """
     given = [Path(os.path.realpath(name)) for name in os.environ.get("PYTHONPATH", "").split(os.pathsep) if name]
-    return [path for path in given if path.is_dir() and may_hold(common_folder(path, folder), folder)]
+    tree = tree_of(folder)
+    own = (path for path in given if path.is_dir() and (tree in (path, *path.parents) or path in folder.parents))
+    return [path for path in own if may_hold(common_folder(path, folder), folder)]
 
 
 def _root(modules: Modules, package: Path | None) -> Path:

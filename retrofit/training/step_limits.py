@@ -93,8 +93,8 @@ def _compared(project: Project, test: ast.expr, scope: Scope) -> Iterator[ast.ex
 
 def _counts_steps(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether a variable grows by one for every batch, or numbers the batches of an endless loader."""
-    if isinstance(node, ast.BinOp):
-        return _counts_steps(project, node.left, scope)
+    if isinstance(node, ast.BinOp):  # step + 1; how long ago another step was is no number of steps
+        return isinstance(node.right, ast.Constant) and _counts_steps(project, node.left, scope)
     if not isinstance(node, (ast.Name, ast.Attribute)):
         return False
     counters = project.analysis.fact("counters of steps", lambda: _counters(project))

@@ -211,3 +211,37 @@ def test_a_count_beside_what_is_not_known_is_not_summed(tmp_path: Path) -> None:
     result = conversion(tmp_path, "import library\n" + script_of("hits = seen = 0", step, "show(hits / seen)"))
     (text,) = (file.text for file in result.files)
     assert "    seen += y.size(0)\n" in text and result.listed
+
+
+LOGGING = """
+def log(text, end=""):
+    print(text + end)
+
+
+class Log:
+    def write(self, text):
+        log("%s" % text)
+
+
+"""
+
+
+def test_what_a_helper_shows_is_listed_where_the_helper_is_given_it(tmp_path: Path) -> None:
+    step = "log('step %d' % step)\nlog('median %f' % out.median().item())\n"
+    step += "Log().write('max {0:.3f}'.format(out.max()))\npair = library.mean([(1, out.median())])\nlog(str(pair))"
+    script = "import library\n" + script_of("", step, "").replace("torch.manual_seed(0)\n", LOGGING)
+    result = conversion(tmp_path, script)
+    text = result.files[0].text.splitlines()
+    listed = [text[finding.place.line - 1].strip() for finding in result.listed]
+    assert listed[:3] == [line for line in step.splitlines() if line.startswith(("log('m", "Log", "log(str"))]
+
+
+def test_a_template_reads_of_a_meter_what_it_names(tmp_path: Path) -> None:
+    evaluation = "top1 = AverageMeter()\nmodel.eval()\nwith torch.no_grad():\n    for a, b in val_loader:\n"
+    evaluation += "        top1.update((model(a).argmax(1) == b).float().mean().item(), a.size(0))\n"
+    evaluation += "print('all {top1.avg:.3f}, {0:{1}}'.format(epoch, 3, top1=top1))\nmodel.train()"
+    script = script_of("", "", evaluation).replace("best = 0.0\n", "val_loader = DataLoader(data, batch_size)\n")
+    result = conversion(tmp_path, script)
+    assert "share_batches(val_loader)" in result.files[0].text and not result.listed
+    whole = conversion(tmp_path, script.replace("{top1.avg:.3f}", "{top1.val:.3f}"))
+    assert "share_batches(val_loader)" not in whole.files[0].text

@@ -136,6 +136,9 @@ def test_what_an_option_makes_anew_is_written_by_one_process(tmp_path: Path) -> 
         "if os.path.exists('last.pt'):\n    print(torch.load('last.pt'))\n",
         "if not os.path.exists('data'):\n    raise FileNotFoundError('data')\n",
         "if not os.path.exists('data'):\n    os.system('mkdir data')\n",
+        "class Log:\n    def __init__(self, path):\n        if os.path.exists(path):\n"
+        "            self.file = open(path, 'a')\n        else:\n            self.file = open(path, 'w')\n"
+        "log = Log('log.txt')\nprint(os.path.getsize('log.txt'))\n",  # which stays open
     ],
 )
 def test_what_is_no_preparation(after: str, tmp_path: Path) -> None:

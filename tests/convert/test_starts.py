@@ -125,6 +125,15 @@ def test_the_start_is_found_by_the_imports(name: str, tmp_path: Path, monkeypatc
     assert bool(missing_modules(project.modules)) == (name == "outside the work tree")
 
 
+def test_a_folder_of_pythonpath_beside_the_project_is_none_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, {f"own/{name}": text for name, text in LIB.items()} | {"project/train.py": OF_LIB})
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "own"))
+    _, start = open_project(str(tmp_path / "project" / "train.py"))
+    assert (start.root, start.folders) == (tmp_path / "project", [])
+
+
 def test_a_module_is_found_in_this_folder_and_in_src(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {f"src/{name}": text for name, text in PACKAGE.items()} | {"src/pkg/train.py": OF_PACKAGE})
     monkeypatch.chdir(tmp_path)

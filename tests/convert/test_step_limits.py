@@ -64,6 +64,8 @@ CASES = [
     ("epoch = 0\nwhile epoch < epochs:\n    for batch in loader:\n        train_step(batch)\n    epoch += 1", "", 0),
     ("for step in range(epochs * len(loader)):\n    if step % len(loader) == 0:\n        batches = iter(loader)\n"
      "    train_step(next(batches))", "", 0),
+    ("last = 0\nfor epoch in range(epochs):\n    for batch in loader:\n        train_step(batch)\n        step += 1\n"
+     "        if step - last > max_steps:\n            break", "", 0),
 ]  # fmt: skip
 
 

@@ -10,8 +10,10 @@ from retrofit.project.calls import is_method, is_property
 from retrofit.project.scopes import parameters
 from retrofit.project.values import LocalClass, LocalFunction
 
+from .callers import arguments_by_name
 from .frames import Frame
 from .state import NONE, Cell, Flow, joined, mixed
+from .templates import filled, is_template
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -51,6 +53,8 @@ class Calls:
             self._make_same(same)
             return NONE
         self._show(node, receiver, given, named)
+        if is_template(node):
+            return filled(run.expressions, node, given, named)
         functions = self._functions(node, receiver)
         if functions:
             return self._run_all(node, functions, receiver, given, named)
@@ -192,13 +196,14 @@ class Calls:
         if is_open or len(run.frames) > DEEPEST or not run.has_time():
             return mixed([run.expressions.whole(flow) for flow in (*given, *named)])
         run.memory.forget(function.scope)
-        self._bind_arguments(node, function, receiver, given, named)
-        frame = Frame(function.scope, (*run.frame.calls[-3:], node), unsure=run.frame.unsure, receiver=receiver)
-        return run.run_frame(frame)
+        positional = self._bind_arguments(node, function, receiver, given, named)
+        calls, known = (*run.frame.calls[-3:], node), arguments_by_name(node, positional, given, named)
+        return run.run_frame(Frame(function.scope, calls, unsure=run.frame.unsure, receiver=receiver, given=known))
 
     def _bind_arguments(
         self, node: ast.AST, function: LocalFunction, receiver: Flow, given: list[Flow], named: list[Flow]
-    ) -> None:
+    ) -> list[str]:
+        """Store what a function is given; return the names of its positional parameters, without `self`."""
         run, scope, arguments = self.run, function.scope, function.node.args
         names = parameters(function.node)
         if is_method(scope) and names:
@@ -225,6 +230,7 @@ class Calls:
                                 run.memory.store(name, scope, mixed([held]))
         if arguments.kwarg is not None:
             run.memory.store(arguments.kwarg.arg, scope, Flow(cells=frozenset([others])))
+        return positional
 
     def _make(self, node: ast.Call, made: LocalClass, given: list[Flow], named: list[Flow]) -> Flow:
         run = self.run

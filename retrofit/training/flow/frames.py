@@ -31,6 +31,7 @@ class Frame:
     ends: list[State] = field(default_factory=list)  # at its return statements
     unsure: int = 0  # tests around that differ between processes
     receiver: Flow = NONE
+    given: dict[str, list[tuple[ast.expr, Flow]]] = field(default_factory=dict)  # by the parameter's name
 
     def give(self, flow: Flow) -> None:
         self.returned = flow if self.returned is None else joined(self.returned, flow)

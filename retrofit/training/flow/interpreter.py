@@ -10,7 +10,8 @@ from typing import Union
 from retrofit.project.analysis import Analysis
 from retrofit.project.scopes import Scope
 
-from .calls import Calls
+from .callers import shown_by
+from .calls import PASSED, Calls
 from .domain import Domain
 from .expressions import Expressions, owners, scope_of_name
 from .frames import Frame, Loop, Memory
@@ -20,6 +21,8 @@ MOST_STATEMENTS = 60_000
 MOST_TURNS = 4  # of one loop
 LEAVING = (ast.Return, ast.Break, ast.Continue)
 ENDS = (*LEAVING, ast.Raise)
+DECIDES = "decides"
+STAYING = (DECIDES, PASSED)  # kinds of showing that are told where they are
 LoopNode = Union[ast.For, ast.AsyncFor, ast.While]
 
 
@@ -95,8 +98,10 @@ class Interpreter:
         return self.domain.kept(flow) if outlives else flow
 
     def show(self, node: ast.AST, kind: str, flows: list[tuple[ast.expr, Flow]]) -> None:
-        if any(flow.differs for _, flow in flows):
-            self.domain.show(node, self.scope, kind, [pair for pair in flows if pair[1].differs])
+        flows = [pair for pair in flows if pair[1].differs]
+        if flows:
+            place, scope, flows = (node, self.scope, flows) if kind in STAYING else shown_by(self, node, flows)
+            self.domain.show(place, scope, kind, flows)
 
     def taint(self, target: ast.expr, flow: Flow) -> None:
         """Let an object that nothing is known about differ from now on: it was given something that does."""
@@ -248,7 +253,7 @@ class Interpreter:
         if test.differs:
             for branch in (node.body, node.orelse):
                 if branch and self.domain.decides(branch, self.scope):
-                    self.show(node, "decides", [(node.test, test)])
+                    self.show(node, DECIDES, [(node.test, test)])
                     break
         self.frame.unsure += test.differs
         before = dict(self.memory.state)
@@ -315,7 +320,7 @@ class Interpreter:
         if isinstance(node, ast.While):
             test = self.expressions.whole(self.expressions.of(node.test))
             if self.parts(node.test, test):
-                self.show(node, "decides", [(node.test, test)])
+                self.show(node, DECIDES, [(node.test, test)])
                 self.frame.unsure += 1
         else:
             drawn = self.expressions.of(node.iter)
