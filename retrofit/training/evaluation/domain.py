@@ -300,7 +300,8 @@ class TorchDomain:
         if is_known and given and given[0].differs and (are_tensors or name in kinds.KEEPING):
             flow = self._kept(given[0], kinds.of_method(given[0].kind, name, node, 1), name)
             return self._with_parts(flow, name) if "torch" in {full.partition(".")[0] for full in names} else flow
-        return mixed(flows) if name in kinds.FORMATTING else self._bound(flows)
+        is_unused = isinstance(scope.source.parents.get(node), ast.Expr)  # as of writer.writerow(...)
+        return mixed(flows) if is_unused or name in kinds.FORMATTING else self._bound(flows)
 
     def _read(self, flow: Flow) -> Flow:
         return self._kept(flow, flow.kind, "item") if flow.kind in TENSORS else mixed([flow])
