@@ -20,6 +20,9 @@ MOST_STEPS = 400
 MOST_KEYS = 4
 JOINING = {"sum", "fsum", "stack", "cat"}  # functions of several losses
 CURVED = {"sqrt", "rsqrt", "exp", "log", "log1p", "log10", "log2", "pow", "square", "sigmoid", "tanh", "reciprocal"}
+SCALING = {"scale", "scale_loss", "mean", "float"}
+KNOWN = {"torch", "numpy", "math", "retrofit"}
+DISTRIBUTED_CRITERION = "retrofit.distributed.distribute_criterion"
 SUMMING = (ast.Add, ast.Sub, ast.Mult)
 
 
@@ -52,7 +55,7 @@ class _Flow:
             self.seen.add(step)
             part, where, keys, linear = step
             self.found[part, where] = linear and self.found.get((part, where), True)
-            linear = linear and not _is_curved(part)
+            linear = linear and not _is_curved(part) and not self._is_unknown(part, where)
             behind = self._behind(part, where, keys)
             waiting += [(inner, outer, path[:MOST_KEYS], linear) for inner, outer, path in behind]
 
@@ -130,7 +133,7 @@ class _Flow:
         functions = functions_run(self.analysis, node, scope)
         for function in functions:
             yield from ((value, function.scope, keys) for value in returns_of(function.node))
-        if functions or terms_at(self.analysis, node, scope):
+        if functions or terms_at(self.analysis, node, scope) or self._is_distributed_criterion(node, scope):
             return
         if isinstance(node.func, ast.Attribute) and not self.analysis.named(node.func.value, scope) & {"torch"}:
             is_view = node.func.attr in ("values", "items")
@@ -138,6 +141,18 @@ class _Flow:
         if node.args:  # sum(losses), torch.stack(losses), scaler.scale(loss)
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             yield node.args[0], scope, (None, *keys) if name in JOINING else keys
+
+    def _is_distributed_criterion(self, node: ast.Call, scope: Scope) -> bool:
+        values = self.analysis.evaluate(node.func, scope)
+        return any(isinstance(value, Result) and value.maker == DISTRIBUTED_CRITERION for value in values)
+
+    def _is_unknown(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether this is a call of which nobody knows whether its result grows with what it is given."""
+        if not isinstance(node, ast.Call) or not node.args or functions_run(self.analysis, node, scope):
+            return False
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        names = self.analysis.called(node, scope)
+        return name not in JOINING | SCALING and not any(full.partition(".")[0] in KNOWN for full in names)
 
 
 def _is_curved(node: ast.expr) -> bool:

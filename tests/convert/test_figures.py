@@ -245,3 +245,13 @@ def test_a_template_reads_of_a_meter_what_it_names(tmp_path: Path) -> None:
     assert "share_batches(val_loader)" in result.files[0].text and not result.listed
     whole = conversion(tmp_path, script.replace("{top1.avg:.3f}", "{top1.val:.3f}"))
     assert "share_batches(val_loader)" not in whole.files[0].text
+
+
+def test_what_a_loss_is_given_is_no_loss(tmp_path: Path) -> None:
+    loss = "scores = library.pack(out)\nlabels = library.pack(y)\nloss = criterion(scores, labels)"
+    step = "show(library.accuracy(scores, labels), loss.item())"
+    for weight in ("", "ignore_index=1"):  # a criterion that is wrapped, and one that is not
+        script = script_of("", step, "", loss).replace("CrossEntropyLoss()", f"CrossEntropyLoss({weight})")
+        result = conversion(tmp_path, "import library\n" + script)
+        assert "show(library.accuracy(scores, labels), rd.reduce_loss(loss).item())" in result.files[0].text
+        assert result.listed
