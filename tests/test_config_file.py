@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import train
+from retrofit.distributed.run_lock import LOCK_FILE
 from segmentation.config_file import changed_options, config_text, read_config
 from segmentation.options import build_parser, parse_options
 from utils import CONFIG_WORDS
@@ -166,7 +167,8 @@ def test_a_run_leaves_its_options_and_prints_them_once(ranks: Any, tmp_path: Pat
     assert len(re.findall("others at their defaults", printed)) == 1 and "│ layers" in printed
     assert "momentum" not in printed
     (folder,) = (tmp_path / "log").iterdir()
-    assert sorted(path.suffix for path in folder.iterdir() if "tfevents" not in path.name) == [".pt", ".yaml"]
+    written = [path for path in folder.iterdir() if "tfevents" not in path.name and path.name != LOCK_FILE]
+    assert sorted(path.suffix for path in written) == [".pt", ".yaml"]
     saved = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     assert saved["training"]["epochs"] == 1 and saved["distributed"]["distributed"] is True
     again = train.get_arguments(["--config", str(folder / "config.yaml")])

@@ -123,12 +123,29 @@ def run_original(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -
     return lambda example: run(example.name)
 
 
+@pytest.fixture(scope="module")
+def copy_converted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case, Path], Path]:
+    """Make a copy of a converted project; it is converted once for all tests."""
+
+    @cache
+    def converted(name: str) -> Path:
+        (example,) = (example for example in CONVERTED if example.name == name)
+        folder = copy_case(example, tmp_path_factory.mktemp("converted") / "project")
+        convert(folder, example.entry)
+        return folder
+
+    return lambda example, target: shutil.copytree(converted(example.name), target)
+
+
 @pytest.mark.parametrize("example", CONVERTED, ids=lambda example: example.name)
 def test_one_process_is_the_original_bit_for_bit(
-    example: Case, tmp_path: Path, launcher: Launcher, run_original: Callable[[Case], OriginalRun]
+    example: Case,
+    tmp_path: Path,
+    launcher: Launcher,
+    run_original: Callable[[Case], OriginalRun],
+    copy_converted: Callable[[Case, Path], Path],
 ) -> None:
-    original, converted = run_original(example), copy_case(example, tmp_path / "project")
-    convert(converted, example.entry)
+    original, converted = run_original(example), copy_converted(example, tmp_path / "project")
     run = launcher.run(converted, example.entry, example.arguments, **BATCH)
     assert run["statuses"] == [0], run["outputs"][0]
     assert shown(run["outputs"][0], converted) == original.lines
@@ -139,10 +156,14 @@ def test_one_process_is_the_original_bit_for_bit(
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("example", CONVERTED, ids=lambda example: example.name)
 def test_several_processes_train_and_one_writes(
-    example: Case, world_size: int, tmp_path: Path, launcher: Launcher, run_original: Callable[[Case], OriginalRun]
+    example: Case,
+    world_size: int,
+    tmp_path: Path,
+    launcher: Launcher,
+    run_original: Callable[[Case], OriginalRun],
+    copy_converted: Callable[[Case, Path], Path],
 ) -> None:
-    alone, folder = run_original(example), copy_case(example, tmp_path / "several")
-    convert(folder, example.entry)
+    alone, folder = run_original(example), copy_converted(example, tmp_path / "several")
     run = launcher.run(folder, example.entry, example.arguments, world_size, **BATCH, SHOW_WRITES="1")
     assert run["statuses"] == [0] * world_size, "\n".join(run["outputs"])
     assert not any(GLOO.sub("", output) for output in run["outputs"][1:]), run["outputs"][1]

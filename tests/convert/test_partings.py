@@ -74,7 +74,7 @@ HOISTED = {
     ),
     "numpy": (
         "if y.numpy().mean() > 0:\n    print(loss.item())",
-        "G\nif y.numpy().mean() > 0:\n    print(g)",
+        "G\nif rd.reduce_loss(y.numpy().mean()) > 0:\n    print(g)",
     ),
 }
 IN_PLACE = {

@@ -26,7 +26,7 @@ mode = sys.argv[1]
 if "real" not in sys.argv:
     watchdog.PATIENCE_S = deadlock.PATIENCE_S = 1.0
     watchdog.PERIOD_S, watchdog.GRACE_S = 0.2, 1.0
-if mode == "slow end":
+if mode == "slow end" and os.environ["RANK"] == "1":
     atexit.register(time.sleep, 60)  # of the failing rank: behind the runtime's own
 
 
@@ -134,9 +134,10 @@ def test_a_rank_that_hangs_shows_its_stack_and_step_and_is_ended(launcher: Any, 
     hung = marked(ended, 1)
     assert hung[0].endswith("this rank is in batch 3 of epoch 1, here:") and "MainThread" in hung[1]
     assert any("in misbehave" in line for line in hung), ended["outputs"]
-    first, second = conclusion(ended)
+    first, *missing = conclusion(ended)
     assert re.match(r"rank [02] waited in main \(.*train.py:\d+\) for a rank that is missing", first)
-    assert re.match(r"rank 1 did not come, it is in misbehave \(.*:\d+\); its step is batch 3 of epoch 1", second)
+    named = r"rank 1 did not come, it is in misbehave \(.*:\d+\); its step is batch 3 of epoch 1"
+    assert any(re.match(named, line) for line in missing), ended["outputs"]
 
 
 @pytest.mark.parametrize("mode", ["stopped", "gil"])
@@ -173,10 +174,11 @@ def test_a_rank_that_vanishes_is_named(launcher: Any, tmp_path: Path, mode: str,
 def test_a_failed_rank_that_is_slow_to_end_stops_the_others(launcher: Any, tmp_path: Path) -> None:
     ended = run(launcher, tmp_path, "slow end")
     assert "ValueError: an error of rank 1 alone" in marked(ended, 1)
-    for rank in (0, 2):
-        stopped = "stopped: rank 1 failed first, see its message (its process has not ended yet)"
-        assert ended["statuses"][rank] == 1 and marked(ended, rank) == [stopped], ended["outputs"]
-    assert ended["seconds"] < 20
+    said = [marked(ended, rank) for rank in (0, 2)]
+    assert [ended["statuses"][rank] for rank in (0, 2)] == [1, 1] and ended["seconds"] < 20, ended["outputs"]
+    # The first one to stop ends the other's connection.
+    assert all(len(lines) == 1 and lines[0].startswith("stopped: rank 1 failed first, see its") for lines in said), said
+    assert any("(its process has not ended yet)" in line for lines in said for line in lines)
 
 
 VANISHES = """
