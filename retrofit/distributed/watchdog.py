@@ -145,6 +145,8 @@ class Watchdog:
         first = self.failed_first() if reason else None
         if first is not None and first != self.rank:  # it takes its time to end, and keeps its connections until then
             self.print([f"stopped: rank {first} failed first, see its message (its process has not ended yet)"])
+            if self.rank == 0:
+                time.sleep(GRACE_S)  # for the others to find out the same: the store may be this process's
             _end()
         if reason and self.board.add(ALARM) == 1:
             self._show_and_end("the ranks wait for each other", reason)
