@@ -23,6 +23,7 @@ from retrofit.project.rates import (
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope
 from retrofit.training.losses.optimized import summed_optimizers
+from retrofit.training.shown_rates import shown_rates
 
 from .finding import Finding, found
 
@@ -61,7 +62,8 @@ def find(project: Project) -> Iterator[Finding]:
     own = [o for o in project.optimizers if o.call not in summed and _has_rate(project, o)]
     as_wholes = any(optimizer.rate is None and not gives_rates(project.analysis, optimizer) for optimizer in own)
     seen: set[ast.expr] = set()
-    for node, scope in chain(_of_optimizers(project, as_wholes), _set_later(project)):
+    later = list(_set_later(project))
+    for node, scope in chain(_of_optimizers(project, as_wholes), later, shown_rates(project, later)):
         if node not in seen and not _is_scaled(project, node, scope) and not _is_within(node, scope, summed):
             seen.add(node)
             edits = surround(scope.source, node, "rd.scaled_lr(", ")")

@@ -165,3 +165,11 @@ def test_an_optimizer_that_is_not_known_is_named(tmp_path: Path) -> None:
     (finding,) = (f for f in conversion(tmp_path, HEAD + make + TRAIN).findings if f.code == "RF306")
     assert not finding.edits and "how optimizer gets its learning rate" in finding.message
     assert finding.place.line == (HEAD + make + TRAIN).splitlines().index("    optimizer.step()") + 1
+
+
+def test_a_rate_set_by_hand_is_shown_as_it_is_used(tmp_path: Path) -> None:
+    decay = "def decay(epoch):\n    lr = args.lr * 0.1 ** epoch\n    for group in optimizer.param_groups:\n"
+    decay += "        group['lr'] = lr\n    print('rate %g of %g' % (lr, args.lr), f'{lr:g}')\n    return lr\n\n\n"
+    found = converted(tmp_path, HEAD + decay + "optimizer = SGD(model.parameters(), lr=args.lr)\ndecay(1)\n" + TRAIN)
+    assert any("group['lr'] = rd.scaled_lr(lr)" in line for line in found)
+    assert any("'rate %g of %g' % (rd.scaled_lr(lr), args.lr), f'{rd.scaled_lr(lr):g}'" in line for line in found)
