@@ -158,7 +158,7 @@ def changes_nothing_else(result: Conversion) -> None:
     assert set(re.findall(r"\r\n|\r|\n", after)) <= {source.newline}
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(layouts())
 def test_every_layout_is_converted(data: bytes) -> None:
     if not is_python(data):

@@ -16,7 +16,7 @@ from retrofit.convert.plan import Conversion, plan_conversion
 from retrofit.project import read_project
 from retrofit.rules import find_all
 
-MANY = settings(derandomize=True, max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MANY = settings(derandomize=True, max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 FEW = settings(MANY, max_examples=6)
 
 
