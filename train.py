@@ -143,15 +143,15 @@ class Trainer:
         """Return the run's folder, the same on every rank: that of the run which is continued, or a new one."""
         if self.args.dry_run:
             return Path(self.args.logdir)
-        if checkpoint and checkpoint["is_newest"]:
-            folder = checkpoint["path"].parent
-        else:
-            folder = rd.own_run(run_folders(self.args.logdir))  # restarted before its first checkpoint
+        # As get_checkpoint found it, before this run waited for the folder.
+        continues = checkpoint and checkpoint.get("is_newest", rd.is_newest_checkpoint(checkpoint["path"]))
+        # Without one, a job that is restarted before its first checkpoint has a folder all the same.
+        folder = checkpoint["path"].parent if continues else rd.own_run(run_folders(self.args.logdir))
         if folder is None:
             name = f"{self.args.model_type}_r{self.args.layers}_{self.args.dataset}"
             folder = rd.broadcast_object(new_run_folder(self.args.logdir, name) if rd.is_main_process() else None)
         rd.claim_run(folder)
-        if checkpoint and checkpoint["is_newest"] and not rd.is_newest_checkpoint(checkpoint["path"]):
+        if continues and not rd.is_newest_checkpoint(checkpoint["path"]):
             raise RuntimeError(f"another training has gone on with {folder} in the meantime; start this one again")
         return folder
 

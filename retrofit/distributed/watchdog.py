@@ -141,13 +141,13 @@ class Watchdog:
             self.board.set(PRESENT.format(rank=self.rank))
         if self.board.add(ALARM, 0):
             self._show_and_end("the job cannot go on")
-        reason = self._deadlock(state)
-        first = self.failed_first() if reason else None
+        first = self.failed_first() if state["blocked_s"] >= PATIENCE_S else None
         if first is not None and first != self.rank:  # it takes its time to end, and keeps its connections until then
             self.print([f"stopped: rank {first} failed first, see its message (its process has not ended yet)"])
             if self.rank == 0:
                 time.sleep(GRACE_S)  # for the others to find out the same: the store may be this process's
             _end()
+        reason = self._deadlock(state)
         if reason and self.board.add(ALARM) == 1:
             self._show_and_end("the ranks wait for each other", reason)
 

@@ -135,7 +135,7 @@ def test_a_rank_that_hangs_shows_its_stack_and_step_and_is_ended(launcher: Any, 
     assert hung[0].endswith("this rank is in batch 3 of epoch 1, here:") and "MainThread" in hung[1]
     assert any("in misbehave" in line for line in hung), ended["outputs"]
     first, *missing = conclusion(ended)
-    assert re.match(r"rank [02] waited in main \(.*train.py:\d+\) for a rank that is missing", first)
+    assert re.match(r"rank [02] waited in \S+ \(.*train.py:\d+\) for a rank that is missing", first)
     named = r"rank 1 did not come, it is in misbehave \(.*:\d+\); its step is batch 3 of epoch 1"
     assert any(re.match(named, line) for line in missing), ended["outputs"]
 
