@@ -35,10 +35,10 @@ from segmentation.metrics import ConfusionMatrix
 from segmentation.options import build_parser, options_to_save, parse_options
 from segmentation.precision import autocast, gradient_scaler
 from segmentation.report import print_classes, print_options, print_summary
-from segmentation.run_folder import new_run_folder, replace_text, require_log_folder, run_folders
+from segmentation.run_folder import replace_text, require_log_folder
 from segmentation.schedule import build_scheduler
 from segmentation.visualize import colorize, panel_grid, save_index_png
-from utils import CONFIG_WORDS, get_dataloader, get_model
+from utils import CONFIG_WORDS, find_checkpoint, get_dataloader, get_model, get_run_folder
 
 
 @rd.report_failure
@@ -84,20 +84,6 @@ def get_parser(environ=None):
     return parser
 
 
-def find_checkpoint(args):
-    """Return the content of the checkpoint that --resume means, with its "path"; None to start from the beginning."""
-    to_train = args.task == "train"
-    resume = args.resume or ("" if to_train else "auto")
-    runs = run_folders(args.logdir)
-    if to_train:
-        resume = rd.resume_own_run(resume, runs)
-    path = rd.find_checkpoint(resume, runs, to_train=to_train) if resume else None
-    if path is None:
-        return None
-    is_newest = str(path) != resume or rd.is_newest_checkpoint(path)  # a run under way may have saved the next by now
-    return {**rd.read_checkpoint(path, whole=False), "path": path, "is_newest": is_newest}
-
-
 class Trainer:
     """Model, optimizer and data of one training run, on this rank."""
 
@@ -122,7 +108,7 @@ class Trainer:
         self.scheduler = build_scheduler(
             self.optimizer, self.lr, args, self.epochs.steps_per_epoch, self.epochs.global_step
         )
-        self.folder = self.make_folder(checkpoint)
+        self.folder = get_run_folder(args, checkpoint)
         if not args.dry_run:
             self.save_options()
             rd.keep_rank_log_in(self.folder)
@@ -139,22 +125,6 @@ class Trainer:
             self.ema = ModelEMA(rd.unwrap_model(self.model), self.args.ema_decay, twin and rd.unwrap_model(twin))
             self.averaged = twin or self.ema
 
-    def make_folder(self, checkpoint):
-        """Return the run's folder, the same on every rank: that of the run which is continued, or a new one."""
-        if self.args.dry_run:
-            return Path(self.args.logdir)
-        # As get_checkpoint found it, before this run waited for the folder.
-        continues = checkpoint and checkpoint.get("is_newest", rd.is_newest_checkpoint(checkpoint["path"]))
-        # Without one, a job that is restarted before its first checkpoint has a folder all the same.
-        folder = checkpoint["path"].parent if continues else rd.own_run(run_folders(self.args.logdir))
-        if folder is None:
-            name = f"{self.args.model_type}_r{self.args.layers}_{self.args.dataset}"
-            folder = rd.broadcast_object(new_run_folder(self.args.logdir, name) if rd.is_main_process() else None)
-        rd.claim_run(folder)
-        if continues and not rd.is_newest_checkpoint(checkpoint["path"]):
-            raise RuntimeError(f"another training has gone on with {folder} in the meantime; start this one again")
-        return folder
-
     def save_options(self):
         """Write config.yaml into the run's folder: --config takes it and makes the same training again."""
         if rd.is_main_process():
@@ -162,8 +132,8 @@ class Trainer:
 
     def make_writer(self):
         """Return the writer; what an interrupted run logged after its checkpoint is logged again and replaced."""
-        goes_on = self.images or any(self.folder.glob("events.*"))
-        writer = CurveWriter(self.folder, self.images + 1 if goes_on else None)
+        is_continued = self.images or any(self.folder.glob("events.*"))
+        writer = CurveWriter(self.folder, self.images + 1 if is_continued else None)
         log_options(writer, config_text(get_parser(), self.args), self.images + 1)
         return writer
 
@@ -183,7 +153,7 @@ class Trainer:
                     path = self.save()
                     rd.finish_saves()
                     self.writer.close()
-                    message = f"interrupted in epoch {self.epochs.epoch + 1}, saved {path}; --resume auto goes on"
+                    message = f"interrupted in epoch {self.epochs.epoch + 1}, saved {path}; --resume auto continues"
                     rd.print_main(message, flush=True)  # whoever asked may kill next
                     return interruption.exit_status(votes)
                 confusion = self.validate_and_save() or confusion

@@ -1,4 +1,6 @@
-"""Loaders and model of the segmentation project, on any number of GPUs, and the words of its --config files."""
+"""Loaders, model and run folder of the segmentation project, on any number of GPUs; the words of its --config files."""
+
+from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader
@@ -7,6 +9,7 @@ import retrofit.distributed as rd
 from segmentation.config_file import ConfigWords
 from segmentation.datasets import build_dataset, default_num_classes
 from segmentation.models import build_model
+from segmentation.run_folder import new_run_folder, run_folders
 
 # What a --config file may call sections and flags, beside the names that --help has for them. A pair is a flag and what
 # true and false mean for it; None: nothing, the line is as good as not there.
@@ -71,3 +74,37 @@ def get_model(args, device):
     if args.compile:
         model = torch.compile(model)
     return rd.wrap_model(model)
+
+
+def find_checkpoint(args):
+    """Return the content of the checkpoint that --resume means, with its "path"; None to start from the beginning."""
+    to_train = args.task == "train"
+    resume = args.resume or ("" if to_train else "auto")
+    runs = run_folders(args.logdir)
+    if to_train:
+        resume = rd.resume_own_run(resume, runs)
+    path = rd.find_checkpoint(resume, runs, to_train=to_train) if resume else None
+    if path is None:
+        return None
+    is_newest = str(path) != resume or rd.is_newest_checkpoint(path)  # a run under way may have saved the next by now
+    return {**rd.read_checkpoint(path, whole=False), "path": path, "is_newest": is_newest}
+
+
+def get_run_folder(args, checkpoint):
+    """Return the run's folder, the same on every rank: that of `checkpoint` where its run is continued, else a new one.
+
+    Collective: every rank. Raises RuntimeError when another process trains there or has continued that run since
+    `checkpoint` was read.
+    """
+    if args.dry_run:
+        return Path(args.logdir)
+    continues = checkpoint and checkpoint["is_newest"]
+    # A job that was restarted before its first checkpoint has a folder all the same.
+    folder = checkpoint["path"].parent if continues else rd.own_run(run_folders(args.logdir))
+    if folder is None:
+        name = f"{args.model_type}_r{args.layers}_{args.dataset}"
+        folder = rd.broadcast_object(new_run_folder(args.logdir, name) if rd.is_main_process() else None)
+    rd.claim_run(folder)
+    if continues and not rd.is_newest_checkpoint(checkpoint["path"]):
+        raise RuntimeError(f"another training has continued {folder} in the meantime; start this one again")
+    return folder

@@ -236,7 +236,7 @@ def test_ctrl_c_at_the_launch_script_ends_with_our_line(
     text = logdir.with_suffix(".txt").read_text()
     assert f"--master_port={resumed[-1]} " in text
     assert re.search(rf"resumed from {logdir}/\S+/checkpoint_0001_\d+\.pt: 1 of 500 epoch\(s\), \d+ step\(s\) of", text)
-    assert re.match(rf"interrupted in epoch \d+, saved {logdir}/\S+; --resume auto goes on$", text.splitlines()[-1])
+    assert re.match(rf"interrupted in epoch \d+, saved {logdir}/\S+; --resume auto continues$", text.splitlines()[-1])
     assert "Traceback" not in text and "SignalException" not in text
 
 

@@ -32,11 +32,11 @@ def averaged(logdir: str, options: dict[str, Any], resume: str = "") -> dict[str
         return SameAugmentation(build_dataset(name, root, split, *rest), 24 if split == "train" else 5)
 
     arguments = [*SMALL, *OPTIONS, "--logdir", logdir, "--epochs", "2", "--lr", "0.05", "--warmup", "0"]
+    arguments += ["--resume", resume] if resume else []
     with with_options(**options), mock.patch.object(utils, "build_dataset", small_dataset):
         args = train.get_arguments(arguments)
         rd.seed_everything(args.seed)
-        checkpoint = {**rd.read_checkpoint(resume, whole=False), "path": Path(resume)} if resume else None
-        trainer = train.Trainer(args, checkpoint)
+        trainer = train.Trainer(args, train.find_checkpoint(args))
         confusion = []
         evaluate = train.evaluate
         with mock.patch.object(train, "evaluate", lambda *a: confusion.append(evaluate(*a)) or confusion[-1]):

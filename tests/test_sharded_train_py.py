@@ -39,7 +39,7 @@ def test_its_checkpoints_are_tested_and_trained_on_by_one_process(
     assert ended.returncode == 0, ended.stderr
     (run,) = tmp_path.iterdir()
     names = [path.name for path in rd.checkpoints_in(run)]
-    assert names == ["checkpoint_0001_00000000.dcp", "checkpoint_0000_00000320.dcp"]
+    assert names == ["checkpoint_0001_00000000.dcp", "checkpoint_0000_00000160.dcp"]
     assert not [path.name for path in run.iterdir() if path.name.endswith(".tmp")]
     assert train.main(["--task", "test", "--resume", "auto", "--logdir", str(tmp_path)]) == 0
     best = run / "best.dcp"

@@ -61,7 +61,7 @@ def test_one_rank_writes_and_only_what_belongs_into_the_folder(trained: tuple[Pa
     names = sorted(path.name for path in folder.iterdir())
     events = [name for name in names if name.startswith("events.")]
     assert len(events) == 1
-    expected = [".launched_by", "best.pt"]  # the launcher, for torchrun's restarts
+    expected = [".in_use_by", ".launched_by", "best.pt"]  # the lock; the launcher, for torchrun's restarts
     expected += ["checkpoint_0001_00000000.pt", "checkpoint_0002_00000000.pt", "config.yaml"]
     assert sorted(set(names) - set(events)) == expected
 

@@ -52,6 +52,7 @@ def report_as_json(report: Report, causes: Mapping[str, Cause]) -> str:
         "conclusion": conclusion(report),
         "not_compared": not_compared(report.verdicts),
         "script": report.script,
+        "module": report.module,
         "arguments": report.arguments,
         "world_size": report.world_size,
         "seconds": report.seconds,

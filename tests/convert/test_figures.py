@@ -12,7 +12,7 @@ from convert.additions_of import write_converted
 from convert.conversion import conversion
 from verify.projects.launch import Launcher
 
-SCRIPT = '''\
+SCRIPT = """\
 import json
 import math
 
@@ -90,7 +90,7 @@ for epoch in range(2):
         STEP
     END
 json.dump(rows, open('rows.json', 'w'))
-'''
+"""
 # What is before, in and after a loop over batches, and the loss where it is not `criterion(out, y)`.
 SHOWN: dict[str, tuple[str, ...]] = {
     "a mean of its own": (
