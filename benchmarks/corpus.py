@@ -182,7 +182,7 @@ def convert(bench: Bench, run: str, row: Row) -> bool:
     bench.recipe(run, "prep")
     entry = bench.entry(run)
     start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from retrofit.cli import main; sys.exit(main())"
-    root = bench.folder / run / "src"  # of the repository: modules that the script imports may lie beside its folder
+    root = bench.folder / run / "src"  # of the repository: modules that the script imports may be next to its folder
     command = [sys.executable, "-I", "-c", start, "convert", str(entry), "--root", str(root), "--write"]
     result = subprocess.run([*command, "--force"], capture_output=True, text=True, check=False)
     added = [line for line in result.stdout.splitlines() if line.startswith("+") and not line.startswith("+++")]

@@ -73,7 +73,7 @@ class CurveWriter:
 
 def log_options(writer: Any, text: str, step: int) -> None:
     """Show `text`, the options of the run as YAML, on the page "text"."""
-    writer.add_text("options", "\n".join(f"    {line}" for line in text.splitlines()), step)  # markdown: as it stands
+    writer.add_text("options", "\n".join(f"    {line}" for line in text.splitlines()), step)  # markdown: verbatim
 
 
 def log_validation(

@@ -9,7 +9,7 @@ from typing import Any
 from .fresh_store import ABSENT, peek
 
 PREFIX = "retrofit/board"
-ALARM = "alarm"  # how many ranks have noticed that the job cannot go on
+ALARM = "alarm"  # how many ranks have noticed that the job cannot continue
 ROLL_CALL = "roll_call"
 STATE, SHOWN, PRESENT = "state/{rank}", "shown/{rank}", "present/{rank}"
 CONCLUDED = "concluded"

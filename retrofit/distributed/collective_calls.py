@@ -24,6 +24,7 @@ LIBRARIES = ("contextlib", "functools", "torch")  # what a call may pass through
 KEPT = 64  # calls that the journal remembers
 
 _journal: Journal | None = None
+_turn: Turn | None = None  # the ranks run one after another: a collective would wait forever
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,11 @@ def collective(function: F) -> F:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if _turn is not None:
+            raise RuntimeError(
+                f"rd.{function.__name__} is called inside `with rd.main_process_first():`, where the ranks run one "
+                "after another: it would wait for ranks that cannot come; call it before or after that block"
+            )
         journal = _journal
         if journal is None or not journal.is_for_this():
             return function(*args, **kwargs)
@@ -108,6 +114,39 @@ def collective(function: F) -> F:
             journal.leave()
 
     return call  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A block that the ranks run one after another; `answers` are those that rank 0 gets, in its order."""
+
+    answers: list[Any]
+    is_of_main: bool
+
+    def answer(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return what rank 0 was answered at this question; a rank that has more of them asks itself."""
+        if not self.is_of_main and self.answers:
+            return self.answers.pop(0)
+        answer = function(*args, **kwargs)
+        if self.is_of_main:
+            self.answers.append(answer)
+        return answer
+
+
+@contextmanager
+def taking(turn: Turn) -> Iterator[None]:
+    """Note that the ranks run a block one after another, so that a collective in it is an error and not a hang."""
+    global _turn
+    _turn = turn
+    try:
+        yield
+    finally:
+        _turn = None
+
+
+def current_turn() -> Turn | None:
+    """Return the block of `main_process_first` that this rank is in."""
+    return _turn
 
 
 def waiting_for(started: Call | None) -> AbstractContextManager[None]:

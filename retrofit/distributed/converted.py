@@ -47,7 +47,7 @@ def distribute_model(model: nn.Module) -> nn.Module:
     numbers of samples. RETROFIT_BATCHNORM=local leaves every rank its own BatchNorm statistics, which is faster and
     another training; `model.eval()` then gives all ranks those of rank 0, and every rank must call it. Parameters that
     no loss depends on, or not every loss, are found and left as in one process. Collective: every rank. Raises
-    ValueError for another value of that variable, RuntimeError in front of setup_distributed.
+    ValueError for another value of that variable, RuntimeError before setup_distributed.
     """
     choice = os.environ.get(BATCHNORM_TWIN) or "sync"
     _require_group("distribute_model")
@@ -82,7 +82,7 @@ def distribute_loader(loader: DataLoader) -> DataLoader:
     The loader's batch size counts samples per rank, or over all ranks with `--batch global`. From its first
     iteration on every rank draws random numbers of its own, so that no two ranks augment alike; what a script draws
     before (weights, a fixed order of the pixels) is the same on all. Collective: every rank. Raises what
-    `shard_loader` and `plan_batch` raise, and RuntimeError in front of setup_distributed.
+    `shard_loader` and `plan_batch` raise, and RuntimeError before setup_distributed.
     """
     _require_group("distribute_loader")
     if not is_distributed() or loader.batch_size is None:

@@ -1,7 +1,7 @@
 """torch's DataParallel in a script that several processes run: each drives one GPU, and the names stay as they were.
 
 A script that wraps its model in DataParallel reads `model.module` and has `module.` in the names of its checkpoints.
-Both stay: its own older checkpoints, and the other scripts of the project, go on to fit.
+Both stay: its own older checkpoints, and the other scripts of the project, still fit.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .environment import read_environment
 from .process_group import gpu_index
-from .unwrap import unwrap_model
+from .unwrap import ModuleAttributes, unwrap_model
 
 PREFIX = "module."
 KEEPS_PREFIX = "keeps_prefix"  # in the __dict__ of a DDPWrapper that takes the place of a DataParallel
 
 
-class OneDevice(nn.DataParallel):
+class OneDevice(ModuleAttributes, nn.DataParallel):
     """A DataParallel over the GPU of this process alone, until `distribute_model` takes its place."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -32,14 +32,6 @@ class OneDevice(nn.DataParallel):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         return super().load_state_dict(fitting_keys(self, state_dict), *args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if "module" not in self.__dict__.get("_modules", {}):
-                raise
-            return getattr(self.module, name)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """In a file it is a DataParallel, which needs nothing of the runtime to be read."""
@@ -74,7 +66,7 @@ def script_model(model: Any) -> Any:
 
 
 def fitting_keys(model: nn.Module, state_dict: Any) -> Any:
-    """Return `state_dict` with the names that `model` has: with `module.` in front of all of them, or of none.
+    """Return `state_dict` with the names that `model` has: with `module.` before all of them, or of none.
 
     For checkpoints that were written with DataParallel and are read without it, or the other way round. What fits as
     well without a change, or is no state of a model, comes back as it is.

@@ -20,7 +20,7 @@ from .consistency import ConsistencyCheck, resolve_consistency
 from .data_parallel import KEEPS_PREFIX, PREFIX, OneDevice
 from .process_group import group_for, is_distributed
 from .sharing import is_sharing, own_statistics
-from .unwrap import strip_wrapper_prefixes, unwrap_model
+from .unwrap import ModuleAttributes, strip_wrapper_prefixes, unwrap_model
 from .used_parameters import FIRST_PASSES, FOREVER, MissingGradients, UsedParameters, unfinished
 
 IGNORED = "_ddp_params_and_buffers_to_ignore"  # where DDP looks for names of parameters to leave out
@@ -29,7 +29,7 @@ IGNORED = "_ddp_params_and_buffers_to_ignore"  # where DDP looks for names of pa
 _MODULE_STATE = tuple(name for name in nn.Module().__dict__ if name not in ("_parameters", "_buffers", "_modules"))
 
 
-class DDPWrapper(DistributedDataParallel):
+class DDPWrapper(ModuleAttributes, DistributedDataParallel):
     """DistributedDataParallel that looks like the wrapped module; outside a process group, the module itself.
 
     Attributes, `named_parameters()`, `state_dict()` and `load_state_dict()` are the module's own: names carry no
@@ -37,8 +37,8 @@ class DDPWrapper(DistributedDataParallel):
     evaluation mode while batches of `share_batches` are used, a call goes straight to the module, so ranks may make
     different numbers of calls; `broadcast_buffers` first. Running
     layers in training by any way other than `model(...)` raises RuntimeError, because their gradients would not be
-    synchronised. Parameters may be frozen and thawed at any time (`requires_grad`), by every rank alike: the next
-    forward sees it.
+    synchronised. Parameters may be frozen and thawed at any time (`requires_grad`), on every rank in the same way: the
+    next forward sees it.
     One forward may serve several backward passes (`retain_graph=True`): the gradients of each are averaged over ranks.
     A parameter without a gradient on every rank keeps None, as in one process; one that only some ranks used gets the
     mean with zeros for the others.
@@ -76,7 +76,7 @@ class DDPWrapper(DistributedDataParallel):
         """Find out in the first backward passes which parameters the losses depend on, see used_parameters.py.
 
         Until the ranks agree, gradients are averaged at the end of backward instead of during it. Every rank must call
-        it, in front of the training.
+        it, before the training.
         """
         if self.find_unused_parameters or self.static_graph or self.__dict__["_has_own_hook"]:
             return
@@ -192,14 +192,6 @@ class DDPWrapper(DistributedDataParallel):
         if not mode and self.__dict__.get("broadcasts_before_evaluation"):
             broadcast_buffers(self)
         return super().train(mode)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if "module" not in self.__dict__.get("_modules", {}):
-                raise
-            return getattr(unwrap_model(self), name)
 
     def __getitem__(self, index: Any) -> Any:
         return unwrap_model(self)[index]  # type: ignore[index]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .collective_calls import current_turn
 from .process_group import is_distributed, is_main_process
 from .reduce import broadcast_object
 
@@ -41,7 +42,11 @@ def answer_of_main(function: Callable[..., Any], *args: Any, **kwargs: Any) -> A
 
     For what the ranks would answer in different ways: whether a folder is there that rank 0 is about to make, what
     the user types. Collective: every rank. Raises on rank 0 what the function raises, RuntimeError on the others.
+    Inside `with main_process_first():` the others get the answers later, in their turn.
     """
+    turn = current_turn()
+    if turn is not None:
+        return turn.answer(function, *args, **kwargs)
     if not is_distributed():
         return function(*args, **kwargs)
     answer, error = None, None

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.torch_version import TorchVersion
 
 from .arguments import distributed_options, given_options
-from .collective_calls import collective
+from .collective_calls import Turn, collective, current_turn, taking
 from .environment import DistributedEnvironment, read_environment
 from .fresh_store import fresh_store, may_restart
 from .interruption import OneLineAtInterrupt
@@ -68,7 +68,7 @@ def setup_distributed(
     _control_group = dist.new_group(backend="gloo", timeout=timeout)  # type: ignore[assignment]
     _place = place
     if place.world_size > 1:
-        from .failure import report_uncaught  # which stands on this module
+        from .failure import report_uncaught  # which imports this module
 
         report_uncaught()
         _interrupt_hook = OneLineAtInterrupt(place.rank, place.world_size)
@@ -94,7 +94,7 @@ def cleanup_distributed() -> None:
     """
     global _place, _control_group, _interrupt_hook
     if sys.exc_info()[0] is None:
-        from .async_save import finish_saves  # which stands on this module
+        from .async_save import finish_saves  # which imports this module
 
         finish_saves()
     _options.clear()
@@ -209,16 +209,32 @@ def main_process_first() -> Iterator[None]:
     """Run the block on rank 0 first, then on one process of each other node, then on the rest (a download, a cache).
 
     That serves a disk which all nodes share and disks of their own. Collective: every rank. An error in the block
-    lets the ranks behind go on.
+    lets the next ranks continue. Collectives in the block raise RuntimeError.
     """
-    turn = 0 if is_main_process() else 1 if get_local_rank() == 0 else 2
-    for _ in range(turn):
+    if current_turn() is not None:  # in such a block already
+        yield
+        return
+    number = 0 if is_main_process() else 1 if get_local_rank() == 0 else 2
+    turn = Turn(_answers_of_main([]) if number else [], is_of_main=number == 0)
+    if number == 2:
         barrier()
     try:
-        yield
+        with taking(turn):
+            yield
     finally:
-        for _ in range(2 - turn):
+        if number == 0:
+            _answers_of_main(turn.answers)
+        if number < 2:
             barrier()
+
+
+@collective
+def _answers_of_main(answers: list[Any]) -> list[Any]:
+    """Return rank 0's `answers` on every rank: the others wait here for its turn to end."""
+    box = [answers]
+    if is_distributed():
+        dist.broadcast_object_list(box, src=0, group=control_group())
+    return box[0]
 
 
 def gpu_index(place: DistributedEnvironment, num_visible: int) -> int:

@@ -8,12 +8,12 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-# What wrappers put in front of parameter names: DDP and DataParallel, torch.compile, FSDP1.
+# What wrappers put before parameter names: DDP and DataParallel, torch.compile, FSDP1.
 WRAPPER_PREFIXES = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
 
 
 def unwrap_model(model: nn.Module) -> nn.Module:
-    """Return the user's own module behind DDP, DataParallel, DeepSpeed and torch.compile, in whatever order."""
+    """Return the user's own module inside DDP, DataParallel, DeepSpeed and torch.compile, in whatever order."""
     while True:
         if isinstance(model, (DistributedDataParallel, DataParallel)) or getattr(type(model), "is_transparent", False):
             model = model._modules["module"]  # type: ignore[assignment]
@@ -21,6 +21,18 @@ def unwrap_model(model: nn.Module) -> nn.Module:
             model = model._modules["_orig_mod"]  # type: ignore[assignment]
         else:
             return model
+
+
+class ModuleAttributes(nn.Module):
+    """A wrapper, `module` inside, that has the attributes of the user's own module."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if "module" not in self.__dict__.get("_modules", {}):
+                raise
+            return getattr(unwrap_model(self), name)
 
 
 def strip_wrapper_prefixes(state_dict: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""When the ranks of a job cannot go on, every rank shows where it is, one of them says why, and the job ends.
+"""When the ranks of a job cannot continue, every rank shows where it is, one of them says why, and the job ends.
 
 Each rank of a group of several has a thread that talks to the others through the group's store, never by collectives:
 every second it says there what its main thread does, and looks whether a rank has raised the alarm. There are four
@@ -106,7 +106,7 @@ class Watchdog:
         return self.board.get(FIRST_FAILURE)
 
     def alarmed(self) -> bool:
-        """Return whether a rank has noticed that the job cannot go on, or no rank can be asked."""
+        """Return whether a rank has noticed that the job cannot continue, or no rank can be asked."""
         return self.board.gone or self.board.add(ALARM, 0) > 0
 
     def end_with(self, lines: Sequence[str], where: str) -> None:
@@ -140,7 +140,7 @@ class Watchdog:
         if self.board.add(ROLL_CALL, 0):
             self.board.set(PRESENT.format(rank=self.rank))
         if self.board.add(ALARM, 0):
-            self._show_and_end("the job cannot go on")
+            self._show_and_end("the job cannot continue")
         first = self.failed_first() if state["blocked_s"] >= PATIENCE_S else None
         if first is not None and first != self.rank:  # it takes its time to end, and keeps its connections until then
             self.print([f"stopped: rank {first} failed first, see its message (its process has not ended yet)"])
@@ -152,7 +152,7 @@ class Watchdog:
             self._show_and_end("the ranks wait for each other", reason)
 
     def _deadlock(self, own: dict[str, Any]) -> str:
-        """Return why no rank can go on, once two looks at all of them have said the same."""
+        """Return why no rank can continue, once two looks at all of them have said the same."""
         if own["blocked_s"] < PATIENCE_S:
             self._before = {}
             return ""

@@ -139,3 +139,14 @@ def _updates(node: ast.expr, scope: Scope) -> list[ast.Call]:
         for function in functions
         if isinstance(node, ast.Name) and isinstance(function.value, ast.Name) and function.value.id == node.id
     ]
+
+
+def entries_at(node: ast.Tuple | ast.List | ast.Dict, key: object) -> list[ast.expr]:
+    """Return the entries of a written container that `key` may mean: one, or all where the key is not known."""
+    if isinstance(node, ast.Dict):
+        pairs = list(zip(node.keys, node.values))
+        exact = [value for name, value in pairs if isinstance(name, ast.Constant) and name.value == key]
+        return exact or [value for _, value in pairs]
+    if isinstance(key, int) and -len(node.elts) <= key < len(node.elts):
+        return [node.elts[key]]
+    return node.elts

@@ -68,7 +68,7 @@ def _start(call: Callable[[], None]) -> threading.Thread:
 
 
 def _place(trace: TracebackType | None) -> str:
-    """Return where the code stands that was read last, as "train.py:12: "; nothing where that cannot be told."""
+    """Return the place of the code that was read last, as "train.py:12: "; nothing where that cannot be told."""
     place = ""
     while trace is not None:
         found = trace.tb_frame.f_locals.values()

@@ -9,6 +9,7 @@ from typing import Union
 
 from .analysis import Analysis
 from .calls import argument_for, is_method, returns_of
+from .containers import entries_at
 from .losses import terms_at
 from .scopes import FUNCTIONS, Binding, Scope, own_nodes, parameters
 from .training import Path
@@ -74,7 +75,7 @@ class _Flow:
             key = node.slice.value if isinstance(node.slice, ast.Constant) else None
             yield node.value, scope, (key, *keys)
         elif isinstance(node, (ast.Tuple, ast.List, ast.Dict)):
-            yield from ((part, scope, keys[1:]) for part in _entries(node, keys[0] if keys else None))
+            yield from ((part, scope, keys[1:]) for part in entries_at(node, keys[0] if keys else None))
         elif isinstance(node, ast.Call):
             yield from self._of_call(node, scope, keys)
         elif isinstance(node, ast.IfExp):
@@ -178,13 +179,3 @@ def functions_run(analysis: Analysis, node: ast.Call, scope: Scope) -> list[Loca
             elif isinstance(function, Instance):
                 found += [analysis.classes.method(function.scope, name) for name in ("__call__", "forward")]
     return [function for function in found if function]
-
-
-def _entries(node: ast.Tuple | ast.List | ast.Dict, key: object) -> list[ast.expr]:
-    if isinstance(node, ast.Dict):
-        pairs = list(zip(node.keys, node.values))
-        exact = [value for name, value in pairs if isinstance(name, ast.Constant) and name.value == key]
-        return exact or [value for _, value in pairs]
-    if isinstance(key, int) and -len(node.elts) <= key < len(node.elts):
-        return [node.elts[key]]
-    return node.elts

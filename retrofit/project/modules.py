@@ -45,7 +45,7 @@ class Import:
 class Modules:
     """The entry script and the local modules that it can reach by import, by dotted name.
 
-    `root` is the folder that the script is started from: as a file, then names are looked for beside the script
+    `root` is the folder that the script is started from: as a file, then names are looked for next to the script
     first, or `as_module`, then in `root` first, as Python does. Next come `path`, the folders of PYTHONPATH, and what
     the program adds to its search path itself; then `root` and the folders above the script up to the top of the
     repository, from where an installation may find them. What is found nowhere is somebody else's package, or

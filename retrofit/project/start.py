@@ -97,7 +97,7 @@ def read_script(entry: Path, root: Path | None) -> tuple[Modules, Start]:
 def _python_path(folder: Path) -> list[Path]:
     """Return the folders of PYTHONPATH that are part of the project around `folder`, or above it.
 
-    Others, a folder beside the project say, hold what is installed in the user's own way.
+    Others, a folder next to the project say, hold what is installed in the user's own way.
     """
     given = [Path(os.path.realpath(name)) for name in os.environ.get("PYTHONPATH", "").split(os.pathsep) if name]
     tree = tree_of(folder)

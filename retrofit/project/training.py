@@ -82,8 +82,8 @@ def paths_to(analysis: Analysis, node: ast.AST, scope: Scope, anywhere: bool = F
 
 
 def training_paths(analysis: Analysis) -> list[Path]:
-    """Return every way to every backward call that stands in a loop, but for attacks in an evaluation."""
-    from .gradients import evaluates  # which stands on this module
+    """Return every way to every backward call that is in a loop, but for attacks in an evaluation."""
+    from .gradients import evaluates  # which imports this module
 
     def compute() -> list[Path]:
         calls = list(backward_calls(analysis))

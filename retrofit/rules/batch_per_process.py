@@ -55,7 +55,7 @@ def _rates(project: Project, size: tuple[ast.expr, Scope]) -> Iterator[Finding]:
         for rate, where in rates_of(project.analysis, optimizer):
             if WORLD_SIZE in project.ranks.sources_of(rate, where):
                 continue
-            if any(_scales(project, node, scope, size) for node, scope in project.ranks.behind(rate, where)):
+            if any(_scales(project, node, scope, size) for node, scope in project.ranks.origins(rate, where)):
                 message = "the rate is scaled by the batch of one process, and a step is taken on that of all"
                 yield found(CODE, where.source, rate, message, HELP)
 

@@ -69,7 +69,7 @@ def _is_embedded(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether this comes out of a model in training, which was given samples of the batch."""
     calls = {call.call for model in project.models for call in model.calls if call.method in ("", "forward")}
     loops = {path.loops[0][0] for path in project.paths}
-    parts = [(part, where) for inner, where in project.ranks.behind(node, scope) for part in ast.walk(inner)]
+    parts = [(part, where) for inner, where in project.ranks.origins(node, scope) for part in ast.walk(inner)]
     drawn = (b.node for part, where in parts if isinstance(part, ast.Name) for b in where.bindings.get(part.id, []))
     return any(part in calls for part, _ in parts) and any(loop in loops for loop in drawn)
 
@@ -81,7 +81,7 @@ def _is_of_numbers(project: Project, node: ast.expr, scope: Scope) -> bool:
 
 def _is_gathered(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether what is compared comes from all processes, with the gradients of this one's own part at least."""
-    for expression, where in project.ranks.behind(node, scope):
+    for expression, where in project.ranks.origins(node, scope):
         for part in ast.walk(expression):
             if isinstance(part, ast.Call) and project.leads_to_collective(part, where):
                 return not _drops_gradients(project, part, where)

@@ -22,7 +22,7 @@ from retrofit.project.rates import (
 )
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope
-from retrofit.training.losses.optimized import summed_optimizers
+from retrofit.training.losses.optimized import summed_optimizers, unbatched_optimizers
 from retrofit.training.shown_rates import shown_rates
 
 from .finding import Finding, found
@@ -56,15 +56,15 @@ SCHEDULED = {"max_lr", "base_lr", "eta_min", "min_lr", "swa_lr", "lr_min"}
 def find(project: Project) -> Iterator[Finding]:
     if project.distribution.is_by_hand:
         return  # what a batch size and a rate stand for is settled in the script
-    summed = summed_optimizers(project)
-    if summed and all(optimizer.call in summed for optimizer in project.optimizers):
+    kept = summed_optimizers(project) | unbatched_optimizers(project)
+    if kept and all(optimizer.call in kept for optimizer in project.optimizers):
         return  # a larger batch gives a larger sum, and with it the longer step
-    own = [o for o in project.optimizers if o.call not in summed and _has_rate(project, o)]
+    own = [o for o in project.optimizers if o.call not in kept and _has_rate(project, o)]
     as_wholes = any(optimizer.rate is None and not gives_rates(project.analysis, optimizer) for optimizer in own)
     seen: set[ast.expr] = set()
     later = list(_set_later(project))
     for node, scope in chain(_of_optimizers(project, as_wholes), later, shown_rates(project, later)):
-        if node not in seen and not _is_scaled(project, node, scope) and not _is_within(node, scope, summed):
+        if node not in seen and not _is_scaled(project, node, scope) and not _is_within(node, scope, kept):
             seen.add(node)
             edits = surround(scope.source, node, "rd.scaled_lr(", ")")
             message = "the learning rate does not follow the batch of all processes"

@@ -45,7 +45,7 @@ def find(project: Project) -> Iterator[Finding]:
 
 def _is_scaled(project: Project, rate: ast.expr, scope: Scope) -> bool:
     """Return whether the runtime scales a rate."""
-    behind = project.ranks.behind(rate, scope)
+    behind = project.ranks.origins(rate, scope)
     calls = [(n, where) for node, where in behind for n in ast.walk(node) if isinstance(n, ast.Call)]
     return any(project.analysis.called(call, where) & SCALING for call, where in calls)
 
@@ -65,7 +65,7 @@ def _is_divided(project: Project, size: ast.expr, scope: Scope) -> bool:
     """Return whether a batch size is `x / world_size`, without anything that multiplies it again."""
     operations = [
         (node, where)
-        for expression, where in project.ranks.behind(size, scope)
+        for expression, where in project.ranks.origins(size, scope)
         for node in (*ast.walk(expression), where.source.parents.get(expression))
         if isinstance(node, (ast.BinOp, ast.AugAssign))
     ]
@@ -77,7 +77,7 @@ def _is_divided(project: Project, size: ast.expr, scope: Scope) -> bool:
 
 def _is_multiplied(project: Project, rate: ast.expr, scope: Scope) -> bool:
     """Return whether a rate is `lr * world_size` and nothing else: no batch size, no reference to divide by."""
-    for expression, where in project.ranks.behind(rate, scope):
+    for expression, where in project.ranks.origins(rate, scope):
         holder = where.source.parents.get(expression)
         node = holder if isinstance(holder, ast.AugAssign) else expression
         if not isinstance(node, (ast.BinOp, ast.AugAssign)) or not isinstance(node.op, ast.Mult):

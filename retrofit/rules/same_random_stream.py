@@ -89,7 +89,7 @@ def _differs_in_worker(project: Project, call: ast.Call, scope: Scope) -> bool:
     seed = call.args[0]
     if RANK in project.ranks.sources_of(seed, scope):
         return True
-    parts = ((part, where) for node, where in project.ranks.behind(seed, scope) for part in ast.walk(node))
+    parts = ((part, where) for node, where in project.ranks.origins(seed, scope) for part in ast.walk(node))
     return any(isinstance(p, ast.Call) and project.analysis.called(p, where) & OF_WORKER for p, where in parts)
 
 
@@ -101,7 +101,7 @@ def _restored(project: Project, drawn: set[str]) -> Iterator[Finding]:
         names = project.analysis.called(node, scope) & RESTORING.keys()
         if not {RESTORING[name] for name in names} & drawn or RANK in project.ranks.sources_of(node.args[0], scope):
             continue
-        behind = [place for place in project.ranks.behind(node.args[0], scope) if isinstance(place[0], ast.Call)]
-        if any("torch.load" in project.analysis.called(*place) for place in behind):  # type: ignore[arg-type]
+        origins = [place for place in project.ranks.origins(node.args[0], scope) if isinstance(place[0], ast.Call)]
+        if any("torch.load" in project.analysis.called(*place) for place in origins):  # type: ignore[arg-type]
             yield found(CODE, scope.source, node, "all processes continue with one random state", HELP_RESTORED)
             return

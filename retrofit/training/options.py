@@ -11,7 +11,7 @@ from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.project.values import LocalFunction
 
-# What makes an object that holds options, beside a parser.
+# What makes an object that holds options, in addition to a parser.
 MAKERS = {
     "argparse.Namespace", "types.SimpleNamespace", "easydict.EasyDict", "addict.Dict", "box.Box", "munch.Munch",
     "omegaconf.OmegaConf.load", "omegaconf.OmegaConf.create", "yacs.config.CfgNode", "yaml.load", "yaml.safe_load",

@@ -71,8 +71,8 @@ def single_process_sizes(project: Project, length: ast.expr, scope: Scope, sizes
 
     What is divided is a number of samples, wherever that comes from: len(frame), a list, a constant.
     """
-    behind = project.ranks.behind(length, scope)
-    nodes = [(node, where) for expression, where in behind for node in ast.walk(expression)]
+    origins = project.ranks.origins(length, scope)
+    nodes = [(node, where) for expression, where in origins for node in ast.walk(expression)]
     is_rate = isinstance(scope.source.parents.get(length), ast.Assign)
     for size in sizes:
         found = [
@@ -90,7 +90,7 @@ def single_process_sizes(project: Project, length: ast.expr, scope: Scope, sizes
 
 def _is_of_samples(project: Project, dividend: ast.expr, scope: Scope) -> bool:
     """Return whether a number is, or comes from, the length of something."""
-    parts = (part for node, _ in project.ranks.behind(dividend, scope) for part in ast.walk(node))
+    parts = (part for node, _ in project.ranks.origins(dividend, scope) for part in ast.walk(node))
     return any(last_name(part) in ("len", "shape", "size") for part in parts if isinstance(part, ast.expr))
 
 
@@ -118,8 +118,8 @@ def _is_of_processes(project: Project, node: ast.AST, scope: Scope, size: tuple[
         return False
     if WORLD_SIZE not in project.ranks.sources_of(node, scope) or is_same(project.analysis, (node, scope), size):
         return False
-    behind = ((part, where) for inner, where in project.ranks.behind(node, scope) for part in ast.walk(inner))
-    return not any(is_call_of(project, place, "len") for place in behind)
+    origins = ((part, where) for inner, where in project.ranks.origins(node, scope) for part in ast.walk(inner))
+    return not any(is_call_of(project, place, "len") for place in origins)
 
 
 def is_call_of(project: Project, place: tuple[ast.AST, Scope], name: str) -> bool:

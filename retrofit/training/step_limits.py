@@ -140,7 +140,7 @@ def _is_pass(project: Project, loop: LoopNode, scope: Scope) -> bool:
 def _is_endless(project: Project, iterated: ast.expr, scope: Scope) -> bool:
     """Return whether something that is iterated never ends: cycle(loader), a generator with `while True`."""
     calls = [part for part in ast.walk(iterated) if isinstance(part, ast.Call)]
-    for part, where in project.ranks.behind(iterated, scope):
+    for part, where in project.ranks.origins(iterated, scope):
         calls += [part] if isinstance(part, ast.Call) and where is scope else []
     return any(repeats(project.analysis, call, scope) for call in calls)
 
@@ -154,7 +154,7 @@ def _is_other_count(project: Project, bound: ast.expr, scope: Scope) -> bool:
 
 def _divides_by_loader(project: Project, bound: ast.expr | None, scope: Scope) -> bool:
     """Return whether a number of epochs is computed from one of steps: total_steps // len(loader)."""
-    places = project.ranks.behind(bound, scope) if bound is not None else []
+    places = project.ranks.origins(bound, scope) if bound is not None else []
     return any(
         isinstance(part, ast.BinOp)
         and isinstance(part.op, (ast.Div, ast.FloorDiv))
@@ -170,7 +170,7 @@ def _has_loader_length(project: Project, node: ast.expr, scope: Scope) -> bool:
         and last_name(part) == "len"
         and part.args
         and _is_loader(project, part.args[0], where)
-        for expression, where in project.ranks.behind(node, scope)
+        for expression, where in project.ranks.origins(node, scope)
         for part in ast.walk(expression)
     )
 

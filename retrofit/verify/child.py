@@ -145,7 +145,7 @@ def _forget_exit_work() -> None:
 
 
 def _enter_project(project: str, script: str, argv: Sequence[str], environ: Mapping[str, str], folder: str) -> None:
-    """Stand where `cd project && python script *argv` stands: folder, variables, arguments, import path, modules.
+    """Be where `cd project && python script *argv` would be: folder, variables, arguments, import path, modules.
 
     `folder` is searched for modules first.
     """

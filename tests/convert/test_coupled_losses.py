@@ -220,6 +220,11 @@ def script(lines: str, before: str = "") -> str:
     [
         ("loss = 0\nif y.sum() > 0:\n    loss = flat(out, y)", FLAT.replace("LOSS", "flat"), "may not all come to it"),
         (
+            "loss = 0\nif torch.rand(1) > 0.5:\n    loss = flat(out, y)",
+            FLAT.replace("LOSS", "flat"),
+            "may not all come",
+        ),
+        (
             "errors, order = torch.sort((out - y).abs().view(-1), 0, descending=True)\n"
             "loss = (errors * y.view(-1)[order].cumsum(0)).sum()",
             "",
@@ -279,6 +284,8 @@ start(Trainer)
         "loss = HOW((out - y) ** 2) * settings['weight']",
         "loss = HOW((out - y) ** 2) * self.weight",
         "loss = HOW((out - y) ** 2); loss *= factor * settings.weight",
+        "loss = HOW((out - y) ** 2) * (1 - 3 / (x.size()[-1] * x.shape[1]))",
+        "size = x.size(); width = min(size[1], 3) // 2; loss = HOW((out - y) ** 2) * (width / size[1])",
     ],
 )
 def test_a_factor_that_is_there_before_the_batch_couples_nothing(loss: str, how: str, tmp_path: Path) -> None:

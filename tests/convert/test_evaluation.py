@@ -12,6 +12,7 @@ from verify.projects.launch import Launcher
 
 from retrofit.cli import main
 from retrofit.project import read_project
+from retrofit.project.evaluation import LIST
 
 SCRIPT = '''\
 import json
@@ -147,6 +148,33 @@ SHARED = {
         return [confusion.accuracy(), confusion.matrix.tolist(), per_class.tolist()]
     """,
 }
+# A function of the project runs the model for the loop.
+HELPERS = {
+    "of a module": ("predict(model, x)", "def predict(net, x):\n    return net(x)\n"),
+    "without gradients": ("predict(x)", "@torch.no_grad()\ndef predict(x):\n    return model(x)\n"),
+    "a class": (
+        "Predictor(model).of((x, None))",
+        "class Predictor:\n"
+        "    def __init__(self, net):\n"
+        "        self.net = net\n\n"
+        "    def of(self, batch):\n"
+        "        x, _ = batch\n\n"
+        "        def run():\n"
+        "            return self.net(x)\n"
+        "        return run()\n",
+    ),
+    "two deep": ("outer(x)", "def inner(x):\n    return model(x)\n\n\ndef outer(x):\n    return inner(x)\n"),
+    "a lambda": ("predict(x)", "predict = lambda x: model(x)\n"),
+}
+BY_HELPER = """
+    model.eval()
+    losses = []
+    with torch.no_grad():
+        for x, y in loader:
+            out = CALL
+            losses.append(criterion(out, y).item())
+    return [float(np.average(losses))]
+"""
 NOT_SHARED = {
     "the model runs with gradients": """
         model.eval()
@@ -265,6 +293,16 @@ def test_figures_are_those_of_one_process(name: str, tmp_path: Path, launcher: L
         assert run["statuses"] == [0] * world_size, run["outputs"]
         together = json.loads((folder / "result.json").read_text())
         assert together == alone if world_size == 1 else flat(together) == pytest.approx(flat(alone), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", HELPERS)
+def test_a_model_that_a_function_runs_is_evaluated(name: str, tmp_path: Path) -> None:
+    call, helper = HELPERS[name]
+    evaluation = BY_HELPER if name != "without gradients" else BY_HELPER.replace("with torch.no_grad():", "if True:")
+    script = project_with(tmp_path, evaluation.replace("CALL", call)) / "train.py"
+    script.write_text(script.read_text().replace("def evaluate(", helper + "\n\ndef evaluate("))
+    (found,) = read_project(script).evaluations
+    assert not found.reason and [accumulator.kind for accumulator in found.accumulators] == [LIST]
 
 
 @pytest.mark.parametrize("reason", NOT_SHARED)

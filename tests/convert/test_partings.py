@@ -72,6 +72,11 @@ HOISTED = {
         "second = criterion(model(x), y * 2)\nglobal_value = (rd.reduce_loss(loss + second)).item()\nif rank == 0:\n"
         "    print(global_value)",
     ),
+    "a random draw": ("if torch.rand(1) > 0.5:\n    print(loss.item())", "G\nif torch.rand(1) > 0.5:\n    print(g)"),
+    "a random draw in a variable": (
+        "draw = torch.randint(2, (1,))\nif epoch > 0 and draw:\n    print(loss.item())",
+        "draw = torch.randint(2, (1,))\nG\nif epoch > 0 and draw:\n    print(g)",
+    ),
     "numpy": (
         "if y.numpy().mean() > 0:\n    print(loss.item())",
         "G\nif rd.reduce_loss(y.numpy().mean()) > 0:\n    print(g)",

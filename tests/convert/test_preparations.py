@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,27 @@ def test_what_is_returned_where_it_is_there(tmp_path: Path) -> None:
     drawing = function.replace("{'a': 1}", "np.random.rand(2)")
     (finding,) = conversion(tmp_path, script(function=drawing, after="vocabulary('words.pkl')\n")).refusals
     assert finding.code == "RF504" and "generator of its own" in finding.refusal
+
+
+def test_what_only_runs_in_a_turn_is_left_as_it_is(tmp_path: Path) -> None:
+    function = """\
+def fetch(path):
+    folder = path + '_raw'
+    if not os.path.exists(folder):
+        os.makedirs(folder)
+    with open(path, 'wb') as file:
+        pickle.dump({'a': 1}, file)
+
+
+def fetch_another():
+    fetch('another.pkl')
+
+
+"""
+    first = "if not os.path.exists('words.pkl'):\n    fetch('words.pkl')"
+    result = conversion(tmp_path, script(function=function, after=f"{first}\nopen('words.pkl', 'rb')\n"))
+    text = result.files[0].text
+    assert f"{FIRST}\n{textwrap.indent(first, '    ')}\n" in text and function in text
 
 
 def test_neighbours_share_one_turn(tmp_path: Path) -> None:

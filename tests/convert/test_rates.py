@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from convert.conversion import conversion, converted
 
+from retrofit.project import read_project
+from retrofit.training.losses.optimized import rate_rules
+
 HEAD = """\
 import argparse
 import json
@@ -158,6 +161,20 @@ def test_all_rates_are_scaled_once_where_one_optimizer_is_scaled_as_a_whole(tmp_
     assert "optimizer = rd.scale_optimizer(Adam(model.parameters()))" in found
     assert "other = rd.scale_optimizer(SGD([{'params': [], 'lr': 0.2}], lr=args.lr))" in found
     assert "optimizer.add_param_group({'params': [], 'lr': rd.scaled_lr(0.3)})" in found
+
+
+def test_the_rate_of_a_training_without_a_loader_stays(tmp_path: Path) -> None:
+    image = (
+        "image = torch.zeros(1, 3, requires_grad=True)\nartist = Adam([image], lr=args.lr)\nfor step in range(3):\n"
+        "    artist.zero_grad()\n    (image - 1).pow(2).mean().backward()\n    artist.step()\n"
+    )
+    made = "optimizer = optim.SGD(model.parameters(), lr=args.lr)\n"
+    result = conversion(tmp_path, HEAD + made + TRAIN + image)
+    text = result.files[0].text
+    assert "optim.SGD(model.parameters(), lr=rd.scaled_lr(args.lr))" in text and ", lr=args.lr)\nfor step" in text
+    assert any(
+        "this training draws from no loader" in note for _, note in rate_rules(read_project(tmp_path / "train.py"))
+    )
 
 
 def test_an_optimizer_that_is_not_known_is_named(tmp_path: Path) -> None:

@@ -82,6 +82,26 @@ SUMS = [
     "loss = torch.einsum('bc,bc->', out, y)",
     "loss = (1 - F.cosine_similarity(out, y)).sum() / 2",
     "loss = (F.mse_loss(out, y, reduction='none') * 2).view(-1).sum()",
+    "loss = F.mse_loss(out, y) * len(x)",
+    "n = x.size(0)\nloss = n * F.mse_loss(out, y)",
+    "loss = 0\nouts = [part for part in out]\nfor j in range(len(outs)):\n    loss = loss + F.mse_loss(outs[j], y[j])",
+    "outs = []\nfor part in x:\n    outs.append(model(part[None])[0][0])\nloss = 0\nfor j in range(len(outs)):\n"
+    "    loss = loss + F.mse_loss(outs[j], y[j])",
+]
+# Lists of what several layers give, and figures of the form of a batch.
+LISTS = [
+    "outs = model(x)\nloss = 0\nfor m in range(len(outs)):\n    loss = loss + F.mse_loss(outs[m], y)",
+    "outs = list(model(x))\nloss = 0.\nfor m in range(0, len(outs)):\n    loss += F.mse_loss(outs[m], y)",
+    "outs = [out, mu]\nn = len(outs)\nloss = 0\nfor m in range(n):\n    loss = loss + F.mse_loss(outs[m], y)",
+    "outs = []\nfor part in (out, mu):\n    outs.append(part)\nloss = 0\nfor m in range(len(outs)):\n"
+    "    loss = loss + F.mse_loss(outs[m], y)",
+    "outs = [f(out) for f in (torch.exp, torch.sin)]\nloss = 0\nfor m in range(len(outs)):\n"
+    "    loss = loss + F.mse_loss(outs[m], y)",
+    "outs = {'a': out, 'b': mu}\nloss = 0\nfor m in range(len(outs)):\n    loss = loss + F.mse_loss(outs['ab'[m]], y)",
+    "def over(outs):\n    loss = 0\n    for m in range(len(outs)):\n        loss = loss + F.mse_loss(outs[m], y)\n"
+    "    return loss\nloss = over((out, mu))",
+    "loss = F.mse_loss(out, y) * (1 - 2 / (x.size()[-1] * x.size()[-2]))",
+    "size = x.size()\nloss = F.mse_loss(out, y) * (size[1] / x.stride()[0] + x.dim())",
 ]
 MEANS = [
     "loss = F.mse_loss(out, y)",
@@ -97,6 +117,7 @@ MEANS = [
     "losses = [F.mse_loss(part, y) for part in (out, mu)]\nloss = sum(losses)",
     "parts = {'a': F.mse_loss(out, y), 'b': F.l1_loss(out, y)}\nloss = sum(parts.values())",
     "loss = -(y * torch.log_softmax(out, 1)).sum(1).mean()",
+    *LISTS,
 ]
 
 

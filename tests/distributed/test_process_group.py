@@ -18,6 +18,7 @@ from run_program import program_environment, run_python
 
 from retrofit.distributed import (
     DistributedEnvironment,
+    answer_of_main,
     barrier,
     cleanup_distributed,
     gather_objects,
@@ -29,6 +30,7 @@ from retrofit.distributed import (
     is_main_process,
     main_process_first,
     process_group,
+    reduce_sum,
     setup_distributed,
 )
 from retrofit.distributed.process_group import gpu_index
@@ -239,6 +241,26 @@ def test_the_main_process_goes_first(ranks):
     for _ in range(3):
         first, second = ranks(2).run(who_goes_first)
         assert first < second, "rank 1 entered the block before rank 0 had left it"
+
+
+def what_a_turn_takes():
+    calls, error = [], ""
+    with main_process_first():
+        with main_process_first():
+            calls.append(answer_of_main(str, get_rank()))
+        if not is_main_process():
+            calls.append(answer_of_main(str, "asked by itself"))
+        try:
+            barrier()
+        except RuntimeError as raised:
+            error = str(raised)
+    return calls, error, reduce_sum([1.0])[0]
+
+
+def test_a_collective_while_ranks_take_turns_is_an_error_and_no_hang(ranks):
+    for rank, (calls, error, total) in enumerate(ranks(2).run(what_a_turn_takes)):
+        assert calls == (["0"] if rank == 0 else ["0", "asked by itself"]) and total == 2.0
+        assert error.startswith("rd.barrier is called inside `with rd.main_process_first():`")
 
 
 def order_on_two_nodes():

@@ -128,7 +128,7 @@ def test_a_rank_that_hangs_shows_its_stack_and_step_and_is_ended(launcher: Any, 
     assert ended["statuses"] == [1, 1, 1] and ended["seconds"] < 20, ended
     for rank in (0, 2):
         # One whose own wait has not run out yet joins in the alarm of the other.
-        headline = r"(waited in vain for another rank, in|the job cannot go on; this rank is in) batch 3 of epoch 1"
+        headline = r"(waited in vain for another rank, in|the job cannot continue; this rank is in) batch 3 of epoch 1"
         assert re.match(headline, marked(ended, rank)[0]), ended["outputs"]
         assert any("in main" in line for line in marked(ended, rank))
     hung = marked(ended, 1)

@@ -34,7 +34,7 @@ class Ranks:
         """Return which of RANK and WORLD_SIZE an expression is computed from, as far as that can be followed."""
         return frozenset() if node is None else frozenset(self._search(node, scope).found)
 
-    def behind(self, node: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]]:
+    def origins(self, node: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]]:
         """Return an expression and those that it is computed from, each with its scope."""
         return list(self._search(node, scope).seen)
 

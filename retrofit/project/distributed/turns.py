@@ -8,6 +8,7 @@ from collections.abc import Collection
 from ..analysis import Analysis
 from ..calls import body_of
 from ..placement import block_of
+from ..reach import known_scopes
 from ..scopes import FUNCTIONS, Scope
 from .sides import OTHERS, side_of_test
 
@@ -25,6 +26,7 @@ def runs_in_turn(
     if any(outer in more for outer in (node, *scope.source.ancestors(node))) or _is_in_turn_here(analysis, scope, node):
         return True
     sites = analysis.callers(scope.node) if isinstance(scope.node, FUNCTIONS) and depth else []
+    sites = [site for site in sites if site.scope in known_scopes(analysis)]
     return bool(sites) and all(runs_in_turn(analysis, site.scope, site.call, more, depth - 1) for site in sites)
 
 

@@ -45,7 +45,7 @@ def find_evaluations(
     for use in uses:
         assert isinstance(use.loop, ast.For)
         loop = Loop(analysis, use.loop, use.scope, frozenset(models))
-        if use.loop in found or use.loop in training or not any(loop.calls_model(use.loop)):
+        if use.loop in found or use.loop in training or not any(loop.model_calls()):
             continue
         try:
             batches, accumulators = _batches(loop), _accumulators(loop, outputs)

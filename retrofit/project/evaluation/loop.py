@@ -11,6 +11,7 @@ from ..drawing import is_iterator, layers
 from ..homes import Home, homes_of, upstream
 from ..loaders import is_loader
 from ..optimizers import is_module
+from ..reach import calls_behind
 from ..scopes import Scope, own_nodes
 from ..source import Source
 
@@ -32,14 +33,21 @@ class Loop:
     def source(self) -> Source:
         return self.scope.source
 
-    def calls_model(self, node: ast.AST) -> Iterator[ast.Call]:
-        """Yield the calls in `node` that run a model."""
-        return (call for call in calls_in(node) if self._is_model(call))
+    def model_calls(self) -> Iterator[tuple[ast.Call, ast.Call, Scope]]:
+        """Yield the calls in the loop that run a model, each with the call of the model itself and its scope.
 
-    def _is_model(self, call: ast.Call) -> bool:
-        if any(is_module(self.analysis, value) for value in self.analysis.evaluate(call.func, self.scope)):
+        These are two where a function of the project runs the model: `self.predict(batch)`.
+        """
+        for call in calls_in(self.node):
+            for inner, scope in calls_behind(self.analysis, call, self.scope):
+                if self._is_model(inner, scope):
+                    yield call, inner, scope
+                    break  # what the model calls in turn runs as the model does
+
+    def _is_model(self, call: ast.Call, scope: Scope) -> bool:
+        if any(is_module(self.analysis, value) for value in self.analysis.evaluate(call.func, scope)):
             return True
-        homes = homes_of(self.analysis, call.func, self.scope)
+        homes = homes_of(self.analysis, call.func, scope)
         return any(({home} | upstream(self.analysis, home)) & self.models for home in homes)
 
     def loader(self) -> tuple[list[ast.expr], ast.expr] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ..gradients import has_gradients, switches_on
+from ..gradients import has_gradients, is_switched_off, switches_on
 from ..scopes import FUNCTIONS, Scope, own_nodes
 from .loop import Loop, NotShareable
 
@@ -19,8 +19,8 @@ class Mode:
         self.loop, self.analysis = loop, loop.analysis
 
     def require_evaluation(self) -> None:
-        for call in self.loop.calls_model(self.loop.node):
-            if has_gradients(self.analysis, self.loop.scope, call):
+        for call, inner, scope in self.loop.model_calls():
+            if has_gradients(self.analysis, self.loop.scope, call) and not is_switched_off(self.analysis, scope, inner):
                 raise NotShareable(WITH_GRADIENTS)
         if switches_on(self.analysis, self.loop.node, self.loop.scope):
             raise NotShareable(WITH_GRADIENTS)

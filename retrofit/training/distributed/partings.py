@@ -1,6 +1,6 @@
 """Where ranks part: tests and loops by which some of them leave out what others run.
 
-Two things part ranks: a test for the rank, and a test that depends on a rank's own samples. What all ranks know alike,
+Two things part ranks: a test for the rank, and a test that depends on a rank's own samples. What all ranks know,
 as the epoch, an option or a value that was reduced, parts nothing.
 """
 

@@ -83,12 +83,29 @@ def seeds_in_workers(project: Project) -> Iterator[tuple[ast.Call, Scope, set[st
                             yield node, function.scope, streams
 
 
+def is_drawn(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether an expression depends on what the training loops draw at random: every rank draws for itself."""
+    return any(
+        isinstance(part, ast.Call) and part in _draws_in_loops(project)
+        for origin, _ in project.ranks.origins(node, scope)
+        for part in ast.walk(origin)
+    )
+
+
+def _draws_in_loops(project: Project) -> set[ast.AST]:
+    def find() -> set[ast.AST]:
+        calls = [(node, scope) for node, scope in project.in_loops if isinstance(node, ast.Call)]
+        return {node for node, scope in calls if project.analysis.called(node, scope) & DRAWS}
+
+    return project.analysis.fact("draws in training loops", find)
+
+
 def datasets(project: Project, loaders: list[Place]) -> set[Scope]:
     """Return the project's own classes of which the data sets of some loaders are made."""
     classes: set[Scope] = set()
     for maker, scope in loaders:
         dataset = given_to(maker, "dataset")
-        for node, where in project.ranks.behind(dataset, scope) if dataset else ():
+        for node, where in project.ranks.origins(dataset, scope) if dataset else ():
             values = project.analysis.evaluate(node, where)
             classes |= {value.scope for value in values if isinstance(value, Instance)}
     return classes

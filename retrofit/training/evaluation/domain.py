@@ -16,6 +16,7 @@ from retrofit.project.optimizers import is_module
 from retrofit.project.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.project.training import LOOPS, calls_without_training, phase_of
 from retrofit.project.values import Instance, LocalClass, LocalFunction, Result
+from retrofit.training.distributed.random_draws import is_drawn
 from retrofit.training.flow.state import NONE, OTHER, SAME, Flow, Root, escaped, mixed
 from retrofit.training.losses.reduction import SUM_OF_RANKS, reduction_for
 
@@ -62,7 +63,7 @@ def _run_by(analysis: Analysis, scope: Scope, calls: set[ast.Call]) -> Iterator[
 
 
 def _is_changed(node: ast.expr, scope: Scope) -> bool:
-    """Return whether a name is the one that `batch_size *= 2` changes, where no call can stand."""
+    """Return whether a name is the one that `batch_size *= 2` changes, where no call can be written."""
     outer = scope.source.parents[node]
     return isinstance(outer, ast.AugAssign) and node is not outer.value
 
@@ -165,10 +166,12 @@ class TorchDomain:
         outer = scope.source.parents[node]
         return isinstance(outer, ast.Call) and bool(self.analysis.called(outer, scope) & {f"{RUNTIME}.micro_batch"})
 
-    def is_apart(self, flow: Flow) -> bool:
-        """Return whether processes can differ in a test: not in one of the batch size alone."""
+    def is_apart(self, node: ast.AST, scope: Scope, flow: Flow) -> bool:
+        """Return whether processes can differ in a test: in what they draw at random, not in the batch size alone."""
         roots = escaped(flow)
-        return flow.differs and not (roots and all(root.kind == BATCH_SIZE for root in roots))
+        if flow.differs and not (roots and all(root.kind == BATCH_SIZE for root in roots)):
+            return True
+        return isinstance(node, ast.expr) and is_drawn(self.project, node, scope)
 
     def _as_term(self, node: ast.Name, scope: Scope, flow: Flow) -> Flow:
         """Return a loss, or a term of it: what it is computed from need not be understood."""
@@ -236,7 +239,7 @@ class TorchDomain:
         """Return whether a batch size divides what a batch that all ranks have gave, and no number of steps."""
         if divisor.kind != BATCH_SIZE or divisor.place is None:
             return False
-        origins = self.project.ranks.behind(dividend, divisor.place.scope)
+        origins = self.project.ranks.origins(dividend, divisor.place.scope)
         parts = (part for node, _ in origins for part in ast.walk(node))
         return any(isinstance(part, ast.Attribute) and part.attr in READING for part in parts)
 

@@ -1,6 +1,6 @@
-"""The figures of a training that are of one rank's share of the samples: where they are shown, and what would mend it.
+"""The figures of a training that are of one rank's share of the samples: where they are shown, and what would fix it.
 
-A value is mended where it leaves its batch: what one process would have there, all ranks then have, and everything
+A value is fixed where it leaves its batch: what one process would have there, all ranks then have, and everything
 that is computed from it later is right as well.
 """
 

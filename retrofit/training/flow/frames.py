@@ -90,7 +90,7 @@ class Memory:
             self.state[cell, key] = flow if is_sure or known is None else joined(known, flow)
 
     def forget(self, scope: Scope) -> None:
-        """Drop the variables of a function that is called anew."""
+        """Drop the variables of a function that is called again."""
         for variable in [variable for variable in self.state if variable[0] is scope]:
             del self.state[variable]
 

@@ -87,7 +87,7 @@ class Interpreter:
 
     def parts(self, test: ast.AST, flow: Flow) -> bool:
         """Return whether processes part by a test, or iterate over something another number of times; take note."""
-        is_apart = self.domain.is_apart(flow)
+        is_apart = self.domain.is_apart(test, self.scope, flow)
         if is_apart:
             self.partings.add(test)
         return is_apart

@@ -6,14 +6,14 @@ import ast
 from typing import TYPE_CHECKING
 
 from retrofit.project.calls import last_name
-from retrofit.project.loss_flow import functions_run
 from retrofit.project.losses import MEAN, terms_at
 from retrofit.project.scopes import Scope
-from retrofit.project.values import Instance, LocalFunction, Result
+from retrofit.project.values import Result
 
 from . import kinds
 from .axes import axes_of, einsum_kind, reshaped
 from .kinds import CONSTANT, Kind
+from .wrapped import functions_inside
 
 if TYPE_CHECKING:
     from .reader import Frame, Keys, LossReader
@@ -27,12 +27,9 @@ SAME = {
 WITHOUT_GRADIENT = {"item", "detach", "tolist", "numpy"}
 MAKING = {"zeros", "ones", "tensor", "full", "zeros_like", "ones_like", "arange", "eye", "rand", "randn", "linspace"}
 NUMBERS = {"len", "int", "float", "range", "size", "numel", "nelement", "dim", "isinstance", "max", "min"}
+ABOUT_SHAPES = {"size", "numel", "nelement", "dim", "ndimension", "stride", "element_size", "get_device"}
 SORTING = {"sort", "argsort", "topk", "kthvalue", "median", "quantile", "cumsum", "unique"}
 SPREAD = {"std", "var", "norm", "logsumexp", "prod", "cov", "corrcoef"}  # of several entries, and not linear in them
-WRAPPERS = {
-    "torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.DistributedDataParallel",
-    "torch.compile", "retrofit.distributed.distribute_model",
-}  # fmt: skip
 OPERATORS: dict[str, ast.operator] = {
     "pow": ast.Pow(), "mul": ast.Mult(), "multiply": ast.Mult(), "add": ast.Add(), "sub": ast.Sub(),
     "subtract": ast.Sub(), "div": ast.Div(), "divide": ast.Div(), "true_divide": ast.Div(),
@@ -52,7 +49,7 @@ class CallReader:
         terms = terms_at(self.analysis, node, scope)
         if terms:
             return kinds.join(self._of_term(term.reduction, node, scope) for term in terms)
-        functions = self._functions(node, scope)
+        functions = functions_inside(self.analysis, node, scope)
         if functions:
             found = kinds.join(self.reader.returned(function, node, scope, frame, keys) for function in functions)
             is_prediction = found.has_rows and node in self.reader.project.batch_values.calls
@@ -69,16 +66,6 @@ class CallReader:
         if any(value.maker.rpartition(".")[2][:1].isupper() for value in made):
             return self._of_object(node, scope, made, keys)
         return self._of_function(node, scope, frame, keys)
-
-    def _functions(self, node: ast.Call, scope: Scope) -> list[LocalFunction]:
-        """Return the functions of the project that a call runs, in a model that is wrapped too."""
-        found = functions_run(self.analysis, node, scope)
-        for value in self.analysis.evaluate(node.func, scope) if not found else ():
-            if isinstance(value, Result) and value.maker in WRAPPERS and value.call.args:
-                inner = self.analysis.evaluate(value.call.args[0], value.scope)
-                scopes = [part.scope for part in inner if isinstance(part, Instance)]
-                found += [m for scope in scopes if (m := self.analysis.classes.method(scope, "forward")) is not None]
-        return found
 
     def _of_term(self, reduction: str, node: ast.Call, scope: Scope) -> Kind:
         if reduction == "none":
@@ -121,6 +108,8 @@ class CallReader:
             return CONSTANT
         if name in OPERATORS and given and rest:
             return self.reader.operation(OPERATORS[name], given[0], rest[0], scope, frame, node)
+        if name in ABOUT_SHAPES:
+            return CONSTANT
         if name in NUMBERS and receiver is None and "torch" not in self._module_of(node, scope):
             return CONSTANT if name not in ("max", "min", "float") else self._joined(node.args, scope, frame, ())
         if name in JOINING and given:

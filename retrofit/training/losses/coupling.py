@@ -13,6 +13,7 @@ from retrofit.project.losses import is_of_all, terms_at
 from retrofit.project.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.project.training import LOOPS
 
+from ..distributed.random_draws import is_drawn
 from .kinds import MEAN, SUM
 from .reduction import backward_kind, reader_of
 
@@ -97,7 +98,7 @@ def _obstacle(project: Project, node: ast.expr, scope: Scope) -> str:
             tests = list(_exits(where, inner)) if isinstance(inner, ast.stmt) else []
             if isinstance(outer, (ast.If, ast.IfExp, ast.While)) and inner is not outer.test:
                 tests.append(outer.test)
-            if any(_reads_values(project, test, where) for test in tests):
+            if any(_reads_values(project, test, where) or is_drawn(project, test, where) for test in tests):
                 return "processes may not all come to it"
             inner = outer
     return ""

@@ -1,4 +1,4 @@
-"""Which optimizers step on losses that are sums over the batch: their learning rates do not follow the batch."""
+"""Optimizers whose learning rates do not follow the batch: of losses that are sums over it, or without a batch."""
 
 from __future__ import annotations
 
@@ -26,6 +26,26 @@ def summed_optimizers(project: Project) -> set[ast.Call]:
     A batch of N ranks gives them a gradient N times as large.
     """
     return project.analysis.fact("summed optimizers", lambda: _find(project))
+
+
+def unbatched_optimizers(project: Project) -> set[ast.Call]:
+    """Return the calls that make optimizers which only step in loops that draw from no loader: of an image, say.
+
+    Every rank takes the same steps there, however many there are.
+    """
+    return project.analysis.fact("unbatched optimizers", lambda: _find_unbatched(project))
+
+
+def _find_unbatched(project: Project) -> set[ast.Call]:
+    loops = project.batch_values.loops
+    stepped: dict[bool, set[ast.Call]] = {True: set(), False: set()}
+    for path in project.paths:
+        draws = any(loop in loops for loop, _ in path.loops)
+        known = _stepped_after(project, path, project.optimizers)
+        if not known:
+            return set()
+        stepped[draws] |= known
+    return stepped[False] - stepped[True] if stepped[True] else set()
 
 
 def _find(project: Project) -> set[ast.Call]:
@@ -72,13 +92,15 @@ def _stepped_after(project: Project, path: Path, optimizers: list[Optimizer]) ->
 
 def rate_rules(project: Project) -> Iterator[tuple[Place, str]]:
     """Yield for each optimizer that the linear rule was not found for which rule its rate follows, and why."""
-    summed = summed_optimizers(project)
+    summed, unbatched = summed_optimizers(project), unbatched_optimizers(project)
     for optimizer in project.optimizers if not project.distribution.is_by_hand else ():
         place = optimizer.scope.source.place(optimizer.call)
         names = sorted({maker.name for maker in optimizer.makers if maker.name})
         adaptive = [name for name in names if not name.startswith(("SGD", "ASGD", "LARS"))]
         if optimizer.call in summed:
             yield place, "the learning rate stays: the loss is a sum, which grows with the batch of all processes"
+        elif optimizer.call in unbatched:
+            yield place, "the learning rate stays: this training draws from no loader, and every process runs all of it"
         elif adaptive:
             yield (
                 place,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from retrofit.project.calls import argument_for, default_of, is_method, last_name, returns_of
+from retrofit.project.containers import entries_at
 from retrofit.project.divisions import COUNT, NOTHING, SIZE
 from retrofit.project.divisions import Reader as DivisorReader
 from retrofit.project.live import live_bindings
@@ -27,6 +28,7 @@ Keys = tuple[object, ...]  # into tuples, lists and dicts, outermost first; None
 MOST_STEPS = 4000
 MOST_DEPTH = 60
 MOST_KEYS = 4
+ABOUT_SHAPES = {"shape", "ndim", "device", "dtype", "layout", "is_cuda", "requires_grad", "itemsize", "nbytes"}
 RANK_SHARE = "retrofit.distributed.rank_share"
 PARAMETERS = {"parameters", "named_parameters"}
 
@@ -55,7 +57,7 @@ class LossReader:
         self._open: set[object] = set()
 
     def kind(self, node: ast.expr, scope: Scope, frame: Frame | None = None, keys: Keys = ()) -> Kind:
-        """Return how `node` depends on the batch; `keys`: of what stands there in containers that it is."""
+        """Return how `node` depends on the batch; `keys`: of the items there in containers that it is."""
         key = (node, scope, frame, keys[:MOST_KEYS])
         if key in self._known:
             return self._known[key]
@@ -92,7 +94,7 @@ class LossReader:
         if isinstance(node, ast.Subscript):
             return self._of_subscript(node, scope, frame, keys)
         if isinstance(node, (ast.Tuple, ast.List, ast.Dict)):
-            entries = _entries(node, keys[0] if keys else None)
+            entries = entries_at(node, keys[0] if keys else None)
             return kinds.join(self.kind(part, scope, frame, keys[1:]) for part in entries)
         if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
             element = self.kind(node.elt, scope, frame, keys[1:])
@@ -206,8 +208,15 @@ class LossReader:
         if isinstance(op, (ast.Add, ast.Sub)):
             return kinds.join([first, second])
         if isinstance(op, (ast.Mult, ast.MatMult)):
-            return kinds.multiply(first, second)
+            return self._times_size(left, right, first, second, scope) or kinds.multiply(first, second)
         return kinds.nonlinear(kinds.join([first, second]))
+
+    def _times_size(self, left: ast.expr, right: ast.expr, first: Kind, second: Kind, scope: Scope) -> Kind | None:
+        """Return the kind of `loss * len(images)`: a mean times the number of samples is a sum. None elsewhere."""
+        for size, kind, other in ((right, first, second), (left, second, first)):
+            if kind.parts == {kinds.MEAN} and not other.parts and self.divisors.kind_of(size, scope) == SIZE:
+                return replace(kind, parts=frozenset([kinds.SUM]))
+        return None
 
     def _divided(
         self, kind: Kind, divisor: ast.expr, scope: Scope, frame: Frame | None, whole: ast.expr | None = None
@@ -250,7 +259,7 @@ class LossReader:
         owner = scope.enclosing_class()
         if owner is not None and isinstance(node.value, ast.Name) and node.value.id == "self":
             return self._of_own(node, owner, frame, keys)
-        if node.attr in ("shape", "device", "dtype", "ndim"):
+        if node.attr in ABOUT_SHAPES:
             return CONSTANT
         base = self.kind(node.value, scope, frame, keys)
         if base.has_rows:
@@ -285,13 +294,3 @@ def _before_batches(project: Project) -> Iterator[Scope]:
         loops = [bool(project.batch_values.loops.intersection(frame.loops)) for frame in path.frames]
         if True in loops:
             yield from (frame.scope for frame in path.frames[loops.index(True) :])
-
-
-def _entries(node: ast.Tuple | ast.List | ast.Dict, key: object) -> list[ast.expr]:
-    if isinstance(node, ast.Dict):
-        pairs = list(zip(node.keys, node.values))
-        exact = [value for name, value in pairs if isinstance(name, ast.Constant) and name.value == key]
-        return exact or [value for _, value in pairs]
-    if isinstance(key, int) and -len(node.elts) <= key < len(node.elts):
-        return [node.elts[key]]
-    return node.elts

@@ -115,7 +115,7 @@ class _Terms:
         return self._at(binding.value, scope, binding.path) if binding.value is not None else []
 
     def _at(self, node: ast.expr, scope: Scope, path: tuple[int, ...]) -> list[tuple[ast.expr, Scope]]:
-        """Return what stands at `path` in a tuple, also in the tuples that a function of the project returns."""
+        """Return the item at `path` in a tuple, also in the tuples that a function of the project returns."""
         if not path:
             return [(node, scope)]
         if isinstance(node, (ast.Tuple, ast.List)) and path[0] < len(node.elts):
