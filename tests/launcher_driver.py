@@ -20,6 +20,7 @@ from typing import Any
 
 import torch.distributed.elastic.agent.server.local_elastic_agent
 import torch.distributed.launcher.api  # noqa: F401  the weight of torch.distributed.run, which is run as __main__
+from torch.distributed.elastic.multiprocessing.api import PContext
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from retrofit.distributed import launcher
@@ -34,6 +35,7 @@ def run(ranks: str, case: dict[str, Any]) -> tuple[int, float, str]:
     if pid == 0:
         status = 99
         try:
+            delay_start(case.get("slow_start_s", 0.0))
             status = launcher.main(["torch.distributed.run", *arguments, ranks, case["mode"]])
         except SystemExit as error:
             status = int(error.code or 0)
@@ -42,6 +44,17 @@ def run(ranks: str, case: dict[str, Any]) -> tuple[int, float, str]:
             sys.stderr.flush()
             os._exit(status)
     return watch(pid, terminal, case)
+
+
+def delay_start(seconds: float) -> None:
+    """Let the launcher lag behind its ranks, as on a busy machine, until `seconds` after their start."""
+    start = PContext.start
+
+    def delayed(processes: PContext) -> None:
+        start(processes)
+        time.sleep(seconds)
+
+    PContext.start = delayed  # type: ignore[method-assign]
 
 
 def watch(pid: int, terminal: int, case: dict[str, Any]) -> tuple[int, float, str]:

@@ -2,7 +2,8 @@
 #
 # Runs every check of this project: ShellCheck, ruff, mypy, then the tests. Stops at the first that fails.
 #
-#   bash tests/run.sh                              everything, up to four files of tests at a time
+#   bash tests/run.sh                              the tests, up to four files of them at a time
+#   bash tests/run.sh --all                        also those marked slow: further cases of what a quicker one shows
 #   bash tests/run.sh tests/test_vscode.py -k ddp  the same linters, and only these tests (arguments of pytest;
 #                                                  paths are relative to the project's folder)
 #
@@ -19,6 +20,10 @@ source retrofit/launch/python_env.sh
 main() {
   local scripts
   local -a shell_files=(.ci/run)
+  # One more than there are cores: many tests wait, for a timeout or for another process.
+  local -a parallel=(
+    --numprocesses="$(($(getconf _NPROCESSORS_ONLN) + 1))" --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+  )
   find_python "${ROOT}" test
   "${PYTHON}" --version
   # The tests run several processes at once; one thread each is what there are cores for.
@@ -37,9 +42,11 @@ main() {
   echo '== mypy'
   "${PYTHON}" -m mypy
 
-  if (($# == 0)); then
-    # One more than there are cores: many tests wait, for a timeout or for another process.
-    set -- --numprocesses="$(($(getconf _NPROCESSORS_ONLN) + 1))" --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+  if [[ "${1:-}" == --all ]]; then
+    shift
+    set -- -m '' "${parallel[@]}" "$@"
+  elif (($# == 0)); then
+    set -- "${parallel[@]}"
   fi
   echo '== pytest'
   exec "${PYTHON}" -m pytest "$@"

@@ -52,6 +52,7 @@ def test_the_table_of_speed_ups(tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_table_of_communication_hooks(tmp_path: Path) -> None:
     reason = why_not()
     if reason is not None:

@@ -97,7 +97,12 @@ def test_the_old_launcher(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "start",
-    ["use_env", pytest.param("fsdp", marks=NEEDS_FSDP2), pytest.param("fsdp.sh", marks=NEEDS_FSDP2), "ddp.sh"],
+    [
+        pytest.param("use_env", marks=pytest.mark.slow),
+        pytest.param("fsdp", marks=NEEDS_FSDP2),
+        pytest.param("fsdp.sh", marks=[NEEDS_FSDP2, pytest.mark.slow]),
+        "ddp.sh",
+    ],
 )
 def test_one_node(start: str, tmp_path: Path) -> None:
     ended = dry_run(STARTS[start], tmp_path)

@@ -23,6 +23,7 @@ def run_benchmark(*arguments: str, **environment: str) -> subprocess.CompletedPr
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.slow
 def test_the_parts_run_on_the_cpu_with_torch_and_torchvision_alone(tmp_path: Path) -> None:
     for name in UNWANTED:
         Path(tmp_path, f"{name}.py").write_text(f"raise ImportError('{name} is not to be needed')\n")

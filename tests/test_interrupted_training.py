@@ -21,7 +21,7 @@ from guide_commands import unused_port
 from PIL import Image
 
 REPO = Path(__file__).resolve().parent.parent
-IMAGES, BATCH = 60, 4  # to train on (a quarter as many validate); per rank and step
+IMAGES, BATCH = 48, 4  # to train on (a quarter as many validate); per rank and step
 TRAINING = ["--layers", "18", "--crop_size", "32", "--batchsize", str(BATCH), "--epochs", "2", "--val_epoch", "1"]
 TRAINING += ["--dataset", "folder", "--numclasses", "3"]
 DEADLINE_S = 300
@@ -161,7 +161,7 @@ def assert_curves_are_whole(logdir: Path, world_size: int) -> None:
     assert seen == [global_batch * step for step in range(1, steps + 1)]
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.slow), 2, 3])
 def test_asked_to_stop_in_mid_epoch(
     tmp_path: Path, uninterrupted: dict[int, dict], interrupted: Callable[[int, Path], Path], world_size: int
 ) -> None:
@@ -174,7 +174,7 @@ def test_asked_to_stop_in_mid_epoch(
     assert_curves_are_whole(logdir, world_size)
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_killed_at_once(tmp_path: Path, uninterrupted: dict[int, dict], world_size: int) -> None:
     logdir = tmp_path / "log"
     options = options_for(world_size)

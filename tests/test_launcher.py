@@ -51,6 +51,12 @@ CASES: dict[str, dict[str, Any]] = {
     "saves": {"mode": "saves", "signals": [CTRL_C]},
     "saves, told by kill": {"mode": "saves", "signals": [{**CTRL_C, "signal": "SIGINT"}]},
     "preempted": {"mode": "saves", "signals": [{**CTRL_C, "signal": "SIGTERM"}], "restarts": 3},
+    "preempted at the start": {
+        "mode": "saves",
+        "signals": [{**CTRL_C, "signal": "SIGTERM"}],
+        "restarts": 3,
+        "slow_start_s": 2.0,
+    },
     "hung up": {"mode": "saves", "signals": [{**CTRL_C, "signal": "SIGHUP"}]},
     "sent twice": {"mode": "saves", "signals": [{**CTRL_C, "signal": "SIGTERM", "sent": 2}]},
     "does not save": {"mode": "plain", "signals": [CTRL_C], "restarts": 3},
@@ -100,7 +106,12 @@ def test_ctrl_c_ends_with_the_words_and_the_status_of_the_ranks(ended: dict[str,
 
 @pytest.mark.parametrize(
     ("case", "status", "line"),
-    [("preempted", 143, "SIGTERM"), ("hung up", 129, "SIGHUP"), ("sent twice", 143, "SIGTERM")],
+    [
+        ("preempted", 143, "SIGTERM"),
+        ("preempted at the start", 143, "SIGTERM"),
+        ("hung up", 129, "SIGHUP"),
+        ("sent twice", 143, "SIGTERM"),
+    ],
 )
 def test_the_ranks_have_time_to_save_and_are_not_started_again(
     ended: dict[str, Ended], case: str, status: int, line: str

@@ -35,7 +35,7 @@ def one_process(_pools: Any) -> dict[str, Any]:
     return pool.run(run_training, arguments, 6 * NUM_STEPS, True, timeout_s=600)[0]
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_ranks_train_the_model_of_one_process(ranks: Any, one_process: dict[str, Any], world_size: int) -> None:
     # In float64: from random weights this network multiplies a rounding error by about ten at every step, so that
     # in float32 even a reordered sum of one process ends elsewhere; in float64 only a real difference can show.
@@ -141,7 +141,20 @@ def test_accumulation_communicates_once_per_step(ranks: Any) -> None:
             "--clip_grad",
             "1",
         ],
-        ["--model_type", "deeplabv2", "--label_smooth", "0.1", "--amp", "bf16", "--sched", "poly", "--channels_last"],
+        pytest.param(
+            [
+                "--model_type",
+                "deeplabv2",
+                "--label_smooth",
+                "0.1",
+                "--amp",
+                "bf16",
+                "--sched",
+                "poly",
+                "--channels_last",
+            ],
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["lorm", "bf16"],
 )

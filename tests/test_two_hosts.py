@@ -92,6 +92,7 @@ if "RANK" in os.environ and "KEEP" in os.environ:
 """
 
 
+@pytest.mark.slow
 def test_a_worker_killed_on_one_host_starts_again_on_both(tmp_path: Path, hosts: TwoHosts) -> None:
     training = [*TRAINING, "--model_type", "swin_mlp", "--batchsize", "16"]
     arguments = [*training, "--workers", "0", "--chk_steps", "3", "--logdir", str(tmp_path / "log")]

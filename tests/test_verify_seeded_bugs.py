@@ -17,9 +17,17 @@ sys.path.insert(0, str(Path(__file__).parent / "verify"))
 from bugs.catalogue import BUGS, seed_bug
 
 SEEDED = ["01", "05", "08", "10", "19", "21b"]
+SLOW = {"05", "10"}
 
 
-@pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.id in SEEDED], ids=lambda bug: f"{bug.id} {bug.title}")
+@pytest.mark.parametrize(
+    "bug",
+    [
+        pytest.param(bug, id=f"{bug.id} {bug.title}", marks=[pytest.mark.slow] * (bug.id in SLOW))
+        for bug in BUGS
+        if bug.id in SEEDED
+    ],
+)
 def test_a_seeded_bug_is_named(bug: Any, tmp_path: Path) -> None:
     seed_bug(bug, tmp_path)
     status, report = judge(tmp_path, ["--hang-after", "5", *bug.verify_options], bug.arguments)

@@ -33,7 +33,10 @@ def files_in(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("name", SOUND)
+SLOW = {"weighted sampler", "iterable"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in SOUND])
 def test_a_sound_project_passes_and_its_folder_is_left_alone(name: str, tmp_path: Path) -> None:
     project, options, arguments = SOUND[name]
     copy_project(project, tmp_path)

@@ -135,7 +135,7 @@ def _line_after_the_ranks_have_met(train: Path) -> int:
         ("Debug DDP Training", {"'0'"}),
         ("Debug Single-GPU Training", {"'None'"}),
         ("Debug torchrun (2 processes)", {"'0'", "'1'"}),
-        ("Debug torch.distributed.launch", {"'0'", "'1'"}),
+        pytest.param("Debug torch.distributed.launch", {"'0'", "'1'"}, marks=pytest.mark.slow),
     ],
 )
 def test_a_breakpoint_is_hit_on_every_rank(name: str, ranks: set[str], tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import os
 import runpy
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -36,11 +36,21 @@ class Job:
         self._last_s = 0.0
         self._processes: Any = None  # torch's PContext
 
-    def has_started(self, processes: Any) -> None:
-        """Take note of the ranks, and take the signals over from torchrun, which has just set its handlers."""
-        self._processes = processes
+    @contextlib.contextmanager
+    def starting(self, processes: Any) -> Iterator[None]:
+        """Take the signals over from torchrun, which would set its handlers; one that comes now is passed on after."""
+        self._processes = None
         for number in SIGNALS:
             signal.signal(number, self._receive)
+        set_handler = signal.signal
+        signal.signal = lambda number, handler: set_handler(number, self._receive if number in SIGNALS else handler)  # type: ignore[assignment,arg-type]
+        try:
+            yield
+        finally:
+            signal.signal = set_handler
+        self._processes = processes
+        for number in self.received:
+            self._send(number)
 
     def _receive(self, number: int, frame: Any) -> None:
         again = time.monotonic() - self._last_s > SAME_EVENT_S
@@ -60,7 +70,7 @@ class Job:
         self._send(number, except_group=reached)
 
     def _send(self, number: int, except_group: int | None = None) -> None:
-        for pid in self._processes.pids().values():
+        for pid in self._processes.pids().values() if self._processes is not None else ():
             with contextlib.suppress(ProcessLookupError):
                 if os.getpgid(pid) != except_group:
                     os.kill(pid, number)
@@ -99,8 +109,8 @@ def _watch(job: Job) -> tuple[type[Exception], ...]:
     start, restart = PContext.start, SimpleElasticAgent._restart_workers
 
     def started(processes: PContext) -> None:
-        start(processes)
-        job.has_started(processes)
+        with job.starting(processes):
+            start(processes)
 
     def restarted(agent: SimpleElasticAgent, group: Any) -> None:
         if job.received:  # the ranks ended because they were told to

@@ -107,7 +107,8 @@ def install(root: Path, extras: list[str]) -> None:
         log = folder / LOG
         _say(f"installing {len(requirements)} package(s) into {folder}, once; torch can be several GB; details: {log}")
         started = time.monotonic()
-        command = [str(python), "-m", "pip", "install", "--no-input", *requirements]
+        # What is imported is compiled then; to compile all of it takes longer than to unpack it.
+        command = [str(python), "-m", "pip", "install", "--no-input", "--no-compile", *requirements]
         _call(command, lock, "installing the dependencies", log)
         (folder / UNFINISHED).unlink(missing_ok=True)
         _say(f"installed in {time.monotonic() - started:.0f} s")

@@ -35,6 +35,7 @@ def test_some_of_the_installed_files(installed: list[Path]) -> None:
     assert sum(outcome.kind == LEFT_ALONE for outcome in outcomes) > NUMBER * 0.9
 
 
+@pytest.mark.slow
 def test_every_installed_file_that_computes_gradients(installed: list[Path]) -> None:
     files = [path for path in installed if b".backward(" in path.read_bytes()]
     outcomes = [examine(path) for path in files]
@@ -42,6 +43,7 @@ def test_every_installed_file_that_computes_gradients(installed: list[Path]) -> 
     assert {outcome.kind for outcome in outcomes} <= {LEFT_ALONE, CONVERTED, UNREADABLE} and len(files) > 10
 
 
+@pytest.mark.slow
 def test_the_files_of_the_example_projects() -> None:
     outcomes = [examine(path) for path in sorted(PROJECTS.rglob("*.py"))]
     assert [outcome for outcome in outcomes if outcome.problem] == []

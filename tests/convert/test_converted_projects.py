@@ -153,7 +153,7 @@ def test_one_process_is_the_original_bit_for_bit(
         assert files_in(converted) == original.files
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("example", CONVERTED, ids=lambda example: example.name)
 def test_several_processes_train_and_one_writes(
     example: Case,

@@ -98,7 +98,13 @@ def converted(script: Path) -> tuple[Counter[tuple[str, str]], dict[str, str]]:
     return Counter((finding.code, finding.message) for finding in conversion.findings), meanings
 
 
-@pytest.mark.parametrize("example", CONVERTED, ids=lambda example: example.name)
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(example, id=example.name, marks=[pytest.mark.slow] * (number % 2))
+        for number, example in enumerate(CONVERTED)
+    ],
+)
 def test_the_layout_makes_no_difference(example: Case, tmp_path: Path) -> None:
     plain, other = tmp_path / "plain", tmp_path / "other"
     for folder in (plain, other):

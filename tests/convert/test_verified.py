@@ -29,7 +29,10 @@ NAMES = (
 COMMAND = "import sys; del sys.path[0]; from retrofit.cli import main; sys.exit(main())"
 
 
-@pytest.mark.parametrize("name", NAMES)
+SLOW = {"graph_and_reload", "toplevel_argparse", "plateau_early_stop"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in NAMES])
 def test_verify_passes_on_a_converted_project(name: str, tmp_path: Path) -> None:
     (case,) = [case for case in [*SHAPE_CASES, *FEATURE_CASES] if case.name == name]
     for folder in (tmp_path / name, tmp_path / name / "before"):
