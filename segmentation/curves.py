@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tensorboardX import summary
+from tensorboardX import SummaryWriter
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.writer import FileWriter
 
 from segmentation.metrics import ConfusionMatrix
 
@@ -24,29 +25,51 @@ class CurvesError(OSError):
     is_explained = True
 
 
-class CurveWriter:
+class CurveWriter(SummaryWriter):
     """Writes a run's curves into its folder; what was added before `flush` is in the file when that returns.
 
-    tensorboardX's SummaryWriter hands events to a thread which its own `flush` does not wait for, so a process that is
-    killed loses points older than its checkpoint. `replaced_from`: of older files in the folder, TensorBoard shows what
-    is before this step alone. Raises CurvesError where the file cannot be written.
+    A SummaryWriter by itself hands events to a thread which its `flush` does not wait for, so a process that is killed
+    loses points older than its checkpoint. `replaced_from`: of older files in the folder, TensorBoard shows what is
+    before this step alone. Raises CurvesError where the file cannot be written.
     """
 
+    all_writers: dict[str, FileWriter] | None
+
     def __init__(self, folder: Path, replaced_from: int | None = None) -> None:
+        self._folder = folder
+        super().__init__(str(folder), purge_step=replaced_from)
+
+    def _get_file_writer(self) -> FileWriter:
+        if self.all_writers is None:
+            writer = self.file_writer = _FileWriter(self._folder)
+            self.all_writers = {writer.get_logdir(): writer}
+            if self.purge_step is not None:
+                writer.add_event(Event(session_log=SessionLog(status=SessionLog.START)), self.purge_step)
+        return self.file_writer
+
+
+class _FileWriter(FileWriter):
+    """A FileWriter without a thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self.event_writer = _EventFile(folder)
+        self._default_metadata: dict[str, Any] = {}
+
+
+class _EventFile:
+    """The file that events are written to, at once but for what the system keeps for FLUSH_S seconds at most."""
+
+    def __init__(self, folder: Path) -> None:
         self._folder, self._flushed_at = folder, time.monotonic()
         self._events = EventsWriter(str(folder / "events"), filename_suffix=f".{os.getpid()}")
-        if replaced_from is not None:
-            self._add(Event(session_log=SessionLog(status=SessionLog.START)), replaced_from)
 
-    def add_scalar(self, name: str, value: float, step: int) -> None:
-        self._add(Event(summary=summary.scalar(name, value)), step)
+    def get_logdir(self) -> str:
+        return str(self._folder)
 
-    def add_text(self, name: str, text: str, step: int) -> None:
-        self._add(Event(summary=summary.text(name, text)), step)
-
-    def add_image(self, name: str, image: torch.Tensor, step: int) -> None:
-        """Add an image (3, H, W)."""
-        self._add(Event(summary=summary.image(name, image)), step)
+    def add_event(self, event: Event) -> None:
+        self._try(self._events.write_event, event)
+        if time.monotonic() - self._flushed_at > FLUSH_S:
+            self.flush()
 
     def flush(self) -> None:
         self._try(self._events.flush)
@@ -54,12 +77,6 @@ class CurveWriter:
 
     def close(self) -> None:
         self._try(self._events.close)
-
-    def _add(self, event: Any, step: int) -> None:
-        event.wall_time, event.step = time.time(), step
-        self._try(self._events.write_event, event)
-        if time.monotonic() - self._flushed_at > FLUSH_S:
-            self.flush()
 
     def _try(self, write: Any, *arguments: Any) -> None:
         try:

@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from tensorboardX import SummaryWriter
 from test_interrupted_training import make_images
+
+from segmentation.curves import CurveWriter
 
 IMAGES, BATCH, EPOCHS = 16, 4, 3
 TRAINING = ["--layers", "18", "--crop_size", "32", "--batchsize", str(BATCH), "--epochs", str(EPOCHS)]
@@ -67,3 +70,7 @@ def test_every_point_is_there_once(launcher: Any, tmp_path: Path) -> None:
     assert {"train/loss", "train/lr", "train/images_per_s", "val/loss", "val/mIoU"} <= set(seen)
     for name, steps in seen.items():
         assert steps == (every_step if name in ("train/loss", "train/lr") else epoch_ends), name
+
+
+def test_a_tool_that_watches_summary_writers_sees_the_curves() -> None:
+    assert issubclass(CurveWriter, SummaryWriter) and CurveWriter.add_scalar is SummaryWriter.add_scalar
