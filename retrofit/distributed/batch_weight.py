@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, MutableMapping
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -30,7 +30,15 @@ class _Use:
     """One iteration over a loader."""
 
 
-_running: WeakKeyDictionary[_Use, tuple[int, float]] = WeakKeyDictionary()  # size of the batch in use, its weight
+class Batch(NamedTuple):
+    """This rank's share of a batch: the samples that it has, those of a full one, and how much it counts."""
+
+    length: int
+    full: int
+    weight: float
+
+
+_running: WeakKeyDictionary[_Use, Batch] = WeakKeyDictionary()
 
 
 class WeighedLoader(DataLoader):
@@ -43,7 +51,8 @@ class WeighedLoader(DataLoader):
         try:
             for number, batch in enumerate(super().__iter__()):
                 begin_step(f"batch {number + 1} of epoch {sampler.epoch + 1}")
-                _running[use] = (sampler.batch_length(number), sampler.batch_weight(number))
+                length, weight = sampler.batch_length(number), sampler.batch_weight(number)
+                _running[use] = Batch(length, sampler.batch_size, weight)
                 yield batch
         finally:
             _running.pop(use, None)
@@ -185,6 +194,12 @@ def rank_share(count: Any) -> Any:
     return count * (weight_of() or 1.0) / world_size
 
 
+def length_in_use(full: int) -> int:
+    """Return how many samples this rank has of the batch in use, of a loader whose batches have `full`, else `full`."""
+    lengths = {batch.length for batch in _running.values() if batch.full == full}
+    return lengths.pop() if len(lengths) == 1 else full
+
+
 def weight_of(*inputs: Any) -> float:
     """Return the weight of the batch in use; 1 where there is none, several differ, or the inputs are no such batch.
 
@@ -193,7 +208,7 @@ def weight_of(*inputs: Any) -> float:
     batches = set(_running.values())
     if len(batches) != 1:
         return 1.0
-    ((length, weight),) = batches
+    ((length, _, weight),) = batches
     sizes = [size for tensor in _tensors(inputs) for size in tensor.shape[:2]]
     return weight if not sizes or any(size and size % length == 0 for size in sizes) else 1.0
 

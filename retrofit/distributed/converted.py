@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from .batch_weight import weigh_batches, weigh_gradients
+from .batch_weight import length_in_use, weigh_batches, weigh_gradients
 from .data import ShardedSampler, shard_loader
 from .data_parallel import KEEPS_PREFIX, OneDevice
 from .ddp import DDPWrapper
@@ -107,6 +107,15 @@ def micro_batch(batch_size: int) -> int:
     Raises ValueError when a global batch cannot be shared out evenly.
     """
     return plan_batch(batch_size, get_world_size(), batch=get_option("batch")).micro_batch
+
+
+def own_batch_size(batch_size: int) -> int:
+    """Return how many samples this rank has of the training batch in use, for what is shaped by the batch size.
+
+    That is `micro_batch(batch_size)`, and fewer in an uneven last batch, which one process may never have had. Raises
+    ValueError when a global batch cannot be split evenly.
+    """
+    return batch_size if get_world_size() == 1 else length_in_use(micro_batch(batch_size))
 
 
 def samples_per_step(batch_size: int) -> int:

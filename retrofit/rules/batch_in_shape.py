@@ -14,7 +14,7 @@ from .finding import Finding, found
 CODE = "RF112"
 NAME = "batch-size-in-shape"
 WHY = "With a global batch of the old size a process gets its share of it, and tensors made for all of it do not fit."
-HELP = "rd.micro_batch(batch_size): what one process's batch holds"
+HELP = "rd.own_batch_size(batch_size): what one process's batch holds, also an uneven last one"
 BAD = """\
 batch_size = 8
 loader = rd.distribute_loader(DataLoader(dataset, batch_size, shuffle=True, drop_last=True))
@@ -26,7 +26,7 @@ GOOD = """\
 batch_size = 8
 loader = rd.distribute_loader(DataLoader(dataset, batch_size, shuffle=True, drop_last=True))
 for images, labels in loader:
-    loss = criterion(model(images.view(rd.micro_batch(batch_size), -1)), labels)
+    loss = criterion(model(images.view(rd.own_batch_size(batch_size), -1)), labels)
     loss.backward()
 """
 SHAPED = {"reshape", "view", "ones", "zeros", "randn", "rand", "arange", "full", "eye", "expand", "repeat", "empty",
@@ -43,9 +43,9 @@ def find(project: Project) -> Iterator[Finding]:
         for part in [inner for argument in node.args for inner in ast.walk(argument)]:
             if (part, scope) in project.batch_sizes:
                 outer = scope.source.parents[part]
-                if isinstance(outer, ast.Call) and _name(outer) == "micro_batch":
+                if isinstance(outer, ast.Call) and _name(outer) in ("own_batch_size", "micro_batch"):
                     continue
-                edits = surround(scope.source, part, "rd.micro_batch(", ")")
+                edits = surround(scope.source, part, "rd.own_batch_size(", ")")
                 message = f"{ast.unparse(part)} is taken for the size of the batch in hand"
                 yield found(CODE, scope.source, part, message, HELP, edits)
 

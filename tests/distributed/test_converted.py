@@ -120,6 +120,22 @@ def test_the_rate_follows_the_batch_of_all_ranks(ranks):
     assert ranks(2).run(rates, "global", "linear") == [(0.1, 6)] * 2
 
 
+def shapes(batch, batch_size):
+    process_group._options.update(batch=batch)
+    try:
+        loader = rd.distribute_loader(DataLoader(TensorDataset(torch.arange(10)), batch_size))
+        sizes = [(len(x), rd.own_batch_size(batch_size), rd.own_batch_size(4 * batch_size)) for (x,) in loader]
+        return sizes, rd.own_batch_size(batch_size)
+    finally:
+        process_group._options.clear()
+
+
+def test_the_size_of_an_uneven_last_batch(ranks):
+    assert ranks(2).run(shapes, "per_gpu", 4) == [([(4, 4, 16), (1, 1, 16)], 4)] * 2
+    assert ranks(2).run(shapes, "global", 4) == [([(2, 2, 8), (2, 2, 8), (1, 1, 8)], 2)] * 2
+    assert ranks(3).run(shapes, "per_gpu", 3) == [([(3, 3, 12), (1, 1, 12)], 3)] * 3
+
+
 def scaled_groups(batch):
     process_group._options.update(batch=batch, lr_scale="linear")
     try:
@@ -161,7 +177,7 @@ def test_gpus_that_a_script_chooses_are_those_of_the_launcher_where_they_are_too
 def test_one_process_is_as_it_was(options, tmp_path):
     loader, model = DataLoader(TensorDataset(torch.arange(4)), 2), nn.Linear(2, 2)
     assert rd.distribute_loader(loader) is loader and rd.distribute_model(model) is model
-    assert rd.scaled_lr(0.3) == 0.3 and rd.micro_batch(7) == 7
+    assert rd.scaled_lr(0.3) == 0.3 and rd.micro_batch(7) == 7 == rd.own_batch_size(7)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
     assert rd.scale_optimizer(optimizer) is optimizer and optimizer.param_groups[0]["lr"] == 0.3
     state = torch.get_rng_state()

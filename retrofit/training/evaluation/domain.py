@@ -45,6 +45,7 @@ from .together import gives_the_same, made_the_same
 RUNTIME = "retrofit.distributed"
 SHARING = {f"{RUNTIME}.share_batches"}
 RANK_SHARE = f"{RUNTIME}.rank_share"
+OWN_SHARES = {f"{RUNTIME}.own_batch_size", f"{RUNTIME}.micro_batch"}
 SOURCES = SHARING | SHARDED
 LIBRARIES = ("torch", "numpy", "cv2", "scipy")
 SAME_FUNCTIONS = {
@@ -162,9 +163,9 @@ class TorchDomain:
         return self._as_term(node, scope, flow) if is_loss else flow
 
     def _is_micro(self, node: ast.expr, scope: Scope) -> bool:
-        """Return whether the part of a batch size that a rank has is asked for: rd.micro_batch(batch_size)."""
+        """Return whether the part of a batch size that a rank has is asked for: rd.own_batch_size(batch_size)."""
         outer = scope.source.parents[node]
-        return isinstance(outer, ast.Call) and bool(self.analysis.called(outer, scope) & {f"{RUNTIME}.micro_batch"})
+        return isinstance(outer, ast.Call) and bool(self.analysis.called(outer, scope) & OWN_SHARES)
 
     def is_apart(self, node: ast.AST, scope: Scope, flow: Flow) -> bool:
         """Return whether processes can differ in a test: in what they draw at random, not in the batch size alone."""
