@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.batch_values import BATCH, GRADIENT
+from retrofit.project.batch_values import BATCH, CHOSEN, GRADIENT
 from retrofit.project.calls import argument_for
 from retrofit.project.divisions import COUNT, RATIO, SUM, UNKNOWN, Division, without_guard
 from retrofit.project.edits import Edit, surround
@@ -27,6 +27,7 @@ WHY = (
 )
 HELP = "rd.distribute_criterion(nn.CrossEntropyLoss(...))"
 HELP_COUNT = "divide by the number of all processes: loss_sum / rd.rank_share(rd.batch_count(valid))"
+HELP_CHOSEN = "divide the sum by the number of all processes: x.sum() / rd.rank_share(rd.batch_count(x.numel()))"
 HELP_CURVED = (
     "processes average the values of a function of their means, which is not that of the mean over the whole batch: "
     "apply it to each sample, or bring the mean of all processes together with gradients (torch.distributed.nn)"
@@ -72,6 +73,9 @@ def find(project: Project) -> Iterator[Finding]:
             is_settled = project.batch_values.is_settled(node, scope)
             edits = [e for term in counting if is_settled and term.maker not in shared for e in _edits(term)]
             yield found(CODE, scope.source, node, "the mean is over the elements that this process counts", HELP, edits)
+        elif not terms and _is_mean_of_chosen(project, node, scope) and not _is_of_a_sample(project, node, scope):
+            message = "the mean is over the elements that are chosen from this process's batch"
+            yield found(CODE, scope.source, node, message, HELP_CHOSEN)
     for division in project.divisions:
         if is_made_global(project, division.divisor, division.scope):
             continue
@@ -90,6 +94,17 @@ def _is_of_a_sample(project: Project, node: ast.AST, scope: Scope) -> bool:
     """Return whether a mean is taken for one sample after the other, over its own elements."""
     around = project.batch_values.loops_around(node, scope)
     return BATCH in around and GRADIENT not in around
+
+
+def _is_mean_of_chosen(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether this is the mean of all of `errors[mask]`, or of what that is computed from."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "mean":
+        return False
+    is_torch = "torch" in project.analysis.named(node.func.value, scope)
+    given = node.args[:1] if is_torch else [node.func.value]
+    if node.keywords or len(node.args) != is_torch or not given:
+        return False
+    return {BATCH, GRADIENT, CHOSEN} <= project.batch_values.sources_of(given[0], scope)
 
 
 def _counts(project: Project, term: Term) -> bool:

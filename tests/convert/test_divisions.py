@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from convert.conversion import conversion, converted
 
+from retrofit.rules.finding import Finding
+
 HEAD = """\
 import argparse
 
@@ -154,3 +156,35 @@ def test_what_is_a_mean_over_the_samples_is_left(lines: str, tmp_path: Path) -> 
 def test_what_cannot_be_changed_safely_is_named(lines: str, words: str, tmp_path: Path) -> None:
     (finding,) = (f for f in conversion(tmp_path, script(lines)).findings if f.code == "RF302")
     assert words in finding.message and not finding.edits
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "errors = (model(x) - y) ** 2\n    loss = errors[y > 0].mean()",
+        "rows, columns = (y > 0).nonzero(as_tuple=True)\n    loss = (1 - model(x)[rows, columns].sigmoid()).mean()",
+        "chosen = (model(x) - y)[y.abs() > 1]\n    loss = torch.mean(chosen.abs())",
+    ],
+)
+def test_a_mean_over_chosen_elements_is_named(lines: str, tmp_path: Path) -> None:
+    (finding,) = of_losses(lines, tmp_path)
+    assert finding.code == "RF302" and "chosen" in finding.message and not finding.edits
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "loss = ((model(x) - y) ** 2).mean()",
+        "loss = torch.where(y > 0, model(x), y).mean()",
+        "loss = (model(x) - y)[:, [0]].pow(2).mean()",
+    ],
+)
+def test_a_mean_over_all_elements_is_not(lines: str, tmp_path: Path) -> None:
+    assert of_losses(lines, tmp_path) == []
+
+
+def of_losses(lines: str, folder: Path) -> list[Finding]:
+    """Return the findings about how a loss is computed."""
+    train = f"for x, y in loader:\n    y = F.one_hot(y, 3).float() - 0.5\n    {lines}\n"
+    train += "    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n"
+    return [f for f in conversion(folder, HEAD + train).findings if f.code in ("RF302", "RF307", "RF309")]
