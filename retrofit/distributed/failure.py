@@ -116,6 +116,8 @@ def _report(error: Exception) -> None:
         return
     if first is None and watchdog.board.claim_first_failure(get_rank()):
         get_error_handler().record_exception(error)
+    elif watchdog.has_said_why:
+        return
     else:
         who = "another rank" if first is None else f"rank {first}"
         lines = [f"stopped: {who} failed first, see its message ({type(error).__name__} here)"]

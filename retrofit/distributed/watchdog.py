@@ -75,6 +75,7 @@ class Watchdog:
         self.period_s = min(PERIOD_S + world_size / 200, max(0.1, timeout_s / 20))
         self.board = Board(store)
         self.exit_note = ""
+        self.has_said_why = False  # that another rank has failed, before this one noticed by itself
         self._state = RankState(rank, start_journal(counters))
         self._stopped, self._shown = threading.Event(), threading.Lock()
         self._slow, self._suspected = (rank + 1) % world_size, ""
@@ -143,6 +144,7 @@ class Watchdog:
             self._show_and_end("the job cannot continue")
         first = self.failed_first() if state["blocked_s"] >= PATIENCE_S else None
         if first is not None and first != self.rank:  # it takes its time to end, and keeps its connections until then
+            self.has_said_why = True
             self.print([f"stopped: rank {first} failed first, see its message (its process has not ended yet)"])
             if self.rank == 0:
                 time.sleep(GRACE_S)  # for the others to find out the same: the store may be this process's
