@@ -47,7 +47,7 @@ def run(ranks: str, case: dict[str, Any]) -> tuple[int, float, str]:
 
 
 def delay_start(seconds: float) -> None:
-    """Let the launcher lag behind its ranks, as on a busy machine, until `seconds` after their start."""
+    """Let the launcher start later than its ranks, as on a busy machine: `seconds` after their start."""
     start = PContext.start
 
     def delayed(processes: PContext) -> None:

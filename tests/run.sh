@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 #
-# Runs every check of this project: ShellCheck, ruff, mypy, then the tests. Stops at the first that fails.
+# Runs the checks of this project: ShellCheck, ruff, mypy, then the tests. Stops at the first that fails.
 #
-#   bash tests/run.sh                              the tests, up to four files of them at a time
+#   bash tests/run.sh                              the tests but those marked slow, up to four files at a time
 #   bash tests/run.sh --all                        also those marked slow: further cases of what a quicker one shows
 #   bash tests/run.sh tests/test_vscode.py -k ddp  the same linters, and only these tests (arguments of pytest;
 #                                                  paths are relative to the project's folder)
@@ -16,6 +16,9 @@ readonly ROOT
 cd -- "${ROOT}"
 # shellcheck source=retrofit/launch/python_env.sh
 source retrofit/launch/python_env.sh
+
+# The tests start hundreds of processes; without files of bytecode each of them would compile torch again.
+unset PYTHONDONTWRITEBYTECODE
 
 main() {
   local scripts
@@ -47,6 +50,8 @@ main() {
     set -- -m '' "${parallel[@]}" "$@"
   elif (($# == 0)); then
     set -- "${parallel[@]}"
+  else
+    set -- -m '' "$@"
   fi
   echo '== pytest'
   exec "${PYTHON}" -m pytest "$@"

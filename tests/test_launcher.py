@@ -49,6 +49,7 @@ if received:
 CTRL_C = {"signal": "Ctrl-C", "when": "training", "times": 2}
 CASES: dict[str, dict[str, Any]] = {
     "saves": {"mode": "saves", "signals": [CTRL_C]},
+    "saves, at the start": {"mode": "saves", "signals": [CTRL_C], "slow_start_s": 1.0},
     "saves, told by kill": {"mode": "saves", "signals": [{**CTRL_C, "signal": "SIGINT"}]},
     "preempted": {"mode": "saves", "signals": [{**CTRL_C, "signal": "SIGTERM"}], "restarts": 3},
     "preempted at the start": {
@@ -98,7 +99,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
 WAITING = "[launcher] waiting for the ranks to stop; Ctrl-C again stops them within 30 seconds"
 
 
-@pytest.mark.parametrize("case", ["saves", "saves, told by kill"])
+@pytest.mark.parametrize("case", ["saves", "saves, at the start", "saves, told by kill"])
 def test_ctrl_c_ends_with_the_words_and_the_status_of_the_ranks(ended: dict[str, Ended], case: str) -> None:
     assert [line for line in ended[case].last if line != "^C"] == [WAITING, "interrupted by 1, saved"]
     assert ended[case].status == 0

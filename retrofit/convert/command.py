@@ -181,6 +181,7 @@ def _show(conversion: Conversion) -> None:
     from retrofit.rules import RULES
     from retrofit.training.losses.optimized import rate_rules
     from retrofit.training.step_limits import step_limits
+    from retrofit.training.step_schedules import step_schedules
 
     from .listing import lines
 
@@ -197,8 +198,8 @@ def _show(conversion: Conversion) -> None:
                 _say(f"{finding.place}: {code} {finding.message}; left to you: {finding.help}")
     for rate, rule_of_rate in rate_rules(conversion.project):
         _say(f"{rate}: {rule_of_rate}")
-    for limit in step_limits(conversion.project):
-        _say(f"{limit.place}: {limit.text}")
+    for counting in (*step_limits(conversion.project), *step_schedules(conversion.project)):
+        _say(f"{counting.place}: {counting.text}")
     for unread in [*conversion.missing, *conversion.project.modules.not_read]:
         _say(f"not read, so nothing is changed there: {unread}")
     for evaluation in conversion.project.evaluations:
@@ -211,6 +212,7 @@ def _show(conversion: Conversion) -> None:
 def _write(args: argparse.Namespace, start: Start, conversion: Conversion) -> None:
     from retrofit.project.deep_stack import with_deep_stack
     from retrofit.training.step_limits import step_limits
+    from retrofit.training.step_schedules import step_schedules
 
     from .additions import additions
     from .listing import steps
@@ -223,7 +225,8 @@ def _write(args: argparse.Namespace, start: Start, conversion: Conversion) -> No
         raise ValueError(f"{root} has uncommitted changes; commit them first, or add --force")
     texts = [source.text for source in conversion.project.sources]
     not_read = [*conversion.missing, *conversion.project.modules.not_read]
-    counted = with_deep_stack(lambda: steps(step_limits(conversion.project), conversion.files))
+    project = conversion.project
+    counted = with_deep_stack(lambda: steps(step_limits(project), step_schedules(project), conversion.files))
     files = additions(start, not args.no_vendor, texts, not_read, conversion.listed, counted)
     users = [*files_needed(conversion), *conversion.files]
     places = real_places(root, [file.path for file in users])

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from retrofit.rules import Finding
 from retrofit.rules.rewriting import ChangedFile
 from retrofit.training.step_limits import StepLimit
+from retrofit.training.step_schedules import StepSchedule
 
 NOTHING = "**Figures.** None was found that is of one process's share of the samples."
 HEAD = """\
@@ -25,21 +26,28 @@ the learning rate counts, by `WORLD_SIZE`:
 """
 
 
-def steps(limits: Sequence[StepLimit], files: Sequence[ChangedFile]) -> str:
-    """Return the part of MULTI_GPU.md about trainings that count steps; "" for others."""
-    texts = {file.source.name: file.text for file in files}
-    if not limits:
-        return ""
-    return STEPS + "".join(
-        f"- `{limit.place.path}:{_line_of(limit, texts.get(limit.place.path, ''))}`: counts steps, `{limit.bound}`\n"
-        for limit in limits
-    )
+SCHEDULES = """\
+
+**Schedules that count batches.** In the default mode N processes make 1/N of the batches in an epoch, so these
+schedules change the learning rate N times later. For the schedule of one process keep the total batch
+(`RETROFIT_BATCH=global`), or divide their numbers by `WORLD_SIZE`:
+
+"""
 
 
-def _line_of(limit: StepLimit, text: str) -> int:
-    """Return the line of a place in the changed text of its file."""
-    same = [number for number, line in enumerate(text.splitlines(), 1) if line.strip() == limit.source_line.strip()]
-    return min(same, key=lambda number: abs(number - limit.place.line), default=limit.place.line)
+def steps(limits: Sequence[StepLimit], schedules: Sequence[StepSchedule], files: Sequence[ChangedFile]) -> str:
+    """Return the part of MULTI_GPU.md about what counts steps: the end of a training, schedules; "" for neither."""
+    ends = [f"- {_place(limit, files)}: counts steps, `{limit.bound}`\n" for limit in limits]
+    counting = [f"- {_place(schedule, files)}: `{schedule.schedule}`\n" for schedule in schedules]
+    return "".join([*([STEPS] if ends else []), *ends, *([SCHEDULES] if counting else []), *counting])
+
+
+def _place(counting: StepLimit | StepSchedule, files: Sequence[ChangedFile]) -> str:
+    """Return a place as it is in the changed text of its file."""
+    path, first = counting.place.path, counting.place.line
+    text = next((file.text for file in files if file.source.name == path), "")
+    same = [number for number, line in enumerate(text.splitlines(), 1) if line.strip() == counting.source_line.strip()]
+    return f"`{path}:{min(same, key=lambda number: abs(number - first), default=first)}`"
 
 
 def lines(listed: Sequence[Finding]) -> Iterator[str]:

@@ -39,12 +39,14 @@ class Batch(NamedTuple):
 
 
 _running: WeakKeyDictionary[_Use, Batch] = WeakKeyDictionary()
+_last: Batch | None = None  # of the iteration that ended last
 
 
 class WeighedLoader(DataLoader):
     """A DataLoader that says, while its batches are used, how much this rank's share of each counts."""
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        global _last
         sampler, use = self.sampler, _Use()
         assert isinstance(sampler, ShardedSampler)
         self.__dict__.pop(_AT_FIRST, lambda: None)()
@@ -55,7 +57,7 @@ class WeighedLoader(DataLoader):
                 _running[use] = Batch(length, sampler.batch_size, weight)
                 yield batch
         finally:
-            _running.pop(use, None)
+            _last = _running.pop(use, _last)
 
 
 def weigh_batches(loader: DataLoader, at_first: Callable[[], None]) -> DataLoader:
@@ -84,9 +86,20 @@ def reduce_loss(loss: Any) -> Any:
 
     `loss`: a tensor, which comes back without gradient, a number or an array. Collective: every rank.
     """
+    return loss if get_world_size() == 1 else _mean(loss, weight_of())
+
+
+def reduce_last_loss(loss: Any) -> Any:
+    """Return the same for the loss of the last batch, which is read after the loop over the loader has ended.
+
+    `loss`: as in reduce_loss. Collective: every rank.
+    """
     if get_world_size() == 1:
         return loss
-    weight = weight_of()
+    return _mean(loss, weight_of() if _running or _last is None else _last.weight)
+
+
+def _mean(loss: Any, weight: float) -> Any:
     return _of_kind(loss, lambda value: reduce_mean(value if weight == 1.0 else value * weight))
 
 
@@ -205,10 +218,10 @@ def weight_of(*inputs: Any) -> float:
 
     Inputs without a tensor, a batch in an object of the script's own, are taken for it.
     """
-    batches = set(_running.values())
+    batches = {(batch.length, batch.weight) for batch in _running.values()}
     if len(batches) != 1:
         return 1.0
-    ((length, _, weight),) = batches
+    ((length, weight),) = batches
     sizes = [size for tensor in _tensors(inputs) for size in tensor.shape[:2]]
     return weight if not sizes or any(size and size % length == 0 for size in sizes) else 1.0
 

@@ -117,20 +117,49 @@ def collective(function: F) -> F:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """What rank 0 was answered; `question`: the function and its arguments, `failure`: what it raised, "" if nothing."""
+
+    question: str
+    value: Any
+    failure: str
+
+
+@dataclass(frozen=True)
 class Turn:
     """A block that the ranks run one after another; `answers` are those that rank 0 gets, in its order."""
 
-    answers: list[Any]
+    answers: list[Answer]
     is_of_main: bool
 
     def answer(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return what rank 0 was answered at this question; a rank that has more of them asks itself."""
-        if not self.is_of_main and self.answers:
-            return self.answers.pop(0)
-        answer = function(*args, **kwargs)
-        if self.is_of_main:
-            self.answers.append(answer)
-        return answer
+        """Return what rank 0 was answered at the same question; a rank that asks another one calls the function.
+
+        Raises what the function raises; RuntimeError where it raised an error on rank 0.
+        """
+        name = getattr(function, "__qualname__", repr(function))
+        question = f"{getattr(function, '__module__', '')}.{name}{args!r}{sorted(kwargs.items())!r}"
+        if not self.is_of_main:
+            known = next((answer for answer in self.answers if answer.question == question), None)
+            if known is None:
+                return function(*args, **kwargs)
+            self.answers.remove(known)
+            if known.failure:
+                raise RuntimeError(known.failure)
+            return known.value
+        try:
+            value = function(*args, **kwargs)
+        except Exception as error:
+            self.answers.append(Answer(question, None, failure_on_main(function, error)))
+            raise
+        self.answers.append(Answer(question, value, ""))
+        return value
+
+
+def failure_on_main(function: Callable[..., Any], error: Exception) -> str:
+    """Return what the other ranks are told of an error of rank 0."""
+    name = getattr(function, "__name__", str(function))
+    return f"{name} failed on rank 0: {type(error).__name__}: {error}"
 
 
 @contextmanager

@@ -22,10 +22,18 @@ import runpy
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAME_EVENT_S = 1.0  # a terminal and a job manager may both send the signal of one key
+
+
+class _Signal(NamedTuple):
+    """A signal for the ranks; those in the process group `reached` that had started by `time_s` have had it."""
+
+    number: int
+    reached: int | None = None
+    time_s: float = 0.0  # since the machine started
 
 
 class Job:
@@ -35,6 +43,7 @@ class Job:
         self.received: list[signal.Signals] = []
         self._last_s = 0.0
         self._processes: Any = None  # torch's PContext
+        self._waiting: list[_Signal] = []  # for the ranks to be there
 
     @contextlib.contextmanager
     def starting(self, processes: Any) -> Iterator[None]:
@@ -48,9 +57,10 @@ class Job:
             yield
         finally:
             signal.signal = set_handler
+        waiting, self._waiting = self._waiting, []
         self._processes = processes
-        for number in self.received:
-            self._send(number)
+        for one in waiting:
+            self._send(one)
 
     def _receive(self, number: int, frame: Any) -> None:
         again = time.monotonic() - self._last_s > SAME_EVENT_S
@@ -60,26 +70,39 @@ class Job:
         self.received.append(signal.Signals(number))
         logging.disable(logging.CRITICAL)  # torchrun's account of how it ends
         if len(self.received) > 2:
-            self._send(signal.SIGKILL)
+            self._send(_Signal(signal.SIGKILL))
         if len(self.received) > 1:
             raise self.as_exception()
         if number == signal.SIGINT:
             say("waiting for the ranks to stop; Ctrl-C again stops them within 30 seconds")
         # What the terminal sends reaches the ranks by itself if they are in its foreground group, too.
         reached = os.getpgrp() if number != signal.SIGTERM and _is_in_foreground() else None
-        self._send(number, except_group=reached)
+        one = _Signal(number, reached, time.clock_gettime(time.CLOCK_BOOTTIME))
+        if self._processes is None:
+            self._waiting.append(one)
+        else:
+            self._send(one)
 
-    def _send(self, number: int, except_group: int | None = None) -> None:
+    def _send(self, one: _Signal) -> None:
         for pid in self._processes.pids().values() if self._processes is not None else ():
             with contextlib.suppress(ProcessLookupError):
-                if os.getpgid(pid) != except_group:
-                    os.kill(pid, number)
+                if os.getpgid(pid) != one.reached or _start_s(pid) > one.time_s:
+                    os.kill(pid, one.number)
 
     def as_exception(self) -> Exception:
         """Return what torchrun raises at a signal: it stops the ranks and starts them no more."""
         from torch.distributed.elastic.multiprocessing.api import SignalException
 
         return SignalException(f"received {self.received[0].name}", sigval=self.received[-1])
+
+
+def _start_s(pid: int) -> float:
+    """Return when a process was started, in seconds since the machine was; 0 where the system does not say."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return int(file.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    except OSError:
+        return 0.0
 
 
 def main(argv: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .collective_calls import current_turn
+from .collective_calls import current_turn, failure_on_main
 from .process_group import is_distributed, is_main_process
 from .reduce import broadcast_object
 
@@ -55,8 +55,7 @@ def answer_of_main(function: Callable[..., Any], *args: Any, **kwargs: Any) -> A
             answer = function(*args, **kwargs)
         except Exception as raised:
             error = raised
-    name = getattr(function, "__name__", str(function))
-    failure = f"{name} failed on rank 0: {type(error).__name__}: {error}" if error is not None else ""
+    failure = failure_on_main(function, error) if error is not None else ""
     answer, failure = broadcast_object((answer, failure))
     if error is not None:
         raise error

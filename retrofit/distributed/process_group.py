@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.torch_version import TorchVersion
 
 from .arguments import distributed_options, given_options
-from .collective_calls import Turn, collective, current_turn, taking
+from .collective_calls import Answer, Turn, collective, current_turn, taking
 from .environment import DistributedEnvironment, read_environment
 from .fresh_store import fresh_store, may_restart
 from .interruption import OneLineAtInterrupt
@@ -211,7 +211,7 @@ def main_process_first() -> Iterator[None]:
     That serves a disk which all nodes share and disks of their own. Collective: every rank. An error in the block
     lets the next ranks continue. Collectives in the block raise RuntimeError.
     """
-    if current_turn() is not None:  # in such a block already
+    if current_turn() is not None or get_world_size() == 1:  # in such a block already, or alone
         yield
         return
     number = 0 if is_main_process() else 1 if get_local_rank() == 0 else 2
@@ -229,11 +229,10 @@ def main_process_first() -> Iterator[None]:
 
 
 @collective
-def _answers_of_main(answers: list[Any]) -> list[Any]:
+def _answers_of_main(answers: list[Answer]) -> list[Answer]:
     """Return rank 0's `answers` on every rank: the others wait here for its turn to end."""
     box = [answers]
-    if is_distributed():
-        dist.broadcast_object_list(box, src=0, group=control_group())
+    dist.broadcast_object_list(box, src=0, group=control_group())
     return box[0]
 
 

@@ -16,12 +16,12 @@ from torch.optim import Optimizer
 
 from .bypass import guard_layers, running_forward
 from .process_group import get_device, get_local_rank, get_option, get_rank, get_world_size, is_main_process
-from .unwrap import strip_wrapper_prefixes, unwrap_model
+from .unwrap import ModuleAttributes, strip_wrapper_prefixes, unwrap_model
 from .zero_config import ZeroTraining, fill_in, read_ds_config
 from .zero_state import load_optimizer_state, load_whole_model, whole_model, whole_optimizer_state, whole_shapes
 
 
-class ZeroModel(nn.Module):
+class ZeroModel(ModuleAttributes):
     """A model that DeepSpeed trains, and that looks like the wrapped module: attributes and names are its own.
 
     `wrap_optimizer` makes it ready to train. A parameter that takes no part in a loss counts as one whose gradient is
@@ -62,14 +62,6 @@ class ZeroModel(nn.Module):
             inputs, kwargs = _lower(inputs), _lower(kwargs)
         with running_forward():
             return engine(*inputs, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if "module" not in self.__dict__.get("_modules", {}):
-                raise
-            return getattr(unwrap_model(self), name)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the whole weights under the module's own names. Collective: every rank."""

@@ -107,8 +107,10 @@ def install(root: Path, extras: list[str]) -> None:
         log = folder / LOG
         _say(f"installing {len(requirements)} package(s) into {folder}, once; torch can be several GB; details: {log}")
         started = time.monotonic()
-        # What is imported is compiled then; to compile all of it takes longer than to unpack it.
-        command = [str(python), "-m", "pip", "install", "--no-input", "--no-compile", *requirements]
+        # What is imported is compiled and kept then, which is quicker than to compile everything now; unless Python
+        # keeps nothing: each start of a script would compile torch again.
+        compiling = [] if sys.dont_write_bytecode else ["--no-compile"]
+        command = [str(python), "-m", "pip", "install", "--no-input", *compiling, *requirements]
         _call(command, lock, "installing the dependencies", log)
         (folder / UNFINISHED).unlink(missing_ok=True)
         _say(f"installed in {time.monotonic() - started:.0f} s")

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from .analysis import Analysis
-from .calls import argument_for, is_method
+from .calls import argument_for, is_method, last_name, returns_of
+from .containers import put_into
 from .loaders import TRAIN, Loader
 from .models import Model
 from .optimizers import is_module
-from .scopes import FUNCTIONS, Binding, Scope, parameters
+from .scopes import FUNCTIONS, Binding, Scope, own_nodes, parameters
 from .values import Result
 
 BATCH = "batch"
 GRADIENT = "gradient"  # what a model makes of a batch
 CHOSEN = "chosen"  # elements of a batch that a test on it chooses
+UNEVEN = "uneven"  # as many elements as a test on the batch chooses
 COMPARING = {"eq", "ne", "gt", "lt", "ge", "le", "logical_and", "logical_or", "logical_not", "isin"}
 CHOOSING = {"nonzero", "masked_select", "argwhere", "unique"}
+NUMBERING = {"long", "int"}  # of a test: 0 or 1, which chooses nothing as an index
+REDUCING = {"mean", "sum", "max", "min", "median", "prod", "norm", "item", "std", "var", "numel", "size", "any", "all"}
 WITHOUT_GRADIENT = COMPARING | {
     "detach", "item", "argmax", "size", "numel", "nelement", "dim", "long", "bool", "int", "tolist", "numpy", "nonzero",
     "new_zeros", "new_ones", "new_full",
@@ -34,15 +40,29 @@ class BatchValues:
         self.analysis = analysis
         self.loops = {use.loop for loader in loaders for use in loader.uses if use.role == TRAIN}
         self.calls = {call.call for model in models for call in model.calls}
-        self._known: dict[tuple[ast.AST, Scope], frozenset[str]] = {}
+        self._known: dict[tuple[ast.AST, Scope, bool], frozenset[str]] = {}
 
-    def sources_of(self, node: ast.expr, scope: Scope) -> frozenset[str]:
-        """Return which of BATCH, GRADIENT and CHOSEN an expression is computed from."""
-        if (node, scope) not in self._known:
-            search = _Search(self)
+    def sources_of(self, node: ast.expr, scope: Scope, stored: bool = False) -> frozenset[str]:
+        """Return which of BATCH, GRADIENT and CHOSEN an expression is computed from.
+
+        `stored`: also through lists and buffers that something of a batch was put into before.
+        """
+        if (node, scope, stored) not in self._known:
+            search = _Search(self, stored)
             search.run(node, scope)
-            self._known[node, scope] = frozenset(search.found)
-        return self._known[node, scope]
+            self._known[node, scope, stored] = frozenset(search.found)
+        return self._known[node, scope, stored]
+
+    @cached_property
+    def given_to_methods(self) -> dict[str, list[tuple[ast.expr, Scope]]]:
+        """What methods are given in statements of their own, by the name of their object: memory.push(x)."""
+        found: dict[str, list[tuple[ast.expr, Scope]]] = defaultdict(list)
+        for scope in self.analysis.scopes():
+            for node in own_nodes(scope.node):
+                call = node.value if isinstance(node, ast.Expr) else None
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+                    found[last_name(call.func.value)] += [(part, scope) for part in call.args]
+        return found
 
     def loops_around(self, node: ast.AST, scope: Scope) -> frozenset[str]:
         """Return what of a batch is gone through around a node: its samples, what a model makes of it."""
@@ -81,38 +101,42 @@ class BatchValues:
 
 @dataclass(frozen=True)
 class _Step:
-    """An expression on the way: whether its gradient counts, and whether it chooses elements of something."""
+    """An expression on the way.
+
+    `learns`: its gradient counts. `is_index`: it chooses elements of something. `is_even`: what it chooses does not
+    change how many elements the first expression has.
+    """
 
     node: ast.expr
     scope: Scope
     learns: bool = True
     is_index: bool = False
+    is_even: bool = False
 
-    def to(
-        self, node: ast.expr, scope: Scope | None = None, learns: bool | None = None, is_index: bool | None = None
-    ) -> _Step:
-        learns, is_index = self.learns if learns is None else learns, self.is_index if is_index is None else is_index
-        return _Step(node, scope or self.scope, learns, is_index)
+    def to(self, node: ast.expr, scope: Scope | None = None, **changes: bool) -> _Step:
+        return replace(self, node=node, scope=scope or self.scope, **changes)
 
 
 class _Search:
-    def __init__(self, values: BatchValues) -> None:
-        self.values = values
+    def __init__(self, values: BatchValues, stored: bool) -> None:
+        self.values, self.stored = values, stored
         self.analysis = values.analysis
         self.found: set[str] = set()
         self.seen: set[_Step] = set()
-        self.waiting: list[_Step] = []
+        self.waiting: deque[_Step] = deque()
 
     def run(self, node: ast.expr, scope: Scope) -> None:
         self.waiting.append(_Step(node, scope))
         while self.waiting and len(self.seen) < MOST_STEPS:
-            step = self.waiting.pop()
-            if step not in self.seen:
+            step = self.waiting.popleft()  # what is near first: the way may lead on into the model
+            if step not in self.seen and not isinstance(step.node, ast.Constant):
                 self.seen.add(step)
                 self._look(step)
 
     def _look(self, step: _Step) -> None:
         node = step.node
+        if self.stored and isinstance(node, (ast.Name, ast.Attribute)):
+            self.waiting += [step.to(*place) for place in self.values.given_to_methods.get(last_name(node), [])]
         if isinstance(node, ast.Call):
             self._look_at_call(node, step)
         elif isinstance(node, ast.Name):
@@ -120,10 +144,13 @@ class _Search:
         elif isinstance(node, ast.Attribute):
             self._look_at_attribute(node, step)
         elif isinstance(node, ast.Subscript):
-            self.waiting += [step.to(node.value), step.to(node.slice, learns=False, is_index=True)]
+            # An index that is computed by choosing is uneven, whatever is made of its numbers on the way.
+            is_even = step.is_even and not step.is_index
+            self.waiting += [step.to(node.value), step.to(node.slice, learns=False, is_index=True, is_even=is_even)]
         else:
             is_test = isinstance(node, ast.Compare)
-            self.found |= {CHOSEN} if is_test and step.is_index else set()
+            if is_test and step.is_index:
+                self._note_chosen(step)
             self.waiting += [step.to(part, learns=step.learns and not is_test) for part in _parts(node)]
 
     def _look_at_call(self, node: ast.Call, step: _Step) -> None:
@@ -134,10 +161,19 @@ class _Search:
         if step.learns and (node in self.values.calls or self._runs_module(node, step.scope)):
             self.found.add(GRADIENT)
         if name in CHOOSING or (name in COMPARING and step.is_index):
-            self.found.add(CHOSEN)
+            self._note_chosen(step)
+        if step.is_index and node not in self.values.calls:
+            for function in self.analysis.functions_called(node, step.scope):
+                self.waiting += [step.to(value, function.scope) for value in returns_of(function.node)]
         receiver = [node.func.value] if isinstance(node.func, ast.Attribute) else []
         parts = (*receiver, *node.args, *(keyword.value for keyword in node.keywords))
-        self.waiting += [step.to(part, learns=step.learns and name not in WITHOUT_GRADIENT) for part in parts]
+        learns = step.learns and name not in WITHOUT_GRADIENT
+        is_even = step.is_even or (step.is_index and (name in NUMBERING or _is_choice_of_values(node, name)))
+        is_even = is_even or name.endswith("loss") or (name in REDUCING and _is_of_all(node, step.scope, self.analysis))
+        self.waiting += [step.to(part, learns=learns, is_even=is_even) for part in parts]
+
+    def _note_chosen(self, step: _Step) -> None:
+        self.found |= {CHOSEN} if step.is_even else {CHOSEN, UNEVEN}
 
     def _runs_module(self, node: ast.Call, scope: Scope) -> bool:
         values = self.analysis.evaluate(node.func, scope)
@@ -148,6 +184,8 @@ class _Search:
 
     def _look_at_name(self, node: ast.Name, step: _Step) -> None:
         owner, bindings = step.scope.find(node.id) or (step.scope, [])
+        if step.is_index:
+            self.waiting += [step.to(value, owner) for _, value in put_into(node.id, owner)]
         for binding in bindings:
             if binding.kind == "item" and binding.node in self.values.loops:
                 self.found |= set() if _is_number(binding) else {BATCH}
@@ -168,6 +206,22 @@ class _Search:
             self.waiting += [step.to(binding.value, where) for binding, where in bindings if binding.value is not None]
         else:
             self.waiting.append(step.to(node.value, learns=step.learns and node.attr not in PLAIN))
+
+
+def _is_choice_of_values(node: ast.Call, name: str) -> bool:
+    """Return whether this is torch.where(test, one, other), which gives a value for each entry of the test."""
+    return name == "where" and len(node.args) == (3 if _is_of_module(node) else 2)
+
+
+def _is_of_module(node: ast.Call) -> bool:
+    owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+    return isinstance(owner, ast.Name) and owner.id in ("torch", "np", "numpy")
+
+
+def _is_of_all(node: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+    """Return whether a reduction is over all elements: x.mean(), torch.mean(x)."""
+    is_torch = isinstance(node.func, ast.Attribute) and "torch" in analysis.named(node.func.value, scope)
+    return not node.keywords and len(node.args) == is_torch
 
 
 def _is_number(binding: Binding) -> bool:

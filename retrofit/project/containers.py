@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .calls import CallSite, later_entries
@@ -150,3 +151,12 @@ def entries_at(node: ast.Tuple | ast.List | ast.Dict, key: object) -> list[ast.e
     if isinstance(key, int) and -len(node.elts) <= key < len(node.elts):
         return [node.elts[key]]
     return node.elts
+
+
+def put_into(name: str, scope: Scope) -> Iterator[tuple[ast.expr | None, ast.expr]]:
+    """Yield what a scope puts into a list or a dict, and under which key: name.append(x), name[key] = x."""
+    yield from scope.entries.get(name, [])
+    for node in own_nodes(scope.node):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
+            if isinstance(node.func.value, ast.Name) and node.func.value.id == name:
+                yield from ((None, value) for value in node.args)

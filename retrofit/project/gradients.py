@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from .analysis import Analysis
-from .reach import calls_behind
+from .reach import calls_within
 from .scopes import FUNCTIONS, Scope, own_nodes
 from .training import Frame, Path
 from .values import LocalFunction, Result
@@ -76,7 +76,7 @@ def _takes_step(analysis: Analysis, loop: ast.AST, scope: Scope) -> bool:
     return any(
         isinstance(inner.func, ast.Attribute) and inner.func.attr == "step"
         for call in calls
-        for inner, _ in calls_behind(analysis, call, scope)
+        for inner, _ in calls_within(analysis, call, scope)
     )
 
 
@@ -101,7 +101,7 @@ def switches_on(analysis: Analysis, root: ast.AST, scope: Scope) -> bool:
     nodes = [(node, scope) for node in ast.walk(root)]
     seen: set[ast.AST] = set()
     for call in [node for node in ast.walk(root) if isinstance(node, ast.Call)]:
-        for inner, where in calls_behind(analysis, call, scope):
+        for inner, where in calls_within(analysis, call, scope):
             for function in analysis.functions_called(inner, where):
                 if function.node not in seen:
                     seen.add(function.node)

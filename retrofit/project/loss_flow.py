@@ -9,7 +9,7 @@ from typing import Union
 
 from .analysis import Analysis
 from .calls import argument_for, is_method, returns_of
-from .containers import entries_at
+from .containers import entries_at, put_into
 from .losses import terms_at
 from .scopes import FUNCTIONS, Binding, Scope, own_nodes, parameters
 from .training import Path
@@ -28,7 +28,7 @@ SUMMING = (ast.Add, ast.Sub, ast.Mult)
 
 
 def loss_parts(analysis: Analysis, path: Path) -> dict[tuple[Part, Scope], bool]:
-    """Return the expressions that the loss behind a backward call is made of, and the `loss /= n` on the way.
+    """Return the expressions that the loss of a backward call is made of, and the `loss /= n` on the way.
 
     Each with whether the loss is linear in it: not in what it takes the root of. What loss functions of torch are
     given is no part of it: neither the model's output nor the targets.
@@ -57,10 +57,10 @@ class _Flow:
             part, where, keys, linear = step
             self.found[part, where] = linear and self.found.get((part, where), True)
             linear = linear and not _is_curved(part) and not self._is_unknown(part, where)
-            behind = self._behind(part, where, keys)
-            waiting += [(inner, outer, path[:MOST_KEYS], linear) for inner, outer, path in behind]
+            sources = self._sources(part, where, keys)
+            waiting += [(inner, outer, path[:MOST_KEYS], linear) for inner, outer, path in sources]
 
-    def _behind(self, node: ast.expr, scope: Scope, keys: Keys) -> Iterator[tuple[ast.expr, Scope, Keys]]:
+    def _sources(self, node: ast.expr, scope: Scope, keys: Keys) -> Iterator[tuple[ast.expr, Scope, Keys]]:
         if isinstance(node, ast.Name):
             owner, bindings = scope.find(node.id) or (scope, [])
             yield from self._bound(bindings, owner, keys)
@@ -106,17 +106,9 @@ class _Flow:
 
     def _put_in(self, node: ast.Name, scope: Scope, keys: Keys) -> Iterator[tuple[ast.expr, Scope, Keys]]:
         """Yield what is put into a list or a dict: losses.append(loss), losses["box"] = loss."""
-        for key, value in scope.entries.get(node.id, []) if keys else ():
+        for key, value in put_into(node.id, scope) if keys else ():
             if keys[0] is None or not isinstance(key, ast.Constant) or key.value == keys[0]:
                 yield value, scope, keys[1:]
-        for call in own_nodes(scope.node) if keys else ():
-            function = call.func if isinstance(call, ast.Call) else None
-            if (
-                isinstance(function, ast.Attribute)
-                and function.attr == "append"
-                and ast.unparse(function.value) == node.id
-            ):
-                yield from ((value, scope, keys[1:]) for value in call.args)  # type: ignore[attr-defined]
 
     def _of_attribute(self, node: ast.Attribute, scope: Scope, keys: Keys) -> Iterator[tuple[ast.expr, Scope, Keys]]:
         owner = scope.enclosing_class()

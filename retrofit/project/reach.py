@@ -69,7 +69,7 @@ def _reached_nodes(analysis: Analysis) -> Iterator[tuple[ast.AST, Scope]]:
                     yield node, scope
 
 
-def calls_behind(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
+def calls_within(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
     """Yield a call and the calls in the functions of the project that it runs, with the scopes they stand in."""
     seen: set[ast.AST] = set()
     waiting = [(call, scope)]

@@ -13,7 +13,7 @@ from .occurrences import loaded_names, stored_names
 from .scopes import Scope
 from .training import LOOPS, LoopNode, Path
 
-SAME_ON_ALL = {*COLLECTIVES, f"{RUNTIME}.reduce_loss", f"{RUNTIME}.reduce_summed_loss"}
+SAME_ON_ALL = {*COLLECTIVES, f"{RUNTIME}.reduce_loss", f"{RUNTIME}.reduce_last_loss", f"{RUNTIME}.reduce_summed_loss"}
 COUNTING = {"range", "trange", "count"}
 
 

@@ -15,6 +15,7 @@ CODE = "RF112"
 NAME = "batch-size-in-shape"
 WHY = "With a global batch of the old size a process gets its share of it, and tensors made for all of it do not fit."
 HELP = "rd.own_batch_size(batch_size): what one process's batch holds, also an uneven last one"
+HELP_SKIPPED = "rd.on_any_rank(len(images) < rd.micro_batch(batch_size)): all processes leave out the same batches"
 BAD = """\
 batch_size = 8
 loader = rd.distribute_loader(DataLoader(dataset, batch_size, shuffle=True, drop_last=True))
@@ -58,7 +59,7 @@ def _skipped(project: Project) -> Iterator[Finding]:
             Edit(scope.source, start, end, f"rd.micro_batch({scope.source.segment(part)})"),
         ]
         message = "processes may differ in which batch is a whole one"
-        yield found(CODE, scope.source, node.test, message, HELP, edits)
+        yield found(CODE, scope.source, node.test, message, HELP_SKIPPED, edits)
 
 
 def incomplete_batches(project: Project) -> Iterator[tuple[ast.If, ast.expr, Scope]]:

@@ -58,7 +58,7 @@ def find(project: Project) -> Iterator[Finding]:
         return  # what a batch size and a rate stand for is settled in the script
     kept = summed_optimizers(project) | unbatched_optimizers(project)
     if kept and all(optimizer.call in kept for optimizer in project.optimizers):
-        return  # a larger batch gives a larger sum, and with it the longer step
+        return  # a larger batch gives a larger sum, and with it the longer step; or there is no batch
     own = [o for o in project.optimizers if o.call not in kept and _has_rate(project, o)]
     as_wholes = any(optimizer.rate is None and not gives_rates(project.analysis, optimizer) for optimizer in own)
     seen: set[ast.expr] = set()

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.batch_values import BATCH, CHOSEN, GRADIENT
+from retrofit.project.batch_values import BATCH, GRADIENT, UNEVEN
 from retrofit.project.calls import argument_for
 from retrofit.project.divisions import COUNT, RATIO, SUM, UNKNOWN, Division, without_guard
 from retrofit.project.edits import Edit, surround
@@ -16,6 +16,7 @@ from retrofit.project.masks import is_selected
 from retrofit.project.scopes import Scope, own_nodes
 from retrofit.project.values import Item, Member, Result
 from retrofit.training.losses.coupling import coupled_nodes, is_made_global
+from retrofit.training.losses.reduction import reader_of
 
 from .finding import Finding, found
 
@@ -93,7 +94,9 @@ def _around_backward(project: Project) -> Iterator[tuple[ast.AST, Scope]]:
 def _is_of_a_sample(project: Project, node: ast.AST, scope: Scope) -> bool:
     """Return whether a mean is taken for one sample after the other, over its own elements."""
     around = project.batch_values.loops_around(node, scope)
-    return BATCH in around and GRADIENT not in around
+    if BATCH in around and GRADIENT not in around:
+        return True
+    return reader_of(project).samples.is_within(node, scope)
 
 
 def _is_mean_of_chosen(project: Project, node: ast.AST, scope: Scope) -> bool:
@@ -102,9 +105,18 @@ def _is_mean_of_chosen(project: Project, node: ast.AST, scope: Scope) -> bool:
         return False
     is_torch = "torch" in project.analysis.named(node.func.value, scope)
     given = node.args[:1] if is_torch else [node.func.value]
-    if node.keywords or len(node.args) != is_torch or not given:
+    if not given or not _is_over_the_first_axis(node, is_torch):
         return False
-    return {BATCH, GRADIENT, CHOSEN} <= project.batch_values.sources_of(given[0], scope)
+    return {BATCH, GRADIENT, UNEVEN} <= project.batch_values.sources_of(given[0], scope)
+
+
+def _is_over_the_first_axis(node: ast.Call, is_torch: bool) -> bool:
+    """Return whether a mean is over all axes or the first one, in which chosen elements are."""
+    axes = argument_for(node, ["input", "dim"] if is_torch else ["dim"], "dim")
+    if axes is None:
+        return not any(keyword.arg == "axis" for keyword in node.keywords)
+    parts = axes.elts if isinstance(axes, (ast.Tuple, ast.List)) else [axes]
+    return any(isinstance(part, ast.Constant) and part.value in (0, None) for part in parts)
 
 
 def _counts(project: Project, term: Term) -> bool:

@@ -45,8 +45,8 @@ def find(project: Project) -> Iterator[Finding]:
 
 def _is_scaled(project: Project, rate: ast.expr, scope: Scope) -> bool:
     """Return whether the runtime scales a rate."""
-    behind = project.ranks.origins(rate, scope)
-    calls = [(n, where) for node, where in behind for n in ast.walk(node) if isinstance(n, ast.Call)]
+    origins = project.ranks.origins(rate, scope)
+    calls = [(n, where) for node, where in origins for n in ast.walk(node) if isinstance(n, ast.Call)]
     return any(project.analysis.called(call, where) & SCALING for call, where in calls)
 
 

@@ -16,7 +16,7 @@ from retrofit.project.scopes import Scope, own_nodes
 from retrofit.project.skips import skips
 from retrofit.project.training import Path
 from retrofit.training.distributed.reductions import reduce_value
-from retrofit.training.losses.reduction import reduction_for
+from retrofit.training.losses.reduction import MEAN_OF_LAST, MEAN_OF_RANKS, reduction_for
 from retrofit.training.losses.shown import quotient_edits
 
 from .finding import Finding, found
@@ -94,9 +94,18 @@ def _shown(project: Project) -> Iterator[Finding]:
                 continue  # shown by one process on purpose
             seen.add(node)
             function = reduction_for(project, node, frame.scope)
+            if function == MEAN_OF_RANKS and _is_after_batches(project, path, node):
+                function = MEAN_OF_LAST
             edits = [reduce_value(frame.scope, node, function), *quotient_edits(project, node, frame.scope)]
             help = HELP.replace("rd.reduce_loss", function)
             yield found(CODE, source, node, "this is the loss of one process's share", help, edits)
+
+
+def _is_after_batches(project: Project, path: Path, node: ast.AST) -> bool:
+    """Return whether a loss is read where the loop over the batches, in the same function, has ended."""
+    scope = path.frames[0].scope
+    loops = [loop for loop, frame in path.loops if frame.scope is scope and loop in project.batch_values.loops]
+    return bool(loops) and not any(outer in loops for outer in scope.source.ancestors(node))
 
 
 def _is_share(project: Project, loss: ast.AST, scope: Scope) -> bool:

@@ -10,7 +10,7 @@ from retrofit.project.distributed.sides import MAIN, side_of
 from retrofit.project.distributed.turns import WAITING
 from retrofit.project.edits import insert_before
 from retrofit.project.placement import block_of
-from retrofit.project.reach import calls_behind, reached_nodes
+from retrofit.project.reach import calls_within, reached_nodes
 from retrofit.project.scopes import Scope
 from retrofit.project.source import Source
 
@@ -68,7 +68,7 @@ def _reads(project: Project, call: ast.Call, scope: Scope) -> bool:
     """Return whether a call loads a checkpoint, or a function that it runs on every process."""
     return any(
         project.analysis.called(node, where) & {"torch.load"} and side_of(project.analysis, where, node) != MAIN
-        for node, where in calls_behind(project.analysis, call, scope)
+        for node, where in calls_within(project.analysis, call, scope)
     )
 
 

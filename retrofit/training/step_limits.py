@@ -85,16 +85,16 @@ def _compared(project: Project, test: ast.expr, scope: Scope) -> Iterator[ast.ex
             left, right = node.left, node.comparators[0]
             for counter, bound in ((left, right), (right, left)):
                 is_zero = isinstance(bound, ast.Constant) and bound.value in (0, None)
-                if is_zero or not _counts_steps(project, counter, scope) or _counts_steps(project, bound, scope):
+                if is_zero or not counts_steps(project, counter, scope) or counts_steps(project, bound, scope):
                     continue
                 if not _is_other_count(project, bound, scope):
                     yield bound
 
 
-def _counts_steps(project: Project, node: ast.expr, scope: Scope) -> bool:
+def counts_steps(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether a variable grows by one for every batch, or numbers the batches of an endless loader."""
     if isinstance(node, ast.BinOp):  # step + 1; how long ago another step was is no number of steps
-        return isinstance(node.right, ast.Constant) and _counts_steps(project, node.left, scope)
+        return isinstance(node.right, ast.Constant) and counts_steps(project, node.left, scope)
     if not isinstance(node, (ast.Name, ast.Attribute)):
         return False
     counters = project.analysis.fact("counters of steps", lambda: _counters(project))
@@ -149,7 +149,7 @@ def _is_other_count(project: Project, bound: ast.expr, scope: Scope) -> bool:
     """Return whether a number follows the length of the loader, or is that of the micro batches of a step."""
     if any(word in ast.unparse(bound).lower() for word in ACCUMULATION):
         return True
-    return _has_loader_length(project, bound, scope) and not _divides_by_loader(project, bound, scope)
+    return has_loader_length(project, bound, scope) and not _divides_by_loader(project, bound, scope)
 
 
 def _divides_by_loader(project: Project, bound: ast.expr | None, scope: Scope) -> bool:
@@ -158,13 +158,13 @@ def _divides_by_loader(project: Project, bound: ast.expr | None, scope: Scope) -
     return any(
         isinstance(part, ast.BinOp)
         and isinstance(part.op, (ast.Div, ast.FloorDiv))
-        and _has_loader_length(project, part.right, where)
+        and has_loader_length(project, part.right, where)
         for node, where in places
         for part in ast.walk(node)
     )
 
 
-def _has_loader_length(project: Project, node: ast.expr, scope: Scope) -> bool:
+def has_loader_length(project: Project, node: ast.expr, scope: Scope) -> bool:
     return any(
         isinstance(part, ast.Call)
         and last_name(part) == "len"
@@ -183,9 +183,13 @@ def _is_loader(project: Project, node: ast.expr, scope: Scope) -> bool:
 def _follows_loader(project: Project, loop: LoopNode, scope: Scope) -> bool:
     """Return whether a loop draws as many batches as its loader holds, one by one."""
     end = _range_end(project, loop.iter, scope) if isinstance(loop, (ast.For, ast.AsyncFor)) else None
-    return end is not None and _has_loader_length(project, end, scope) and not _divides_by_loader(project, end, scope)
+    return end is not None and has_loader_length(project, end, scope) and not _divides_by_loader(project, end, scope)
 
 
 def _limit(scope: Scope, node: ast.expr | ast.stmt, bound: str) -> StepLimit:
-    line = scope.source.text.splitlines()[node.lineno - 1]
-    return StepLimit(line, scope.source.place(node), bound)
+    return StepLimit(line_at(scope, node), scope.source.place(node), bound)
+
+
+def line_at(scope: Scope, node: ast.expr | ast.stmt) -> str:
+    """Return the line on which a node begins."""
+    return scope.source.text.splitlines()[node.lineno - 1]

@@ -82,6 +82,7 @@ BODIES = {
         "wandb.log({'a': loss.item()})\nwandb.log({'b': float(loss)})",
         "T\nif M:\n    wandb.log({'a': g.item()})\n    wandb.log({'b': float(g)})",
     ),
+    "a figure and a tensor": ("print(loss.item())\nprint(loss.detach())", "T\nprint(g.item())\nprint(g.detach())"),
     "only under conditions": (
         "if step % 2 == 0:\n    print(loss.item())\nif step % 3 == 0:\n    print(loss.item())",
         "if step % 2 == 0:\n    print(R)\nif step % 3 == 0:\n    print(R)",

@@ -177,6 +177,23 @@ def test_the_rate_of_a_training_without_a_loader_stays(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("keep", "draw"),
+    [
+        ("memory.append((x, y))", "x, y = random.choice(memory)"),
+        ("last = x, y", "x, y = last"),
+        ("replay.push(x, y)", "x, y = replay.sample(2)"),
+    ],
+)
+def test_the_rate_of_a_training_on_kept_batches_follows_the_batch(keep: str, draw: str, tmp_path: Path) -> None:
+    made = "import random\nfrom elsewhere import Replay\nmemory, replay = [], Replay()\n"
+    made += "optimizer = optim.SGD(model.parameters(), lr=args.lr)\nsecond = Adam(model.parameters(), lr=args.lr)\n"
+    first = TRAIN.replace("    optimizer.zero_grad()", f"    {keep}\n    optimizer.zero_grad()", 1)
+    again = f"for step in range(3):\n    {draw}\n    second.zero_grad()\n    (model(x) - y).pow(2).mean().backward()\n"
+    lines = converted(tmp_path, HEAD + made + first + again + "    second.step()\n")
+    assert keep in lines and "second = Adam(model.parameters(), lr=rd.scaled_lr(args.lr))" in lines
+
+
 def test_an_optimizer_that_is_not_known_is_named(tmp_path: Path) -> None:
     make = "from fast import make_optimizer\n\noptimizer = make_optimizer(model)\n"
     (finding,) = (f for f in conversion(tmp_path, HEAD + make + TRAIN).findings if f.code == "RF306")

@@ -50,6 +50,14 @@ def test_reading(line: str, expected: str, tmp_path: Path) -> None:
     assert expected in converted(tmp_path, SCRIPT.replace("LINE", line))
 
 
+def test_a_loss_read_after_the_loop_is_that_of_the_last_batch(tmp_path: Path) -> None:
+    script = SCRIPT.replace("LINE", "print(loss.item())").replace("for (x,)", "for epoch in range(2):\n  for (x,)")
+    lines = converted(tmp_path, f"{script}  print(loss.item())\n")
+    inside, after = (number for number, line in enumerate(lines) if line.startswith("print("))
+    assert lines[inside] == "print(rd.reduce_loss(loss).item())"
+    assert lines[after] == "print(rd.reduce_last_loss(loss).item())"
+
+
 def test_a_look_at_a_batch_of_the_test_set_is_no_training(tmp_path: Path) -> None:
     look = """\
 if count % 2 == 0:

@@ -84,6 +84,15 @@ SUMS = [
     "loss = (F.mse_loss(out, y, reduction='none') * 2).view(-1).sum()",
     "loss = F.mse_loss(out, y) * len(x)",
     "n = x.size(0)\nloss = n * F.mse_loss(out, y)",
+    "loss = F.mse_loss(out, y)\nloss *= len(x)",
+    "loss = (F.mse_loss(out, y) + 0.1 * model.layer.weight.square().sum()) * len(x)",
+    "loss = F.mse_loss(out, y).mul(x.shape[0] / 4)",
+    "size = x.size()\nloss = F.mse_loss(out, y) * size[0]",
+    "loss = F.mse_loss(out, y) * x.numel()",
+    "outs = [*out]\nloss = 0\nfor j in range(len(outs)):\n    loss = loss + F.mse_loss(outs[j], y[j])",
+    "outs = []\nouts.extend(out)\nloss = 0\nfor j in range(len(outs)):\n    loss = loss + F.mse_loss(outs[j], y[j])",
+    "outs = []\nouts += [o * 2 for o in out]\nloss = 0\nfor j in range(len(outs)):\n"
+    "    loss = loss + F.mse_loss(outs[j], y[j])",
     "loss = 0\nouts = [part for part in out]\nfor j in range(len(outs)):\n    loss = loss + F.mse_loss(outs[j], y[j])",
     "outs = []\nfor part in x:\n    outs.append(model(part[None])[0][0])\nloss = 0\nfor j in range(len(outs)):\n"
     "    loss = loss + F.mse_loss(outs[j], y[j])",
@@ -100,6 +109,8 @@ LISTS = [
     "outs = {'a': out, 'b': mu}\nloss = 0\nfor m in range(len(outs)):\n    loss = loss + F.mse_loss(outs['ab'[m]], y)",
     "def over(outs):\n    loss = 0\n    for m in range(len(outs)):\n        loss = loss + F.mse_loss(outs[m], y)\n"
     "    return loss\nloss = over((out, mu))",
+    "if i > 0:\n    outs = [out, mu]\nelse:\n    outs = [mu, out]\nouts = [outs[k] * 2 for k in range(len(outs))]\n"
+    "loss = 0\nfor m in range(len(outs)):\n    loss = loss + F.mse_loss(outs[m], y)",
     "loss = F.mse_loss(out, y) * (1 - 2 / (x.size()[-1] * x.size()[-2]))",
     "size = x.size()\nloss = F.mse_loss(out, y) * (size[1] / x.stride()[0] + x.dim())",
 ]
@@ -110,6 +121,7 @@ MEANS = [
     "n, c = x.shape\nloss = F.mse_loss(out, y, reduction='sum')\nloss /= n * c",
     "loss = elbo(out, y, mu)[0] / len(x)",
     "loss = ((out - y) ** 2).sum(1).mean()",
+    "loss = F.mse_loss(out, y) + 0.1 * model.layer.weight.square().sum() + model.layer.bias.abs().sum()",
     "loss = torch.mean(torch.sum((out - y).abs(), dim=1), dim=0)",
     "loss = ((out - y) ** 2 / len(x)).sum()",
     "loss = ((out - y).abs().sum() * (1.0 / y.shape[0]))",
@@ -130,6 +142,21 @@ def test_what_is_applied_to_the_loss_decides(tmp_path: Path) -> None:
         assert ("rd.sum_loss(loss).backward()" in found, "loss.backward()" in found) == (is_sum, not is_sum), lines
         assert ("optimizer = optim.SGD(model.parameters(), lr=args.lr)" in found) == is_sum, lines
         assert f"print(rd.reduce_{'summed_' * is_sum}loss(loss).item())" in found, lines
+
+
+def test_a_penalty_of_a_wrapped_model_is_no_sum_over_the_batch(tmp_path: Path) -> None:
+    penalty = "0.1 * model.module.layer.weight.square().sum()"
+    text = script(f"loss = F.mse_loss(out, y) + {penalty}").replace("model = Net()", "model = nn.DataParallel(Net())")
+    assert f"loss = F.mse_loss(out, y) + {penalty}" in converted(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "factor", ["x[0].numel()", "len(x[0])", "len(model(x))", "len(x) ** 0.5", "len(y[y > 0.5])", "(len(x) + 1)"]
+)
+def test_a_factor_that_may_follow_the_batch_is_listed(factor: str, tmp_path: Path) -> None:
+    result = conversion(tmp_path, script(f"loss = F.mse_loss(out, y) * {factor}"))
+    is_plain = factor == "len(model(x))"  # a pair, whatever the batch is
+    assert [f.code for f in result.findings if f.code == "RF309"] == ([] if is_plain else ["RF309"])
 
 
 @pytest.mark.parametrize(

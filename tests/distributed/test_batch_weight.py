@@ -99,14 +99,14 @@ def peek_and_leave():
     for _ in loader:
         next(iter(loader))
         found.append(rd.reduce_loss(loss).item())
-    found.append(rd.reduce_loss(loss).item())
+    found += [rd.reduce_loss(loss).item(), rd.reduce_last_loss(loss).item()]
     process_group._options.clear()
     return found
 
 
 def test_a_weight_ends_with_its_batch(ranks):
-    # Ranks 0 and 1 have 2 and 2 samples, then 2 and 1, then no batch is in use.
-    assert ranks(2).run(peek_and_leave) == [pytest.approx([0.5, 1 / 3, 0.5])] * 2
+    # Ranks 0 and 1 have 2 and 2 samples, then 2 and 1, then no batch is in use, and the last one had 2 and 1.
+    assert ranks(2).run(peek_and_leave) == [pytest.approx([0.5, 1 / 3, 0.5, 1 / 3])] * 2
 
 
 def keeps_its_class():

@@ -243,11 +243,37 @@ def test_the_main_process_goes_first(ranks):
         assert first < second, "rank 1 entered the block before rank 0 had left it"
 
 
+def fail(path):
+    raise FileNotFoundError(path)
+
+
+def what_questions_give():
+    answers = []
+    with main_process_first():
+        for function, argument in ((fail, "a"), (str, get_rank())) if is_main_process() else ((str, 0), (fail, "a")):
+            try:
+                answers.append(answer_of_main(function, argument))
+            except (FileNotFoundError, RuntimeError) as error:
+                answers.append(f"{type(error).__name__}: {error}")
+    return answers
+
+
+def test_in_a_turn_the_same_question_has_the_answer_of_rank_0(ranks):
+    of_main, of_other = ranks(2).run(what_questions_give)
+    assert of_main == ["FileNotFoundError: a", "0"]
+    assert of_other == ["0", "RuntimeError: fail failed on rank 0: FileNotFoundError: a"]
+
+
+def test_alone_a_turn_is_an_ordinary_block():
+    with main_process_first():
+        barrier()
+
+
 def what_a_turn_takes():
     calls, error = [], ""
     with main_process_first():
         with main_process_first():
-            calls.append(answer_of_main(str, get_rank()))
+            calls.append(answer_of_main(dict, asked="by both")["asked"])
         if not is_main_process():
             calls.append(answer_of_main(str, "asked by itself"))
         try:
@@ -259,7 +285,7 @@ def what_a_turn_takes():
 
 def test_a_collective_while_ranks_take_turns_is_an_error_and_no_hang(ranks):
     for rank, (calls, error, total) in enumerate(ranks(2).run(what_a_turn_takes)):
-        assert calls == (["0"] if rank == 0 else ["0", "asked by itself"]) and total == 2.0
+        assert calls == (["by both"] if rank == 0 else ["by both", "asked by itself"]) and total == 2.0
         assert error.startswith("rd.barrier is called inside `with rd.main_process_first():`")
 
 

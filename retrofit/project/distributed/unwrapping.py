@@ -7,7 +7,7 @@ import re
 
 from ..analysis import SELF_METHODS, Analysis
 from ..calls import last_name
-from ..reach import calls_behind
+from ..reach import calls_within
 from ..scopes import Scope
 from .distribution import WRAPPERS
 
@@ -44,5 +44,5 @@ def _call_takes_out(analysis: Analysis, node: ast.Call, scope: Scope, depth: int
     given = [*node.args, *(keyword.value for keyword in node.keywords)]
     if not any(takes_out(analysis, argument, scope, depth - 1) for argument in given):
         return False
-    inner = calls_behind(analysis, node, scope)
+    inner = calls_within(analysis, node, scope)
     return not MAY_WRAP.search(last_name(node)) and not any(analysis.called(*place) & WRAPPERS for place in inner)

@@ -11,7 +11,7 @@ from ..drawing import is_iterator, layers
 from ..homes import Home, homes_of, upstream
 from ..loaders import is_loader
 from ..optimizers import is_module
-from ..reach import calls_behind
+from ..reach import calls_within
 from ..scopes import Scope, own_nodes
 from ..source import Source
 
@@ -39,7 +39,7 @@ class Loop:
         These are two where a function of the project runs the model: `self.predict(batch)`.
         """
         for call in calls_in(self.node):
-            for inner, scope in calls_behind(self.analysis, call, self.scope):
+            for inner, scope in calls_within(self.analysis, call, self.scope):
                 if self._is_model(inner, scope):
                     yield call, inner, scope
                     break  # what the model calls in turn runs as the model does

@@ -12,8 +12,8 @@ OTHERS = (
     "DDPWrapper", "FSDPWrapper", "ZeroModel", "ZeroOptimizer", "answer_of_main", "backward",
     "claim_run", "cleanup_distributed",
     "clip_grad_norm", "distribute_criterion", "distribute_loader", "distribute_model", "distribute_parameter",
-    "even_forwards", "find_checkpoint", "finish_saves", "gather_state", "own_run", "raise_together", "reduce_loss",
-    "reduce_summed_loss", "resume_own_run", "save_position", "settle_buckets", "setup_distributed",
+    "even_forwards", "find_checkpoint", "finish_saves", "gather_state", "own_run", "raise_together", "reduce_last_loss",
+    "reduce_loss", "reduce_summed_loss", "resume_own_run", "save_position", "settle_buckets", "setup_distributed",
     "share_random_state", "start_tracker", "whole_batch_loss", "whole_parameters",
     "wrap_model", "wrap_optimizer",
 )  # fmt: skip

@@ -12,7 +12,7 @@ from retrofit.project.calls import last_name
 from retrofit.project.distributed.sides import rank_tests
 from retrofit.project.edits import Edit, block_of, insert_before, replace, surround
 from retrofit.project.guards import runs_on_one
-from retrofit.project.scopes import FUNCTIONS
+from retrofit.project.scopes import FUNCTIONS, own_nodes
 from retrofit.project.source import Source
 
 from .existing import exists_before, is_asked_for
@@ -64,8 +64,18 @@ def _placed(partings: Partings, reductions: list[Reduction], guarded: Collection
         groups[reduction.scope, reduction.function, ast.dump(reduction.value)].append(reduction)
     names: dict[Source, set[str]] = {}
     for group in groups.values():
-        _Placing(partings, group, guarded, placed, names).run()
+        _Placing(partings, [*group, *_reduced_already(group)], guarded, placed, names).run()
     return placed
+
+
+def _reduced_already(group: list[Reduction]) -> Iterator[Reduction]:
+    """Yield the calls in the same function that reduce the value of a group."""
+    first = group[0]
+    text = ast.dump(first.value)
+    for node in own_nodes(first.scope.node):
+        if isinstance(node, ast.Call) and len(node.args) == 1 and ast.unparse(node.func) == first.function:
+            if ast.dump(node.args[0]) == text:
+                yield Reduction(first.scope, node.args[0], first.function, node)
 
 
 class _Placing:
@@ -113,6 +123,8 @@ class _Placing:
             if not is_header and is_always_evaluated(self.source, reduction.value):
                 block = block_of(self.source, statement)
                 yield _Spot(reduction, block, block.index(statement), is_forced=False)
+            return
+        if reduction.call is not None:
             return
         while _is_elif(self.source, guard):
             guard = self.source.parents[guard]  # type: ignore[assignment]
@@ -221,6 +233,8 @@ class _Placing:
     def _leave(self, reduction: Reduction) -> None:
         """Reduce a value in its expression."""
         self.waiting.remove(reduction)
+        if reduction.call is not None:
+            return
         self.placed.edits[reduction] = tuple(surround(self.source, reduction.value, f"{self.function}(", ")"))
         self.placed.shared.update(self._statements_around(reduction.value))
 
@@ -229,24 +243,29 @@ class _Placing:
         moved = self._moved_with(members[0])
         assert moved is not None
         if moved is members[0].value:
-            figures = [_figure(self.source, member.value) for member in members]
-            if len({ast.dump(figure) for figure in figures}) > 1:
-                figures = [member.value for member in members]
+            figures = [_figure(self.source, member.read) for member in members]
+            if len({_shape(figure, member.read) for figure, member in zip(figures, members)}) > 1:
+                figures = [member.read for member in members]
         else:
             figures = [moved]
         name = self._new_name(members[0].value)
         text = self._reduced(figures[0], members[:1] if len(figures) > 1 else members)
         setting = insert_before(self.source, statement, [f"{name} = {text}"])
         edits = [replace(self.source, figure, name) for figure in dict.fromkeys(figures)]
+        asked = [member for member in members if member.call is None]
         for number, member in enumerate(members):
             self.waiting.remove(member)
-            self.placed.edits[member] = (setting, *edits) if number == 0 else (setting, *edits[number : number + 1])
+            if member in asked:
+                own = edits if member is asked[0] else edits[number : number + 1]
+                self.placed.edits[member] = (setting, *own)
         self.placed.shared.add(statement)
 
     def _reduced(self, figure: ast.expr, members: list[Reduction]) -> str:
         """Return the text of an expression with the values in it reduced."""
         start, end = self.source.span(figure)
         text = self.source.text[start:end]
+        if members[0].call is not None:
+            return text
         for member in sorted(members, key=lambda member: self.source.span(member.value), reverse=True):
             first, last = (offset - start for offset in self.source.span(member.value))
             text = f"{text[:first]}{self.function}({text[first:last]}){text[last:]}"
@@ -273,6 +292,11 @@ def _figure(source: Source, value: ast.expr) -> ast.expr:
         return call
     is_float = isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id == "float"
     return parent if is_float else value  # type: ignore[return-value]
+
+
+def _shape(figure: ast.expr, value: ast.expr) -> str:
+    """Return how a figure is read from a value, as `value.item()`: figures of one shape and value are the same."""
+    return "" if figure is value else "float" if isinstance(figure.func, ast.Name) else "item"  # type: ignore[attr-defined]
 
 
 def _is_elif(source: Source, statement: ast.stmt) -> bool:

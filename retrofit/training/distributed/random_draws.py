@@ -11,9 +11,9 @@ from retrofit.project.calls import argument_for, last_name
 from retrofit.project.distributed.shards import given_to, makers_of, places_given
 from retrofit.project.layers import calls_of, model_of
 from retrofit.project.loaders import TRAIN
-from retrofit.project.reach import calls_behind, reached_nodes
+from retrofit.project.reach import calls_within, reached_nodes
 from retrofit.project.scopes import Scope, own_nodes
-from retrofit.project.values import Instance
+from retrofit.project.values import Instance, Result
 
 if TYPE_CHECKING:
     from retrofit.project import Project
@@ -35,13 +35,23 @@ OF_TENSORS = {
     f"{TORCH}.{name}"
     for name in ("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "bernoulli", "normal")
 }
-DRAWS = OF_TENSORS | {
-    f"{PYTHON}.{name}" for name in ("random", "randint", "randrange", "uniform", "choice", "gauss", "shuffle", "sample")
-}
-DRAWS |= {
+OF_PYTHON = {
+    f"{PYTHON}.{name}"
+    for name in (
+        "random", "randint", "randrange", "uniform", "choice", "choices", "gauss", "normalvariate", "betavariate",
+        "expovariate", "triangular", "getrandbits", "shuffle", "sample",
+    )
+}  # fmt: skip
+OF_NUMPY = {
     f"{NUMPY}.{name}"
-    for name in ("rand", "randn", "randint", "uniform", "normal", "choice", "random", "permutation", "beta")
-}
+    for name in (
+        "rand", "randn", "randint", "uniform", "normal", "standard_normal", "choice", "random", "random_sample", "ranf",
+        "sample", "permutation", "shuffle", "beta", "binomial", "poisson", "exponential", "gamma", "dirichlet",
+    )
+}  # fmt: skip
+DRAWS = OF_TENSORS | OF_PYTHON | OF_NUMPY
+IN_PLACE = {"bernoulli_", "uniform_", "normal_", "random_", "exponential_", "log_normal_", "geometric_", "cauchy_"}
+GENERATORS = {f"{NUMPY}.default_rng", f"{NUMPY}.RandomState", f"{NUMPY}.Generator", f"{PYTHON}.Random"}
 TRANSFORMS = ("torchvision.transforms.", "torchvision.transforms.v2.")
 RANDOM_TRANSFORMS = ("Random", "ColorJitter", "AutoAugment", "RandAugment", "TrivialAugment", "AugMix", "ElasticTrans")
 DROPOUT = {f"torch.nn.{name}" for name in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout")}
@@ -83,21 +93,38 @@ def seeds_in_workers(project: Project) -> Iterator[tuple[ast.Call, Scope, set[st
                             yield node, function.scope, streams
 
 
+def draws_in_loop(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call draws random numbers in the training loops: every rank has others there.
+
+    A generator without a seed gives other numbers to every rank everywhere, one with a seed the same ones.
+    """
+    method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    if method and (makers := _generators(project, call.func.value, scope)):  # type: ignore[attr-defined]
+        return any(not maker.args and not maker.keywords for maker in makers)
+    is_draw = method in IN_PLACE or bool(project.analysis.called(call, scope) & DRAWS)
+    return is_draw and call in _calls_in_loops(project) and argument_for(call, [], "generator") is None
+
+
 def is_drawn(project: Project, node: ast.expr, scope: Scope) -> bool:
-    """Return whether an expression depends on what the training loops draw at random: every rank draws for itself."""
+    """Return whether an expression is computed from what the training loops draw at random."""
     return any(
-        isinstance(part, ast.Call) and part in _draws_in_loops(project)
-        for origin, _ in project.ranks.origins(node, scope)
+        isinstance(part, ast.Call) and draws_in_loop(project, part, where)
+        for origin, where in project.ranks.origins(node, scope)
         for part in ast.walk(origin)
     )
 
 
-def _draws_in_loops(project: Project) -> set[ast.AST]:
-    def find() -> set[ast.AST]:
-        calls = [(node, scope) for node, scope in project.in_loops if isinstance(node, ast.Call)]
-        return {node for node, scope in calls if project.analysis.called(node, scope) & DRAWS}
+def _generators(project: Project, node: ast.expr, scope: Scope) -> list[ast.Call]:
+    """Return the calls that make the generator of random numbers that an expression is."""
+    values = project.analysis.evaluate(node, scope)
+    return [value.call for value in values if isinstance(value, Result) and value.maker in GENERATORS]
 
-    return project.analysis.fact("draws in training loops", find)
+
+def _calls_in_loops(project: Project) -> set[ast.AST]:
+    def find() -> set[ast.AST]:
+        return {node for node, _ in project.in_loops if isinstance(node, ast.Call)}
+
+    return project.analysis.fact("calls in training loops", find)
 
 
 def datasets(project: Project, loaders: list[Place]) -> set[Scope]:
@@ -154,7 +181,7 @@ def _streams(project: Project, class_scope: Scope) -> Iterator[str]:
         if function is None:
             continue
         first = [node for node in own_nodes(function.node) if isinstance(node, ast.Call)]
-        calls = [place for call in first for place in calls_behind(project.analysis, call, function.scope)]
+        calls = [place for call in first for place in calls_within(project.analysis, call, function.scope)]
         names = [(call, name) for call, scope in calls for name in project.analysis.called(call, scope)]
         seeded = {SEEDING[name] for _, name in names if name in SEEDING}  # by the number of the sample, perhaps
         for call, name in names:

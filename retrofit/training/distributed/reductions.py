@@ -24,11 +24,20 @@ REDUCE_LOSS = "rd.reduce_loss"
 
 @dataclass(frozen=True)
 class Reduction:
-    """The request that every rank reads `function(value)` where `scope` reads `value`."""
+    """The request that every rank reads `function(value)` where `scope` reads `value`.
+
+    `call`: that call, where it is there already and only has to be shared with other reads.
+    """
 
     scope: Scope
     value: ast.expr
     function: str = REDUCE_LOSS
+    call: ast.Call | None = None
+
+    @property
+    def read(self) -> ast.expr:
+        """What is read now: the value, or the call that reduces it."""
+        return self.call or self.value
 
     @property
     def source(self) -> Source:

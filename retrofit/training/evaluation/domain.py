@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
-from retrofit.project import Project
+from retrofit.project import Project, shapes
 from retrofit.project.analysis import Analysis
 from retrofit.project.drawing import HANDING_ON, made_before
 from retrofit.project.loaders import EVALUATION, SHARDED, TRAIN
@@ -16,7 +16,7 @@ from retrofit.project.optimizers import is_module
 from retrofit.project.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.project.training import LOOPS, calls_without_training, phase_of
 from retrofit.project.values import Instance, LocalClass, LocalFunction, Result
-from retrofit.training.distributed.random_draws import is_drawn
+from retrofit.training.distributed.random_draws import draws_in_loop
 from retrofit.training.flow.state import NONE, OTHER, SAME, Flow, Root, escaped, mixed
 from retrofit.training.losses.reduction import SUM_OF_RANKS, reduction_for
 
@@ -167,12 +167,19 @@ class TorchDomain:
         outer = scope.source.parents[node]
         return isinstance(outer, ast.Call) and bool(self.analysis.called(outer, scope) & OWN_SHARES)
 
-    def is_apart(self, node: ast.AST, scope: Scope, flow: Flow) -> bool:
+    def is_apart(self, flow: Flow) -> bool:
         """Return whether processes can differ in a test: in what they draw at random, not in the batch size alone."""
         roots = escaped(flow)
-        if flow.differs and not (roots and all(root.kind == BATCH_SIZE for root in roots)):
-            return True
-        return isinstance(node, ast.expr) and is_drawn(self.project, node, scope)
+        return flow.is_drawn or (flow.differs and not (roots and all(root.kind == BATCH_SIZE for root in roots)))
+
+    def is_random(self, node: ast.expr, scope: Scope) -> bool:
+        return isinstance(node, ast.Call) and draws_in_loop(self.project, node, scope)
+
+    def is_about_shape(self, node: ast.expr) -> bool:
+        attribute = node.func if isinstance(node, ast.Call) else node
+        if isinstance(attribute, ast.Attribute):
+            return attribute.attr in shapes.ATTRIBUTES | shapes.METHODS
+        return isinstance(attribute, ast.Name) and isinstance(node, ast.Call) and attribute.id in ("len", "isinstance")
 
     def _as_term(self, node: ast.Name, scope: Scope, flow: Flow) -> Flow:
         """Return a loss, or a term of it: what it is computed from need not be understood."""

@@ -8,7 +8,8 @@ RUNTIME = "retrofit.distributed"
 OF_THE_RUNTIME = {
     f"{RUNTIME}.{name}"
     for name in (
-        "reduce_loss", "reduce_summed_loss", "sum_over_ranks", "gather_batches", "sum_attributes", "reduce_total",
+        "reduce_loss", "reduce_last_loss", "reduce_summed_loss", "sum_over_ranks", "gather_batches", "sum_attributes",
+        "reduce_total",
         "gather_batch", "reduce_dict", "reduce_sum", "reduce_mean", "reduce_tensor_sum", "on_any_rank",
         "broadcast_object", "gather_objects", "batch_count", "raise_together", "global_batch", "batch_sum",
         "batch_mean", "get_world_size", "answer_of_main", "clip_grad_norm", "broadcast_buffers",

@@ -47,7 +47,7 @@ class Calls:
         known = run.domain.result(node, run.scope)
         if known is not None:
             self._bring_together(node)
-            return known
+            return run.expressions.settle_draws(known)
         same = run.domain.changed(node, run.scope)
         if same:
             self._make_same(same)
@@ -57,10 +57,10 @@ class Calls:
             return filled(run.expressions, node, given, named)
         functions = self._functions(node, receiver)
         if functions:
-            return self._run_all(node, functions, receiver, given, named)
+            return run.expressions.settle_draws(self._run_all(node, functions, receiver, given, named))
         classes = [v for v in run.analysis.evaluate(node.func, run.scope) if isinstance(v, LocalClass)]
         if classes:
-            return self._make(node, classes[0], given, named)
+            return run.expressions.settle_draws(self._make(node, classes[0], given, named))
         changed = self._method_of_container(node, receiver, given, named)
         if changed is not None:
             return changed

@@ -25,8 +25,14 @@ class Domain(Protocol):
     def name(self, node: ast.Name | ast.Attribute, scope: Scope, flow: Flow) -> Flow:
         """Return what is known of a variable's value besides where it came from."""
 
-    def is_apart(self, node: ast.AST, scope: Scope, flow: Flow) -> bool:
-        """Return whether processes can come to different ends of a test, or turns of a loop, by the value of a node."""
+    def is_apart(self, flow: Flow) -> bool:
+        """Return whether processes can come to different ends of a test, or turns of a loop, by a value."""
+
+    def is_random(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether an expression draws random numbers, of which every process has its own."""
+
+    def is_about_shape(self, node: ast.expr) -> bool:
+        """Return whether an expression tells of a value how large it is, and nothing of its numbers."""
 
     def attribute(self, base: Flow, name: str) -> Flow:
         """Return what an attribute of a value that differs is."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from retrofit.project.scopes import Scope
 from retrofit.project.values import LocalModule
 
-from .state import NONE, Flow, Root, flattened, joined, mixed
+from .state import NONE, Flow, Root, drawn_too, flattened, joined, mixed
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -22,11 +22,20 @@ class Expressions:
 
     def __init__(self, run: Interpreter) -> None:
         self.run = run
+        self.is_drawn = False  # a part of the expression that is being evaluated
 
     def of(self, node: ast.expr | None) -> Flow:
         if node is None:
             return NONE
-        flow = self._of(node)
+        outer, self.is_drawn = self.is_drawn, False
+        flow = self._placed(node, self._of(node))
+        is_drawn = flow.is_drawn or self.is_drawn or self.run.domain.is_random(node, self.run.scope)
+        if node in self.run.together or self.run.domain.is_about_shape(node):
+            is_drawn = False
+        self.is_drawn = outer or is_drawn
+        return flow if flow.is_drawn == is_drawn else replace(flow, is_drawn=is_drawn)
+
+    def _placed(self, node: ast.expr, flow: Flow) -> Flow:
         if node in self.run.together:
             return NONE
         is_given = flow.place is not None and flow.place.scope is not self.run.scope  # by the caller
@@ -48,7 +57,8 @@ class Expressions:
 
     def _name(self, node: ast.Name) -> Flow:
         run = self.run
-        return run.domain.name(node, run.scope, run.memory.load(node.id, run.scope))
+        known = run.memory.load(node.id, run.scope)
+        return drawn_too(run.domain.name(node, run.scope, known), known)
 
     def _attribute(self, node: ast.Attribute) -> Flow:
         return self.run.domain.name(node, self.run.scope, self._attribute_of(node))
@@ -98,10 +108,16 @@ class Expressions:
             for part in held[1:]:
                 found = joined(found, part)
             return found
-        return self.run.domain.item(flow, ast.Name("_", ast.Load()), NONE) if flow.differs else NONE
+        item = self.run.domain.item(flow, ast.Name("_", ast.Load()), NONE) if flow.differs else NONE
+        return drawn_too(item, flow)
 
     def _call(self, node: ast.Call) -> Flow:
         return self.run.calls.of(node)
+
+    def settle_draws(self, flow: Flow) -> Flow:
+        """Let a call be drawn as what it gives is, whatever it was given."""
+        self.is_drawn = flow.is_drawn
+        return flow
 
     def _binop(self, node: ast.BinOp) -> Flow:
         return self._operation(node, [node.left, node.right])

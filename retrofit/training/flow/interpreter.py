@@ -15,7 +15,7 @@ from .calls import PASSED, Calls
 from .domain import Domain
 from .expressions import Expressions, owners, scope_of_name
 from .frames import Frame, Loop, Memory
-from .state import NONE, OTHER, SAME, Cell, Flow, Root, State, escaped, joined, joined_states, mixed
+from .state import NONE, OTHER, SAME, Cell, Flow, Root, State, drawn_too, escaped, joined, joined_states, mixed
 
 MOST_STATEMENTS = 60_000
 MOST_TURNS = 4  # of one loop
@@ -87,7 +87,7 @@ class Interpreter:
 
     def parts(self, test: ast.AST, flow: Flow) -> bool:
         """Return whether processes part by a test, or iterate over something another number of times; take note."""
-        is_apart = self.domain.is_apart(test, self.scope, flow)
+        is_apart = self.domain.is_apart(flow)
         if is_apart:
             self.partings.add(test)
         return is_apart
@@ -176,7 +176,7 @@ class Interpreter:
                 return
             operation = ast.copy_location(ast.BinOp(target, node.op, node.value), node)
             flow = self.domain.operation(operation, [before, self.expressions.whole(added)])
-            self.bind(node.target, flow)
+            self.bind(node.target, drawn_too(flow, before, added))
         elif isinstance(node, ast.Expr):
             self.expressions.of(node.value)
         elif isinstance(node, ast.Assert):
@@ -219,7 +219,7 @@ class Interpreter:
         if flow.parts or flow.cells:
             return self.expressions.element(flow)
         constant = ast.Constant(str(index)) if flow.kind != "shape" else ast.Constant(index)
-        return self.domain.item(flow, constant, NONE) if flow.differs else NONE
+        return drawn_too(self.domain.item(flow, constant, NONE) if flow.differs else NONE, flow)
 
     def _bind_attribute(self, target: ast.Attribute, flow: Flow) -> None:
         base = self.expressions.of(target.value)

@@ -41,12 +41,14 @@ class Flow:
 
     `kind`: how it differs between processes, SAME where it does not. `place`: the expression that gave it in a loop
     over batches. `is_read`: no gradient flows through it any more. `is_term`: of the loss that is trained.
+    `is_drawn`: it depends on random numbers, of which every process draws its own.
     """
 
     kind: str = SAME
     place: Root | None = None
     is_read: bool = False
     is_term: bool = False
+    is_drawn: bool = False
     roots: frozenset[Root] = frozenset()
     cells: frozenset[Cell] = frozenset()
     parts: tuple[Flow, ...] = ()
@@ -58,6 +60,7 @@ class Flow:
 
 
 NONE = Flow()
+DRAWN = Flow(is_drawn=True)
 Variable = tuple[Union[Scope, Cell], object]  # type: ignore[misc]
 State = dict[Variable, Flow]  # type: ignore[misc]
 
@@ -66,6 +69,16 @@ def joined(one: Flow, other: Flow) -> Flow:
     """Return what is known of a value that is one or the other."""
     if one == other:
         return one
+    return drawn_too(_joined(one, other), one, other)
+
+
+def drawn_too(flow: Flow, *sources: Flow) -> Flow:
+    """Return `flow`, marked as drawn if one of its sources is."""
+    is_drawn = flow.is_drawn or any(source.is_drawn for source in sources)
+    return flow if flow.is_drawn == is_drawn else replace(flow, is_drawn=is_drawn)
+
+
+def _joined(one: Flow, other: Flow) -> Flow:
     parts: tuple[Flow, ...] = ()
     if len(one.parts) == len(other.parts):
         parts = tuple(joined(a, b) for a, b in zip(one.parts, other.parts))
@@ -90,9 +103,10 @@ def escaped(flow: Flow) -> frozenset[Root]:
 def mixed(flows: Iterable[Flow]) -> Flow:
     """Return what is computed from some values in a way that nothing is known about."""
     given = [flow for outer in flows for flow in flattened(outer)]
+    is_drawn = any(flow.is_drawn for flow in given)
     if not any(flow.differs for flow in given):
-        return NONE
-    return Flow(OTHER, roots=frozenset().union(*(escaped(flow) for flow in given if flow.differs)))
+        return DRAWN if is_drawn else NONE
+    return Flow(OTHER, is_drawn=is_drawn, roots=frozenset().union(*(escaped(flow) for flow in given if flow.differs)))
 
 
 def flattened(flow: Flow) -> Iterable[Flow]:

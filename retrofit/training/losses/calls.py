@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from retrofit.project import shapes
 from retrofit.project.calls import last_name
 from retrofit.project.losses import MEAN, terms_at
 from retrofit.project.scopes import Scope
@@ -26,8 +27,7 @@ SAME = {
 }  # fmt: skip
 WITHOUT_GRADIENT = {"item", "detach", "tolist", "numpy"}
 MAKING = {"zeros", "ones", "tensor", "full", "zeros_like", "ones_like", "arange", "eye", "rand", "randn", "linspace"}
-NUMBERS = {"len", "int", "float", "range", "size", "numel", "nelement", "dim", "isinstance", "max", "min"}
-ABOUT_SHAPES = {"size", "numel", "nelement", "dim", "ndimension", "stride", "element_size", "get_device"}
+NUMBERS = {"len", "int", "float", "range", "isinstance", "max", "min"}
 SORTING = {"sort", "argsort", "topk", "kthvalue", "median", "quantile", "cumsum", "unique"}
 SPREAD = {"std", "var", "norm", "logsumexp", "prod", "cov", "corrcoef"}  # of several entries, and not linear in them
 OPERATORS: dict[str, ast.operator] = {
@@ -108,7 +108,7 @@ class CallReader:
             return CONSTANT
         if name in OPERATORS and given and rest:
             return self.reader.operation(OPERATORS[name], given[0], rest[0], scope, frame, node)
-        if name in ABOUT_SHAPES:
+        if name in shapes.METHODS:
             return CONSTANT
         if name in NUMBERS and receiver is None and "torch" not in self._module_of(node, scope):
             return CONSTANT if name not in ("max", "min", "float") else self._joined(node.args, scope, frame, ())

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from retrofit.project.batch_values import BATCH
 from retrofit.project.losses import is_of_all
 from retrofit.project.optimizers import Optimizer
 from retrofit.project.scopes import own_nodes
@@ -40,12 +41,19 @@ def _find_unbatched(project: Project) -> set[ast.Call]:
     loops = project.batch_values.loops
     stepped: dict[bool, set[ast.Call]] = {True: set(), False: set()}
     for path in project.paths:
-        draws = any(loop in loops for loop, _ in path.loops)
+        draws = any(loop in loops for loop, _ in path.loops) or _uses_stored_batches(project, path)
         known = _stepped_after(project, path, project.optimizers)
         if not known:
             return set()
         stepped[draws] |= known
     return stepped[False] - stepped[True] if stepped[True] else set()
+
+
+def _uses_stored_batches(project: Project, path: Path) -> bool:
+    """Return whether a loss is computed from batches that another loop has put by, in a list or a buffer."""
+    call = path.frames[0].node
+    assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+    return BATCH in project.batch_values.sources_of(call.func.value, path.frames[0].scope, stored=True)
 
 
 def _find(project: Project) -> set[ast.Call]:

@@ -7,19 +7,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from retrofit.project import shapes
 from retrofit.project.calls import argument_for, default_of, is_method, last_name, returns_of
-from retrofit.project.containers import entries_at
+from retrofit.project.containers import entries_at, put_into
 from retrofit.project.divisions import COUNT, NOTHING, SIZE
 from retrofit.project.divisions import Reader as DivisorReader
 from retrofit.project.live import live_bindings
 from retrofit.project.scopes import FUNCTIONS, Binding, Scope, own_nodes, parameters
-from retrofit.project.values import LocalFunction
+from retrofit.project.values import Instance, LocalFunction
 
 from . import kinds
 from .calls import CallReader
 from .decided import is_ruled_out
 from .kinds import CONSTANT, Kind
 from .samples import SampleLoops, looks_like_size
+from .size_factors import SizeFactors
+from .wrapped import objects_inside
 
 if TYPE_CHECKING:
     from retrofit.project import Project
@@ -28,7 +31,6 @@ Keys = tuple[object, ...]  # into tuples, lists and dicts, outermost first; None
 MOST_STEPS = 4000
 MOST_DEPTH = 60
 MOST_KEYS = 4
-ABOUT_SHAPES = {"shape", "ndim", "device", "dtype", "layout", "is_cuda", "requires_grad", "itemsize", "nbytes"}
 RANK_SHARE = "retrofit.distributed.rank_share"
 PARAMETERS = {"parameters", "named_parameters"}
 
@@ -50,6 +52,7 @@ class LossReader:
         self.project, self.analysis = project, project.analysis
         self.samples = SampleLoops(project)
         self.divisors = DivisorReader(project.analysis, project.batch_values, project.distribution)
+        self.size_factors = SizeFactors(project, self.samples.lists)
         self.calls = CallReader(self)
         self.reductions: dict[ast.expr, set[str]] = {}  # what each reduction over a batch makes of it: SUM, MEAN
         self._before_batches = set(_before_batches(project))
@@ -175,24 +178,18 @@ class LossReader:
             more = self.kind(node.value, scope, frame)
             return kinds.join([kind, kinds.summed_up(more) if self.samples.is_within(node, scope) else more])
         if isinstance(node.op, ast.Mult):
-            return kinds.multiply(kind, self.kind(node.value, scope, frame))
+            return self._product(kind, self.kind(node.value, scope, frame), None, node.value, scope)
         if isinstance(node.op, ast.Div):
             return self._divided(kind, node.value, scope, frame)
         return kinds.nonlinear(kind)
 
     def _put_in(self, node: ast.Name, scope: Scope, frame: Frame | None, keys: Keys) -> Iterator[Kind]:
         """Yield what is put into a list or a dict: losses.append(loss), losses["box"] = loss."""
-        for key, value in scope.entries.get(node.id, []):
+        for key, value in put_into(node.id, scope):
             if not keys or keys[0] is None or not isinstance(key, ast.Constant) or key.value == keys[0]:
-                yield self.kind(value, scope, frame, keys[1:])
-        for call in own_nodes(scope.node):
-            function = call.func if isinstance(call, ast.Call) else None
-            is_append = isinstance(function, ast.Attribute) and function.attr == "append"
-            if is_append and isinstance(function.value, ast.Name) and function.value.id == node.id:  # type: ignore[union-attr]
-                for value in call.args:  # type: ignore[attr-defined]
-                    found = self.kind(value, scope, frame, keys[1:])
-                    is_of_samples = found.parts and self.samples.is_within(call, scope)
-                    yield kinds.of(kinds.ROWS) if is_of_samples else found
+                found = self.kind(value, scope, frame, keys[1:])
+                is_of_samples = key is None and found.parts and self.samples.is_within(value, scope)
+                yield kinds.of(kinds.ROWS) if is_of_samples else found
 
     # Operations.
 
@@ -208,15 +205,17 @@ class LossReader:
         if isinstance(op, (ast.Add, ast.Sub)):
             return kinds.join([first, second])
         if isinstance(op, (ast.Mult, ast.MatMult)):
-            return self._times_size(left, right, first, second, scope) or kinds.multiply(first, second)
+            return self._product(first, second, left, right, scope)
         return kinds.nonlinear(kinds.join([first, second]))
 
-    def _times_size(self, left: ast.expr, right: ast.expr, first: Kind, second: Kind, scope: Scope) -> Kind | None:
-        """Return the kind of `loss * len(images)`: a mean times the number of samples is a sum. None elsewhere."""
-        for size, kind, other in ((right, first, second), (left, second, first)):
-            if kind.parts == {kinds.MEAN} and not other.parts and self.divisors.kind_of(size, scope) == SIZE:
-                return replace(kind, parts=frozenset([kinds.SUM]))
-        return None
+    def _product(self, first: Kind, second: Kind, left: ast.expr | None, right: ast.expr, scope: Scope) -> Kind:
+        """Return the kind of a product; `left`: None for what `loss *= n` multiplies."""
+        for kind, factor, other in ((first, right, second), (second, left, first)):
+            if factor is not None and not other.parts:
+                found = self.size_factors.multiplied(kind, factor, scope)
+                if found is not None:
+                    return found
+        return kinds.multiply(first, second)
 
     def _divided(
         self, kind: Kind, divisor: ast.expr, scope: Scope, frame: Frame | None, whole: ast.expr | None = None
@@ -258,24 +257,27 @@ class LossReader:
     def _of_attribute(self, node: ast.Attribute, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         owner = scope.enclosing_class()
         if owner is not None and isinstance(node.value, ast.Name) and node.value.id == "self":
-            return self._of_own(node, owner, frame, keys)
-        if node.attr in ABOUT_SHAPES:
+            return self._of_own(node, owner, owner, frame, keys)
+        if node.attr in shapes.ATTRIBUTES:
             return CONSTANT
+        objects = [v for v in self.analysis.evaluate(node.value, scope) if isinstance(v, Instance)]
+        objects = objects or objects_inside(self.analysis, node.value, scope)
+        if objects:
+            return kinds.join(self._of_own(node, scope, part.scope, frame, keys) for part in objects)
         base = self.kind(node.value, scope, frame, keys)
         if base.has_rows:
             return kinds.of(kinds.MEAN) if "loss" in node.attr.lower() else base
         return kinds.of(kinds.MEAN) if "loss" in node.attr.lower() and base.parts == {kinds.UNKNOWN} else base
 
-    def _of_own(self, node: ast.Attribute, owner: Scope, frame: Frame | None, keys: Keys) -> Kind:
-        """Return the kind of self.loss, which any method may have set."""
+    def _of_own(self, node: ast.Attribute, scope: Scope, owner: Scope, frame: Frame | None, keys: Keys) -> Kind:
+        """Return the kind of self.loss, which any method may have set, or of that attribute of another object."""
         bindings = self.analysis.classes.attribute_bindings(owner, node.attr)
         first = kinds.join(self.of_binding(binding, where, frame, keys) for binding, where in bindings)
-        text = ast.unparse(node)
         for where in {where for where in owner.walk() if where is not owner}:
             for part in own_nodes(where.node):
-                if isinstance(part, ast.AugAssign) and ast.unparse(part.target) == text:
+                if isinstance(part, ast.AugAssign) and ast.unparse(part.target) == f"self.{node.attr}":
                     first = self.changed(first, part, where, frame)
-        is_layer = any(name.startswith("torch.nn.") for name in self.analysis.named(node, owner))
+        is_layer = any(name.startswith("torch.nn.") for name in self.analysis.named(node, scope))
         return first if first.parts or not is_layer else kinds.of(kinds.PENALTY)
 
     def returned(self, function: LocalFunction, call: ast.Call, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from retrofit.project import Project
 
 MOST_STEPS = 200
-MEAN_OF_RANKS, SUM_OF_RANKS = "rd.reduce_loss", "rd.reduce_summed_loss"
+MEAN_OF_RANKS, SUM_OF_RANKS, MEAN_OF_LAST = "rd.reduce_loss", "rd.reduce_summed_loss", "rd.reduce_last_loss"
 
 
 def reader_of(project: Project) -> LossReader:

@@ -26,7 +26,7 @@ class SampleLoops:
 
     def __init__(self, project: Project) -> None:
         self._values = project.batch_values
-        self._lists = Lists(project.analysis, self.is_within)
+        self.lists = Lists(project.analysis, self.is_within)
         self._reader = Reader(project.analysis, project.batch_values, project.distribution)
 
     def is_within(self, node: ast.AST, scope: Scope) -> bool:
@@ -44,7 +44,7 @@ class SampleLoops:
             name, args = last_name(iterable), iterable.args
             if name == "range" and args:
                 last = args[min(1, len(args) - 1)]
-                if self._lists.counts(last, scope):
+                if self.lists.is_fixed(last, scope):
                     return False
                 return self._reader.kind_of(last, scope) == SIZE or looks_like_size(last, scope)
             if name in ("enumerate", "tqdm", "reversed") and args:

@@ -1,4 +1,4 @@
-"""The functions of the project that a call runs, in a model that is wrapped too."""
+"""The functions and the objects of the project that a call or a name is, in a model that is wrapped too."""
 
 from __future__ import annotations
 
@@ -11,16 +11,29 @@ from retrofit.project.values import Instance, LocalFunction, Result
 
 WRAPPERS = {
     "torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.DistributedDataParallel",
-    "torch.compile", "retrofit.distributed.distribute_model",
+    "torch.compile", "retrofit.distributed.distribute_model", "retrofit.distributed.data_parallel",
 }  # fmt: skip
+MOST_WRAPPERS = 4  # around each other
 
 
 def functions_inside(analysis: Analysis, node: ast.Call, scope: Scope) -> list[LocalFunction]:
     """Return the functions of the project whose result a call is, `forward` for one of a model."""
     found = functions_run(analysis, node, scope)
-    for value in analysis.evaluate(node.func, scope) if not found else ():
-        if isinstance(value, Result) and value.maker in WRAPPERS and value.call.args:
-            inner = analysis.evaluate(value.call.args[0], value.scope)
-            scopes = [part.scope for part in inner if isinstance(part, Instance)]
-            found += [m for scope in scopes if (m := analysis.classes.method(scope, "forward")) is not None]
-    return found
+    if found:
+        return found
+    objects = objects_inside(analysis, node.func, scope)
+    return [m for part in objects if (m := analysis.classes.method(part.scope, "forward")) is not None]
+
+
+def objects_inside(analysis: Analysis, node: ast.expr, scope: Scope, depth: int = MOST_WRAPPERS) -> list[Instance]:
+    """Return the objects of the project's own classes that are in a wrapper: `model`, `model.module`."""
+    outer = node.value if isinstance(node, ast.Attribute) and node.attr == "module" else node
+    found: list[Instance] = []
+    for value in analysis.evaluate(outer, scope):
+        if not isinstance(value, Result) or value.maker not in WRAPPERS:
+            continue
+        for given in value.call.args[:2]:  # of rd.data_parallel(nn.DataParallel, model) the second
+            inner = analysis.evaluate(given, value.scope)
+            found += [part for part in inner if isinstance(part, Instance)]
+            found += objects_inside(analysis, given, value.scope, depth - 1) if depth else []
+    return list(dict.fromkeys(found))
