@@ -7,7 +7,10 @@ group.
 from __future__ import annotations
 
 import os
+import sys
+from collections import Counter
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -29,6 +32,8 @@ from .sync_batchnorm import convert_sync_batchnorm
 
 BATCHNORM_TWIN = "RETROFIT_BATCHNORM"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+_calls: Counter[tuple[str, int]] = Counter()  # of distribute_loader, by the place in the script
 
 
 def share_random_state() -> None:
@@ -81,7 +86,8 @@ def distribute_loader(loader: DataLoader) -> DataLoader:
 
     The loader's batch size counts samples per rank, or over all ranks with `--batch global`. From its first
     iteration on every rank draws random numbers of its own, so that no two ranks augment alike; what a script draws
-    before (weights, a fixed order of the pixels) is the same on all. Collective: every rank. Raises what
+    before (weights, a fixed order of the pixels) is the same on all. A loader that is made again in each epoch, by the
+    same line, has a new order each time. Collective: every rank. Raises what
     `shard_loader` and `plan_batch` raise, and RuntimeError before setup_distributed.
     """
     _require_group("distribute_loader")
@@ -89,7 +95,16 @@ def distribute_loader(loader: DataLoader) -> DataLoader:
         return shard_loader(loader)
     seed = broadcast_object(torch.initial_seed()) % 2**31  # or the shards of an unseeded script would overlap
     sharded = shard_loader(loader, seed=seed, batch_size=micro_batch(loader.batch_size))
+    if isinstance(sharded.sampler, ShardedSampler):
+        sharded.sampler.set_epoch(_times_called_at(sys._getframe(1)))  # each epoch may make a loader of its own
     return weigh_batches(sharded, at_first=partial(split_random_streams, seed))
+
+
+def _times_called_at(frame: FrameType) -> int:
+    """Return how often this was asked before for the same line of the script."""
+    place = frame.f_code.co_filename, frame.f_lineno
+    _calls[place] += 1
+    return _calls[place] - 1
 
 
 def set_epoch(loader: DataLoader, epoch: int) -> None:

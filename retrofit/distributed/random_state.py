@@ -33,8 +33,9 @@ def split_random_streams(seed: int) -> None:
 
     DataLoader workers follow: their seeds are drawn from this stream.
     """
-    if is_distributed() and get_rank() > 0:
-        seed_everything(mix_seed(seed, get_rank()))
+    own = mix_seed(seed, get_rank())
+    if is_distributed() and get_rank() > 0 and torch.initial_seed() != own:  # it has its stream already
+        seed_everything(own)
 
 
 def init_worker_apart(worker_init_fn: Callable[[int], Any], rank: int, worker_id: int) -> None:

@@ -19,11 +19,18 @@ _FUNCTIONS = {
     "smooth_l1_loss", "huber_loss", "kl_div", "triplet_margin_loss", "cosine_embedding_loss", "soft_margin_loss",
 }  # fmt: skip
 WAYS = ("size_average", "reduce", "reduction")  # of reducing
+# Of the collectives, those that bring nothing of the others' samples together: a setting, the number of an epoch.
+FROM_ONE_RANK = {
+    "retrofit.distributed.broadcast_object", "retrofit.distributed.answer_of_main", "torch.distributed.broadcast",
+    "torch.distributed.broadcast_object_list",
+}  # fmt: skip
 MOST_STEPS = 60
 
 
 COUNTING = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"}  # a mean over what is not ignored, by weights
 OPTIONS = ["weight", "size_average", "ignore_index", "reduce", "reduction"]  # by position, of those
+PLAIN = {"MSELoss", "L1Loss", "SmoothL1Loss", "KLDivLoss", "mse_loss", "l1_loss", "smooth_l1_loss", "kl_div"}
+WEIGHED = {"BCELoss", "BCEWithLogitsLoss", "binary_cross_entropy", "binary_cross_entropy_with_logits"}
 
 
 @dataclass(frozen=True)
@@ -43,11 +50,11 @@ class Term:
     @property
     def reduction(self) -> str:
         """How the losses of single samples become one: "" where that cannot be told."""
-        if "reduce" in self.options:
-            return ""
-        if "size_average" in self.options:
-            average = _literal(self.options["size_average"])
-            return {True: MEAN, False: "sum"}.get(average, "") if isinstance(average, bool) else ""
+        old = [_given(self.options, name) for name in ("size_average", "reduce")]  # None: as if not given
+        if any(option is not None for option in old):
+            average, reduces = (True if option is None else option for option in old)
+            known = isinstance(average, bool) and isinstance(reduces, bool)
+            return ("none" if not reduces else MEAN if average else "sum") if known else ""
         given = _literal(self.options["reduction"]) if "reduction" in self.options else MEAN
         return given if isinstance(given, str) else ""
 
@@ -57,6 +64,14 @@ class Term:
         given = [self.options[name] for name in ("ignore_index", "weight") if name in self.options]
         is_given = any(not isinstance(option, ast.Constant) or option.value is not None for option in given)
         return is_given and self.reduction in (MEAN, "") and self.name in COUNTING
+
+
+def _given(options: dict[str, ast.expr | None], name: str) -> object:
+    """Return the value of an option, None where it is not given or None, and "" where it is not known."""
+    if name not in options:
+        return None
+    option = options[name]
+    return option.value if isinstance(option, ast.Constant) else ""
 
 
 def terms_at(analysis: Analysis, node: ast.AST, scope: Scope) -> list[Term]:
@@ -101,7 +116,8 @@ def _is_function(value: External) -> bool:
 
 def _options(analysis: Analysis, call: ast.Call, scope: Scope, name: str = "") -> dict[str, ast.expr | None]:
     """Return the options that a call of the loss `name`, or of a partial, gives, in `**options` too."""
-    positions = OPTIONS if name in COUNTING else []
+    positions = OPTIONS if name in COUNTING else list(WAYS) if name in PLAIN else []
+    positions = ["weight", *WAYS] if name in WEIGHED else positions
     positions = positions if name.endswith("Loss") else ["input", "target", *positions]
     found: dict[str, ast.expr | None] = {}
     for keyword in call.keywords:
@@ -113,8 +129,13 @@ def _options(analysis: Analysis, call: ast.Call, scope: Scope, name: str = "") -
         if not _is_display(analysis, keyword.value, scope):
             found.setdefault("ignore_index", None)
     found = {**dict(zip(positions, call.args)), **found} if name else found
+    found = {option: given for option, given in found.items() if option not in WAYS or not _is_none(given)}
     ways = {option: _constant(analysis, found[option], scope) for option in WAYS if option in found}
     return {**found, **ways}
+
+
+def _is_none(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _constant(analysis: Analysis, node: ast.expr | None, scope: Scope) -> ast.expr | None:
@@ -157,7 +178,9 @@ def loss_expressions(path: Path) -> Iterator[tuple[ast.expr, Scope]]:
 def is_of_all(analysis: Analysis, distribution: Distribution, path: Path) -> bool:
     """Return whether a loss is computed from what all processes have: gathered embeddings, a common count."""
     return any(
-        isinstance(node, ast.Call) and leads_to_collective(analysis, distribution, node, scope)
+        isinstance(node, ast.Call)
+        and not analysis.called(node, scope) & FROM_ONE_RANK
+        and leads_to_collective(analysis, distribution, node, scope)
         for expression, scope in loss_expressions(path)
         for node in ast.walk(expression)
     )

@@ -11,7 +11,7 @@ from retrofit.project.calls import argument_for, given_parameters
 from retrofit.project.edits import Edit, insert_before
 from retrofit.project.homes import Home
 from retrofit.project.loaders import TRAIN, Loader
-from retrofit.project.scopes import FUNCTIONS, Scope, parameters
+from retrofit.project.scopes import FUNCTIONS, Binding, Scope, parameters
 from retrofit.project.training import Frame, Path
 
 from .finding import Finding, found
@@ -57,9 +57,24 @@ def find(project: Project) -> Iterator[Finding]:
 
 
 def _at_loop(project: Project, loop: ast.For, frame: Frame) -> Edit | None:
-    """Return an edit at the start of the epoch, if the loader has a name there."""
+    """Return an edit at the start of the epoch, if the loader has a name there, or after what makes it in the epoch."""
     lines = _lines(project, frame, ast.unparse(loop.target))
-    return insert_before(frame.scope.source, loop.body[0], lines) if lines else None
+    last = max((_number_of(loop, binding.node) for binding in _made_by(project)), default=-1)
+    if not lines or last + 1 >= len(loop.body):
+        return None
+    return insert_before(frame.scope.source, loop.body[last + 1], lines)
+
+
+def _made_by(project: Project) -> Iterator[Binding]:
+    """Yield what sets the variables of the training's loaders."""
+    for loader in project.loaders:
+        if TRAIN in loader.roles and loader.home is not None and not loader.home.is_attribute:
+            yield from loader.home.scope.bindings.get(loader.home.name, [])
+
+
+def _number_of(loop: ast.For, node: ast.AST) -> int:
+    """Return which statement of a loop's body a node is in, -1 for none."""
+    return next((number for number, part in enumerate(loop.body) if node in ast.walk(part)), -1)
 
 
 def _in_function(project: Project, loop: ast.For, path: Path, number: int) -> Edit | None:

@@ -21,6 +21,7 @@ from retrofit.project.scopes import Scope
 from retrofit.project.workers import run_elsewhere
 
 ANSWER = "retrofit.distributed.answer_of_main"
+SHOWING = {"retrofit.distributed.print_main", "retrofit.distributed.on_main_process"}
 PROMPTS = {"input", "raw_input", "getpass.getpass", "click.confirm", "click.prompt", "typer.confirm", "typer.prompt",
            "questionary.confirm", "rich.prompt.Prompt.ask", "rich.prompt.Confirm.ask"}  # fmt: skip
 MAKING = {FOLDER, OPEN, SAVE, TRACKER, WRITE}
@@ -41,6 +42,7 @@ def asked_per_process(analysis: Analysis, outputs: list[Output], known: Collecti
     """
     made = [(output.call, output.scope) for output in outputs if output.kind in MAKING]
     written = {output.call for output in outputs if output.kind in GUARDED_KINDS | {PRINT}}
+    written |= {n for n, scope in reached_nodes(analysis) if isinstance(n, ast.Call) and _is_shown(analysis, n, scope)}
     for node, scope in reached_nodes(analysis):
         if not isinstance(node, (ast.If, ast.Assert, ast.IfExp)) or node in known:
             continue
@@ -53,6 +55,11 @@ def asked_per_process(analysis: Analysis, outputs: list[Output], known: Collecti
             is_made = any(_is_same(analysis, (path, scope), call) for path in paths for call in made)
             if is_made and _is_common(analysis, part, scope):
                 yield part, scope
+
+
+def _is_shown(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call is one of the runtime's that only rank 0 carries out."""
+    return bool(analysis.called(call, scope) & SHOWING)
 
 
 def _asks(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:

@@ -274,3 +274,21 @@ def test_the_number_of_the_epoch_chooses_the_order(ranks):
     for first, second, again in ranks(2).run(orders):
         assert first != second == again
     rd.set_epoch(DataLoader([1]), 1)
+
+
+def loader_of_each_epoch():
+    torch.manual_seed(0)
+    orders, draws = [], []
+    for _ in range(3):
+        loader = rd.distribute_loader(DataLoader(TensorDataset(torch.arange(8)), 2, shuffle=True))
+        orders.append([int(number) for (batch,) in loader for number in batch])
+        draws.append(torch.rand(()).item())
+    return orders, draws
+
+
+def test_loaders_made_in_each_epoch_have_orders_and_random_numbers_of_their_own(ranks):
+    (first, own), (second, others) = ranks(2).run(loader_of_each_epoch)
+    for one, other in zip(first, second):
+        assert sorted(one + other) == list(range(8))
+    assert len({tuple(order) for order in first}) == 3
+    assert len({*own, *others}) == 6

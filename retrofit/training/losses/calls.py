@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 JOINING = {"stack", "cat", "concat", "hstack", "vstack", "sum", "fsum", "tensor_split"}
 SAME = {
     "to", "float", "double", "half", "bfloat16", "cuda", "cpu", "contiguous", "clone", "type", "type_as",
-    "requires_grad_", "squeeze", "neg", "as_tensor", "values", "items", "get", "add_", "expand_as",
+    "requires_grad_", "squeeze", "neg", "as_tensor", "values", "items", "get", "expand_as",
     "expand", "detach_",
 }  # fmt: skip
 WITHOUT_GRADIENT = {"item", "detach", "tolist", "numpy"}
@@ -94,6 +94,8 @@ class CallReader:
     def _of_function(self, node: ast.Call, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         name = last_name(node)
         receiver = self._receiver(node, scope)
+        if receiver is not None and name.endswith("_") and name[:-1] in OPERATORS.keys() | {"neg"}:
+            name = name[:-1]  # in place: x.div_(2)
         if name == "scale" and len(node.args) == 1:
             return self.reader.kind(node.args[0], scope, frame, keys)  # scaler.scale(loss)
         given = [receiver] if receiver is not None else node.args[:1]

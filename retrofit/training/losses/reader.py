@@ -17,7 +17,7 @@ from retrofit.project.scopes import FUNCTIONS, Binding, Scope, own_nodes, parame
 from retrofit.project.values import Instance, LocalFunction
 
 from . import kinds
-from .calls import CallReader
+from .calls import OPERATORS, CallReader
 from .decided import is_ruled_out
 from .kinds import CONSTANT, Kind
 from .samples import SampleLoops, looks_like_size
@@ -118,6 +118,8 @@ class LossReader:
         first = kinds.join([first, *self._put_in(node, owner, frame, keys)])
         for binding in changed:
             first = self.changed(first, binding.node, owner, frame)  # type: ignore[arg-type]
+        for statement in _in_place(node.id, owner):
+            first = self.changed(first, statement, owner, frame)
         return first
 
     def of_binding(self, binding: Binding, scope: Scope, frame: Frame | None, keys: Keys = ()) -> Kind:
@@ -288,6 +290,20 @@ class LossReader:
             [v for v in values if not is_ruled_out(self.analysis, v, function.scope)] if len(values) > 1 else values
         )
         return kinds.join(self.kind(value, function.scope, inner, keys) for value in reached)
+
+
+def _in_place(name: str, scope: Scope) -> Iterator[ast.AugAssign]:
+    """Yield `loss.div_(n)` and the like, statements of their own in a scope, as `loss /= n`."""
+    for node in own_nodes(scope.node):
+        call = node.value if isinstance(node, ast.Expr) else None
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or len(call.args) != 1:
+            continue
+        is_of_name = isinstance(call.func.value, ast.Name) and call.func.value.id == name
+        operator = OPERATORS.get(call.func.attr[:-1]) if call.func.attr.endswith("_") else None
+        if is_of_name and operator is not None:
+            statement = ast.copy_location(ast.AugAssign(ast.Name(name, ast.Store()), operator, call.args[0]), node)
+            scope.source.parents[statement] = scope.source.parents[node]
+            yield statement
 
 
 def _before_batches(project: Project) -> Iterator[Scope]:
