@@ -454,7 +454,12 @@ def results(
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("case", CASES)
+FURTHER = ("2 ranks: truncated image of rank 1", "2 ranks: disk full")  # as in a worker, and on one rank
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(name, marks=pytest.mark.slow) if name in FURTHER else name for name in CASES]
+)
 def test_failing_start(case: str, results: dict[str, Result], trained: Path) -> None:
     result, expected = results[case], CASES[case]
     assert result.status is not None, f"still running after {DEADLINE_S} s\n{result.output}"

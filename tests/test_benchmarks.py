@@ -32,6 +32,7 @@ def rows(page: Path) -> list[list[str]]:
     ]
 
 
+@pytest.mark.slow
 def test_the_table_of_speed_ups(tmp_path: Path) -> None:
     page, picture = tmp_path / "scaling.md", tmp_path / "scaling.png"
     sizes = ["--crop_size", "32", "--batchsize", "2", "--steps", "1", "--rounds", "1"]

@@ -106,15 +106,23 @@ def options_for(world_size: int) -> tuple[str, ...]:
     return (*options, "--model_type", "swin_mlp", "--async_save") if world_size == 3 else options
 
 
+class Undisturbed(dict[int, dict]):
+    """The final checkpoints of runs to the end, by world size, each made when it is first asked for."""
+
+    def __init__(self, folders: pytest.TempPathFactory) -> None:
+        super().__init__()
+        self.folders = folders
+
+    def __missing__(self, world_size: int) -> dict:
+        logdir = self.folders.mktemp(f"uninterrupted_{world_size}") / "log"
+        run_to_the_end(world_size, logdir, *options_for(world_size))
+        self[world_size] = final_checkpoint(logdir)
+        return self[world_size]
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict]:
-    """The final checkpoints of undisturbed runs, by world size."""
-    checkpoints = {}
-    for world_size in (1, 2, 3):
-        logdir = tmp_path_factory.mktemp(f"uninterrupted_{world_size}") / "log"
-        run_to_the_end(world_size, logdir, *options_for(world_size))
-        checkpoints[world_size] = final_checkpoint(logdir)
-    return checkpoints
+    return Undisturbed(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +169,9 @@ def assert_curves_are_whole(logdir: Path, world_size: int) -> None:
     assert seen == [global_batch * step for step in range(1, steps + 1)]
 
 
-@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.slow), 2, 3])
+@pytest.mark.parametrize(
+    "world_size", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_asked_to_stop_in_mid_epoch(
     tmp_path: Path, uninterrupted: dict[int, dict], interrupted: Callable[[int, Path], Path], world_size: int
 ) -> None:
@@ -201,6 +211,7 @@ def test_asked_to_stop_and_the_newest_checkpoint_damaged(
     assert_same_state(final_checkpoint(logdir), uninterrupted[1])
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_exits_with_0(tmp_path: Path) -> None:
     logdir = tmp_path / "log"
     with training(1, logdir, "--workers", "1") as process:

@@ -118,7 +118,7 @@ def collective(function: F) -> F:
 
 @dataclass(frozen=True)
 class Answer:
-    """What rank 0 was answered; `question`: the function and its arguments, `failure`: what it raised, "" if nothing."""
+    """What rank 0 was answered. `question`: the function and its arguments; `failure`: what it raised, or ""."""
 
     question: str
     value: Any

@@ -157,6 +157,7 @@ def put_into(name: str, scope: Scope) -> Iterator[tuple[ast.expr | None, ast.exp
     """Yield what a scope puts into a list or a dict, and under which key: name.append(x), name[key] = x."""
     yield from scope.entries.get(name, [])
     for node in own_nodes(scope.node):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
-            if isinstance(node.func.value, ast.Name) and node.func.value.id == name:
-                yield from ((None, value) for value in node.args)
+        method = node.func if isinstance(node, ast.Call) else None
+        owner = method.value if isinstance(method, ast.Attribute) and method.attr == "append" else None
+        if isinstance(owner, ast.Name) and owner.id == name:
+            yield from ((None, value) for value in node.args)  # type: ignore[attr-defined]

@@ -61,7 +61,9 @@ def script(made: str, each: str, last: str) -> str:
 def test_what_counts_batches_by_itself_is_listed(made: str, each: str, tmp_path: Path) -> None:
     text = script(made, each, "pass")
     (listed,) = step_schedules(conversion(tmp_path, text).project)
-    expected = next(n for n, line in enumerate(text.splitlines(), 1) if (made or 'group["lr"] =').splitlines()[-1] in line)
+    expected = next(
+        n for n, line in enumerate(text.splitlines(), 1) if (made or 'group["lr"] =').splitlines()[-1] in line
+    )
     assert listed.place.line == expected and "RETROFIT_BATCH=global" in listed.text
 
 

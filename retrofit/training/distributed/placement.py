@@ -73,9 +73,9 @@ def _reduced_already(group: list[Reduction]) -> Iterator[Reduction]:
     first = group[0]
     text = ast.dump(first.value)
     for node in own_nodes(first.scope.node):
-        if isinstance(node, ast.Call) and len(node.args) == 1 and ast.unparse(node.func) == first.function:
-            if ast.dump(node.args[0]) == text:
-                yield Reduction(first.scope, node.args[0], first.function, node)
+        is_call = isinstance(node, ast.Call) and len(node.args) == 1 and ast.unparse(node.func) == first.function
+        if is_call and ast.dump(node.args[0]) == text:  # type: ignore[attr-defined]
+            yield Reduction(first.scope, node.args[0], first.function, node)  # type: ignore[attr-defined,arg-type]
 
 
 class _Placing:

@@ -57,7 +57,9 @@ class Lists:
         if functions:
             returned = [(value, function.scope) for function in functions for value in returns_of(function.node)]
             return bool(returned) and all(self.has_fixed_length(*place, depth - 1) for place in returned)
-        return last_name(node) in CONTAINERS and bool(node.args) and self.has_fixed_length(node.args[0], scope, depth - 1)
+        return (
+            last_name(node) in CONTAINERS and bool(node.args) and self.has_fixed_length(node.args[0], scope, depth - 1)
+        )
 
     def _is_fixed_name(self, node: ast.Name, scope: Scope, depth: int) -> bool:
         owner, bindings = live_bindings(node, scope)

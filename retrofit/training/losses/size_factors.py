@@ -109,7 +109,9 @@ def _is_zero(node: ast.expr) -> bool:
 
 def _is_named_item(node: ast.expr) -> bool:
     """Return whether this is `batch["images"]`; what `batch[0]` is, a tensor or a sample, is not known."""
-    return isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
+    return (
+        isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
+    )
 
 
 def _values(node: ast.Name, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
