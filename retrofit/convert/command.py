@@ -198,8 +198,10 @@ def _show(conversion: Conversion) -> None:
                 _say(f"{finding.place}: {code} {finding.message}; left to you: {finding.help}")
     for rate, rule_of_rate in rate_rules(conversion.project):
         _say(f"{rate}: {rule_of_rate}")
-    for counting in (*step_limits(conversion.project), *step_schedules(conversion.project)):
-        _say(f"{counting.place}: {counting.text}")
+    for limit in step_limits(conversion.project):
+        _say(f"{limit.place}: {limit.text}")
+    for schedule in step_schedules(conversion.project):
+        _say(f"{schedule.place}: {schedule.text}")
     for unread in [*conversion.missing, *conversion.project.modules.not_read]:
         _say(f"not read, so nothing is changed there: {unread}")
     for evaluation in conversion.project.evaluations:

@@ -190,7 +190,8 @@ def test_a_mean_over_chosen_elements_is_named(lines: str, tmp_path: Path) -> Non
         "loss = (model(x) - y)[:, [0]].pow(2).mean()",
         "weight = torch.tensor([1.0, 2.0])[(y > 0).long()]\n    loss = (weight * (model(x) - y) ** 2).mean()",
         "weight = torch.ones(2)[torch.where(y > 0, 1, 0)]\n    loss = (weight * (model(x) - y) ** 2).mean()",
-        "errors = (model(x) - y) ** 2\n    loss = torch.stack([errors[k][y[k] > 0].mean() for k in range(len(y))]).mean()",
+        "errors = (model(x) - y) ** 2\n"
+        "    loss = torch.stack([errors[k][y[k] > 0].mean() for k in range(len(y))]).mean()",
     ],
 )
 def test_a_mean_over_all_elements_is_not(lines: str, tmp_path: Path) -> None:
