@@ -51,9 +51,11 @@ def distribute_model(model: nn.Module) -> nn.Module:
     Move it to its device first. In an uneven last batch of a loader of `distribute_loader` the ranks count by their
     numbers of samples. RETROFIT_BATCHNORM=local leaves every rank its own BatchNorm statistics, which is faster and
     another training; `model.eval()` then gives all ranks those of rank 0, and every rank must call it. Parameters that
-    no loss depends on, or not every loss, are found and left as in one process. Collective: every rank. Raises
-    ValueError for another value of that variable, RuntimeError before setup_distributed.
+    no loss depends on, or not every loss, are found and left as in one process. None comes back as None. Collective:
+    every rank. Raises ValueError for another value of that variable, RuntimeError before setup_distributed.
     """
+    if model is None:  # a part that the options leave out: `encoder = Encoder() if args.vae else None`
+        return model
     choice = os.environ.get(BATCHNORM_TWIN) or "sync"
     _require_group("distribute_model")
     if isinstance(model, DDPWrapper):

@@ -25,7 +25,7 @@ def missing_modules(modules: Modules) -> list[str]:
     places = _places(modules, absolute) if absolute else {}
     lines = []
     for one in wanted:
-        if one.level or one.dotted in places:
+        if one.level or one.dotted in places or _is_of_package(modules, one):
             lines.append(f"{_place(one)}: {_line(modules, one, places.get(one.dotted, []))}")
     return lines + _beyond_package(modules)
 
@@ -33,8 +33,9 @@ def missing_modules(modules: Modules) -> list[str]:
 def _line(modules: Modules, one: Import, found: list[Path]) -> str:
     text = " ".join(one.source.segment(one.node).split())
     entry = modules.entry.path
-    if one.level:
-        return f"`{text}` finds no module, so it is not read; is it in another folder, which --root has to name?"
+    if not found:
+        hint = "is it a git submodule that is not here, or in another folder, which --root has to name?"
+        return f"`{text}` finds no module, so it is not read; {hint}"
     above = [base for base in found if base in entry.parents]
     place = printable(os.path.relpath((above or found)[0], modules.root))
     if above:
@@ -44,6 +45,12 @@ def _line(modules: Modules, one: Import, found: list[Path]) -> str:
         f"`{text}` is not read: {one.dotted} is in {place}, which Python does not search; set PYTHONPATH={place}, "
         f"with --root {root}"
     )
+
+
+def _is_of_package(modules: Modules, one: Import) -> bool:
+    """Return whether a module that is not found is named as one in a package of the project."""
+    package = one.dotted.rpartition(".")[0]
+    return bool(package) and modules.find(package, 0, one.source) is not None
 
 
 def _beyond_package(modules: Modules) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .analysis import Analysis
 from .calls import argument_for
+from .containers import added_to
 from .optimizer_classes import Maker, makers_in, positions_of
 from .reach import reached_nodes
 from .scopes import FUNCTIONS, Scope, own_nodes
@@ -94,7 +95,12 @@ class _Search:
         return is_of_torch or any(is_module(self.analysis, value) for value in values)
 
     def _visit_values(self, node: ast.expr, scope: Scope) -> None:
-        """Look into what a name stands for: a list of groups that was made before."""
+        """Look into what a name stands for: a list of groups that was made before, and what was added to it."""
+        if isinstance(node, ast.Name):
+            owner, bindings = scope.find(node.id) or (scope, [])
+            made = [b.value for b in bindings if isinstance(b.value, (ast.BinOp, ast.IfExp)) and not b.path]
+            for value in (*made, *added_to(node.id, owner)):
+                self.visit(value, owner)
         for value in self.analysis.evaluate(node, scope):
             if isinstance(value, Result) and value.call is not node:
                 self._visit_call(value.call, value.scope)

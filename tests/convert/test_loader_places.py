@@ -179,3 +179,16 @@ def test_a_bar_with_the_name_of_what_nobody_knows_ends_the_search(tmp_path: Path
     script = HEAD + "from tqdm import tqdm\nfrom elsewhere import batches\nbatches = tqdm(batches)\n"
     (refusal,) = conversion(tmp_path, script + LOOP.replace("loader", "batches")).refusals
     assert "draws from no DataLoader" in str(refusal.refusal)
+
+
+def test_the_epoch_is_told_to_a_loader_where_it_is_made_in_the_epoch(tmp_path: Path) -> None:
+    script = HEAD + (
+        "start = torch.load('last.pt')\n"
+        "for epoch in range(start, 3):\n"
+        "    print(epoch)\n"
+        "    loader = DataLoader(dataset, 4, shuffle=True)\n"
+        "    for (x,) in loader:\n" + "".join(f"    {line}\n" for line in STEP.splitlines())
+    )
+    lines = converted(tmp_path, script)
+    first, second = lines.index("loader = rd.distribute_loader(loader)"), lines.index("rd.set_epoch(loader, epoch)")
+    assert first < second < lines.index("for (x,) in loader:")

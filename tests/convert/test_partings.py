@@ -249,3 +249,27 @@ def test_an_evaluation_that_a_rank_would_begin_alone_is_refused(tmp_path: Path) 
     assert refusal.code == "RF402" and "loss.item()" in refusal.refusal
     assert EVALUATED.splitlines()[refusal.place.line - 1].strip() == "print(mean())"
     assert not conversion(tmp_path, EVALUATED.replace("TEST", "loss.item() < best")).refusals
+
+
+DRAWN = {
+    "torch.rand(1) < 0.1": True,
+    "torch.empty(1).bernoulli_(0.1)": True,
+    "np.random.random_sample() < 0.1": True,
+    "random.getrandbits(1)": True,
+    "free.random() < 0.1": True,
+    "seeded.random() < 0.1": False,
+    "noise.mean() > 0": True,
+    "noise.size(0) > 2": False,
+    "total < 1": False,  # of losses that were reduced, and computed from mixed samples
+}
+
+
+@pytest.mark.parametrize(("test", "parts"), DRAWN.items())
+def test_random_numbers_part_ranks(test: str, parts: bool, tmp_path: Path) -> None:
+    script = EVALUATED.replace("import torch\n", "import random\nimport numpy as np\nimport torch\n", 1).replace(
+        "best = 9.0", "free, seeded, total = np.random.default_rng(), np.random.default_rng(0), 0.0"
+    )
+    mixed = "noise = torch.randn_like(x)\n        x = x + np.random.beta(1, 1) * noise\n        optimizer.zero_grad()"
+    script = script.replace("optimizer.zero_grad()", mixed).replace("            best = loss.item()\n", "")
+    script = script.replace("        if TEST:", f"        total += loss.item()\n        if {test}:")
+    assert bool(conversion(tmp_path, script).refusals) == parts

@@ -197,6 +197,8 @@ def test_a_collective_in_a_function_for_one_rank_is_found(tmp_path: Path) -> Non
         "if epoch == 2 and rd.on_any_rank(True):\n    rd.barrier()",
         "if rd.get_world_size() > 1:\n    rd.barrier()",
         "rd.on_main_process(print, rd.reduce_loss(loss))",
+        "if rd.on_any_rank(torch.rand(1).item() > 0.5):\n    rd.barrier()",
+        "draw = rd.broadcast_object(torch.rand(1).item())\nif draw > 0.5:\n    rd.barrier()",
     ],
 )
 def test_a_collective_of_every_rank_is_not_found(example: str, tmp_path: Path) -> None:

@@ -154,6 +154,9 @@ MISSING = {
                  "tools/train.py:1: `from .gone import x`", "--root"),
     "part of a package": ({"pkg/__init__.py": "", "old/pkg/model.py": MODEL, "train.py": OF_PACKAGE},
                           "train.py:1: `from pkg.model import make`", "PYTHONPATH=old"),
+    "in a package": ({"pkg/__init__.py": "", "pkg/parts/__init__.py": "", "pkg/model.py": MODEL,
+                      "train.py": f"from pkg.parts.gone import x\n{OF_PACKAGE}"},
+                     "train.py:1: `from pkg.parts.gone import x` finds no module", "git submodule"),
     "beyond the work tree": (PACKAGE | {"pkg/.git/": "", "pkg/train.py": RELATIVE},
                              "train.py:1: a relative import", "--root .."),
 }  # fmt: skip

@@ -88,3 +88,22 @@ def test_what_is_found_for_one_batch_is_of_its_process_alone(tmp_path: Path) -> 
     )
     text = SCRIPT.format(scale="0.5", optimizer=attack, loss="net(perturbed(x)).mean()")
     assert not lines_with(converted(tmp_path, text), "distribute_parameter")
+
+
+LISTS = {
+    "made longer": "params = list(net.parameters())\nif flag:\n    params += list(other.parameters())",
+    "extended": "params = list(net.parameters())\nparams.extend(other.parameters())",
+    "groups": "params = [{'params': net.parameters()}]\nparams.append({'params': other.parameters()})",
+    "sum": "params = list(net.parameters()) + list(other.parameters())",
+}
+
+
+@pytest.mark.parametrize("made", LISTS)
+def test_every_model_whose_parameters_are_put_into_the_list_is_wrapped(tmp_path: Path, made: str) -> None:
+    optimizer = (
+        f"flag = len('x') > 0\nother = Net() if flag else None\n{LISTS[made]}\noptimizer = optim.SGD(params, lr=0.1)"
+    )
+    lines = converted(tmp_path, SCRIPT.format(scale="0.5", optimizer=optimizer, loss="(net(x) + other(x)).mean()"))
+    assert lines_with(lines, "net = rd.distribute_model(net)") and lines_with(
+        lines, "other = rd.distribute_model(other)"
+    )

@@ -154,3 +154,11 @@ def test_two_processes_that_make_a_folder_and_look_for_it_end_well(launcher: Lau
     assert result["statuses"] == [0, 0], result["outputs"]
     assert [output.count("epoch ") for output in result["outputs"]] == [2, 0]
     assert (tmp_path / "out" / "model.pt").stat().st_size > 0
+
+
+def test_a_folder_whose_making_is_told(tmp_path: Path) -> None:
+    making = "from pathlib import Path\nfolder = Path('out')\nif not folder.exists():\n    print('making', folder)\n"
+    making += "    folder.mkdir()\ninner = folder / 'a'\ninner.mkdir(parents=True, exist_ok=True)\n"
+    result = conversion(tmp_path, HEAD + making + TRAIN)
+    assert not result.refusals
+    assert "    print('making', folder)\n    if rd.is_main_process():\n        folder.mkdir()\n" in result.files[0].text

@@ -292,3 +292,7 @@ def test_loaders_made_in_each_epoch_have_orders_and_random_numbers_of_their_own(
         assert sorted(one + other) == list(range(8))
     assert len({tuple(order) for order in first}) == 3
     assert len({*own, *others}) == 6
+
+
+def test_a_model_that_the_options_leave_out_stays_so():
+    assert rd.distribute_model(None) is None
