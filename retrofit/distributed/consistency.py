@@ -44,6 +44,7 @@ CAUSES = (
 
 _checks: weakref.WeakSet[ConsistencyCheck] = weakref.WeakSet()
 _unsynchronised: dict[str, int] = {}  # of optimizers that step on parameters of no wrapped model: their fingerprint
+_left_out: dict[str, int] = {}  # of optimizers that step on a wrapped model and on other parameters: that of the others
 _is_hooked = _has_warned = False
 
 
@@ -116,15 +117,18 @@ class ConsistencyCheck:
             self._fresh = self._fingerprint(model)
         alone = [value for _, value in sorted(_unsynchronised.items())]
         own = [int(self._fresh is not None), _joint(alone), len(alone), int(remark)]
+        own += [_joint(value for _, value in sorted(_left_out.items()))]
         own += [0] * self._num_tensors if self._fresh is None else self._fresh.tolist()
         highest = all_reduce_small([*own, *(~value for value in own)], dist.ReduceOp.MAX, self._group)
         differing = [high != ~low for high, low in zip(highest[: len(own)], highest[len(own) :])]
         if any(differing[1:3]):
             self._warn()
+        if differing[4]:
+            self._raise_left_out()
         if not highest[0]:  # gradients are being accumulated, or a GradScaler skips steps: on all ranks
             self._postponed += 1
             return bool(highest[3])
-        if differing[0] or any(differing[4:]):
+        if differing[0] or any(differing[5:]):
             self._raise(model)
         self._is_due, self._fresh, self._postponed = False, None, 0
         return bool(highest[3])
@@ -148,6 +152,14 @@ class ConsistencyCheck:
             f"the ranks have different parameters: {name!r} is the first of {len(different)} of {len(parameters)} "
             f"tensors of {type(unwrap_model(model)).__name__} that differ (norms by rank: {norms}), found in backward "
             f"pass {self._passes}{steps}; {CAUSES}"
+        )
+
+    def _raise_left_out(self) -> None:
+        names = sorted({name for of_rank in self._gather(list(_left_out)) for name in of_rank})
+        raise RuntimeError(
+            f"the ranks have different parameters, which are in no wrapped model: {'; '.join(names)}; put their model "
+            f"through rd.distribute_model / rd.wrap_model, or a parameter through rd.distribute_parameter; "
+            f"{CONSISTENCY_TWIN}=off switches this check off"
         )
 
     def _gather(self, value: Any) -> list[Any]:
@@ -195,15 +207,14 @@ def _watch_optimizers() -> None:
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     if not any(check._is_due for check in _checks):
         return
-    parameters = {id(parameter) for parameter in _of_optimizer(optimizer)}
-    is_ours = [check.optimizer_stepped(parameters) for check in list(_checks)]
-    if any(is_ours):
-        return
-    own = [p for p in _of_optimizer(optimizer) if isinstance(p, nn.Parameter) and not _is_synchronised(p)]
+    given = list(_of_optimizer(optimizer))
+    is_ours = [check.optimizer_stepped({id(parameter) for parameter in given}) for check in list(_checks)]
+    wrapped = {id(p) for check in _checks if (model := check._model()) is not None for p in model.parameters()}
+    own = [p for p in given if isinstance(p, nn.Parameter) and id(p) not in wrapped and not _is_synchronised(p)]
     if own:
-        first = own[0]
-        name = f"{type(optimizer).__name__} with {len(own)} parameter(s), the first of shape {tuple(first.shape)}"
-        _unsynchronised[name] = _joint(int(bit_hash_later(parameter)) for parameter in own)
+        others = _left_out if any(is_ours) else _unsynchronised
+        name = f"{type(optimizer).__name__} with {len(own)} parameter(s), the first of shape {tuple(own[0].shape)}"
+        others[name] = _joint(int(bit_hash_later(parameter)) for parameter in own)
 
 
 def _is_synchronised(parameter: torch.Tensor) -> bool:

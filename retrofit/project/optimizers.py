@@ -108,6 +108,10 @@ class _Search:
                     self.visit(argument, value.scope)
             elif isinstance(value, Display) and value.node is not node and isinstance(value.node, _CONTAINERS):
                 self.visit(value.node, value.scope)
+                outer = value.scope.source.parents.get(value.node)
+                names = [t.id for t in getattr(outer, "targets", []) if isinstance(t, ast.Name)]
+                for added in (part for name in names for part in added_to(name, value.scope)):
+                    self.visit(added, value.scope)  # where the list is made: in a method of the model, say
 
     def _visit_call(self, call: ast.Call, scope: Scope) -> None:
         if call in self.seen_calls:

@@ -485,3 +485,25 @@ def test_a_network_that_was_not_wrapped_is_named_in_a_warning(ranks):
     (message,), nothing = ranks(2).run(second_network_alone)
     assert "Adam with 2 parameter(s), the first of shape (1, 1)" in message and "wrap_model" in message
     assert nothing == []
+
+
+def layer_left_out(is_same):
+    consistency._left_out.clear()
+    model, _ = model_and_optimizer()
+    torch.manual_seed(1)
+    left_out = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD([*model.parameters(), *left_out.parameters()], lr=0.1)
+    for step in range(6):
+        optimizer.zero_grad()
+        inputs = torch.ones(2, 1) if is_same else torch.ones(2, 1) * (rd.get_rank() + 1)
+        (model(batch(step)).square().mean() + left_out(inputs).square().mean()).backward()
+        optimizer.step()
+
+
+def test_a_layer_that_was_left_out_of_an_optimizers_model_stops_the_training(ranks):
+    with pytest.raises(Exception, match=r"in no wrapped model: SGD with 2 parameter\(s\), the first of shape \(1, 1\)"):
+        ranks(2).run(layer_left_out, False)
+
+
+def test_a_layer_that_was_left_out_but_is_the_same_everywhere_does_not(ranks):
+    ranks(2).run(layer_left_out, True)
