@@ -9,7 +9,8 @@ the ranks' losses, whatever they are. Where all ranks have L_q = f(S) this is f'
 terms of a rank's own samples next to it, a cross entropy, are averaged as before.
 
 In an uneven batch `distribute_model` weighs what flows back into the model by w_r = W * own / all, which makes a mean
-of means right and must not touch S: the backward divides by w_r. Of a repeated sample (w_r = 0) s_r counts nothing.
+of means right. S gets what each loss counts, sum_q w_q dL_q/dS, and the w_r that comes later must not touch it: the
+backward multiplies by w_q and divides by w_r. Of a repeated sample (w_r = 0) neither s_r nor the loss counts.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ class _SumOverRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, weight: float) -> torch.Tensor:
-        ctx.factor = 1.0 / (weight or 1.0)
+        ctx.weight = weight
         return reduce_tensor_sum(tensor * 0 if weight == 0 else tensor)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return reduce_tensor_sum(gradients[0].contiguous()) * ctx.factor, None
+        return reduce_tensor_sum(gradients[0].contiguous() * ctx.weight) / (ctx.weight or 1.0), None
 
 
 def batch_sum(tensor: torch.Tensor) -> torch.Tensor:
@@ -104,7 +105,7 @@ def _gathered(tensor: torch.Tensor, lengths: list[int], weight: float) -> torch.
     whole = torch.cat(rows)
     if not whole.is_floating_point():
         return reduce_tensor_sum(whole.long() if whole.dtype == torch.bool else whole).to(tensor.dtype)
-    return _SumOverRanks.apply(whole, weight or 1.0)
+    return _SumOverRanks.apply(whole, weight)
 
 
 def _is_shared() -> bool:

@@ -99,8 +99,8 @@ class _Search:
         if isinstance(node, ast.Name):
             owner, bindings = scope.find(node.id) or (scope, [])
             made = [b.value for b in bindings if isinstance(b.value, (ast.BinOp, ast.IfExp)) and not b.path]
-            for value in (*made, *added_to(node.id, owner)):
-                self.visit(value, owner)
+            for part in (*made, *added_to(node.id, owner)):
+                self.visit(part, owner)
         for value in self.analysis.evaluate(node, scope):
             if isinstance(value, Result) and value.call is not node:
                 self._visit_call(value.call, value.scope)

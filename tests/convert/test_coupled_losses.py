@@ -132,9 +132,20 @@ def LOSS(pred, target):
         loss += one(pred[i], target[i])
     return loss / pred.shape[0]
 """
+CENTERED = """\
+def LOSS(out, target):
+    center = out.mean(0, keepdim=True)
+    return ((out - center) ** 2).mean() + ((out - target.mean()) * target).mean()
+"""
+PRODUCTS = """\
+def LOSS(out, target):
+    rows = out.flatten(1)
+    both = rows.t() @ target.flatten(1) / len(out)
+    return (both**2).mean() + torch.mm(rows.T, rows).pow(2).mean() * 1e-4
+"""
 LOSSES = {
     "flat": FLAT, "module": MODULE, "axes": AXES, "by_class": BY_CLASS, "root": ROOT, "counted": COUNTED,
-    "by_sample": BY_SAMPLE, "in_loop": IN_LOOP,
+    "by_sample": BY_SAMPLE, "in_loop": IN_LOOP, "centered": CENTERED, "products": PRODUCTS,
 }  # fmt: skip
 BLOCK = """\
 

@@ -108,6 +108,8 @@ class CallReader:
             return self._noted(einsum_kind(node, self._joined(node.args[1:], scope, frame, ()), scope), node)
         if name in MAKING and not (name == "tensor" and node.args):
             return CONSTANT
+        if name in ("mm", "matmul") and given and rest:
+            return self.reader.operation(ast.MatMult(), given[0], rest[0], scope, frame, node)
         if name in OPERATORS and given and rest:
             return self.reader.operation(OPERATORS[name], given[0], rest[0], scope, frame, node)
         if name in shapes.METHODS:

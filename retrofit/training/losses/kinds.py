@@ -73,12 +73,21 @@ def multiply(left: Kind, right: Kind) -> Kind:
     if left.has_rows or right.has_rows:
         rows, other = (left, right) if left.has_rows else (right, left)
         merged = _merged([left, right], {SHARE if SHARE in left.parts | right.parts else ROWS}, rows.axis)
-        return merged if other.has_rows else replace(merged, coupled=merged.coupled | other.leaves)
+        # A row with a sum or a mean of all samples in it, as `x - x.mean(0)`, is multiplied, or another row by one.
+        return replace(merged, coupled=merged.coupled | (merged.leaves if other.has_rows else other.leaves))
     for weak in ({PENALTY}, {PENALTY, UNKNOWN}, {PENALTY, UNKNOWN, GLOBAL}):  # a factor that is no loss of samples
         for one, other in ((left, right), (right, left)):
             if one.parts <= weak:
                 return _merged([one, other], other.parts)
     return _coupled([left, right])
+
+
+def product(left: Kind, right: Kind, leaf: Leaf) -> Kind:
+    """Return the kind of a matrix product, a sum over the samples where `x.t() @ y` runs over their axis."""
+    if left.has_rows and right.has_rows and left.axis in (1, -1) and right.axis == 0:
+        merged = _merged([left, right], {MEAN if SHARE in left.parts | right.parts else SUM})
+        return replace(merged, leaves=merged.leaves | {leaf}, coupled=merged.coupled | merged.leaves)
+    return multiply(left, right)
 
 
 def divide(left: Kind, right: Kind) -> Kind:
@@ -116,7 +125,7 @@ def per_size(kind: Kind, setting: Leaf | None = None) -> Kind:
 def nonlinear(kind: Kind) -> Kind:
     """Return the kind of a function that is applied to each element: exp, sqrt, clamp."""
     if kind.has_rows:
-        return replace(kind, parts=frozenset([ROWS]), settings=frozenset())
+        return replace(kind, parts=frozenset([ROWS]), coupled=kind.coupled | kind.leaves, settings=frozenset())
     return kind if kind.parts <= {PENALTY, GLOBAL, UNKNOWN, PER} else _coupled([kind])
 
 

@@ -206,7 +206,12 @@ class LossReader:
         second = self.kind(right, scope, frame)
         if isinstance(op, (ast.Add, ast.Sub)):
             return kinds.join([first, second])
-        if isinstance(op, (ast.Mult, ast.MatMult)):
+        if isinstance(op, ast.MatMult):
+            found = kinds.product(first, second, (whole, scope))
+            if (whole, scope) in found.leaves:
+                self.reductions.setdefault(whole, set()).update(found.parts)
+            return found
+        if isinstance(op, ast.Mult):
             return self._product(first, second, left, right, scope)
         return kinds.nonlinear(kinds.join([first, second]))
 
@@ -267,6 +272,8 @@ class LossReader:
         if objects:
             return kinds.join(self._of_own(node, scope, part.scope, frame, keys) for part in objects)
         base = self.kind(node.value, scope, frame, keys)
+        if base.has_rows and node.attr in ("T", "H") and base.axis in (0, 1):
+            return replace(base, axis=1 - base.axis)
         if base.has_rows:
             return kinds.of(kinds.MEAN) if "loss" in node.attr.lower() else base
         return kinds.of(kinds.MEAN) if "loss" in node.attr.lower() and base.parts == {kinds.UNKNOWN} else base
