@@ -150,6 +150,16 @@ def test_what_is_applied_to_the_loss_decides(tmp_path: Path) -> None:
         assert f"print(rd.reduce_{'summed_' * is_sum}loss(loss).item())" in found, lines
 
 
+@pytest.mark.parametrize(
+    "loss",
+    ["((out - y) ** 2).sum() / (len(out) - 1)", "(out.sum(0) / (n - 1)).pow(2).mean()", "((out - y) ** 2).sum() / k"],
+)
+def test_a_number_of_samples_with_a_correction_is_listed(loss: str, tmp_path: Path) -> None:
+    result = conversion(tmp_path, script(f"n = x.size(0)\nk = n - 1\nloss = {loss}"))
+    (finding,) = (f for f in result.findings if f.code == "RF309")
+    assert not finding.edits and "rd.batch" not in result.files[0].text
+
+
 def test_a_penalty_of_a_wrapped_model_is_no_sum_over_the_batch(tmp_path: Path) -> None:
     penalty = "0.1 * model.module.layer.weight.square().sum()"
     text = script(f"loss = F.mse_loss(out, y) + {penalty}").replace("model = Net()", "model = nn.DataParallel(Net())")

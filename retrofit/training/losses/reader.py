@@ -239,6 +239,10 @@ class LossReader:
             own = self.kind(divisor, scope, frame)
             found = kinds.per_size(kind)
             return replace(found, leaves=found.leaves | own.leaves, coupled=found.coupled | own.coupled)
+        if self.size_factors.is_corrected(divisor, scope):
+            for leaf, _ in kind.leaves:
+                self.reductions.setdefault(leaf, set()).add("")  # not that of all ranks by its sum alone
+            return replace(kinds.per_size(kind), coupled=kind.coupled | kind.leaves)
         if what == SIZE or looks_like_size(divisor, scope):
             return self._mean(kinds.per_size(kind), divisor, scope, whole)
         if what == NOTHING:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.project.batch_values import BATCH, CHOSEN, GRADIENT
 from retrofit.project.calls import last_name
+from retrofit.project.divisions import without_guard
 from retrofit.project.live import live_bindings
 from retrofit.project.scopes import Scope
 
@@ -73,6 +74,18 @@ class SizeFactors:
         if isinstance(node, ast.Call) and last_name(node) in NUMERIC:
             return OTHER if any(self.of(part, scope, depth - 1) for part in node.args) else NOTHING
         return NOTHING
+
+    def is_corrected(self, node: ast.expr, scope: Scope, depth: int = MOST_DEPTH) -> bool:
+        """Return whether a divisor is the number of samples but for a term: `len(x) - 1`."""
+        node = without_guard(node)
+        if isinstance(node, ast.Name) and depth:
+            return any(self.is_corrected(*place, depth - 1) for place in _values(node, scope))
+        if not isinstance(node, ast.BinOp):
+            return False
+        parts = (node.left, node.right)
+        if isinstance(node.op, (ast.Add, ast.Sub)):
+            return any(self.of(part, scope) != NOTHING for part in parts)
+        return isinstance(node.op, ast.Mult) and any(self.is_corrected(part, scope, depth - 1) for part in parts)
 
     def _length(self, node: ast.expr, scope: Scope) -> str:
         """Return SIZE for the length of a batch, OTHER for one that may be that of a batch; NOTHING elsewhere."""
