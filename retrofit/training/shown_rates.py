@@ -1,4 +1,4 @@
-"""Where a function shows a learning rate that it sets by hand: the rate that is used is another one by then."""
+"""Places that show a learning rate which is set by hand: the rate that is used is another one by then."""
 
 from __future__ import annotations
 
@@ -6,32 +6,63 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from retrofit.project.scopes import Scope, own_nodes
+from retrofit.project.calls import returns_of
+from retrofit.project.reach import reached_nodes
+from retrofit.project.scopes import FUNCTIONS, Scope
 from retrofit.training.evaluation.sinks import LOGGED, PRINTED, SAVED, Sinks
 
 if TYPE_CHECKING:
     from retrofit.project import Project
 
 
-def shown_rates(project: Project, rates: Iterable[tuple[ast.expr, Scope]]) -> Iterator[tuple[ast.Name, Scope]]:
-    """Yield the names of rates where they are printed, logged or saved, in the function that sets `rates`."""
+def shown_rates(project: Project, rates: Iterable[tuple[ast.expr, Scope]]) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield where `rates` are printed, logged or saved: by the function that sets them, or by one that it returns to.
+
+    `rates`: the values that are set by hand. A call that computes such a value is shown as it is used as well.
+    """
     names: dict[Scope, set[str]] = {}
+    computing: set[ast.AST] = set()
     for rate, scope in rates:
         if isinstance(rate, ast.Name):
             names.setdefault(scope, set()).add(rate.id)
-    sinks = Sinks(project.analysis, project.outputs) if names else None
-    for scope, known in names.items():
+        elif isinstance(rate, ast.Call):
+            computing |= {function.node for function in project.analysis.functions_called(rate, scope)}
+    _add_returned(project, names)
+    sinks = Sinks(project.analysis, project.outputs) if names or computing else None
+    for call, scope in reached_nodes(project.analysis) if sinks is not None else ():
+        if not isinstance(call, ast.Call) or (scope not in names and not computing):
+            continue
         assert sinks is not None
-        for call in own_nodes(scope.node):
-            if not isinstance(call, ast.Call):
-                continue
-            is_discarded = isinstance(scope.source.parents.get(call), ast.Expr)
-            if sinks.of(call, scope, is_discarded) in (PRINTED, LOGGED, SAVED):
-                yield from ((name, scope) for name in _read(call, known) if scope.source.segment(name) == name.id)
+        is_discarded = isinstance(scope.source.parents.get(call), ast.Expr)
+        if sinks.of(call, scope, is_discarded) in (PRINTED, LOGGED, SAVED):
+            for part in _read(project, call, scope, names.get(scope, set()), computing):
+                if scope.source.segment(part) == ast.unparse(part):  # not in a string of several lines
+                    yield part, scope
 
 
-def _read(call: ast.Call, names: set[str]) -> Iterator[ast.Name]:
+def _add_returned(project: Project, names: dict[Scope, set[str]]) -> None:
+    """Add the variables of other functions that hold a rate: `lr = adjust_rate(optimizer, epoch)`."""
+    returning = {
+        scope.node
+        for scope, known in names.items()
+        if isinstance(scope.node, FUNCTIONS) and any(getattr(v, "id", "") in known for v in returns_of(scope.node))
+    }
+    for scope in project.analysis.scopes() if returning else ():
+        for name, bindings in scope.bindings.items():
+            calls = [b.value for b in bindings if isinstance(b.value, ast.Call) and not b.path]
+            functions = [f for call in calls for f in project.analysis.functions_called(call, scope)]
+            if calls and len(calls) == len(bindings) and any(function.node in returning for function in functions):
+                names.setdefault(scope, set()).add(name)
+
+
+def _read(
+    project: Project, call: ast.Call, scope: Scope, names: set[str], computing: set[ast.AST]
+) -> Iterator[ast.expr]:
     for given in (*call.args, *(keyword.value for keyword in call.keywords)):
         for part in ast.walk(given):
             if isinstance(part, ast.Name) and part.id in names:
                 yield part
+            elif isinstance(part, ast.Call) and computing:
+                functions = project.analysis.functions_called(part, scope)
+                if any(function.node in computing for function in functions):
+                    yield part

@@ -207,3 +207,27 @@ def test_a_rate_set_by_hand_is_shown_as_it_is_used(tmp_path: Path) -> None:
     found = converted(tmp_path, HEAD + decay + "optimizer = SGD(model.parameters(), lr=args.lr)\ndecay(1)\n" + TRAIN)
     assert any("group['lr'] = rd.scaled_lr(lr)" in line for line in found)
     assert any("'rate %g of %g' % (rd.scaled_lr(lr), args.lr), f'{rd.scaled_lr(lr):g}'" in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("define", "call", "shown"),
+    [
+        (
+            "def decay(epoch):\n    lr = args.lr * 0.1 ** epoch\n    for group in optimizer.param_groups:\n"
+            "        group['lr'] = lr\n    return lr\n",
+            "lr = decay(1)",
+            "lr",
+        ),
+        (
+            "def rate_of(epoch):\n    return args.lr * 0.1 ** epoch\n\n\ndef decay(epoch):\n"
+            "    for group in optimizer.param_groups:\n        group['lr'] = rate_of(epoch)\n",
+            "decay(1)",
+            "rate_of(1)",
+        ),
+    ],
+)
+def test_a_rate_is_shown_as_it_is_used_by_another_function(define: str, call: str, shown: str, tmp_path: Path) -> None:
+    script = (
+        f"{HEAD}{define}\n\noptimizer = SGD(model.parameters(), lr=args.lr)\n{call}\nprint('rate', {shown})\n{TRAIN}"
+    )
+    assert f"print('rate', rd.scaled_lr({shown}))" in converted(tmp_path, script)
