@@ -22,22 +22,39 @@ def shown_rates(project: Project, rates: Iterable[tuple[ast.expr, Scope]]) -> It
     """
     names: dict[Scope, set[str]] = {}
     computing: set[ast.AST] = set()
+    formulas: set[str] = set()
     for rate, scope in rates:
         if isinstance(rate, ast.Name):
             names.setdefault(scope, set()).add(rate.id)
+            made = [binding.value for binding in scope.bindings.get(rate.id, [])]
+            formulas |= {ast.dump(value) for value in made if isinstance(value, ast.BinOp)}
+        elif isinstance(rate, ast.BinOp):
+            formulas.add(ast.dump(rate))
         elif isinstance(rate, ast.Call):
             computing |= {function.node for function in project.analysis.functions_called(rate, scope)}
     _add_returned(project, names)
-    sinks = Sinks(project.analysis, project.outputs) if names or computing else None
+    sinks = Sinks(project.analysis, project.outputs) if names or computing or formulas else None
     for call, scope in reached_nodes(project.analysis) if sinks is not None else ():
-        if not isinstance(call, ast.Call) or (scope not in names and not computing):
+        if not isinstance(call, ast.Call) or not (scope in names or computing or formulas):
             continue
         assert sinks is not None
         is_discarded = isinstance(scope.source.parents.get(call), ast.Expr)
         if sinks.of(call, scope, is_discarded) in (PRINTED, LOGGED, SAVED):
             for part in _read(project, call, scope, names.get(scope, set()), computing):
-                if scope.source.segment(part) == ast.unparse(part):  # not in a string of several lines
+                if _is_written(part, scope):
                     yield part, scope
+            for part in (inner for given in call.args for inner in ast.walk(given) if isinstance(inner, ast.BinOp)):
+                if ast.dump(part) in formulas and _is_written(part, scope):
+                    yield part, scope
+
+
+def _is_written(node: ast.expr, scope: Scope) -> bool:
+    """Return whether the text of an expression is where the parser says: not in a string of several lines."""
+    try:
+        text = ast.parse(scope.source.segment(node).strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        return False
+    return ast.dump(text) == ast.dump(node)
 
 
 def _add_returned(project: Project, names: dict[Scope, set[str]]) -> None:

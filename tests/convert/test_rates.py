@@ -224,6 +224,12 @@ def test_a_rate_set_by_hand_is_shown_as_it_is_used(tmp_path: Path) -> None:
             "decay(1)",
             "rate_of(1)",
         ),
+        (
+            "def decay(epoch):\n    lr = args.lr * 0.1 ** epoch\n    for group in optimizer.param_groups:\n"
+            "        group['lr'] = lr\n",
+            "epoch = 1\ndecay(epoch)",
+            "args.lr * 0.1 ** epoch",
+        ),
     ],
 )
 def test_a_rate_is_shown_as_it_is_used_by_another_function(define: str, call: str, shown: str, tmp_path: Path) -> None:
