@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SINCE_START = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the former is Linux's, as is /proc
 SAME_EVENT_S = 1.0  # a terminal and a job manager may both send the signal of one key
 
 
@@ -77,7 +78,7 @@ class Job:
             say("waiting for the ranks to stop; Ctrl-C again stops them within 30 seconds")
         # What the terminal sends reaches the ranks by itself if they are in its foreground group, too.
         reached = os.getpgrp() if number != signal.SIGTERM and _is_in_foreground() else None
-        one = _Signal(number, reached, time.clock_gettime(time.CLOCK_BOOTTIME))
+        one = _Signal(number, reached, time.clock_gettime(SINCE_START))
         if self._processes is None:
             self._waiting.append(one)
         else:

@@ -95,7 +95,7 @@ class _Search:
         return is_of_torch or any(is_module(self.analysis, value) for value in values)
 
     def _visit_values(self, node: ast.expr, scope: Scope) -> None:
-        """Look into what a name stands for: a list of groups that was made before, and what was added to it."""
+        """Look into what a name holds: a list of groups that was made before, and what was added to it."""
         if isinstance(node, ast.Name):
             owner, bindings = scope.find(node.id) or (scope, [])
             made = [b.value for b in bindings if isinstance(b.value, (ast.BinOp, ast.IfExp)) and not b.path]
