@@ -1,4 +1,16 @@
 """Names of what a tensor tells of its shape, its type and its device: nothing of it depends on its numbers."""
 
+from __future__ import annotations
+
+import ast
+
 ATTRIBUTES = {"shape", "ndim", "device", "dtype", "layout", "is_cuda", "requires_grad", "itemsize", "nbytes"}
 METHODS = {"size", "numel", "nelement", "dim", "ndimension", "stride", "element_size", "get_device"}
+
+
+def is_about_shape(node: ast.AST) -> bool:
+    """Return whether an expression asks for a shape, a type or a device: x.shape, x.size(0), len(x)."""
+    asked = node.func if isinstance(node, ast.Call) else node
+    if isinstance(asked, ast.Attribute):
+        return asked.attr in ATTRIBUTES | METHODS
+    return isinstance(node, ast.Call) and isinstance(asked, ast.Name) and asked.id in ("len", "isinstance")

@@ -176,10 +176,7 @@ class TorchDomain:
         return isinstance(node, ast.Call) and draws_in_loop(self.project, node, scope)
 
     def is_about_shape(self, node: ast.expr) -> bool:
-        attribute = node.func if isinstance(node, ast.Call) else node
-        if isinstance(attribute, ast.Attribute):
-            return attribute.attr in shapes.ATTRIBUTES | shapes.METHODS
-        return isinstance(attribute, ast.Name) and isinstance(node, ast.Call) and attribute.id in ("len", "isinstance")
+        return shapes.is_about_shape(node)
 
     def _as_term(self, node: ast.Name, scope: Scope, flow: Flow) -> Flow:
         """Return a loss, or a term of it: what it is computed from need not be understood."""
