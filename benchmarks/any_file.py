@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from retrofit.convert.plan import plan_conversion
 from retrofit.project import SourceError, modules, read_project
-from retrofit.rules import find_all, find_hazards
+from retrofit.rules.registry import find_all, find_hazards
 
 CONVERTED, LEFT_ALONE, UNREADABLE, FAILED = "converted", "left alone", "not readable as Python 3", "failed"
 

@@ -138,7 +138,7 @@ def measure_start_up(projects: dict[int, Path], rounds: int) -> dict[str, Any]:
 
 def measure_sizes(projects: dict[int, Path], torchfix: list[str] | None, rounds: int) -> list[dict[str, float]]:
     """Return for each size the time of a check, and that of TorchFix over the same files."""
-    commands = {"retrofit start": [*PYTHON, "-c", "import retrofit.rules, retrofit.check.formats"]}
+    commands = {"retrofit start": [*PYTHON, "-c", "import retrofit.rules.registry, retrofit.check.formats"]}
     if torchfix:
         empty = min(projects.values()).parents[1] / "empty.py"
         empty.write_text("")

@@ -20,6 +20,7 @@ STANDARD_LIBRARY = getattr(sys, "stdlib_module_names", None) or {
     *(path.stem for path in Path(ast.__file__).parent.iterdir() if path.suffix in ("", ".py")),
     *(path.name.partition(".")[0] for path in Path(ast.__file__).parent.glob("lib-dynload/*")),
 } - {"site-packages"}
+CATALOG = "retrofit.rules.catalog"  # the texts of the rules, which verify shows too
 WORDS_OF_DISTRIBUTION = re.compile(
     r"\b(ranks?|(local|node|global)_rank|world_?size|world size|distributed|distribution|ddp|fsdp|nccl|gloo|torchrun|"
     r"(all_?)?reduce[ds]?|all_?gather|process_?group|process group|num_gpus|gpu count|gpus per|nproc_per_node|"
@@ -110,7 +111,8 @@ def test_what_reads_and_rewrites_source_never_imports_torch(layer):
 )
 def test_no_layer_imports_one_above_it(layer, above):
     for path in tools(layer):
-        assert [name for name in imports(path) for up in above if is_within(name, f"retrofit.{up}")] == [], path
+        names = [name for name in imports(path) if not (layer == "verify" and is_within(name, CATALOG))]
+        assert [name for name in names for up in above if is_within(name, f"retrofit.{up}")] == [], path
 
 
 @pytest.mark.parametrize("path", RUNTIME, ids=lambda path: str(path.relative_to(ROOT)))

@@ -16,7 +16,7 @@ from verify_evidence import (
     sound_runs,
 )
 
-from retrofit.verify.causes import CAUSES
+from retrofit.rules.catalog import CATALOG
 from retrofit.verify.checks import run_checks
 
 
@@ -245,4 +245,4 @@ def test_a_fault_in_the_data_fails_its_own_check(spoil, expected):
     runs = sound_runs()
     spoil(runs)
     assert failures(run_checks(runs)) == expected
-    assert set(filter(None, expected.values())) <= set(CAUSES)
+    assert set(filter(None, expected.values())) <= set(CATALOG)

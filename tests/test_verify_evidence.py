@@ -1,15 +1,13 @@
-"""Reading traces, what is asked of them, the numbers in printed lines, and the list of causes."""
+"""Reading traces, what is asked of them, the numbers in printed lines."""
 
 from __future__ import annotations
 
 import json
-import re
 import time
 
 import pytest
 from verify_evidence import TRAIN, events_of, process, run_of
 
-from retrofit.verify.causes import CAUSES
 from retrofit.verify.checks.printed import skeleton, values_after_evaluations
 from retrofit.verify.checks.writers import is_temporary, names_rank
 from retrofit.verify.evidence import RankTrace, load_run, read_events, relative_difference
@@ -193,20 +191,3 @@ def test_a_path_can_carry_the_rank(path, expected):
 )
 def test_temporary_files_have_no_owner(path, expected):
     assert is_temporary(path) is expected
-
-
-def test_causes_are_complete_sentences_with_names_of_the_bad_pattern():
-    assert len({cause.name for cause in CAUSES.values()}) == len(CAUSES)
-    for code, cause in CAUSES.items():
-        assert cause.code == code and re.fullmatch(r"RF[0-6]\d\d", code)
-        assert re.fullmatch(r"[a-z]+(-[a-z]+)+", cause.name)
-        for sentence in (cause.explanation, cause.remedy):
-            assert sentence.endswith(".") and "\n" not in sentence and not sentence.startswith(" ")
-
-
-def test_remedies_name_functions_that_exist():
-    import retrofit.distributed as rd
-
-    for cause in CAUSES.values():
-        for name in re.findall(r"\brd\.(\w+)", cause.remedy):
-            assert hasattr(rd, name), (cause.code, name)

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from retrofit.verify.causes import Cause
+from retrofit.rules.catalog import Rule
 from retrofit.verify.charts import NOBODY, RANK_COLOURS, SEVERAL, draw_charts
 from retrofit.verify.html_page import report_as_html, write_html
 from retrofit.verify.json_report import SCHEMA_VERSION, report_as_json
@@ -42,8 +42,8 @@ from retrofit.verify.verdict import (
 )
 
 CAUSES = {
-    "RF103": Cause("RF103", "loader-not-sharded", "every rank walks through the whole data set.", "shard the loader."),
-    "RF301": Cause("RF301", "mean-of-means", "ranks hold different numbers of valid elements " * 4, "divide globally."),
+    "RF103": Rule("RF103", "loader-not-sharded", "every rank reads the whole data set.", "shard.", "sampler."),
+    "RF301": Rule("RF301", "mean-of-means", "ranks hold different numbers of valid elements " * 4, "divide.", "again."),
 }
 VERDICTS = [
     passed("runs", "every run ends by itself", "5 runs ended with status 0"),
@@ -82,14 +82,14 @@ def a_report(**changes) -> Report:
     return dataclasses.replace(report, **changes)
 
 
-def everywhere(text: str) -> tuple[Report, dict[str, Cause]]:
+def everywhere(text: str) -> tuple[Report, dict[str, Rule]]:
     """Return a report, and causes, with `text` in every place that holds text."""
     verdict = Verdict(text, text, FAIL, text, 0, text, "RF103", text)
     run = {"name": text, "world_size": 2, "seconds": 1.0, "status": text, "command": text}
     report = a_report(
         script=text, arguments=[text], verdicts=[verdict], runs=[run], environment={text: text}, controls=[text]
     )
-    return report, {"RF103": Cause("RF103", text, text, text)}
+    return report, {"RF103": Rule("RF103", text, text, text, text)}
 
 
 class Page(HTMLParser):
@@ -186,7 +186,7 @@ def test_the_page_says_what_the_report_says():
         for part in (verdict.status, verdict.title, verdict.check, verdict.summary, verdict.value):
             assert part is None or part in shown
     for cause in CAUSES.values():
-        assert f"{cause.code} {cause.name} {' '.join(cause.explanation.split())}" in shown and cause.remedy in shown
+        assert f"{cause.code} {cause.name} {' '.join(cause.why.split())}" in shown and cause.remedy in shown
     assert "--name 'two words'" in shown and "Both runs computed in float64." in shown and "2.1.0" in shown
     order = [shown.index(verdict.title) for verdict in sorted(VERDICTS, key=lambda one: one.status != FAIL)]
     assert max(order[:2]) < min(order[2:]), "failures come first"
@@ -306,7 +306,9 @@ def test_the_report_survives_json():
     read = json.loads(report_as_json(a_report(), CAUSES), parse_constant=refuse)
     assert read["schema_version"] == SCHEMA_VERSION and read["status"] == FAIL
     assert read["conclusion"] == conclusion(a_report())
-    assert {"code": "RF103", **read["causes"]["RF103"]} == dataclasses.asdict(CAUSES["RF103"])
+    rule = CAUSES["RF103"]
+    expected = {"name": rule.name, "explanation": rule.why, "remedy": rule.remedy, "in_torch": rule.in_torch}
+    assert read["causes"]["RF103"] == expected
     fields = {field.name: read[field.name] for field in dataclasses.fields(Report)}
     fields["verdicts"] = [Verdict(**verdict) for verdict in read["verdicts"]]
     for epoch in fields["coverage"]:
@@ -343,7 +345,7 @@ def test_every_failure_is_explained_in_80_columns():
     assert text.isascii() and "\x1b" not in text, "a log takes neither colours nor lines"
     words = " ".join(text.split())
     for cause in CAUSES.values():
-        assert f"cause {cause.code} {cause.name}: {' '.join(cause.explanation.split())} remedy {cause.remedy}" in words
+        assert f"cause {cause.code} {cause.name}: {' '.join(cause.why.split())} remedy {cause.remedy}" in words
     assert "value 1.2 with 2, 1.3 with 1" in words and "step 7 is the first optimizer step" in words
     assert last == conclusion(a_report())
     assert words.index("every run ends") < words.index("lr starts over, first at step 20") < words.index("cause RF103")

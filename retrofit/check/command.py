@@ -65,7 +65,7 @@ def _check(args: argparse.Namespace) -> int:
     from retrofit.project.entry import open_project
     from retrofit.project.missing_modules import missing_modules
     from retrofit.project.source import printable
-    from retrofit.rules import find_hazards
+    from retrofit.rules.registry import find_hazards
     from retrofit.training.distributed.frameworks import find_framework
 
     from .formats import FORMATS

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from retrofit.project.source import printable
-from retrofit.rules import RULES, Finding
+from retrofit.rules.catalog import CATALOG, TRACED
+from retrofit.rules.finding import Finding
 
 SCHEMA_VERSION = 1
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -30,15 +31,16 @@ def as_github(findings: Sequence[Finding]) -> str:
     """Return workflow commands, which GitHub shows beside the lines of a pull request."""
     return "".join(
         f"::warning file={_escaped(f.place.path, True)},line={f.place.line},col={f.place.column},"
-        f"title={f.code} {_escaped(RULES[f.code].NAME, True)}::{_escaped(f'{f.message}; {f.refusal or f.help}')}\n"
+        f"title={f.code} {_escaped(CATALOG[f.code].name, True)}::{_escaped(f'{f.message}; {f.refusal or f.help}')}\n"
         for f in findings
     )
 
 
 def as_sarif(findings: Sequence[Finding]) -> str:
     rules = [
-        {"id": code, "name": rule.NAME, "shortDescription": {"text": rule.WHY}, "help": {"text": rule.HELP}}
-        for code, rule in RULES.items()
+        {"id": code, "name": rule.name, "shortDescription": {"text": rule.why}, "help": {"text": rule.remedy}}
+        for code, rule in CATALOG.items()
+        if rule.found_in != TRACED
     ]
     results = [
         {
@@ -74,7 +76,7 @@ def _record(finding: Finding) -> dict[str, Any]:
         "line": finding.place.line,
         "column": finding.place.column,
         "code": finding.code,
-        "name": RULES[finding.code].NAME,
+        "name": CATALOG[finding.code].name,
         "message": finding.message,
         "help": finding.refusal or finding.help,
         "fixable": finding.is_fixable,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from retrofit.project import Source
-from retrofit.rules import Finding
+from retrofit.rules.finding import Finding
 
 COMMENT = re.compile(r"#\s*retrofit:\s*ignore(?:\[([A-Z0-9, ]*)\])?", re.IGNORECASE)
 

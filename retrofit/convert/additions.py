@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from retrofit.project.start import Start
-from retrofit.rules import Finding
+from retrofit.rules.finding import Finding
 
 from .confined import Confined, WriteError
 from .guide import NAME, guide, undo_command

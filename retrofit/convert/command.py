@@ -178,7 +178,7 @@ def _recover(args: argparse.Namespace) -> None:
 
 def _show(conversion: Conversion) -> None:
     """Print the diff on the standard output, and on the other one why each place is changed, by rule."""
-    from retrofit.rules import RULES
+    from retrofit.rules.registry import RULES
     from retrofit.training.losses.optimized import rate_rules
     from retrofit.training.step_limits import step_limits
     from retrofit.training.step_schedules import step_schedules
@@ -192,7 +192,7 @@ def _show(conversion: Conversion) -> None:
         found = [finding for finding in conversion.findings if finding.code == code]
         changed = [str(finding.place) for finding in found if finding.edits]
         if changed:
-            _say(f"{code} {rule.NAME}: {', '.join(changed)}")
+            _say(f"{code} {rule.RULE.name}: {', '.join(changed)}")
         for finding in found:
             if not finding.edits:
                 _say(f"{finding.place}: {code} {finding.message}; left to you: {finding.help}")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from retrofit import __version__
 from retrofit.installation import DISTRIBUTION
 from retrofit.project.start import Start
-from retrofit.rules import Finding
+from retrofit.rules.finding import Finding
 
 from .listing import figures
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from retrofit.rules import Finding
-from retrofit.rules.rewriting import ChangedFile
+from retrofit.rules.edits.rewrite import ChangedFile
+from retrofit.rules.finding import Finding
 from retrofit.training.step_limits import StepLimit
 from retrofit.training.step_schedules import StepSchedule
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from retrofit.project import Project, Source, SourceError
 from retrofit.project.edits import Edit, EditConflict, apply_edits
 from retrofit.project.placement import import_edit, imports_name
-from retrofit.rules import Finding, find_all, not_convertible
-from retrofit.rules.figures import in_places_of, rewritten
-from retrofit.rules.finding import found
-from retrofit.rules.rewriting import NAME, RUNTIME, ChangedFile, places_of_name
+from retrofit.rules.edits.rewrite import NAME, RUNTIME, ChangedFile, places_of_name
+from retrofit.rules.evaluation.rewritten_figures import in_places_of, rewritten
+from retrofit.rules.finding import Finding, found
+from retrofit.rules.launch import not_convertible
+from retrofit.rules.registry import find_all
 
 from .self_check import Authors, ConversionError, named, require_sound
 
@@ -128,9 +129,9 @@ def _other_meanings(project: Project, source: Source) -> list[Finding]:
     """Return a refusal for a file in which the name of the runtime stands for something else already."""
     scopes = project.analysis.module_scopes[source].walk()
     places = [binding.node for scope in scopes for binding in scope.bindings.get(NAME, [])]
-    message, help = "the name of the runtime is taken", not_convertible.HELP
+    message = "the name of the runtime is taken"
     refusal = f"{NAME} is something else here; give that another name"
-    return [found(not_convertible.CODE, source, place, message, help, refusal=refusal) for place in places[:1]]
+    return [found(not_convertible.RULE, source, place, message, refusal=refusal) for place in places[:1]]
 
 
 def _parsed(source: Source, text: str, authors: Authors) -> ast.Module:

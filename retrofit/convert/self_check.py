@@ -8,7 +8,10 @@ from dataclasses import replace
 
 from retrofit.project import Project, Source
 from retrofit.project.edits import Edit, in_order
-from retrofit.rules import RULES, Finding, collective_on_some_ranks, find_hazards
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.collectives import collective_on_some_ranks
+from retrofit.rules.finding import Finding
+from retrofit.rules.registry import find_hazards
 
 
 class ConversionError(ValueError):
@@ -36,7 +39,7 @@ def require_sound(again: Project, authors: Authors, findings: list[Finding]) -> 
         left[finding.code, finding.place.path].append(finding)
     new = {of_rule: found for of_rule, found in left.items() if len(found) > listed[of_rule]}
     claimed = {(finding.code, finding.place.path) for finding in findings if finding.edits}
-    claimed |= {of_rule for of_rule in new if of_rule[0] == collective_on_some_ranks.CODE}
+    claimed |= {of_rule for of_rule in new if of_rule[0] == collective_on_some_ranks.RULE.code}
     faults = [f for of_rule in new for f in new[of_rule] if of_rule in claimed or f.edits or f.refusal]
     if faults:
         own = [f for f in faults if f.help == collective_on_some_ranks.DECIDE and not authors.of(f)]
@@ -88,7 +91,7 @@ class Authors:
 
 def named(codes: Iterable[str]) -> str:
     """Return codes of rules as text, with the rules' names."""
-    return " and ".join(f"{code} {RULES[code].NAME}" for code in sorted(set(codes))) or "the import of the runtime"
+    return " and ".join(f"{code} {CATALOG[code].name}" for code in sorted(set(codes))) or "the import of the runtime"
 
 
 def _line_ends(text: str) -> int:

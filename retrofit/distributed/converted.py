@@ -112,9 +112,9 @@ def _times_called_at(frame: FrameType) -> int:
 def set_epoch(loader: DataLoader, epoch: int) -> None:
     """Choose the order of a training loader's next iteration by the number of the epoch, for runs that are continued.
 
-    A loader that is not shared out is left alone.
+    A loader whose sampler has no `set_epoch`, one that is not sharded, is left alone.
     """
-    if isinstance(loader.sampler, ShardedSampler):
+    if hasattr(loader.sampler, "set_epoch"):
         loader.sampler.set_epoch(epoch)
 
 

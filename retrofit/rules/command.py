@@ -20,16 +20,16 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the command and return its exit status."""
-    from . import RULES
+    from .catalog import CATALOG
     from .documentation import explain
 
     if args.code is None:
-        for code in sorted(RULES):
-            print(f"{code}  {RULES[code].NAME}")
+        for code in sorted(CATALOG):
+            print(f"{code}  {CATALOG[code].name}")
         return 0
     code = args.code.upper()
-    if code not in RULES:
-        print(f"retrofit rules: error: no rule {args.code}; there are {', '.join(sorted(RULES))}", file=sys.stderr)
+    if code not in CATALOG:
+        print(f"retrofit rules: error: no rule {args.code}; there are {', '.join(sorted(CATALOG))}", file=sys.stderr)
         return 2
     print(explain(code), end="")
     return 0

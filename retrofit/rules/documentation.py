@@ -2,21 +2,49 @@
 
 from __future__ import annotations
 
-from . import RULES
+from .catalog import CATALOG, DISTRIBUTED, SINGLE, TRACED
+from .registry import RULES
+
+FOUND_IN = {
+    SINGLE: "`check`; `convert` edits it or refuses the script",
+    DISTRIBUTED: "`check`, in scripts that are distributed already",
+    TRACED: "`verify`, in what runs do",
+}
+
+SUBJECTS = {  # by the first digit of a code
+    "0": "The script itself",
+    "1": "Data",
+    "2": "Model",
+    "3": "Loss and learning rate",
+    "4": "Evaluation and collective calls",
+    "5": "Files and logs",
+    "6": "Launch and devices",
+}
 
 
 def explain(code: str) -> str:
-    """Return a rule's page: name, why, an example that is found, the same without the hazard, what to do."""
-    rule = RULES[code]
-    return (
-        f"## {code} {rule.NAME}\n\n{rule.WHY}\n\n"
-        f"Found in:\n\n```python\n{rule.BAD}```\n\n"
-        f"Not in:\n\n```python\n{rule.GOOD}```\n\n"
-        f"What to do: {rule.HELP}\n"
-    )
+    """Return a rule's page: why, who finds it, an example that is found and one that is not, what to do, sources."""
+    rule = CATALOG[code]
+    parts = [f"## {code} {rule.name}", rule.why, f"Found by {FOUND_IN[rule.found_in]}."]
+    if code in RULES:
+        parts += [f"Found in:\n\n```python\n{RULES[code].INVALID[0]}```"]
+        parts += [f"Not in:\n\n```python\n{RULES[code].VALID[0]}```"]
+    parts += [f"What to do: {rule.remedy}"]
+    if rule.in_torch != rule.remedy:
+        parts += [f"In plain torch: {rule.in_torch}"]
+    parts += ["See also: " + ", ".join(rule.references)] if rule.references else []
+    return "\n\n".join(parts) + "\n"
 
 
 def page() -> str:
-    """Return docs/rules.md."""
+    """Return docs/rules.md: a table of all rules, then the page of each."""
     head = "# Rules\n\nWritten by `python docs/make_rules.py` from `retrofit/rules/`. The examples are shortened.\n\n"
-    return head + "\n".join(explain(code) for code in sorted(RULES))
+    parts = []
+    for digit, subject in SUBJECTS.items():
+        rows = [f"[{code}](#{_anchor(code)}) {CATALOG[code].name}" for code in sorted(CATALOG) if code[2] == digit]
+        parts.append(f"- {subject}: {', '.join(rows)}\n")
+    return head + "".join(parts) + "\n" + "\n".join(explain(code) for code in sorted(CATALOG))
+
+
+def _anchor(code: str) -> str:
+    return f"{code}-{CATALOG[code].name}".lower()

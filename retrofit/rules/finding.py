@@ -14,6 +14,8 @@ from retrofit.project.outputs import Output
 from retrofit.project.source import Place, Source
 from retrofit.training.distributed.reductions import Reduction
 
+from .catalog import Rule
+
 Change = Union[Edit, Guard, Reduction]  # the last two become edits when all rules have spoken, see placing.py
 
 
@@ -38,16 +40,16 @@ class Finding:
 
 
 def found(
-    code: str,
+    rule: Rule,
     source: Source,
     node: ast.AST,
     message: str,
-    help: str,
     edits: Iterable[Change] = (),
     refusal: str = "",
+    help: str = "",
 ) -> Finding:
-    """Return a finding at a node."""
-    return Finding(code, source.place(node), message, help, tuple(edits), refusal)
+    """Return a finding at a node. `help`: what to do, where it is not the rule's own remedy."""
+    return Finding(rule.code, source.place(node), message, help or rule.remedy, tuple(edits), refusal)
 
 
 def guarded(project: Project, output: Output) -> list[Guard]:

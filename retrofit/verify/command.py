@@ -119,7 +119,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _verify(plan: Any, args: argparse.Namespace) -> int:
-    from .causes import CAUSES
+    from retrofit.rules.catalog import CATALOG
+
     from .checks import CheckOptions, run_checks
     from .coupled_losses import coupled_losses
     from .html_page import write_html
@@ -137,11 +138,11 @@ def _verify(plan: Any, args: argparse.Namespace) -> int:
     verdicts = run_checks(runs.by_name, options)
     report = build_report(plan, runs, verdicts, options, progress.seconds())
     if args.html:
-        write_html(report, Path(args.html), CAUSES)
+        write_html(report, Path(args.html), CATALOG)
     if args.json:
-        print(report_as_json(report, CAUSES))
+        print(report_as_json(report, CATALOG))
     else:
-        print_report(report, CAUSES)
+        print_report(report, CATALOG)
         if args.html:
             print(f"curves and evidence: {printable(args.html)}")
     return exit_status(verdicts)

@@ -27,14 +27,14 @@ from .verdict import (
 )
 
 if TYPE_CHECKING:
-    from .causes import Cause
+    from retrofit.rules.catalog import Rule
 
 
 class Html(str):
     """Text that is HTML already; all other text is escaped when it enters an element."""
 
 
-def write_html(report: Report, path: str | Path, causes: Mapping[str, Cause]) -> None:
+def write_html(report: Report, path: str | Path, causes: Mapping[str, Rule]) -> None:
     """Write the page of `report` to `path`, through a temporary file and a rename; makes the folder.
 
     Raises OSError that names the file; what was at `path` is then unchanged.
@@ -52,7 +52,7 @@ def write_html(report: Report, path: str | Path, causes: Mapping[str, Cause]) ->
         raise OSError(f"could not write {path}: {error.strerror}; make room or name another place") from error
 
 
-def report_as_html(report: Report, causes: Mapping[str, Cause]) -> str:
+def report_as_html(report: Report, causes: Mapping[str, Rule]) -> str:
     """Return the page of `report`."""
     status = overall_status(report.verdicts)
     head = _element(
@@ -112,7 +112,7 @@ def _header(report: Report, status: str) -> Html:
     )
 
 
-def _verdicts(verdicts: Iterable[Verdict], causes: Mapping[str, Cause]) -> Html:
+def _verdicts(verdicts: Iterable[Verdict], causes: Mapping[str, Rule]) -> Html:
     """Return the table of the checks, what needs attention first."""
     order = (FAIL, ACCEPTED, PASS, NOT_APPLICABLE)
     rows = [
@@ -130,7 +130,7 @@ def _verdicts(verdicts: Iterable[Verdict], causes: Mapping[str, Cause]) -> Html:
     return _table(("Status", "Check", "Found"), rows, kind="checks")
 
 
-def _details(verdict: Verdict, causes: Mapping[str, Cause]) -> Html:
+def _details(verdict: Verdict, causes: Mapping[str, Rule]) -> Html:
     """Return where a check broke, the values there, why, and what to do; nothing for a check that is in order."""
     facts: dict[str, str] = {}
     if verdict.step is not None:
@@ -140,9 +140,11 @@ def _details(verdict: Verdict, causes: Mapping[str, Cause]) -> Html:
     if verdict.cause:
         heading = _element("strong", cause_heading(verdict.cause, causes))
         cause = causes.get(verdict.cause)
-        facts["Cause"] = Html(heading + _element("span", f" {cause.explanation}" if cause else ""))
+        facts["Cause"] = Html(heading + _element("span", f" {cause.why}" if cause else ""))
         if cause:
             facts["Remedy"] = cause.remedy
+            if cause.in_torch != cause.remedy:
+                facts["In plain torch"] = cause.in_torch
     if verdict.note:
         facts["Note"] = verdict.note
     return _facts(facts)

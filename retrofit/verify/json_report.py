@@ -14,7 +14,7 @@ Schema version 1. Keys are never renamed or removed within a version; new ones m
     verdicts         [{check, title, status, summary, step, value, cause, note}, ...]
                      status: "PASS" | "FAIL" | "NOT APPLICABLE" | "ACCEPTED"
                      step: first optimizer step (0-based) where it broke, or null; value, cause, note: str or null
-    causes           {code: {name, explanation, remedy}} of the causes that the verdicts name
+    causes           {code: {name, explanation, remedy, in_torch}} of the rules that the verdicts name
     curves           {loss_1, loss_n, difference, parameter_difference, lr_1, lr_n: [number per optimizer step],
                      tolerance: number}; a curve that was not recorded is empty or missing
     coverage         [{num_samples, rank_of_sample: {"0": [sample index, ...], ...}}, ...], one item per epoch
@@ -38,12 +38,13 @@ from typing import TYPE_CHECKING, Any
 from .verdict import Report, Verdict, conclusion, not_compared, overall_status
 
 if TYPE_CHECKING:
-    from .causes import Cause
+    from retrofit.rules.catalog import Rule
 
 SCHEMA_VERSION = 1
+CAUSE_FIELDS = {"name": "name", "explanation": "why", "remedy": "remedy", "in_torch": "in_torch"}
 
 
-def report_as_json(report: Report, causes: Mapping[str, Cause]) -> str:
+def report_as_json(report: Report, causes: Mapping[str, Rule]) -> str:
     """Return `report` as JSON text; a list or table has one item per line, so that even large ones stay readable."""
     named = sorted({verdict.cause for verdict in report.verdicts if verdict.cause} & set(causes))
     content = {
@@ -58,7 +59,7 @@ def report_as_json(report: Report, causes: Mapping[str, Cause]) -> str:
         "seconds": report.seconds,
         "verdicts": [{one.name: getattr(verdict, one.name) for one in fields(Verdict)} for verdict in report.verdicts],
         "causes": {
-            code: {name: getattr(causes[code], name) for name in ("name", "explanation", "remedy")} for code in named
+            code: {name: getattr(causes[code], field) for name, field in CAUSE_FIELDS.items()} for code in named
         },
         "curves": report.curves,
         "coverage": report.coverage,

@@ -25,7 +25,7 @@ from .verdict import (
 )
 
 if TYPE_CHECKING:
-    from .causes import Cause
+    from retrofit.rules.catalog import Rule
 
 STYLES = {
     PASS: "green",
@@ -40,7 +40,7 @@ FIRST_COLUMN = 8  # characters: "ACCEPTED"
 MAX_WIDTH = 120  # longer lines are hard to read
 
 
-def print_report(report: Report, causes: Mapping[str, Cause], console: Console | None = None) -> None:
+def print_report(report: Report, causes: Mapping[str, Rule], console: Console | None = None) -> None:
     """Print `report`: what is in order first, the failures last, where the eye is when the command has ended.
 
     Lines fit the terminal, 80 columns where there is none. Colour only repeats what the words say, and no line is
@@ -81,7 +81,7 @@ def _table(verdicts: Iterable[Verdict], encoding: str) -> Table:
     return table
 
 
-def _failure(verdict: Verdict, causes: Mapping[str, Cause], encoding: str) -> Table:
+def _failure(verdict: Verdict, causes: Mapping[str, Rule], encoding: str) -> Table:
     """Return the title of a FAIL and, under it, all that is known about it."""
     cause = causes.get(verdict.cause or "")
     heading = cause_heading(verdict.cause, causes) if verdict.cause else ""
@@ -89,8 +89,9 @@ def _failure(verdict: Verdict, causes: Mapping[str, Cause], encoding: str) -> Ta
         ("found", verdict.summary),
         ("step", "" if verdict.step is None else f"{verdict.step} is the first optimizer step where it broke"),
         ("value", verdict.value),
-        ("cause", f"{heading}: {cause.explanation}" if cause else heading),
+        ("cause", f"{heading}: {cause.why}" if cause else heading),
         ("remedy", cause.remedy if cause else ""),
+        ("in torch", cause.in_torch if cause and cause.in_torch != cause.remedy else ""),
         ("note", verdict.note),
     )
     grid = _grid()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
-    from .causes import Cause
+    from retrofit.rules.catalog import Rule
 
 PASS = "PASS"
 FAIL = "FAIL"
@@ -33,7 +33,7 @@ class Verdict:
     summary: str  # one sentence with numbers: what was found
     step: int | None = None  # first optimizer step (0-based) where it broke
     value: str | None = None  # the values there: "loss 1.2345 with 2 processes, 1.2201 with 1"
-    cause: str | None = None  # key of retrofit.verify.causes.CAUSES: "RF103"
+    cause: str | None = None  # a key of retrofit.rules.catalog.CATALOG: "RF103"
     note: str | None = None  # what was controlled, or could not be judged
 
     def __post_init__(self) -> None:
@@ -190,7 +190,7 @@ def counts(verdicts: Sequence[Verdict]) -> str:
     return ", ".join([f"{count(first, 'check')} {word}", *(f"{some} {word}" for some, word in rest)])
 
 
-def cause_heading(code: str, causes: Mapping[str, Cause]) -> str:
+def cause_heading(code: str, causes: Mapping[str, Rule]) -> str:
     """Return "RF103 loader-not-sharded", or the code alone when `causes` does not know it."""
     return f"{code} {causes[code].name}" if code in causes else code
 

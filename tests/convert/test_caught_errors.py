@@ -9,7 +9,7 @@ from convert.conversion import conversion, converted
 from verify.projects.launch import Launcher
 
 from retrofit.project import read_project
-from retrofit.rules import find_hazards
+from retrofit.rules.registry import find_hazards
 
 HEAD = """\
 import contextlib

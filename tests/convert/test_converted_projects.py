@@ -25,7 +25,7 @@ from retrofit.convert.plan import is_converted, plan_conversion
 from retrofit.convert.write import write_all
 from retrofit.project import read_project
 from retrofit.project.start import Start
-from retrofit.rules import find_all
+from retrofit.rules.registry import find_all
 
 HERE = Path(__file__).resolve().parent
 CASES = [*SHAPE_CASES, *FEATURE_CASES]

@@ -12,7 +12,7 @@ import pytest
 from retrofit.cli import main
 from retrofit.project import read_project
 from retrofit.project.deep_stack import with_deep_stack
-from retrofit.rules import find_hazards
+from retrofit.rules.registry import find_hazards
 
 START = """\
 import torch

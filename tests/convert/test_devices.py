@@ -17,7 +17,7 @@ from verify.projects.launch import Launcher
 
 from retrofit.convert.plan import plan_conversion
 from retrofit.project import read_project
-from retrofit.rules import RULES
+from retrofit.rules.registry import RULES
 
 HEAD = """\
 import argparse

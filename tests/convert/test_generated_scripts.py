@@ -14,7 +14,7 @@ from verify.projects.launch import Launcher
 
 from retrofit.convert.plan import Conversion, plan_conversion
 from retrofit.project import read_project
-from retrofit.rules import find_all
+from retrofit.rules.registry import find_all
 
 MANY = settings(derandomize=True, max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 FEW = settings(MANY, max_examples=6)

@@ -14,7 +14,7 @@ from convert.test_converted_projects import CONVERTED, HERE
 
 from retrofit.convert.plan import plan_conversion
 from retrofit.project import read_project
-from retrofit.rules import find_all
+from retrofit.rules.registry import find_all
 
 UNMOVABLE = (ast.Import, ast.ImportFrom, ast.Global, ast.Return)
 

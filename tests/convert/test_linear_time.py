@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.generated_project import write_project
 from retrofit.project import read_project
-from retrofit.rules import find_hazards
+from retrofit.rules.registry import find_hazards
 
 
 def calls_per_line(folder: Path, lines: int) -> float:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from retrofit.convert.plan import plan_conversion
 from retrofit.project import read_project
-from retrofit.rules import find_all
+from retrofit.rules.registry import find_all
 
 TRAINING = """\
 import click

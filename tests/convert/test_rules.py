@@ -1,19 +1,22 @@
-"""Every rule finds its bad example and not its good one, and what it changes ends the finding."""
+"""The catalogue of rules, and the examples in their files: invalid ones are found, and what a rule edits ends that."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from retrofit.cli import main
 from retrofit.project import Project, read_project
 from retrofit.project.edits import apply_edits
-from retrofit.rules import RULES, Finding
+from retrofit.project.entry import open_project
+from retrofit.rules.catalog import CATALOG, DISTRIBUTED, TRACED
 from retrofit.rules.documentation import page
-from retrofit.rules.placing import placed
-from retrofit.verify.causes import CAUSES
+from retrofit.rules.edits.resolve import placed
+from retrofit.rules.finding import Finding
+from retrofit.rules.registry import RULES, find_hazards
 
 ROOT = Path(__file__).resolve().parents[2]
 IMPORTS = """\
@@ -63,8 +66,6 @@ LEFT_OUT = {
     "RF108": "manual_seed",
 }  # what a rule is about that the example leaves out
 
-# Rules for scripts that are distributed already: what to do is in their help, and a person has to do it.
-
 
 def script_of(code: str, example: str) -> str:
     """Return a whole script around an example of a rule."""
@@ -79,6 +80,22 @@ def script_of(code: str, example: str) -> str:
     return IMPORTS + before + example + "".join(later) + loop
 
 
+EXAMPLES = {
+    kind: [(code, example) for code, rule in RULES.items() for example in getattr(rule, kind)]
+    for kind in ("INVALID", "VALID")
+}
+
+
+def numbered(kind: str) -> list[str]:
+    """Return an id for each example of a kind: RF103-0, RF103-1."""
+    seen: Counter[str] = Counter()
+    ids = []
+    for code, _ in EXAMPLES[kind]:
+        ids.append(f"{code}-{seen[code]}")
+        seen[code] += 1
+    return ids
+
+
 def findings_of(code: str, project: Project) -> list[Finding]:
     return placed(project, [finding for finding in RULES[code].find(project) if finding.code == code])
 
@@ -88,30 +105,71 @@ def project_of(folder: Path, text: str) -> Project:
     return read_project(folder / "train.py")
 
 
-@pytest.mark.parametrize("code", RULES)
-def test_the_bad_example_is_found_and_the_good_one_is_not(code: str, tmp_path: Path) -> None:
-    rule: Any = RULES[code]
-    bad = findings_of(code, project_of(tmp_path, script_of(code, rule.BAD)))
-    assert bad and all(finding.place.path == "train.py" for finding in bad)
-    assert findings_of(code, project_of(tmp_path, script_of(code, rule.GOOD))) == []
-
-
-@pytest.mark.parametrize("code", RULES)
-def test_what_a_rule_changes_ends_its_finding(code: str, tmp_path: Path) -> None:
-    rule: Any = RULES[code]
-    project = project_of(tmp_path, script_of(code, rule.BAD))
+@pytest.mark.parametrize(("code", "example"), EXAMPLES["INVALID"], ids=numbered("INVALID"))
+def test_an_invalid_example_is_found_and_what_the_rule_edits_ends_that(code: str, example: str, tmp_path: Path) -> None:
+    project = project_of(tmp_path, script_of(code, example))
     found = findings_of(code, project)
+    assert found and all(finding.place.path == "train.py" and finding.help for finding in found)
     edits = [edit for finding in found for edit in finding.edits]
-    assert edits or all(finding.help for finding in found), "what changes nothing says what to do"
     if edits:
         changed = project_of(tmp_path, apply_edits(project.entry, edits))
         assert findings_of(code, changed) == []
 
 
-def test_codes_that_verify_names_mean_the_same_here() -> None:
-    common = set(RULES) & set(CAUSES)
-    assert len(common) > 5
-    assert [code for code in common if CAUSES[code].name != RULES[code].NAME] == []
+@pytest.mark.parametrize(("code", "example"), EXAMPLES["VALID"], ids=numbered("VALID"))
+def test_a_valid_example_is_not_found(code: str, example: str, tmp_path: Path) -> None:
+    assert findings_of(code, project_of(tmp_path, script_of(code, example))) == []
+
+
+def test_every_rule_file_is_named_as_its_rule() -> None:
+    names = {code: rule.__name__.rpartition(".")[2].replace("_", "-") for code, rule in RULES.items()}
+    assert names == {code: CATALOG[code].name for code in RULES}
+    files = {path.stem for path in (ROOT / "retrofit" / "rules").rglob("*.py") if "\nRULE = " in path.read_text()}
+    assert files == {name.replace("-", "_") for name in names.values()}
+
+
+def test_the_catalogue_says_the_bad_pattern_what_it_does_and_what_to_write() -> None:
+    assert len({rule.name for rule in CATALOG.values()}) == len(CATALOG)
+    for code, rule in CATALOG.items():
+        assert rule.code == code and re.fullmatch(r"RF[0-6]\d\d", code)
+        assert re.fullmatch(r"[a-z]+(-[a-z]+)+", rule.name)
+        assert rule.why[0].isupper() or rule.why.startswith("'")
+        assert rule.why.endswith(".") and rule.remedy and rule.in_torch
+        assert not re.search(r"\brd\.", rule.in_torch), "plain torch"
+
+
+def test_remedies_name_functions_that_exist() -> None:
+    import retrofit.distributed as rd
+
+    for rule in CATALOG.values():
+        for name in re.findall(r"\brd\.(\w+)", rule.remedy):
+            assert hasattr(rd, name), (rule.code, name)
+
+
+def test_what_no_rule_file_finds_is_named_by_verify() -> None:
+    checks = "".join(path.read_text() for path in (ROOT / "retrofit" / "verify").rglob("*.py"))
+    traced = {code for code, rule in CATALOG.items() if rule.found_in == TRACED}
+    assert set(CATALOG) - set(RULES) == traced
+    assert [code for code in traced if f'"{code}"' not in checks] == []
+
+
+def test_rules_for_distributed_scripts_find_nothing_in_the_golden_projects() -> None:
+    rules = [RULES[code] for code, rule in CATALOG.items() if rule.found_in == DISTRIBUTED]
+    for folder in sorted((ROOT / "tests" / "convert" / "projects").iterdir()):
+        project = open_project(folder)[0]
+        assert [str(finding) for rule in rules for finding in rule.find(project)] == [], folder.name
+
+
+def test_check_gives_the_remedy_in_the_words_of_the_script(tmp_path: Path) -> None:
+    by_hand = "import torch.distributed as dist\ndist.init_process_group()\nmodel = Net()\n" + DEFAULTS[4][1]
+    loader = "loader = DataLoader(dataset, 8, shuffle=True)\n"
+    text = IMPORTS + by_hand + loader + DEFAULTS[5][1].replace("rd.scaled_lr(0.1)", "0.1") + LOOP
+    for script, remedy in (
+        (text, CATALOG["RF103"].in_torch),
+        (text.replace("dist.init_process_group", "rd.setup_distributed"), CATALOG["RF103"].remedy),
+    ):
+        found = find_hazards(project_of(tmp_path, script))
+        assert remedy in [finding.help for finding in found if finding.code == "RF103"]
 
 
 def test_the_page_of_rules_is_up_to_date() -> None:
@@ -120,8 +178,9 @@ def test_the_page_of_rules_is_up_to_date() -> None:
 
 def test_rules_are_explained_at_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules"]) == 0
-    assert f"RF103  {RULES['RF103'].NAME}" in capsys.readouterr().out
-    assert main(["rules", "rf103"]) == 0
-    assert RULES["RF103"].WHY in capsys.readouterr().out
+    assert f"RF103  {CATALOG['RF103'].name}" in capsys.readouterr().out
+    for code in ("rf103", "RF110"):
+        assert main(["rules", code]) == 0
+        assert CATALOG[code.upper()].why in capsys.readouterr().out
     assert main(["rules", "RF999"]) == 2
-    assert "no rule RF999; there are RF003" in capsys.readouterr().err
+    assert "no rule RF999; there are RF001" in capsys.readouterr().err

@@ -14,8 +14,10 @@ from retrofit.convert.plan import plan_conversion
 from retrofit.convert.self_check import ConversionError
 from retrofit.project import read_project
 from retrofit.project.edits import Edit, surround
-from retrofit.rules import RULES, find_hazards, placing
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.edits import resolve
 from retrofit.rules.finding import found
+from retrofit.rules.registry import RULES, find_hazards
 from retrofit.training.distributed.collectives import EVERY_RANK
 from retrofit.training.distributed.placement import Placed
 
@@ -38,7 +40,7 @@ def test_a_collective_under_a_guard_is_an_error_and_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = script_in(tmp_path)
-    monkeypatch.setattr(placing, "place_reductions", in_place)
+    monkeypatch.setattr(resolve, "place_reductions", in_place)
     for arguments in (["--write"], []):
         assert main(["convert", str(script), *arguments]) == 2
         out, err = capsys.readouterr()
@@ -54,7 +56,7 @@ def test_what_a_rule_has_not_ended_is_an_error(tmp_path: Path, monkeypatch: pyte
         source = project.entry
         statement = next(node for node in source.tree.body if isinstance(node, ast.Assign))
         start = source.span(statement)[0]
-        yield found("RF308", source, statement, "still here", "help", [Edit(source, start, start, "total_2 = 0\n")])
+        yield found(CATALOG["RF308"], source, statement, "still here", [Edit(source, start, start, "total_2 = 0\n")])
 
     monkeypatch.setattr(RULES["RF308"], "find", finds_again)
     with pytest.raises(
@@ -67,7 +69,7 @@ def test_text_that_is_not_python_is_an_error_with_the_rules(tmp_path: Path, monk
     def breaks(project: Any) -> Any:
         source = project.entry
         start = source.span(source.tree.body[-1])[0]
-        yield found("RF308", source, source.tree.body[-1], "", "help", [Edit(source, start, start, "def (\n")])
+        yield found(CATALOG["RF308"], source, source.tree.body[-1], "", [Edit(source, start, start, "def (\n")])
 
     monkeypatch.setattr(RULES["RF308"], "find", breaks)
     with pytest.raises(
@@ -81,7 +83,7 @@ def test_two_changes_of_one_text_name_both_rules(tmp_path: Path, monkeypatch: py
         source = project.entry
         node = next(n for n in source.nodes if isinstance(n, ast.Attribute) and n.attr == "item")
         start, end = source.span(node)
-        yield found("RF308", source, node, "", "help", [Edit(source, start - 5, end, "x")])
+        yield found(CATALOG["RF308"], source, node, "", [Edit(source, start - 5, end, "x")])
 
     monkeypatch.setattr(RULES["RF308"], "find", collides)
     with pytest.raises(ValueError, match=r"train.py:20: RF\d+ .* and RF\d+ .* want the same text; .*error of retrofit"):

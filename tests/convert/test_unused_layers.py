@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from retrofit.project import read_project
-from retrofit.rules import unused_parameters
+from retrofit.rules.model import unused_parameters
 
 BACKBONE = """\
 import os

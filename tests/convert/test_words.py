@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from retrofit.project import read_project
-from retrofit.rules import find_hazards
+from retrofit.rules.registry import find_hazards
 
 TRIPLES = Path(__file__).parent / "triples"
 SCRIPT = """\

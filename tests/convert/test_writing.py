@@ -10,7 +10,7 @@ from convert.conversion import conversion
 from verify.projects.launch import Launcher
 
 from retrofit.project import read_project
-from retrofit.rules import RULES
+from retrofit.rules.registry import RULES
 
 HEAD = """\
 import os, sys, subprocess, json

@@ -61,6 +61,12 @@ class Distribution:
         own = (site for site in (*self.joins, *self.wraps, *self.samplers))
         return any(not name.startswith(f"{RUNTIME}.") for site in own for name in site.names)
 
+    @property
+    def uses_runtime(self) -> bool:
+        """Whether the runtime is, or could be, what distributes the project: nothing else does so alone."""
+        own = [name for site in (*self.joins, *self.wraps, *self.samplers) for name in site.names]
+        return not own or any(name.startswith(f"{RUNTIME}.") for name in own)
+
 
 def find_distribution(analysis: Analysis) -> Distribution:
     """Return what the code that runs does already for several processes."""

@@ -21,7 +21,7 @@ LABELS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """A fault. `cause` is a code of retrofit.verify.causes, None where the evidence does not tell."""
+    """A fault. `cause` is a code of retrofit.rules.catalog, None where the evidence does not tell."""
 
     summary: str
     cause: str | None = None

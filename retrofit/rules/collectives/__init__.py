@@ -1,0 +1,1 @@
+"""Calls that every rank must make."""

@@ -1,0 +1,70 @@
+"""RF405 step-skipped-on-error: a process whose step fails goes on with its next batch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.caught import caught_errors
+from retrofit.project.edits import Edit, indent_step, indentation, insert_before
+from retrofit.project.source import Source
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+
+RULE = CATALOG["RF405"]
+INVALID = [
+    """\
+for images, labels in loader:
+    try:
+        loss = criterion(model(images), labels)
+        loss.backward()
+    except RuntimeError:
+        continue
+    optimizer.step()
+"""
+]
+VALID = [
+    """\
+for images, labels in loader:
+    try:
+        loss = criterion(model(images), labels)
+        loss.backward()
+    except RuntimeError:
+        if rd.get_world_size() > 1:
+            raise
+        continue
+    optimizer.step()
+"""
+]
+
+
+def find(project: Project) -> Iterator[Finding]:
+    runs = {call.call for model in project.models for call in model.calls}
+    seen: set[ast.AST] = set()
+    for path in project.paths:
+        for caught in caught_errors(project.analysis, path, runs):
+            if caught.node in seen:
+                continue
+            seen.add(caught.node)
+            source = caught.scope.source
+            message = "a process that fails here leaves its step out, and the others wait for it"
+            if isinstance(caught.node, ast.With):
+                refusal = "errors in a training step are suppressed, so some processes would wait for others"
+                yield found(RULE, source, caught.node, message, refusal=refusal)
+            else:
+                yield found(RULE, source, caught.node, message, [_raising(source, caught.node)])
+
+
+def _raising(source: Source, handler: ast.ExceptHandler) -> Edit:
+    """Return an edit that hands the error on where there are other processes."""
+    first = handler.body[0]
+    step = indent_step(source)
+    lines = ["if rd.get_world_size() > 1:", f"{step}raise  # the others wait for this step"]
+    start, _ = source.span(first)
+    header = source.text[:start].rstrip()
+    if source.line_of(len(header)) != source.line_of(start):
+        return insert_before(source, first, lines)
+    indent = indentation(source, source.parents[handler]) + step  # type: ignore[arg-type]
+    text = "".join(f"{source.newline}{indent}{line}" for line in (*lines, ""))
+    return Edit(source, len(header), start, text)

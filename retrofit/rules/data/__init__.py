@@ -1,0 +1,1 @@
+"""Loaders, samplers, batch sizes and random streams."""

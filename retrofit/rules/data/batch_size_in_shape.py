@@ -1,0 +1,83 @@
+"""RF112 batch-size-in-shape: code that takes the batch to be as large as the batch size says."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.edits import Edit, surround
+from retrofit.project.scopes import Scope
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+
+RULE = CATALOG["RF112"]
+HELP_SKIPPED = "rd.on_any_rank(len(images) < rd.micro_batch(batch_size)): all processes leave out the same batches"
+INVALID = [
+    """\
+batch_size = 8
+loader = rd.distribute_loader(DataLoader(dataset, batch_size, shuffle=True, drop_last=True))
+for images, labels in loader:
+    loss = criterion(model(images.view(batch_size, -1)), labels)
+    loss.backward()
+"""
+]
+VALID = [
+    """\
+batch_size = 8
+loader = rd.distribute_loader(DataLoader(dataset, batch_size, shuffle=True, drop_last=True))
+for images, labels in loader:
+    loss = criterion(model(images.view(rd.own_batch_size(batch_size), -1)), labels)
+    loss.backward()
+"""
+]
+SHAPED = {"reshape", "view", "ones", "zeros", "randn", "rand", "arange", "full", "eye", "expand", "repeat", "empty",
+          "fill", "LongTensor", "FloatTensor", "Tensor", "normal", "uniform", "range"}  # fmt: skip
+
+
+def find(project: Project) -> Iterator[Finding]:
+    if project.distribution.is_by_hand:  # there the batch size is that of one process
+        return
+    yield from _skipped(project)
+    for node, scope in project.in_batches:
+        if not isinstance(node, ast.Call) or _name(node) not in SHAPED:
+            continue
+        for part in [inner for argument in node.args for inner in ast.walk(argument)]:
+            if (part, scope) in project.batch_sizes:
+                outer = scope.source.parents[part]
+                if isinstance(outer, ast.Call) and _name(outer) in ("own_batch_size", "micro_batch"):
+                    continue
+                edits = surround(scope.source, part, "rd.own_batch_size(", ")")
+                message = f"{ast.unparse(part)} is taken for the size of the batch in hand"
+                yield found(RULE, scope.source, part, message, edits)
+
+
+def _skipped(project: Project) -> Iterator[Finding]:
+    for node, part, scope in incomplete_batches(project):
+        start, end = scope.source.span(part)
+        edits = [
+            *surround(scope.source, node.test, "rd.on_any_rank(", ")"),
+            Edit(scope.source, start, end, f"rd.micro_batch({scope.source.segment(part)})"),
+        ]
+        message = "processes may differ in which batch is a whole one"
+        yield found(RULE, scope.source, node.test, message, edits, help=HELP_SKIPPED)
+
+
+def incomplete_batches(project: Project) -> Iterator[tuple[ast.If, ast.expr, Scope]]:
+    """Yield `if len(images) < batch_size: continue`: of the last batch one process may have less than another."""
+    loops = {path.loops[0][0] for path in project.paths}
+    for node, scope in project.in_batches:
+        if not isinstance(node, ast.If) or scope.source.parents[node] not in loops or not _compares(node.test):
+            continue
+        assert isinstance(node.test, ast.Compare)
+        for part in (node.test.left, *node.test.comparators):
+            if (part, scope) in project.batch_sizes and isinstance(node.body[-1], (ast.Continue, ast.Break)):
+                yield node, part, scope
+
+
+def _compares(test: ast.expr) -> bool:
+    return isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], (ast.NotEq, ast.Lt, ast.Gt))
+
+
+def _name(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")

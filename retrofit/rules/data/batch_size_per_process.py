@@ -1,0 +1,73 @@
+"""RF107 batch-size-per-process: every process takes the batch of all of them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.distributed.ranks import WORLD_SIZE
+from retrofit.project.distributed.shards import given_to, is_same, is_sharded, makers_of
+from retrofit.project.loaders import TRAIN
+from retrofit.project.rates import rates_of
+from retrofit.project.scopes import Scope
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+
+RULE = CATALOG["RF107"]
+INVALID = [
+    """\
+global_batch_size = 64
+sampler = torch.utils.data.DistributedSampler(dataset)
+loader = DataLoader(dataset, batch_size=global_batch_size, sampler=sampler)
+"""
+]
+VALID = [
+    """\
+global_batch_size = 64
+sampler = torch.utils.data.DistributedSampler(dataset)
+loader = DataLoader(dataset, batch_size=global_batch_size // rd.get_world_size(), sampler=sampler)
+"""
+]
+OF_ALL = {f"{which}_batch{size}" for which in ("global", "total") for size in ("", "size", "_size")}
+
+
+def find(project: Project) -> Iterator[Finding]:
+    if not project.distribution.is_by_hand:
+        return  # the runtime has a flag for what the batch size means
+    for loader in project.loaders:
+        if TRAIN not in loader.roles or not is_sharded(project.ranks, loader):
+            continue
+        for maker, scope in makers_of(project.analysis, loader):
+            size = given_to(maker, "batch_size")
+            if size is None or project.ranks.sources_of(size, scope):
+                continue
+            name = size.attr if isinstance(size, ast.Attribute) else getattr(size, "id", "")
+            if name in OF_ALL:
+                message = f"each process takes the whole {ast.unparse(size)}"
+                yield found(RULE, scope.source, maker, message)
+            else:
+                yield from _rates(project, (size, scope))
+
+
+def _rates(project: Project, size: tuple[ast.expr, Scope]) -> Iterator[Finding]:
+    """Yield the rates that are scaled by a batch size although a step is taken on that of all processes."""
+    for optimizer in project.optimizers:
+        for rate, where in rates_of(project.analysis, optimizer):
+            if WORLD_SIZE in project.ranks.sources_of(rate, where):
+                continue
+            if any(_scales(project, node, scope, size) for node, scope in project.ranks.origins(rate, where)):
+                message = "the rate is scaled by the batch of one process, and a step is taken on that of all"
+                yield found(RULE, where.source, rate, message)
+
+
+def _scales(project: Project, node: ast.expr, scope: Scope, size: tuple[ast.expr, Scope]) -> bool:
+    """Return whether this is lr * batch_size / reference, with this batch size and a number to refer to."""
+    if not isinstance(node, ast.BinOp):
+        return False
+    parts = [part for part in ast.walk(node) if isinstance(part, (ast.Name, ast.Attribute))]
+    refers = any(
+        isinstance(part, ast.BinOp) and isinstance(part.op, ast.Div) and isinstance(part.right, ast.Constant)
+        for part in ast.walk(node)
+    )
+    return refers and any(is_same(project.analysis, (part, scope), size) for part in parts)

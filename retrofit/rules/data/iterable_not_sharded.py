@@ -1,0 +1,70 @@
+"""RF104 iterable-not-sharded: a dataset or a batch sampler whose order cannot be shared out from outside."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.distributed.ranks import RANK
+from retrofit.project.distributed.shards import given_to, is_sharded, makers_of
+from retrofit.project.loaders import TRAIN, Loader
+from retrofit.project.scopes import Scope
+from retrofit.project.values import Instance
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+
+RULE = CATALOG["RF104"]
+INVALID = [
+    """\
+class Lines(IterableDataset):
+    def __iter__(self):
+        return iter(open("data.txt"))
+
+
+loader = DataLoader(Lines(), batch_size=8)
+"""
+]
+VALID = [
+    """\
+class Lines(Dataset):
+    def __init__(self):
+        self.lines = open("data.txt").readlines()
+
+    def __getitem__(self, index):
+        return self.lines[index]
+
+
+loader = DataLoader(Lines(), batch_size=8)
+"""
+]
+
+
+def find(project: Project) -> Iterator[Finding]:
+    analysis = project.analysis
+    for loader in project.loaders:
+        if TRAIN not in loader.roles:
+            continue
+        for call, scope in makers_of(analysis, loader):
+            source, dataset = scope.source, given_to(call, "dataset")
+            if _reads_stream(project, call, scope) and RANK not in project.ranks.sources_of(dataset, scope):
+                refusal = "an IterableDataset has its order inside it and must share itself out"
+                yield found(RULE, source, call, "the stream is read by every process", refusal=refusal)
+            batches = given_to(call, "batch_sampler")
+            if batches is not None and not isinstance(batches, ast.Constant) and not is_sharded(project.ranks, loader):
+                refusal = "a custom batch sampler composes whole batches; share them out inside it"
+                yield found(RULE, source, call, "the batches are drawn by every process", refusal=refusal)
+
+
+def is_stream(project: Project, loader: Loader) -> bool:
+    """Return whether a loader reads a data set that has its order inside it."""
+    return any(_reads_stream(project, *place) for place in makers_of(project.analysis, loader))
+
+
+def _reads_stream(project: Project, call: ast.Call, scope: Scope) -> bool:
+    values = project.analysis.evaluate(given_to(call, "dataset"), scope)
+    return any(isinstance(v, Instance) and _is_iterable(project.analysis.classes.bases(v.scope)) for v in values)
+
+
+def _is_iterable(bases: set[str]) -> bool:
+    return any(name.endswith("IterableDataset") for name in bases)

@@ -1,0 +1,86 @@
+"""RF103 loader-not-sharded: every process trains on all samples."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.calls import argument_for
+from retrofit.project.distributed.ranks import RANK
+from retrofit.project.distributed.shards import distributed_samplers, is_sharded
+from retrofit.project.edits import Edit, insert_after, surround
+from retrofit.project.homes import assignments_to
+from retrofit.project.loaders import EVALUATION, TRAIN, Loader
+from retrofit.project.placement import after_home
+from retrofit.project.scopes import Scope
+from retrofit.project.source import Source
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.data.iterable_not_sharded import is_stream
+from retrofit.rules.finding import Finding, found
+
+RULE = CATALOG["RF103"]
+INVALID = [
+    """\
+loader = DataLoader(dataset, batch_size=8, shuffle=True)
+"""
+]
+VALID = [
+    """\
+loader = DataLoader(dataset, batch_size=8, shuffle=True)
+loader = rd.distribute_loader(loader)
+"""
+]
+
+
+def find(project: Project) -> Iterator[Finding]:
+    by_hand = project.distribution.is_by_hand
+    for loader in project.loaders:
+        uses = [use for use in loader.uses if use.role == TRAIN]
+        yield from _permuted_apart(project, loader) if uses and by_hand else ()
+        if not uses or is_sharded(project.ranks, loader) or (by_hand and is_stream(project, loader)):
+            continue
+        use = uses[0]
+        message = "every process trains on all samples"
+        if loader.home is None:
+            edits = _around(use.scope.source, use.expression)
+            yield found(RULE, use.scope.source, use.expression, message, edits)
+            continue
+        inside = list(_made_inside(project, loader))
+        if inside:
+            edits = [edit for maker, scope in inside for edit in _around(scope.source, maker)]
+            yield found(RULE, inside[0][1].source, inside[0][0], message, edits)
+            continue
+        place = after_home(project.analysis, loader.home, project.paths)
+        if place is None:
+            refusal = f"{loader.home} is set in several places, so none is behind all of them"
+            yield found(RULE, use.scope.source, use.expression, message, refusal=refusal)
+            continue
+        source, statement = place
+        line = f"{loader.home} = rd.distribute_loader({loader.home})"
+        others = [use for use in loader.uses if use.role == EVALUATION]
+        if others:
+            message += f"; {loader.home} is also read at {others[0].scope.source.place(others[0].expression)}"
+        yield found(RULE, source, statement, message, [insert_after(source, statement, [line])])
+
+
+def _permuted_apart(project: Project, loader: Loader) -> Iterator[Finding]:
+    """Yield the samplers whose seed differs by rank: each process takes its share of another order."""
+    for sampler in distributed_samplers(project.analysis, loader):
+        seed = argument_for(sampler.call, [], "seed")
+        if seed is not None and RANK in project.ranks.sources_of(seed, sampler.scope):
+            message = "each process takes its share of another order, so shares overlap and samples are missed"
+            yield found(RULE, sampler.scope.source, seed, message, help="one seed for the sampler on all processes")
+
+
+def _made_inside(project: Project, loader: Loader) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield the calls that make what a variable holds something else of: `batches = iter(DataLoader(...))`."""
+    assert loader.home is not None
+    for assignment in assignments_to(project.analysis, loader.home):
+        if isinstance(assignment.value, ast.Call) and assignment.value not in loader.makers:
+            given = {part for argument in assignment.value.args for part in ast.walk(argument)}
+            yield from ((maker, assignment.scope) for maker in loader.makers if maker in given)
+
+
+def _around(source: Source, loader: ast.expr) -> list[Edit]:
+    return surround(source, loader, "rd.distribute_loader(", ")")

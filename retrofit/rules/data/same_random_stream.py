@@ -1,0 +1,108 @@
+"""RF109 same-random-stream: every process draws the same random numbers for its samples."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.distributed.ranks import RANK
+from retrofit.project.loaders import RUNTIME
+from retrofit.project.reach import reached_nodes
+from retrofit.project.scopes import Scope
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+from retrofit.training.distributed.random_draws import (
+    NUMPY,
+    PYTHON,
+    RESTORING,
+    SEEDING,
+    TORCH,
+    own_streams,
+    seeds_in_workers,
+    worker_streams,
+)
+
+RULE = CATALOG["RF109"]
+HELP_RESTORED = "save the state of each process: dist.gather_object(torch.get_rng_state(), states), states[rank]"
+INVALID = [
+    """\
+class Noisy(Dataset):
+    def __getitem__(self, index):
+        return torch.ones(4) + torch.randn(4), torch.ones(2)
+
+
+torch.manual_seed(0)
+torch.distributed.init_process_group("gloo")
+loader = rd.shard_loader(DataLoader(Noisy(), batch_size=8))
+"""
+]
+VALID = [
+    """\
+class Noisy(Dataset):
+    def __getitem__(self, index):
+        return torch.ones(4) + torch.randn(4), torch.ones(2)
+
+
+torch.distributed.init_process_group("gloo")
+torch.manual_seed(0 + torch.distributed.get_rank())
+loader = rd.shard_loader(DataLoader(Noisy(), batch_size=8))
+"""
+]
+SEED_ALL = f"{RUNTIME}.seed_everything"
+MESSAGE = "all processes draw the same numbers for their samples"
+# Asked for in a worker, these tell what torch seeded it with, which differs where the processes' own seeds do.
+OF_WORKER = {"torch.initial_seed", "torch.utils.data.get_worker_info", "torch.seed", "random.getrandbits"}
+
+
+def find(project: Project) -> Iterator[Finding]:
+    is_ours = project.distribution.is_by_hand or project.calls_any({SEED_ALL})
+    if not is_ours or project.calls_any({f"{RUNTIME}.split_random_streams"}):
+        return
+    seeds = sorted(_seeds(project), key=lambda seed: seed[0].lineno)
+    apart = {stream for _, _, streams, differs in seeds if differs for stream in streams}
+    # Workers seed all their streams from torch's.
+    drawn = own_streams(project) | (set() if TORCH in apart else worker_streams(project))
+    for call, scope, streams, _ in seeds:
+        if streams & (drawn - apart):
+            yield found(RULE, scope.source, call, MESSAGE)
+            break
+    for call, scope, _ in seeds_in_workers(project):
+        if not _differs_in_worker(project, call, scope):
+            yield found(RULE, scope.source, call, MESSAGE)
+            break
+    yield from _restored(project, drawn | apart)
+
+
+def _seeds(project: Project) -> Iterator[tuple[ast.Call, Scope, set[str], bool]]:
+    """Yield the calls that seed whole streams, with these streams and whether the seed differs by rank."""
+    for node, scope in reached_nodes(project.analysis):
+        if isinstance(node, ast.Call) and node.args and not project.analysis.spawned.runs_once(scope):
+            names = project.analysis.called(node, scope)
+            streams = {SEEDING[name] for name in names & SEEDING.keys()}
+            if SEED_ALL in names:
+                streams = {TORCH, PYTHON, NUMPY}
+            if streams:
+                yield node, scope, streams, RANK in project.ranks.sources_of(node.args[0], scope)
+
+
+def _differs_in_worker(project: Project, call: ast.Call, scope: Scope) -> bool:
+    seed = call.args[0]
+    if RANK in project.ranks.sources_of(seed, scope):
+        return True
+    parts = ((part, where) for node, where in project.ranks.origins(seed, scope) for part in ast.walk(node))
+    return any(isinstance(p, ast.Call) and project.analysis.called(p, where) & OF_WORKER for p, where in parts)
+
+
+def _restored(project: Project, drawn: set[str]) -> Iterator[Finding]:
+    """Yield where every process takes over the random state that one has saved."""
+    for node, scope in reached_nodes(project.analysis):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        names = project.analysis.called(node, scope) & RESTORING.keys()
+        if not {RESTORING[name] for name in names} & drawn or RANK in project.ranks.sources_of(node.args[0], scope):
+            continue
+        origins = [place for place in project.ranks.origins(node.args[0], scope) if isinstance(place[0], ast.Call)]
+        if any("torch.load" in project.analysis.called(*place) for place in origins):  # type: ignore[arg-type]
+            yield found(RULE, scope.source, node, "all processes continue with one random state", help=HELP_RESTORED)
+            return

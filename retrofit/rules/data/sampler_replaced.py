@@ -1,0 +1,97 @@
+"""RF102 sampler-replaced: samples are no longer drawn by the rule of the sampler that one process has."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.analysis import Analysis
+from retrofit.project.bindings import scope_of
+from retrofit.project.distributed.distribution import SAMPLERS
+from retrofit.project.distributed.ranks import RANK
+from retrofit.project.distributed.shards import distributed_samplers, makers_of, sampler_values
+from retrofit.project.loaders import TRAIN
+from retrofit.project.reach import reached_nodes
+from retrofit.project.scopes import Scope
+from retrofit.project.values import Instance, Result, Value
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+
+RULE = CATALOG["RF102"]
+INVALID = [
+    """\
+sampler = torch.utils.data.WeightedRandomSampler([0.1, 0.9] * 50, 100)
+sampler = torch.utils.data.distributed.DistributedSampler(dataset)
+loader = DataLoader(dataset, batch_size=8, sampler=sampler)
+"""
+]
+VALID = [
+    """\
+sampler = torch.utils.data.WeightedRandomSampler([0.1, 0.9] * 50, 100)
+loader = DataLoader(dataset, batch_size=8, sampler=sampler)
+loader = rd.shard_loader(loader)
+"""
+]
+CHOOSING = {f"torch.utils.data.{name}" for name in ("WeightedRandomSampler", "SubsetRandomSampler")}
+CHOOSING |= {name.replace("data.", "data.sampler.") for name in CHOOSING}
+BASES = {"torch.utils.data.Sampler", "torch.utils.data.sampler.Sampler"}
+
+
+def find(project: Project) -> Iterator[Finding]:
+    seen: set[ast.Call] = set()
+    for loader in project.loaders:
+        if TRAIN not in loader.roles:
+            continue
+        made = makers_of(project.analysis, loader)
+        values = {value for maker, scope in made for value in sampler_values(project.analysis, maker, scope)}
+        values = {value for value in values if not _is_share(project, value)}
+        others = any(_chooses(project.analysis, value) for value in values) or _has_unused(project)
+        for sampler in distributed_samplers(project.analysis, loader):
+            if others and sampler.call not in seen and not _keeps_choice(project.analysis, sampler):
+                seen.add(sampler.call)
+                message = "samples are no longer drawn by the sampler that was made before"
+                yield found(RULE, sampler.scope.source, sampler.call, message)
+
+
+def _is_share(project: Project, sampler: Value) -> bool:
+    """Return whether a sampler is given the indices of one process: SubsetRandomSampler(range(rank, n, world_size))."""
+    call = sampler.call if isinstance(sampler, (Result, Instance)) else None
+    if call is None or (isinstance(sampler, Result) and sampler.maker in SAMPLERS):
+        return False
+    scope = scope_of(project.analysis, call)
+    return any(RANK in project.ranks.sources_of(argument, scope) for argument in call.args)
+
+
+def _chooses(analysis: Analysis, value: Value) -> bool:
+    """Return whether a sampler draws by a rule of its own, and not for one of several processes."""
+    if isinstance(value, Result):
+        return value.maker in CHOOSING
+    if not isinstance(value, Instance):
+        return False
+    bases = analysis.classes.bases(value.scope)
+    return bool(bases & (BASES | CHOOSING)) and not bases & SAMPLERS
+
+
+def _keeps_choice(analysis: Analysis, sampler: Result) -> bool:
+    """Return whether a DistributedSampler draws from another sampler, or from a subset that was chosen."""
+    given = [*sampler.call.args, *(keyword.value for keyword in sampler.call.keywords)]
+    values = {value for node in given for value in analysis.evaluate(node, sampler.scope)}
+    is_subset = any(isinstance(v, Result) and v.maker.startswith("torch.utils.data.Subset") for v in values)
+    return is_subset or any(_chooses(analysis, value) for value in values)
+
+
+def _has_unused(project: Project) -> bool:
+    """Return whether a weighted sampler is made, and nothing reads the variable that holds it."""
+    for node, scope in reached_nodes(project.analysis):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and scope.is_function:
+            is_choosing = project.analysis.called(node.value, scope) & CHOOSING
+            target = node.targets[0]
+            if is_choosing and isinstance(target, ast.Name) and not _is_read(scope, target.id):
+                return True
+    return False
+
+
+def _is_read(scope: Scope, name: str) -> bool:
+    names = (node for node in ast.walk(scope.node) if isinstance(node, ast.Name) and node.id == name)
+    return any(isinstance(node.ctx, ast.Load) for node in names)

@@ -1,0 +1,91 @@
+"""RF108 split-differs-by-rank: every process draws its own split: nothing sets a seed, or it differs by rank."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.calls import argument_for
+from retrofit.project.distributed.ranks import RANK
+from retrofit.project.guards import runs_on_some
+from retrofit.project.main_guard import is_main_guard
+from retrofit.project.reach import reached_nodes
+from retrofit.project.scopes import Scope
+from retrofit.project.seeds import drawn_unseeded, is_drawn
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.edits.after_setup import behind_setup
+from retrofit.rules.finding import Finding, found
+
+RULE = CATALOG["RF108"]
+INVALID = [
+    """\
+train_set, val_set = random_split(dataset, [80, 20])
+"""
+]
+VALID = [
+    """\
+rd.share_random_state()
+train_set, val_set = random_split(dataset, [80, 20])
+"""
+]
+SEEDING = {"retrofit.distributed.share_random_state", "retrofit.distributed.seed_everything"}
+
+
+SEEDS = {"torch.manual_seed", "torch.random.manual_seed", *SEEDING}
+SPLITS = {"torch.utils.data.random_split", "torch.utils.data.dataset.random_split"}
+
+
+def find(project: Project) -> Iterator[Finding]:
+    if not project.paths:
+        return
+    if project.distribution.is_by_hand or project.calls_any(SEEDING):
+        yield from _splits(project)  # weights come from the wrapper and orders from the sampler
+        return
+    message = "no seed is set, so the processes differ from the start"
+    if _is_seeded(project):
+        drawn = drawn_unseeded(project.analysis, project.paths, {node for node, _ in project.in_loops})
+        if next(drawn, None) is None:
+            return
+        message = "each process draws other numbers before a seed is set"
+    source, statement, edit = behind_setup(project, "rd.share_random_state()")
+    yield found(RULE, source, statement, message, [edit])
+
+
+def _is_seeded(project: Project) -> bool:
+    """Return whether torch gets one seed for all processes, whatever the options are."""
+    for node, scope in reached_nodes(project.analysis):
+        is_seed = isinstance(node, ast.Call) and project.analysis.called(node, scope) & {"torch.manual_seed"}
+        if is_seed and not any(_is_condition(outer) for outer in scope.source.ancestors(node)):
+            return not is_drawn(project.analysis, node, scope)  # type: ignore[arg-type]
+    return False
+
+
+def _is_condition(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and not is_main_guard(node)
+
+
+def _splits(project: Project) -> Iterator[Finding]:
+    """Yield the splits that are drawn from a stream of which no seed is known to be the same on all processes."""
+    calls = [(node, scope) for node, scope in reached_nodes(project.analysis) if isinstance(node, ast.Call)]
+    seeds = [(node, scope) for node, scope in calls if project.analysis.called(node, scope) & SEEDS]
+    help = "random_split(dataset, lengths, torch.Generator().manual_seed(0)): one split for all processes"
+    for node, scope in calls:
+        if not project.analysis.called(node, scope) & SPLITS or runs_on_some(project.analysis, scope, node):
+            continue
+        given = argument_for(node, ["dataset", "lengths", "generator"], "generator")
+        if given is None and not _is_seeded_alike(project, node, scope, seeds):
+            yield found(RULE, scope.source, node, "each process draws another split", help=help)
+
+
+def _is_seeded_alike(project: Project, split: ast.Call, scope: Scope, seeds: list[tuple[ast.Call, Scope]]) -> bool:
+    """Return whether the last seed before a split may be the same on all processes."""
+    before = [node for node, where in seeds if where is scope and node.lineno < split.lineno]
+    if before:
+        last = max(before, key=lambda node: node.lineno)
+        return not _differs(project, last, scope)
+    return any(not _differs(project, node, where) for node, where in seeds if where is not scope)
+
+
+def _differs(project: Project, seed: ast.Call, scope: Scope) -> bool:
+    return bool(seed.args) and RANK in project.ranks.sources_of(seed.args[0], scope)

@@ -1,0 +1,78 @@
+"""RF106 uneven-batches: shards that are cut by hand differ in length, and so in their number of batches."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.distributed.ranks import RANK, WORLD_SIZE
+from retrofit.project.distributed.shards import given_to, makers_of, may_give, strides
+from retrofit.project.loaders import TRAIN, Use
+from retrofit.project.reach import reached_nodes
+from retrofit.project.scopes import Scope
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.data.iterable_not_sharded import is_stream
+from retrofit.rules.finding import Finding, found
+
+RULE = CATALOG["RF106"]
+INVALID = [
+    """\
+share = torch.utils.data.Subset(dataset, range(rd.get_rank(), len(dataset), rd.get_world_size()))
+loader = DataLoader(share, batch_size=8, shuffle=True)
+"""
+]
+VALID = [
+    """\
+loader = rd.shard_loader(DataLoader(dataset, batch_size=8, shuffle=True))
+"""
+]
+
+
+def find(project: Project) -> Iterator[Finding]:
+    if _joins_in(project):
+        return
+    for loader in project.loaders:
+        if loader.is_shared_out or is_stream(project, loader) or not any(_is_drawn_out(use) for use in loader.uses):
+            continue
+        for maker, scope in makers_of(project.analysis, loader):
+            may_drop = may_give(project.analysis, maker, scope, "drop_last")
+            cuts = strides(project.analysis, given_to(maker, "dataset"), scope)
+            if not may_drop and any(_is_uneven(project, node, where) for node, where in cuts):
+                yield found(RULE, scope.source, maker, "processes have different numbers of batches")
+
+
+def _is_drawn_out(use: Use) -> bool:
+    """Return whether the training goes on until a loader has no more batches."""
+    if use.role != TRAIN or not isinstance(use.loop, ast.For):
+        return False
+    if any(use.expression in ast.walk(statement) for statement in use.loop.body):  # next() fetches a batch
+        return False
+    return not any(isinstance(node, ast.Break) for node in ast.walk(use.loop))
+
+
+def _is_uneven(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether this takes every world_size-th from the rank on, up to the very end: range(rank, len(x), n)."""
+    start = stop = step = None
+    if isinstance(node, ast.Call) and len(node.args) == 3:
+        start, stop, step = node.args
+    elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+        start, stop, step = node.slice.lower, node.slice.upper, node.slice.step
+    if start is None or step is None:
+        return False
+    from_rank = project.ranks.sources_of(start, scope) == {RANK}
+    up_to_end = stop is None or (isinstance(stop, ast.Call) and "len" in project.analysis.called(stop, scope))
+    return from_rank and up_to_end and project.ranks.sources_of(step, scope) == {WORLD_SIZE}
+
+
+def _joins_in(project: Project) -> bool:
+    """Return whether a process without batches takes part in the steps of the others: with model.join()."""
+    for node, scope in reached_nodes(project.analysis):
+        if isinstance(node, ast.withitem) and isinstance(node.context_expr, ast.Call):
+            function = node.context_expr.func
+            if isinstance(function, ast.Attribute) and function.attr == "join":
+                return True
+            names = project.analysis.called(node.context_expr, scope)
+            if any(name.endswith(".Join") for name in names):
+                return True
+    return False

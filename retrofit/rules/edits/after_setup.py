@@ -1,0 +1,108 @@
+"""Where in a script the processes become one job: behind the parsing of its options, before anything is made."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+
+from retrofit.project import Project
+from retrofit.project.arguments import Parsing
+from retrofit.project.edits import Edit, insert_after, insert_before
+from retrofit.project.main_guard import is_main_guard
+from retrofit.project.placement import after_home, block_of, first_statement
+from retrofit.project.scopes import Scope
+from retrofit.project.source import Source
+from retrofit.project.values import LocalClass, LocalFunction
+from retrofit.rules.edits.gpu_choice import can_come_first, choice_behind, leaves_something
+
+
+def behind_setup(project: Project, line: str | None) -> tuple[Source, ast.stmt, Edit]:
+    """Return an edit that joins the group, or that adds a line behind the place where it is joined."""
+    lines = [line or "rd.setup_distributed()"]
+    place = _behind_parsing(project, project.parsings[0]) if project.parsings else None
+    if place is None or _is_too_late(project, place[0].source, place[0].source.statement(place[1])):
+        source, statement = _start(project)
+        choosing = _choosing_gpus(project, source, statement)
+        edit = insert_after(source, choosing, lines) if choosing else insert_before(source, statement, lines)
+        return source, statement, edit
+    scope, node = place
+    taker = _taker(project, node, scope)
+    if taker is not None:
+        statement = first_statement(taker)
+        return taker.source, statement, insert_before(taker.source, statement, lines)
+    statement = scope.source.statement(node)
+    choice = choice_behind(project, scope.source, statement)
+    if choice is not None and not _moves(project, scope.source, statement, choice):
+        statement = statement if _is_too_late(project, scope.source, choice) else choice
+    return scope.source, statement, insert_after(scope.source, statement, lines)
+
+
+def place_in_front(project: Project, choice: ast.stmt, line: str) -> Edit | None:
+    """Return an edit that puts `line`, a choice of GPUs, in front of where the group is joined; None if it stays."""
+    if not project.paths or not project.parsings or project.distribution.joins:
+        return None
+    source, statement, edit = behind_setup(project, line)
+    block = block_of(source, statement)
+    if choice not in block or block.index(choice) <= block.index(statement):
+        return None
+    return replace(edit, order=edit.order - 1) if _moves(project, source, statement, choice) else None
+
+
+def _choosing_gpus(project: Project, source: Source, statement: ast.stmt) -> ast.stmt | None:
+    choice = choice_behind(project, source, statement)
+    return None if choice is None or _is_too_late(project, source, choice) else choice
+
+
+def _moves(project: Project, source: Source, statement: ast.stmt, choice: ast.stmt) -> bool:
+    """Return whether a choice of GPUs moves up behind `statement`, because something in between needs the group."""
+    if choice not in block_of(source, statement):
+        return False
+    needed = leaves_something(project, source, statement, choice) or _is_too_late(project, source, choice)
+    return needed and can_come_first(source, statement, choice)
+
+
+def _is_too_late(project: Project, source: Source, statement: ast.stmt) -> bool:
+    """Return whether a loader or a model is made in front of a statement, by the same lines or by the script's own."""
+    scope = project.analysis.scope_at(source, statement)
+    homes = [model.home for model in project.models] + [loader.home for loader in project.loaders if loader.home]
+    around = [home for home in homes if home.scope.parent is None or home.scope is scope]
+    made = [after_home(project.analysis, home, project.paths) for home in around]
+    return any(place is not None and place[0] is source and place[1].lineno < statement.lineno for place in made)
+
+
+def _behind_parsing(project: Project, parsing: Parsing) -> tuple[Scope, ast.expr] | None:
+    """Return the call with which the command line is parsed: what returns it from a function leads to its call."""
+    node, scope = parsing.call, parsing.scope
+    for _ in range(5):
+        statement = scope.source.statement(node)
+        if not isinstance(statement, ast.Return):
+            return scope, node
+        callers = project.analysis.callers(scope.node)  # type: ignore[arg-type]
+        if len(callers) != 1:
+            return None
+        node, scope = callers[0].call, callers[0].scope
+    return None
+
+
+def _taker(project: Project, node: ast.expr, scope: Scope) -> Scope | None:
+    """Return the function, or the class's `__init__`, that is given what was parsed: `main(parser.parse_args())`."""
+    for outer in scope.source.ancestors(node):
+        if isinstance(outer, ast.stmt):
+            break
+        for value in project.analysis.evaluate(outer.func, scope) if isinstance(outer, ast.Call) else ():
+            function = (
+                project.analysis.classes.method(value.scope, "__init__") if isinstance(value, LocalClass) else value
+            )
+            if isinstance(function, LocalFunction) and not isinstance(function.node, ast.Lambda):
+                return function.scope
+    return None
+
+
+def _start(project: Project) -> tuple[Source, ast.stmt]:
+    """Return the statement with which the training script's own work begins."""
+    frame = project.paths[0].frames[-1]
+    statement = first_statement(frame.scope)
+    if is_main_guard(statement):
+        assert isinstance(statement, ast.If)
+        statement = statement.body[0]
+    return frame.scope.source, statement

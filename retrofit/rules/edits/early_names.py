@@ -1,0 +1,93 @@
+"""Names that are made before the processes join, for the default of an option too: they are handed out behind that."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection
+
+from retrofit.project import Project
+from retrofit.project.arguments import PARSE
+from retrofit.project.calls import argument_for
+from retrofit.project.edits import Edit
+from retrofit.project.occurrences import loaded_names, stored_names
+from retrofit.project.reach import reached_nodes
+from retrofit.project.scopes import Scope, own_nodes
+from retrofit.rules.edits.after_setup import behind_setup
+
+
+def is_early(project: Project, statement: ast.stmt, scope: Scope) -> bool:
+    """Return whether a statement of the script runs before the group is there."""
+    if project.distribution.joins:
+        return False
+    source, joining, _ = behind_setup(project, None)
+    where = project.analysis.scope_at(source, joining)
+    if scope is where:
+        return statement.lineno < joining.lineno
+    return bool(_option(statement)) or (scope.parent is None and where.parent is not None)
+
+
+def handed_out(project: Project, statement: ast.stmt, scope: Scope) -> list[Edit]:
+    """Return edits that give all processes what an early statement names, and what that names; none if unclear."""
+    source, joining, _ = behind_setup(project, None)
+    where = project.analysis.scope_at(source, joining)
+    space = _namespace(project, joining, where)
+    names: set[str] = set()
+    lines: list[str] = []
+    for node in own_nodes(scope.node):
+        if not isinstance(node, (ast.Assign, ast.AnnAssign, ast.Expr, ast.Return)) or node.lineno < statement.lineno:
+            continue
+        if (scope is where and node.lineno >= joining.lineno) or not (
+            node is statement or loaded_names([node]) & names
+        ):
+            continue
+        if _option(node) and space:
+            lines.append(f"{space}.{_option(node)} = rd.broadcast_object({space}.{_option(node)})")
+        elif isinstance(node, ast.Assign) and scope.parent is where.parent and _is_text(node.value):
+            names |= stored_names([node])
+            lines += [f"{name} = rd.broadcast_object({name})" for name in sorted(stored_names([node]))] * (
+                scope is where
+            )
+        else:
+            return []
+    return [behind_setup(project, line)[2] for line in dict.fromkeys(lines)]
+
+
+def is_handed_out(project: Project, statement: ast.stmt, scope: Scope, agreeing: Collection[str]) -> bool:
+    """Return whether what a statement names, as a variable or for an option, is given to a call of `agreeing` later."""
+    names, options = stored_names([statement]), {_option(statement)}
+    for node in own_nodes(scope.node):
+        if isinstance(node, ast.stmt) and not hasattr(node, "body") and loaded_names([node]) & names:
+            names |= stored_names([node])
+            options.add(_option(node))
+    given = {
+        argument.attr if isinstance(argument, ast.Attribute) else getattr(argument, "id", "")
+        for node, where in reached_nodes(project.analysis)
+        if isinstance(node, ast.Call) and project.analysis.called(node, where) & set(agreeing)
+        for argument in node.args
+    }
+    return bool(((names | options) - {""}) & given)
+
+
+def _is_text(value: ast.expr) -> bool:
+    """Return whether this puts a name together, rather than to make something of that name."""
+    functions = [ast.unparse(part.func) for part in ast.walk(value) if isinstance(part, ast.Call)]
+    return not any(name.rpartition(".")[2][:1].isupper() or name.rpartition(".")[2] == "open" for name in functions)
+
+
+def _namespace(project: Project, joining: ast.stmt, scope: Scope) -> str:
+    """Return the variable that holds what was parsed, where that is what the processes join behind."""
+    if not isinstance(joining, ast.Assign) or not isinstance(joining.targets[0], ast.Name):
+        return ""
+    return joining.targets[0].id if project.analysis.named(joining.value, scope) & PARSE else ""
+
+
+def _option(statement: ast.stmt) -> str:
+    """Return the attribute that `parser.add_argument("--save-dir", default=...)` gives the result of parsing."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr != "add_argument":
+        return ""
+    given = argument_for(call, [], "dest")
+    parts = [part.value for part in ([given] if given is not None else call.args) if isinstance(part, ast.Constant)]
+    texts = [part for part in parts if isinstance(part, str)]
+    long = [text for text in texts if text.startswith("--")] or texts
+    return long[0].lstrip("-").replace("-", "_") if long else ""

@@ -1,0 +1,86 @@
+"""How rank 0 gets ahead of the others: neighbouring preparations go under one `with rd.main_process_first():`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from retrofit.project import Project
+from retrofit.project.edits import Edit, EditConflict, decorate, has_own_lines, insert_after, put_under
+from retrofit.project.placement import after_home, block_of
+from retrofit.project.preparations import Preparation
+from retrofit.project.source import Source
+from retrofit.rules.edits.after_setup import behind_setup
+
+CALL = "rd.main_process_first()"
+FEW_LINES = 3  # that are put under a `with`; for more the function that is nothing else gets a decorator
+
+
+def main_first(project: Project) -> dict[Preparation, list[Edit]]:
+    """Return the edits for each preparation; none where no group exists yet, or the lines hold other statements."""
+    statements: dict[ast.stmt, Source] = {
+        statement: p.scope.source for p in project.preparations for statement in p.statements if _has_group(project, p)
+    }
+    edits: dict[ast.stmt, list[Edit]] = {}
+    ends = _ends(project)
+    drawing = {statement for p in project.preparations if p.draws for statement in p.statements}
+    for first, source in statements.items():
+        if first in edits:
+            continue
+        group = _neighbours(source, first, statements, ends)
+        function = None if drawing & set(group) else _whole_function(project, source, group)
+        try:
+            whole = [decorate(source, function, f"@{CALL}")] if function else []
+            changes = whole or put_under(source, group, f"with {CALL}:")
+        except EditConflict:
+            changes = []
+        if changes and drawing & set(group):
+            changes.append(insert_after(source, group[-1], ["rd.share_random_state()"]))
+        edits.update(dict.fromkeys(group, changes))
+    return {p: edits.get(p.statements[0], []) for p in project.preparations}
+
+
+def _neighbours(
+    source: Source, statement: ast.stmt, statements: dict[ast.stmt, Source], ends: Sequence[ast.stmt]
+) -> list[ast.stmt]:
+    """Return the statements to be done first that follow one another around one of them."""
+    block = block_of(source, statement)
+    first = last = block.index(statement)
+    while first and block[first - 1] in statements and block[first - 1] not in ends:
+        first -= 1
+    while last + 1 < len(block) and block[last + 1] in statements and block[last] not in ends:
+        last += 1
+    return block[first : last + 1]
+
+
+def _whole_function(project: Project, source: Source, group: Sequence[ast.stmt]) -> ast.stmt | None:
+    """Return the function whose whole work is a group of many lines: beside it, it names things and returns."""
+    function = source.parents[group[0]]
+    num_lines = (group[-1].end_lineno or 0) - group[0].lineno + 1
+    if not isinstance(function, ast.FunctionDef) or function.decorator_list or num_lines <= FEW_LINES:
+        return None
+    if function.name == "__init__":  # making an object is more than what it finds or makes
+        return None
+    rest = [statement for statement in function.body if statement not in group]
+    scope = project.analysis.scope_at(source, group[0])
+    calls = [part for statement in rest for part in ast.walk(statement) if isinstance(part, ast.Call)]
+    is_plain = all(isinstance(statement, (ast.Assign, ast.Return, ast.Expr)) for statement in rest)
+    is_generator = any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in ast.walk(function))
+    is_local = not any(project.leads_to_collective(call, scope) for call in calls)
+    return function if is_plain and is_local and not is_generator and has_own_lines(source, function) else None
+
+
+def _ends(project: Project) -> list[ast.stmt]:
+    """Return the statements behind which a line is added, for all processes, for a loader or a model."""
+    homes = [model.home for model in project.models] + [loader.home for loader in project.loaders if loader.home]
+    places = [after_home(project.analysis, home, project.paths) for home in homes]
+    return [place[1] for place in places if place is not None]
+
+
+def _has_group(project: Project, preparation: Preparation) -> bool:
+    """Return whether the processes have joined where something is prepared: not while modules are imported."""
+    if preparation.scope.parent is not None or project.distribution.joins:
+        return True
+    source, joining, _ = behind_setup(project, None)
+    is_beside = project.analysis.scope_at(source, joining) is preparation.scope
+    return is_beside and preparation.statements[0].lineno >= joining.lineno

@@ -1,0 +1,81 @@
+"""The texts of a project's files after the edits of findings."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from retrofit.project import Project, Source
+from retrofit.project.edits import Edit, EditConflict, apply_edits
+from retrofit.project.placement import import_edit, imports_name
+from retrofit.rules.finding import Finding
+
+RUNTIME, NAME = "retrofit.distributed", "rd"
+
+
+@dataclass(frozen=True)
+class ChangedFile:
+    """A file of the user's project before and after."""
+
+    source: Source
+    text: str
+
+    @property
+    def path(self) -> Path:
+        return self.source.path
+
+    @property
+    def data(self) -> bytes:
+        """The new content as bytes, in the file's own encoding."""
+        mark = b"\xef\xbb\xbf" if self.source.has_bom else b""
+        encoding = "utf-8" if self.source.has_bom else self.source.encoding
+        return mark + self.text.encode(encoding)
+
+    @property
+    def uses_runtime(self) -> bool:
+        """Whether the runtime's name is in the new text more often than in the old one."""
+        return len(places_of_name(_parsed(self.source, self.text))) > len(places_of_name(self.source.tree))
+
+
+def changed_files(findings: Iterable[Finding]) -> list[ChangedFile]:
+    """Return the files that edits change, each with the import that it needs.
+
+    Raises EditConflict when two rules want to change the same text, which is an error of the rules.
+    """
+    edits: dict[Source, list[Edit]] = defaultdict(list)
+    for finding in findings:
+        for edit in finding.edits:
+            edits[edit.source].append(edit)
+    return [_changed(source, changes) for source, changes in edits.items()]
+
+
+def _changed(source: Source, changes: list[Edit]) -> ChangedFile:
+    file = ChangedFile(source, apply_edits(source, changes))
+    if not file.uses_runtime or imports_name(source, RUNTIME) == NAME:
+        return file
+    first_use = min(edit.start for edit in changes if f"{NAME}." in edit.text)
+    added = import_edit(source, f"import {RUNTIME} as {NAME}", before=first_use)
+    file = ChangedFile(source, apply_edits(source, [added, *changes]))
+    _parsed(source, file.text)
+    return file
+
+
+def places_of_name(tree: ast.AST) -> list[ast.Name]:
+    """Return where the name of the runtime is used in a file."""
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == NAME]
+
+
+def after(project: Project, files: Iterable[ChangedFile]) -> Project:
+    """Return a project as it is with its files changed."""
+    return project.with_texts({file.path: file.data for file in files})
+
+
+def _parsed(source: Source, text: str) -> ast.Module:
+    try:
+        return ast.parse(text, source.name)
+    except SyntaxError as error:
+        place = f"{source.name}:{error.lineno}"
+        raise EditConflict(f"{place}: the changed file is not valid Python; this is an error of retrofit") from error

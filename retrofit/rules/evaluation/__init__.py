@@ -1,0 +1,1 @@
+"""Evaluations and the figures that a script shows."""

@@ -1,0 +1,38 @@
+"""RF111 evaluation-not-exact: the evaluation leaves out the last batch, of every process."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.distributed.shards import constant, is_sharded, makers_of
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+
+RULE = CATALOG["RF111"]
+INVALID = [
+    """\
+model = rd.distribute_model(Net())
+for images, labels in rd.shard_eval_loader(DataLoader(dataset, batch_size=8, drop_last=True)):
+    total += (model(images) - labels).square().sum().item()
+"""
+]
+VALID = [
+    """\
+model = rd.distribute_model(Net())
+for images, labels in rd.shard_eval_loader(DataLoader(dataset, batch_size=8)):
+    total += (model(images) - labels).square().sum().item()
+"""
+]
+
+
+def find(project: Project) -> Iterator[Finding]:
+    seen: set[ast.Call] = set()
+    for evaluation in project.measurements:
+        if not evaluation.sums or not is_sharded(project.ranks, evaluation.loader):
+            continue
+        for maker, scope in makers_of(project.analysis, evaluation.loader):
+            if maker not in seen and constant(maker, "drop_last") is True:
+                seen.add(maker)
+                yield found(RULE, scope.source, maker, "each process leaves out its last batch")

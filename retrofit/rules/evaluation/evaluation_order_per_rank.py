@@ -1,0 +1,64 @@
+"""RF114 evaluation-order-per-rank: every process evaluates a shuffled loader in an order of its own."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.distributed.order import is_random
+from retrofit.project.distributed.shards import is_sharded
+from retrofit.project.edits import surround
+from retrofit.project.guards import runs_on_one
+from retrofit.project.loaders import EVALUATION
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+
+RULE = CATALOG["RF114"]
+INVALID = [
+    """\
+shuffled = DataLoader(dataset, 8, shuffle=True)
+model.eval()
+losses = []
+with torch.no_grad():
+    for step, (images, labels) in enumerate(shuffled):
+        if step == 3:
+            break
+        losses.append((model(images) - labels).square().mean().item())
+"""
+]
+VALID = [
+    """\
+shuffled = DataLoader(dataset, 8, shuffle=True)
+model.eval()
+losses = []
+with torch.no_grad():
+    for step, (images, labels) in enumerate(rd.same_batches(shuffled)):
+        if step == 3:
+            break
+        losses.append((model(images) - labels).square().mean().item())
+"""
+]
+MENDED = {"retrofit.distributed.same_batches", "retrofit.distributed.share_batches"}
+
+
+def find(project: Project) -> Iterator[Finding]:
+    if project.distribution.is_by_hand:
+        return  # one seed for all processes gives them one order, where the training draws from a sampler
+    whole = {evaluation.loop for evaluation in project.evaluations if evaluation.reason}
+    seen: set[ast.expr] = set()
+    for loader in project.loaders:
+        if is_sharded(project.ranks, loader) or not is_random(project.analysis, loader):
+            continue
+        for use in loader.uses:
+            source = use.scope.source
+            if use.role != EVALUATION or use.loop not in whole or use.expression in seen:
+                continue
+            outer = source.parents[use.expression]
+            is_mended = isinstance(outer, ast.Call) and project.analysis.called(outer, use.scope) & MENDED
+            if is_mended or runs_on_one(project.analysis, use.scope, use.loop):
+                continue
+            seen.add(use.expression)
+            message = f"each process draws an order of its own from {source.segment(use.expression)}"
+            edits = surround(source, use.expression, "rd.same_batches(", ")")
+            yield found(RULE, source, use.expression, message, edits)

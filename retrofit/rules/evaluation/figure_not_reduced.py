@@ -1,0 +1,51 @@
+"""RF407 figure-not-reduced: a mean, a sum or a count of one rank's share is shown as if it were of the whole batch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+from retrofit.training.distributed.reductions import reduce_value
+from retrofit.training.evaluation.figures import figures_of
+from retrofit.training.evaluation.kinds import BATCH_SIZE, LIST, MEAN
+
+RULE = CATALOG["RF407"]
+INVALID = [
+    """\
+for images, labels in loader:
+    outputs = model(images)
+    criterion(outputs, labels).backward()
+    print("accuracy", (outputs.argmax(1) == labels.argmax(1)).sum().item() / len(labels))
+"""
+]
+VALID = [
+    """\
+for images, labels in loader:
+    outputs = model(images)
+    criterion(outputs, labels).backward()
+    print("accuracy", rd.reduce_loss((outputs.argmax(1) == labels.argmax(1)).sum().item() / len(labels)))
+"""
+]
+WORDS = {MEAN: "mean", LIST: "list"}
+FUNCTIONS = {MEAN: "rd.reduce_loss", LIST: "rd.gather_batch", BATCH_SIZE: "rd.global_batch"}
+COPIES = {"item", "detach", "data", "cpu", "numpy", "tolist"}
+
+
+def find(project: Project) -> Iterator[Finding]:
+    for root in figures_of(project).reducible:
+        value = root.node if root.kind == LIST else without_copies(root.node)
+        edits = [reduce_value(root.scope, value, FUNCTIONS.get(root.kind, "rd.reduce_total"))]
+        message = f"a {WORDS.get(root.kind, 'sum')} over one rank's share of the batch"
+        yield found(RULE, root.scope.source, root.node, message, edits)
+
+
+def without_copies(node: ast.expr) -> ast.expr:
+    """Return `loss` of loss.detach().cpu().item(): what comes from the runtime has all of these."""
+    while True:
+        inner = node.func if isinstance(node, ast.Call) and not node.args else node
+        if not isinstance(inner, ast.Attribute) or inner.attr not in COPIES:
+            return node
+        node = inner.value

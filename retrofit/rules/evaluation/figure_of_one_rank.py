@@ -1,0 +1,58 @@
+"""RF406 figure-of-one-rank: something that depends on one rank's samples is shown, kept or decides, as it is."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+from retrofit.training.evaluation.figures import figures_of
+from retrofit.training.evaluation.shown import Shown
+from retrofit.training.evaluation.sinks import DECIDES, PASSED
+
+RULE = CATALOG["RF406"]
+DECISION = "let all ranks decide by one figure, rd.reduce_loss(mean) or rd.reduce_total(count)"
+INVALID = [
+    """\
+for images, labels in loader:
+    outputs = model(images)
+    criterion(outputs, labels).backward()
+    print("largest", outputs.max().item())
+"""
+]
+VALID = [
+    """\
+for images, labels in loader:
+    outputs = model(images)
+    criterion(outputs, labels).backward()
+    print("largest", rd.reduce_mean(outputs.max()).item())
+"""
+]
+LONGEST = 60
+
+
+def find(project: Project) -> Iterator[Finding]:
+    figures = figures_of(project)
+    reducible = set(figures.reducible)
+    for shown in figures.shown:
+        if shown.is_unknown or not shown.roots <= reducible:
+            source = shown.scope.source
+            names = ", ".join(dict.fromkeys(_short(value) for value in shown.values))
+            help = DECISION if shown.kind == DECIDES else ""
+            yield found(RULE, source, shown.node, f"rank 0's share: {names}, {_verb(shown)}", help=help)
+    if not figures.is_complete:
+        message = "rank 0's share: the program is too large to be followed to its end, so more figures may be of it"
+        yield found(RULE, project.entry, project.entry.tree.body[0], message)
+
+
+def _verb(shown: Shown) -> str:
+    if shown.kind == DECIDES:
+        return "by which each rank decides on its own"
+    return "passed on" if shown.kind == PASSED else f"is {shown.kind}"
+
+
+def _short(node: ast.expr) -> str:
+    text = " ".join(ast.unparse(node).split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."

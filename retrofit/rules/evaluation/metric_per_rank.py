@@ -1,0 +1,133 @@
+"""RF401 metric-per-rank: what is shown, or decides, is measured on one process's share of the samples."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.decisions import decides
+from retrofit.project.distributed.shards import is_sharded
+from retrofit.project.guards import runs_on_some
+from retrofit.project.losses import is_of_all
+from retrofit.project.measurements import Measurement, is_collected, spread, users
+from retrofit.project.readings import readings
+from retrofit.project.scopes import Scope, own_nodes
+from retrofit.project.skips import skips
+from retrofit.project.training import Path
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+from retrofit.training.distributed.reductions import reduce_value
+from retrofit.training.losses.reduction import MEAN_OF_LAST, MEAN_OF_RANKS, reduction_for
+from retrofit.training.losses.shown import quotient_edits
+
+RULE = CATALOG["RF401"]
+INVALID = [
+    """\
+for images, labels in loader:
+    loss = criterion(model(images), labels)
+    loss.backward()
+    total += loss.item()
+"""
+]
+VALID = [
+    """\
+for images, labels in loader:
+    loss = criterion(model(images), labels)
+    loss.backward()
+    total += rd.reduce_loss(loss).item()
+"""
+]
+
+COLLECT = "total, count = rd.reduce_sum([total, count]), on every process, before it decides"
+
+
+def find(project: Project) -> Iterator[Finding]:
+    yield from _decisions(project)
+    if not project.distribution.is_by_hand:  # that shows the loss of rank 0 and knows it
+        yield from _shown(project)
+
+
+def _decisions(project: Project) -> Iterator[Finding]:
+    """Yield what is decided by the sums that each process has of its own share of an evaluation."""
+    seen: set[ast.AST] = set()
+    training = {loop for path in project.paths for loop, _ in path.loops}
+    for evaluation in project.measurements:
+        measured = evaluation.sums | evaluation.lists
+        if evaluation.loop in training:
+            continue  # which of the two a loop is at a time, and of which loader, depends on its caller
+        if not measured or not is_sharded(project.ranks, evaluation.loader):
+            continue
+        known = list(users(project.analysis, evaluation.scope, measured))
+        if _collects(project, evaluation) or any(
+            is_collected(project.analysis, project.distribution, k) for k in known
+        ):
+            continue
+        for k in known:
+            for node in own_nodes(k.scope.node):
+                if node not in seen and decides(project.analysis, project.paths, node, k):
+                    seen.add(node)
+                    message = "each process decides by its own share of the evaluation"
+                    yield found(RULE, k.scope.source, node, message, help=COLLECT)
+
+
+def _collects(project: Project, evaluation: Measurement) -> bool:
+    """Return whether the loop itself adds up over the processes."""
+    calls = (node for node in ast.walk(evaluation.loop) if isinstance(node, ast.Call))
+    return any(project.leads_to_collective(call, evaluation.scope) for call in calls)
+
+
+def _shown(project: Project) -> Iterator[Finding]:
+    seen: set[ast.AST] = set()
+    for path in project.paths:
+        frame = path.frames[0]
+        call = frame.node
+        assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+        if is_of_all(project.analysis, project.distribution, path):
+            continue
+        for node in (*readings(project.analysis, call.func.value, frame), *_deciding(project, path)):
+            source = frame.scope.source
+            if node in seen or _is_share(project, node, frame.scope):
+                continue
+            if _is_added_up(project, source.statement(node), frame.scope):
+                continue
+            if project.distribution.joins and runs_on_some(project.analysis, frame.scope, node):
+                continue  # shown by one process on purpose
+            seen.add(node)
+            function = reduction_for(project, node, frame.scope)
+            if function == MEAN_OF_RANKS and _is_after_batches(project, path, node):
+                function = MEAN_OF_LAST
+            edits = [reduce_value(frame.scope, node, function), *quotient_edits(project, node, frame.scope)]
+            help = RULE.remedy.replace("rd.reduce_loss", function)
+            yield found(RULE, source, node, "this is the loss of one process's share", edits, help=help)
+
+
+def _is_after_batches(project: Project, path: Path, node: ast.AST) -> bool:
+    """Return whether a loss is read where the loop over the batches, in the same function, has ended."""
+    scope = path.frames[0].scope
+    loops = [loop for loop, frame in path.loops if frame.scope is scope and loop in project.batch_values.loops]
+    return bool(loops) and not any(outer in loops for outer in scope.source.ancestors(node))
+
+
+def _is_share(project: Project, loss: ast.AST, scope: Scope) -> bool:
+    """Return whether a loss is divided by the number of processes: its share of their mean."""
+    source = scope.source
+    return any(
+        isinstance(outer, ast.BinOp)
+        and isinstance(outer.op, ast.Div)
+        and project.ranks.is_world_size(outer.right, scope)
+        for outer in source.ancestors(loss)
+    )
+
+
+def _is_added_up(project: Project, statement: ast.stmt, scope: Scope) -> bool:
+    """Return whether what a loss is added to is summed over all processes later."""
+    if not isinstance(statement, ast.AugAssign) or not isinstance(statement.target, ast.Name):
+        return False
+    return is_collected(project.analysis, project.distribution, spread(scope, {statement.target.id}))
+
+
+def _deciding(project: Project, path: Path) -> Iterator[ast.Name]:
+    """Yield the loss in `if loss == 0: continue`: a step that one process leaves out, the others wait for."""
+    for skip in skips(project.analysis, path):
+        yield from skip.losses

@@ -1,0 +1,1 @@
+"""Files, logs, checkpoints and what a person is asked."""

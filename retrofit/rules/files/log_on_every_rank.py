@@ -1,0 +1,108 @@
+"""RF505 log-on-every-rank: curves, lines and bars appear once per process."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.distributed.rank_texts import mentions_rank
+from retrofit.project.edits import add_argument, call_through
+from retrofit.project.guards import runs_on_one
+from retrofit.project.outputs import BAR, LOGGER, PRINT, SHOW, TRACK, TRACKER, Output
+from retrofit.project.placement import import_edit
+from retrofit.project.reach import reached_nodes
+from retrofit.project.source import Source
+from retrofit.project.trackers import START_TRACKER, STARTS, tool_of_run
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.edits.after_setup import behind_setup
+from retrofit.rules.finding import Finding, found, guarded
+
+RULE = CATALOG["RF505"]
+INVALID = [
+    """\
+writer = SummaryWriter("log")
+"""
+]
+VALID = [
+    """\
+writer = rd.on_main_process(SummaryWriter, "log")
+"""
+]
+BUILTINS = {"builtins", "__builtin__", "__builtins__"}
+PRINT_IMPORT = "from retrofit.distributed import print_main as print"
+
+
+def find(project: Project) -> Iterator[Finding]:
+    quiet = set(project.sources) if _replaces_print(project) else set(project.sources) - _training(project)
+    # Of a script that distributes itself only what every epoch prints counts: some lines of its start may be meant so.
+    looping = {node for node, _ in project.in_loops}
+    printing = looping if project.distribution.is_by_hand else {output.call for output in project.outputs}
+    logging = project.distribution.is_by_hand or project.calls_any({"retrofit.distributed.quiet_logging"})
+    disabled = _disabled(project)
+    for output in project.outputs:
+        source = output.scope.source
+        if runs_on_one(project.analysis, output.scope, output.call) or _tells_rank(project, output):
+            continue
+        if output.kind == TRACKER:
+            edits = call_through(source, output.call, _through(project, output))
+            yield found(RULE, source, output.call, f"{output.name} on every process", edits)
+        elif output.kind == LOGGER and not logging:
+            logging = True
+            _, _, edit = behind_setup(project, "rd.quiet_logging()")
+            yield found(RULE, source, output.call, "every process logs", [edit])
+        elif output.kind == SHOW and output.call in printing:
+            yield found(RULE, source, output.call, "every process prints", guarded(project, output))
+        elif output.kind == TRACK and tool_of_run(output.name) not in disabled:
+            is_alone = isinstance(source.parents[output.call], ast.Expr)  # nothing reads what it returns
+            guards = guarded(project, output) if is_alone else []
+            changes = guards or call_through(source, output.call, "rd.on_main_process")
+            yield found(RULE, source, output.call, f"{output.name} on every process", changes)
+        elif output.kind == BAR and not any(keyword.arg == "disable" for keyword in output.call.keywords):
+            edits = add_argument(source, output.call, "disable=not rd.is_main_process()")
+            yield found(RULE, source, output.call, "a progress bar per process", edits)
+        elif output.kind == PRINT and source not in quiet and output.call in printing:
+            quiet.add(source)
+            yield found(RULE, source, output.call, "every process prints", [import_edit(source, PRINT_IMPORT)])
+
+
+def _through(project: Project, output: Output) -> str:
+    """Return the function of the runtime that starts a tracker: its own disabled run for the others, or an object."""
+    return "rd.start_tracker" if output.name in STARTS else "rd.on_main_process"
+
+
+def _disabled(project: Project) -> set[str]:
+    """Return the tools of which every process starts a run, now or in the converted project: disabled on the others."""
+    started = {
+        STARTS[output.name]
+        for output in project.outputs
+        if output.name in STARTS and not runs_on_one(project.analysis, output.scope, output.call)
+    }
+    for node, scope in reached_nodes(project.analysis):
+        if isinstance(node, ast.Call) and node.args and START_TRACKER in project.analysis.called(node, scope):
+            started |= {STARTS[name] for name in project.analysis.named(node.args[0], scope) if name in STARTS}
+    return started
+
+
+def _tells_rank(project: Project, output: Output) -> bool:
+    """Return whether each process says which one it is, or writes to a place of its own."""
+    given = [*output.call.args, *(keyword.value for keyword in output.call.keywords)]
+    is_distributed = bool(project.distribution.joins)  # in other scripts a rank is one of something else
+    return is_distributed and any(mentions_rank(project.analysis, part, output.scope) for part in given)
+
+
+def _replaces_print(project: Project) -> bool:
+    """Return whether the project puts a print of its own in the place of Python's."""
+    targets = [
+        (target, scope)
+        for node, scope in reached_nodes(project.analysis)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Attribute) and target.attr == "print"
+    ]
+    return any(project.analysis.named(target.value, scope) & BUILTINS for target, scope in targets)
+
+
+def _training(project: Project) -> set[Source]:
+    """Return the files that take part in the training: what others print while they are set up is left alone."""
+    return {project.entry, *(scope.source for _, scope in project.in_loops)}

@@ -1,0 +1,29 @@
+"""RF512 prompt-on-every-rank: every process asks the user, who answers one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.edits import call_through
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+from retrofit.training.answers import prompts
+
+RULE = CATALOG["RF512"]
+INVALID = [
+    """\
+answer = input("overwrite? ")
+"""
+]
+VALID = [
+    """\
+answer = rd.answer_of_main(input, "overwrite? ")
+"""
+]
+
+
+def find(project: Project) -> Iterator[Finding]:
+    for call, scope in prompts(project.analysis):
+        edits = call_through(scope.source, call, "rd.answer_of_main")
+        yield found(RULE, scope.source, call, "every process asks the user", edits)

@@ -1,0 +1,77 @@
+"""RF508 reread-before-written: a file of this run is read again, perhaps before rank 0 has written it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.distributed.sides import MAIN, side_of
+from retrofit.project.distributed.turns import WAITING
+from retrofit.project.edits import insert_before
+from retrofit.project.placement import block_of
+from retrofit.project.reach import calls_within, reached_nodes
+from retrofit.project.scopes import Scope
+from retrofit.project.source import Source
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+
+RULE = CATALOG["RF508"]
+INVALID = [
+    """\
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+    optimizer.step()
+model.load_state_dict(torch.load("best.pt"))
+"""
+]
+VALID = [
+    """\
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+    optimizer.step()
+rd.barrier()
+model.load_state_dict(torch.load("best.pt"))
+"""
+]
+
+
+def find(project: Project) -> Iterator[Finding]:
+    # What trains in each function that the training goes through.
+    training = {f.scope: f.loops[-1] if f.loops else f.node for path in project.paths for f in path.frames}
+    seen: set[ast.stmt] = set()
+    for node, scope in reached_nodes(project.analysis):
+        if scope not in training or not isinstance(node, ast.Call):
+            continue
+        end: int = training[scope].end_lineno  # type: ignore[attr-defined]
+        statement = scope.source.statement(node)
+        if node.lineno <= end or statement in seen or _is_instead(scope.source, node, training[scope]):
+            continue
+        if not _reads(project, node, scope) or side_of(project.analysis, scope, node) == MAIN:
+            continue
+        block = block_of(scope.source, statement)
+        before = block[: block.index(statement)]
+        behind = [earlier for earlier in before if earlier.lineno > end]
+        if not any(_waits(project, part, scope) for earlier in behind for part in ast.walk(earlier)):
+            seen.add(statement)
+            edits = [insert_before(scope.source, statement, ["rd.barrier()"])]
+            yield found(RULE, scope.source, node, "a checkpoint of this run is read by all processes", edits)
+
+
+def _is_instead(source: Source, node: ast.AST, training: ast.AST) -> bool:
+    """Return whether a run that comes to a node does not train: it stands in the other branch of an `if`."""
+    here, there = {node, *source.ancestors(node)}, {training, *source.ancestors(training)}
+    forks = (outer for outer in here & there if isinstance(outer, ast.If))
+    return any(any(part in here for part in fork.body) != any(part in there for part in fork.body) for fork in forks)
+
+
+def _reads(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call loads a checkpoint, or a function that it runs on every process."""
+    return any(
+        project.analysis.called(node, where) & {"torch.load"} and side_of(project.analysis, where, node) != MAIN
+        for node, where in calls_within(project.analysis, call, scope)
+    )
+
+
+def _waits(project: Project, node: ast.AST, scope: Scope) -> bool:
+    return isinstance(node, ast.Call) and bool(project.analysis.called(node, scope) & WAITING)

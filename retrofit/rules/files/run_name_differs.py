@@ -1,0 +1,110 @@
+"""RF509 run-name-differs: each process names the run by its own clock, its own dice, or what it finds in a folder."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.edits import Edit, block_of, insert_after, surround
+from retrofit.project.guards import runs_on_one
+from retrofit.project.reach import reached_nodes
+from retrofit.project.run_numbers import Numbered
+from retrofit.project.scopes import Scope
+from retrofit.project.source import Source
+from retrofit.project.workers import run_elsewhere
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.edits.early_names import handed_out, is_early, is_handed_out
+from retrofit.rules.finding import Finding, found
+
+RULE = CATALOG["RF509"]
+EARLY_HELP = "make the name behind rd.setup_distributed(), with rd.broadcast_object(...)"
+MESSAGE = "this is another name in every process"
+INVALID = [
+    """\
+folder = "runs/" + time.strftime("%Y%m%d_%H%M%S")
+"""
+]
+VALID = [
+    """\
+folder = "runs/" + rd.broadcast_object(time.strftime("%Y%m%d_%H%M%S"))
+"""
+]
+CLOCKS = {"time.time", "datetime.datetime.now", "datetime.datetime.today", "datetime.datetime.utcnow"}
+NAMING = {
+    "time.strftime", "time.ctime", "time.asctime", "uuid.uuid1", "uuid.uuid4", "tempfile.mkdtemp",
+    *(f"{clock}.{method}" for clock in CLOCKS for method in ("strftime", "isoformat", "ctime")),
+}  # fmt: skip
+AGREEING = {"retrofit.distributed.broadcast_object"}
+
+
+def find(project: Project) -> Iterator[Finding]:
+    in_loops = {node for node, _ in project.in_loops}
+    whole: set[ast.AST] = set()  # statements whose value is handed out as it is
+    for numbered in project.numbered_names:
+        place = numbered.node
+        if place in in_loops or not _runs_on_all(project, place, numbered.scope) or _is_agreed(project, numbered):
+            continue
+        edits = _agreeing(numbered)
+        whole |= {place} if edits else set()
+        yield found(RULE, numbered.scope.source, place, MESSAGE, edits)
+    for node, scope in reached_nodes(project.analysis):
+        if not isinstance(node, ast.Call) or node in in_loops or not _names(project, node, scope):
+            continue
+        statement = scope.source.statement(node)
+        early = is_early(project, statement, scope)
+        if not (early or isinstance(statement, (ast.Assign, ast.AnnAssign))) or not _runs_on_all(
+            project, statement, scope
+        ):
+            continue
+        agrees = _agrees(project, node, scope) or is_handed_out(project, statement, scope, AGREEING)
+        if statement not in whole and not agrees:
+            name = _formatted(scope.source, node)
+            edits = surround(scope.source, name, "rd.broadcast_object(", ")")
+            edits = handed_out(project, statement, scope) if early else edits
+            yield found(RULE, scope.source, node, MESSAGE, edits, help="" if edits else EARLY_HELP)
+
+
+def _agreeing(numbered: Numbered) -> list[Edit]:
+    """Return edits that give all processes the name of the first one; none where not all of them get there."""
+    source, node = numbered.scope.source, numbered.node
+    if not numbered.is_common:
+        return []
+    if isinstance(node, (ast.Assign, ast.AnnAssign)):
+        return surround(source, node.value, "rd.broadcast_object(", ")") if node.value is not None else []
+    return [insert_after(source, node, [f"{name} = rd.broadcast_object({name})" for name in numbered.names])]
+
+
+def _is_agreed(project: Project, numbered: Numbered) -> bool:
+    """Return whether a statement, or the next one, hands out the name of one process."""
+    block = block_of(numbered.scope.source, numbered.node)
+    position = block.index(numbered.node)
+    parts = (part for statement in block[position : position + 2] for part in ast.walk(statement))
+    return any(isinstance(p, ast.Call) and project.leads_to_collective(p, numbered.scope) for p in parts)
+
+
+def _names(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call makes a text of the time, or draws a unique one."""
+    names = project.analysis.called(call, scope)
+    if names == {"str"}:
+        inner = [part for part in ast.walk(call) if isinstance(part, ast.Call) and part is not call]
+        made_of = {name for part in inner for name in project.analysis.called(part, scope)}
+        return bool(made_of & CLOCKS) and not made_of & NAMING
+    return bool(names & NAMING)
+
+
+def _runs_on_all(project: Project, statement: ast.stmt, scope: Scope) -> bool:
+    """Return whether every process runs this, and not while modules are imported, before the group is there."""
+    is_imported = scope.parent is None and scope.source is not project.entry
+    is_alone = runs_on_one(project.analysis, scope, statement) or project.runs_in_turn(scope, statement)
+    return not is_imported and not is_alone and scope not in run_elsewhere(project.analysis)
+
+
+def _agrees(project: Project, node: ast.AST, scope: Scope) -> bool:
+    around = (outer for outer in scope.source.ancestors(node) if isinstance(outer, ast.Call))
+    return any(project.analysis.called(outer, scope) & AGREEING for outer in around)
+
+
+def _formatted(source: Source, call: ast.Call) -> ast.expr:
+    """Return the f-string around a call, inside which Python before 3.12 does not tell positions, or the call."""
+    return next((outer for outer in source.ancestors(call) if isinstance(outer, ast.JoinedStr)), call)

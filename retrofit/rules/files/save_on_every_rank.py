@@ -1,0 +1,103 @@
+"""RF501 save-on-every-rank: all processes write the same file."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.analysis import Analysis
+from retrofit.project.distributed.rank_texts import mentions_rank
+from retrofit.project.edits import surround
+from retrofit.project.guards import runs_on_one
+from retrofit.project.outputs import OPEN, SAVE, WRITE, Output, opens_for_writing, opens_own_path, path_of
+from retrofit.project.sample_files import is_named_by_sample
+from retrofit.project.values import Item, Member, Result, Value, name_of
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found, guarded
+
+RULE = CATALOG["RF501"]
+INVALID = [
+    """\
+torch.save(model.state_dict(), "model.pt")
+"""
+]
+VALID = [
+    """\
+if rd.is_main_process():
+    torch.save(model.state_dict(), "model.pt")
+"""
+]
+PATH_ON_MAIN = "retrofit.distributed.path_on_main"
+
+
+def find(project: Project) -> Iterator[Finding]:
+    for output in project.outputs:
+        source, call = output.scope.source, output.call
+        if output.kind not in (OPEN, SAVE, WRITE) or _is_taken_care_of(project, output):
+            continue
+        if is_named_by_sample(project.analysis, output):
+            continue
+        message = f"{output.name} writes on every process"
+        if output.kind != OPEN:
+            if _into_guarded_file(project.analysis, output):
+                continue
+            if _runs_model(project, output):
+                refusal = "the model runs inside a statement that writes; put its output into a variable before that"
+                yield found(RULE, source, call, message, refusal=refusal)
+                continue
+            yield found(RULE, source, call, message, guarded(project, output))
+            continue
+        path = path_of(call)
+        if path is not None and not _is_path_on_main(project.analysis, path, output):
+            yield found(RULE, source, call, message, surround(source, path, "rd.path_on_main(", ")"))
+
+
+def _is_path_on_main(analysis: Analysis, path: ast.expr, output: Output) -> bool:
+    """Return whether a path is one of rank 0 only: rd.path_on_main(path), or a variable that holds it."""
+    return PATH_ON_MAIN in analysis.named(path, output.scope)
+
+
+def _is_taken_care_of(project: Project, output: Output) -> bool:
+    """Return whether one process writes, or one after the other, or each into a file of its own."""
+    analysis, scope, call = project.analysis, output.scope, output.call
+    if runs_on_one(analysis, scope, call) or project.runs_in_turn(scope, call):
+        return True
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    if isinstance(call.func, ast.Attribute):
+        given.append(call.func.value)
+    if any(analysis.named(part, scope) & {"os.devnull", PATH_ON_MAIN} for part in given):
+        return True
+    if project.distribution.is_by_hand and output.name == "mkdir" and any(k.arg == "exist_ok" for k in call.keywords):
+        return True
+    is_distributed = bool(project.distribution.joins)  # in other scripts a rank is one of something else
+    return is_distributed and any(mentions_rank(analysis, p, scope) for p in given if not isinstance(p, ast.Dict))
+
+
+def _runs_model(project: Project, output: Output) -> bool:
+    """Return whether one process alone would run a model, which waits for the others."""
+    calls = {call.call for model in project.models for call in model.calls}
+    return any(part in calls for part in ast.walk(output.call))
+
+
+def _into_guarded_file(analysis: Analysis, output: Output) -> bool:
+    """Return whether this writes into a file that was opened for it, which is guarded where it is opened."""
+    given = [*output.call.args, *(keyword.value for keyword in output.call.keywords)]
+    if isinstance(output.call.func, ast.Attribute):
+        given.append(output.call.func.value)
+    return any(_is_open_file(analysis, v) for node in given for v in analysis.evaluate(node, output.scope))
+
+
+def _is_open_file(analysis: Analysis, value: Value) -> bool:
+    while isinstance(value, (Member, Item)):
+        value = value.base
+    if not isinstance(value, Result):
+        return False
+    name = name_of(value)
+    if name in ("open", "io.open", "codecs.open", "gzip.open") and opens_for_writing(analysis, value.call, value.scope):
+        return True
+    if name.endswith(".open") and opens_own_path(value.call):
+        return True
+    if value.maker in ("csv.writer", "csv.DictWriter"):
+        return any(_is_open_file(analysis, v) for a in value.call.args for v in analysis.evaluate(a, value.scope))
+    return False

@@ -1,0 +1,81 @@
+"""RF504 setup-race: all processes prepare folders and data at once."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.distributed.early_rank import asked_too_early
+from retrofit.project.edits import call_through
+from retrofit.project.guards import runs_on_one
+from retrofit.project.missing import returns
+from retrofit.project.outputs import COMMANDS, FOLDER
+from retrofit.project.scopes import Scope
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.edits.main_first import main_first
+from retrofit.rules.finding import Finding, found, guarded
+from retrofit.training.answers import asked_per_process
+
+RULE = CATALOG["RF504"]
+ASKED_HELP = "rd.answer_of_main(os.path.exists, path): all processes go by what rank 0 finds"
+EARLY_HELP = "join the process group first, or read the rank from os.environ['RANK']"
+INVALID = [
+    """\
+os.makedirs("checkpoints")
+if not os.path.exists("samples.pt"):
+    torch.save(torch.randn(100, 4), "samples.pt")
+samples = torch.load("samples.pt")
+"""
+]
+VALID = [
+    """\
+if rd.is_main_process():
+    os.makedirs("checkpoints")
+with rd.main_process_first():
+    if not os.path.exists("samples.pt"):
+        torch.save(torch.randn(100, 4), "samples.pt")
+samples = torch.load("samples.pt")
+"""
+]
+
+
+def find(project: Project) -> Iterator[Finding]:
+    analysis = project.analysis
+    for output in project.outputs:
+        if output.kind != FOLDER or runs_on_one(analysis, output.scope, output.call):
+            continue
+        is_shared = project.distribution.is_by_hand and (output.name in COMMANDS or _may_exist(output.call))
+        if not is_shared and not project.runs_in_turn(output.scope, output.call):
+            message = f"{output.name} runs on every process"
+            yield found(RULE, output.scope.source, output.call, message, guarded(project, output))
+    edits_of = main_first(project)
+    for preparation in project.preparations:
+        edits, refusal = edits_of[preparation], ""
+        if preparation.draws and returns(list(preparation.statements)):
+            edits, refusal = (
+                [],
+                "it draws random numbers only where the file is missing: draw from a generator of its own",
+            )
+        yield found(RULE, preparation.scope.source, preparation.node, preparation.message, edits, refusal)
+    for call, scope in _asked_per_process(project):
+        message = "rank 0 makes what is asked for here: another process finds it, and decides something else"
+        edits = [] if project.distribution.is_by_hand else call_through(scope.source, call, "rd.answer_of_main")
+        yield found(RULE, scope.source, call, message, edits, help=ASKED_HELP)
+    for call, scope in asked_too_early(analysis, project.distribution):
+        message = "the rank is asked before the process group exists: every process is told 0"
+        yield found(RULE, scope.source, call, message, help=EARLY_HELP)
+
+
+def _asked_per_process(project: Project) -> list[tuple[ast.Call, Scope]]:
+    statements = [statement for p in project.preparations for statement in p.statements]
+    statements += [numbered.node for numbered in project.numbered_names]
+    known = {part for statement in statements for part in ast.walk(statement)} | {n for n, _ in project.in_loops}
+    in_loops = {node for node, _ in project.in_loops}
+    early = [output for output in project.outputs if output.call not in in_loops]
+    return list(asked_per_process(project.analysis, early, known))
+
+
+def _may_exist(call: ast.Call) -> bool:
+    """Return whether a folder is made in a way that several processes may go at once."""
+    return any(keyword.arg == "exist_ok" and getattr(keyword.value, "value", True) for keyword in call.keywords)

@@ -1,0 +1,133 @@
+"""RF507 state-not-restored: a training that is continued draws the samples of its first epochs once more."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.analysis import Analysis
+from retrofit.project.calls import argument_for, given_parameters
+from retrofit.project.edits import Edit, insert_before
+from retrofit.project.homes import Home
+from retrofit.project.loaders import TRAIN, Loader
+from retrofit.project.scopes import FUNCTIONS, Binding, Scope, parameters
+from retrofit.project.training import Frame, Path
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+
+RULE = CATALOG["RF507"]
+INVALID = [
+    """\
+start_epoch = torch.load("last.pt", map_location=rd.get_device())["epoch"]
+for epoch in range(start_epoch, 10):
+    for images, labels in loader:
+        criterion(model(images), labels).backward()
+        optimizer.step()
+"""
+]
+VALID = [
+    """\
+start_epoch = torch.load("last.pt", map_location=rd.get_device())["epoch"]
+for epoch in range(start_epoch, 10):
+    rd.set_epoch(loader, epoch)
+    for images, labels in loader:
+        criterion(model(images), labels).backward()
+        optimizer.step()
+"""
+]
+LOADING = {"torch.load", "retrofit.distributed.read_checkpoint"}
+SETTING = "retrofit.distributed.set_epoch"
+
+
+def find(project: Project) -> Iterator[Finding]:
+    if project.distribution.is_by_hand or not project.calls_any(LOADING) or project.calls_any({SETTING}):
+        return
+    seen: set[ast.AST] = set()
+    for path in project.paths:
+        for number, frame in enumerate(path.frames):
+            for loop in frame.loops:
+                if loop in seen or not isinstance(loop, ast.For) or not _continues(project.analysis, loop, frame.scope):
+                    continue
+                seen.add(loop)
+                edit = _at_loop(project, loop, frame) or _in_function(project, loop, path, number)
+                if edit is not None:
+                    yield found(RULE, frame.scope.source, loop, "a continued training has the first order", [edit])
+
+
+def _at_loop(project: Project, loop: ast.For, frame: Frame) -> Edit | None:
+    """Return an edit at the start of the epoch, if the loader has a name there, or after what makes it in the epoch."""
+    lines = _lines(project, frame, ast.unparse(loop.target))
+    last = max((_number_of(loop, binding.node) for binding in _made_by(project)), default=-1)
+    if not lines or last + 1 >= len(loop.body):
+        return None
+    return insert_before(frame.scope.source, loop.body[last + 1], lines)
+
+
+def _made_by(project: Project) -> Iterator[Binding]:
+    """Yield what sets the variables of the training's loaders."""
+    for loader in project.loaders:
+        if TRAIN in loader.roles and loader.home is not None and not loader.home.is_attribute:
+            yield from loader.home.scope.bindings.get(loader.home.name, [])
+
+
+def _number_of(loop: ast.For, node: ast.AST) -> int:
+    """Return which statement of a loop's body a node is in, -1 for none."""
+    return next((number for number, part in enumerate(loop.body) if node in ast.walk(part)), -1)
+
+
+def _in_function(project: Project, loop: ast.For, path: Path, number: int) -> Edit | None:
+    """Return an edit in the function that the epoch's loop calls with the number of the epoch, in front of its loop."""
+    call = path.frames[number].node
+    inner = path.frames[number - 1] if number else None
+    if (
+        inner is None
+        or not inner.loops
+        or not isinstance(call, ast.Call)
+        or not isinstance(inner.scope.node, FUNCTIONS)
+    ):
+        return None
+    bound = given_parameters(inner.scope)
+    for name in bound:
+        given = argument_for(call, bound, name)
+        if isinstance(given, ast.Name) and given.id == ast.unparse(loop.target):
+            lines = _lines(project, inner, name)
+            return insert_before(inner.scope.source, inner.loops[-1], lines) if lines else None
+    return None
+
+
+def _lines(project: Project, frame: Frame, epoch: str) -> list[str]:
+    """Return the lines that set the epoch of the training's loaders, as far as they have names in a scope."""
+    loaders = [loader for loader in project.loaders if TRAIN in loader.roles]
+    names = [name for loader in loaders if (name := _name_in(project.analysis, loader, frame)) is not None]
+    return [f"rd.set_epoch({name}, {epoch})" for name in dict.fromkeys(names)]
+
+
+def _continues(analysis: Analysis, loop: ast.For, scope: Scope) -> bool:
+    """Return whether this counts epochs from a number that is worked out: `for epoch in range(start, epochs)`."""
+    call = loop.iter
+    if not isinstance(loop.target, ast.Name) or not isinstance(call, ast.Call) or len(call.args) < 2:
+        return False
+    start = call.args[0]
+    is_number = isinstance(start, ast.Constant) or isinstance(getattr(start, "operand", None), ast.Constant)
+    return analysis.called(call, scope) <= {"range", "tqdm.trange"} and not is_number and "epoch" in loop.target.id
+
+
+def _name_in(analysis: Analysis, loader: Loader, frame: Frame) -> str | None:
+    """Return how a loader is called in a scope, None where it has no name there."""
+    if loader.home is not None and _is_seen(analysis, loader.home, frame.scope):
+        return str(loader.home)
+    given = parameters(frame.scope.node) if isinstance(frame.scope.node, FUNCTIONS) else []
+    for use in loader.uses:
+        is_given = isinstance(use.expression, ast.Name) and use.expression.id in given
+        if use.role == TRAIN and use.scope is frame.scope and is_given:
+            return ast.unparse(use.expression)
+    return None
+
+
+def _is_seen(analysis: Analysis, home: Home, scope: Scope) -> bool:
+    if home.is_attribute:
+        own = scope.enclosing_class()
+        return own is not None and home.scope in analysis.classes.mro(own)
+    found = scope.find(home.name)
+    return found is not None and found[0] is home.scope

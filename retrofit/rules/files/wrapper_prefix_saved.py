@@ -1,0 +1,78 @@
+"""RF502 wrapper-prefix-saved: a checkpoint of the DDP wrapper instead of the model in it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.reach import reached_nodes
+from retrofit.project.scopes import Scope
+from retrofit.project.values import Display
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+
+RULE = CATALOG["RF502"]
+INVALID = [
+    """\
+model = DDP(Net())
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+if dist.get_rank() == 0:
+    torch.save(model.state_dict(), "model.pt")
+"""
+]
+VALID = [
+    """\
+model = DDP(Net())
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+if dist.get_rank() == 0:
+    torch.save(model.module.state_dict(), "model.pt")
+"""
+]
+
+
+def find(project: Project) -> Iterator[Finding]:
+    if not project.wrapping.sites:
+        return
+    seen: set[ast.AST] = set()
+    for call, scope in reached_nodes(project.analysis):
+        if not isinstance(call, ast.Call) or "torch.save" not in project.analysis.called(call, scope):
+            continue
+        for part, where in _saved(project, call.args[:1], scope):
+            model = part.func.value if isinstance(part, ast.Call) else part  # type: ignore[attr-defined]
+            if part in seen or project.wrapping.wrapped(model, where) is None:
+                continue
+            seen.add(part)
+            message = f"{ast.unparse(part)} is saved with the wrapper around it"
+            yield found(RULE, where.source, part, message)
+
+
+def _saved(project: Project, nodes: list[ast.expr], scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield the models, and the calls of state_dict, in what is saved: itself, or an entry of a dict."""
+    waiting = [(node, scope) for node in nodes]
+    seen: set[ast.AST] = set()
+    while waiting:
+        node, where = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "state_dict":
+                yield node, where
+        elif isinstance(node, ast.Dict):
+            waiting += [(value, where) for value in node.values]
+        elif isinstance(node, (ast.Name, ast.Attribute)):
+            yield node, where
+            for value in project.analysis.evaluate(node, where):
+                made = value.node if isinstance(value, Display) else getattr(value, "call", None)
+                if isinstance(made, (ast.Dict, ast.Call)):
+                    waiting.append((made, value.scope))  # type: ignore[union-attr]
+            waiting += _entries(node, where)
+
+
+def _entries(node: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]]:
+    """Return what `state["model"] = model.state_dict()` puts into a dict."""
+    found = scope.find(node.id) if isinstance(node, ast.Name) else None
+    return [(value, found[0]) for _, value in found[0].entries.get(node.id, [])] if found else []  # type: ignore[attr-defined]

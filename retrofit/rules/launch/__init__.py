@@ -1,0 +1,1 @@
+"""How the processes start: process group, devices, flags, ports."""

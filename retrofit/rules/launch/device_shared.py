@@ -1,0 +1,61 @@
+"""RF604 device-shared: a device that is named by number is the same for every process."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.calls import last_name
+from retrofit.project.edits import Edit, replace, surround_inside
+from retrofit.project.reach import reached_nodes
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+from retrofit.training.devices import NUMBERED, NamedDevice, named_devices
+
+RULE = CATALOG["RF604"]
+INVALID = [
+    """\
+device = torch.device("cuda:0")
+"""
+]
+VALID = [
+    """\
+device = torch.device("cuda")
+"""
+]
+
+
+def find(project: Project) -> Iterator[Finding]:
+    # In a script that distributes itself a GPU's number outside the loop may be for runs of one process, and an option
+    # may be what its launcher sets for each process.
+    by_hand = project.distribution.is_by_hand
+    nodes = project.in_batches if by_hand else reached_nodes(project.analysis)
+    inside = {node for node, _ in nodes} if by_hand else set()
+    for device in named_devices(project.analysis, nodes):
+        if by_hand and not (device.is_literal and device.node in inside):
+            continue
+        if device.is_literal and device.is_text and not _is_first(device) and _is_default(device):
+            continue  # where the option is read
+        source, node = device.scope.source, device.node
+        text = source.segment(node).strip("'\"") if device.is_literal else source.segment(node)
+        yield found(RULE, source, node, f"{text} is the same GPU for every process", _edits(device))
+
+
+def _edits(device: NamedDevice) -> list[Edit]:
+    """Return the change: "cuda:0" loses its number, and for one process means the same GPU as before."""
+    source = device.scope.source
+    if device.is_literal and device.is_text and _is_first(device):
+        return [replace(source, device.node, NUMBERED.sub("cuda", source.segment(device.node)))]
+    return surround_inside(source, device.node, "rd.own_device(", ")")
+
+
+def _is_first(device: NamedDevice) -> bool:
+    return isinstance(device.node, ast.Constant) and device.node.value == "cuda:0"
+
+
+def _is_default(device: NamedDevice) -> bool:
+    """Return whether this is the default of an option, which a parser shows to the user."""
+    parents = device.scope.source.parents
+    outer = parents.get(parents.get(device.node))  # type: ignore[arg-type]
+    return isinstance(outer, ast.Call) and last_name(outer.func) == "add_argument"

@@ -1,0 +1,48 @@
+"""RF601 local-rank-flag: a parser that knows one of the two spellings in which a launcher passes the local rank."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.edits import Edit
+from retrofit.project.reach import reached_nodes
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+
+RULE = CATALOG["RF601"]
+INVALID = [
+    """\
+model = DDP(Net())
+parser.add_argument("--local_rank", type=int, default=0)
+args = parser.parse_args()
+"""
+]
+VALID = [
+    """\
+model = DDP(Net())
+parser.add_argument("--local_rank", "--local-rank", type=int, default=0)
+args = parser.parse_args()
+"""
+]
+OTHER = {"--local_rank": "--local-rank", "--local-rank": "--local_rank"}
+
+
+def find(project: Project) -> Iterator[Finding]:
+    if not project.distribution.is_by_hand:
+        return
+    places = {}
+    for node, scope in reached_nodes(project.analysis):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
+            for argument in node.args:
+                name = argument.value if isinstance(argument, ast.Constant) else None
+                if isinstance(name, str) and name in OTHER:
+                    places[name] = (argument, scope.source)
+    if len(places) != 1:
+        return
+    ((spelling, (argument, source)),) = places.items()
+    _, end = source.span(argument)
+    quote = source.segment(argument)[-1]
+    edits = [Edit(source, end, end, f", {quote}{OTHER[spelling]}{quote}")]
+    yield found(RULE, source, argument, f"the parser refuses {OTHER[spelling]}", edits)

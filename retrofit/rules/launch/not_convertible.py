@@ -1,0 +1,95 @@
+"""RF003 not-convertible: a project whose training the rules cannot make distributed and stay right."""
+
+from __future__ import annotations
+
+import ast
+import shlex
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.loaders import TRAIN, loaders_in
+from retrofit.project.reach import reached_nodes
+from retrofit.project.skips import skips
+from retrofit.project.source import Source
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.data.batch_size_in_shape import incomplete_batches
+from retrofit.rules.finding import Finding, found
+from retrofit.training.distributed.frameworks import find_framework
+
+RULE = CATALOG["RF003"]
+INVALID = [
+    """\
+optimizer = optim.LBFGS(model.parameters())
+"""
+]
+VALID = [
+    """\
+optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
+"""
+]
+DISTRIBUTED = {
+    "torch.distributed.init_process_group", "torch.nn.parallel.DistributedDataParallel", "torch.multiprocessing.spawn",
+    "torch.utils.data.distributed.DistributedSampler", "torch.nn.parallel.distributed.DistributedDataParallel",
+    "torch.utils.data.DistributedSampler", "torch.multiprocessing.Process", "apex.parallel.DistributedDataParallel",
+}  # fmt: skip
+FRAMEWORKS = {
+    "pytorch_lightning": "Lightning", "lightning": "Lightning", "accelerate": "Accelerate", "poutyne": "Poutyne",
+    "ignite": "Ignite", "fastai": "fastai", "catalyst": "Catalyst", "composer": "Composer", "deepspeed": "DeepSpeed",
+}  # fmt: skip
+
+
+def find(project: Project) -> Iterator[Finding]:
+    reason = next(_reasons(project), None)
+    if reason is not None:
+        node, source, text = reason
+        yield found(RULE, source, node, "this training cannot be shared out", refusal=text)
+
+
+def _removed_next(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
+    """Yield `batches.next()`, which runs on no torch that this kit supports."""
+    for node, scope in project.in_batches:
+        is_next = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "next"
+        if is_next and loaders_in(project.analysis, node.func.value, scope):  # type: ignore[attr-defined]
+            batches = ast.unparse(node.func.value)  # type: ignore[attr-defined]
+            text = f"iterators of a DataLoader have no method next() since torch 1.13; write next({batches})"
+            yield node, scope.source, text
+
+
+def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
+    entry = project.entry
+    used = find_framework(project.analysis)
+    if used is not None:
+        yield used.call, used.scope.source, used.advice(shlex.quote(entry.name))
+    first = entry.tree.body[0] if entry.tree.body else ast.Pass(lineno=1, col_offset=0, end_lineno=1, end_col_offset=0)
+    for node, scope in reached_nodes(project.analysis):
+        if isinstance(node, ast.Call):
+            for name in project.analysis.called(node, scope) & DISTRIBUTED:
+                yield node, scope.source, f"it is distributed already ({name.rpartition('.')[2]})"
+            if project.analysis.called(node, scope) & {"torch.optim.LBFGS"}:
+                yield (
+                    node,
+                    scope.source,
+                    "LBFGS evaluates the loss several times per step, which ranks would do unequally",
+                )
+    for node in entry.nodes:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            for framework in (FRAMEWORKS.get(name.partition(".")[0]) for name in names):
+                if framework and not project.paths:
+                    yield node, entry, f"{framework} owns the training loop; it distributes by its own settings"
+    if not project.paths:
+        yield first, entry, "no loop with a backward call was found in this script or in what it imports"
+        return
+    frame = project.paths[0].frames[0]
+    if not any(TRAIN in loader.roles for loader in project.loaders):
+        text = "the training loop draws from no DataLoader, so there is nothing to share out"
+        removed = sorted(_removed_next(project), key=lambda reason: reason[0].lineno)  # type: ignore[attr-defined]
+        yield removed[0] if removed else (frame.node, frame.scope.source, text)
+    mended = {node for node, _, _ in incomplete_batches(project)}
+    for path in project.paths:
+        for skip in skips(project.analysis, path):
+            if not skip.losses and skip.node not in mended:
+                text = "what is in the batch decides whether a step is made, so some processes would wait for others"
+                yield skip.node, skip.scope.source, text
+    if not project.models:
+        yield frame.node, frame.scope.source, "which model is trained could not be found out"

@@ -1,0 +1,76 @@
+"""RF605 process-group-missing: nothing makes the processes one job."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.arguments import Parsing
+from retrofit.project.distributed.sides import ends_program
+from retrofit.project.edits import Edit, insert_after, insert_before, surround
+from retrofit.project.main_guard import is_main_guard
+from retrofit.project.placement import block_of
+from retrofit.project.scopes import Scope
+from retrofit.project.source import Source
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.edits.after_setup import behind_setup
+from retrofit.rules.finding import Finding, found
+
+RULE = CATALOG["RF605"]
+INVALID = [
+    """\
+args = parser.parse_args()
+model = Net().cuda()
+"""
+]
+VALID = [
+    """\
+rd.add_runtime_flags(parser)
+args = parser.parse_args()
+rd.setup_distributed()
+model = Net().cuda()
+"""
+]
+
+
+def find(project: Project) -> Iterator[Finding]:
+    if not project.paths or project.distribution.joins:
+        return
+    source, statement, edit = behind_setup(project, None)
+    edits = [edit, *_cleanup(project)]
+    if project.parsings:
+        edits = [*_flags(project.parsings[0]), *edits]
+    yield found(RULE, source, statement, "the processes do not form a group", edits)
+
+
+def _flags(parsing: Parsing) -> list[Edit]:
+    source = parsing.scope.source
+    if isinstance(parsing.parser, (ast.Name, ast.Attribute)):
+        text = source.segment(parsing.parser)
+        return [insert_before(source, source.statement(parsing.call), [f"rd.add_runtime_flags({text})"])]
+    return surround(source, parsing.parser, "rd.add_runtime_flags(", ")")
+
+
+def _cleanup(project: Project) -> list[Edit]:
+    outermost = [path.frames[-1] for path in project.paths]
+    frame = next((frame for frame in outermost if not frame.scope.is_function), None)
+    if frame is None:
+        return []
+    source = frame.scope.source
+    statement = _top(source, frame.node, frame.scope)
+    last = block_of(source, statement)[-1]
+    if ends_program(project.analysis, last, frame.scope):
+        return []
+    return [insert_after(source, last, ["rd.cleanup_distributed()"])]
+
+
+def _top(source: Source, node: ast.AST, scope: Scope) -> ast.stmt:
+    """Return the statement around `node` in the block of the module, or of `if __name__ == "__main__":`."""
+    statement = source.statement(node)
+    for outer in source.ancestors(statement):
+        if outer is scope.node or is_main_guard(outer):
+            break
+        if isinstance(outer, ast.stmt):
+            statement = outer
+    return statement

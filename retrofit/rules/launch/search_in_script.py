@@ -1,0 +1,49 @@
+"""RF510 search-in-script: every process would run a search for settings of its own."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.reach import reached_nodes
+from retrofit.project.values import Member, Result
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+
+RULE = CATALOG["RF510"]
+INVALID = [
+    """\
+import wandb
+wandb.agent("sweep", function=print)
+"""
+]
+VALID = [
+    """\
+import wandb
+run = rd.start_tracker(wandb.init, project="sweep")
+"""
+]
+SEARCHES = {
+    "wandb.agent", "hyperopt.fmin", "ray.tune.run", "skopt.gp_minimize", "skopt.forest_minimize",
+    "nni.get_next_parameter",
+    "bayes_opt.BayesianOptimization.maximize",
+}  # fmt: skip
+OBJECTS = {"optuna.create_study": "optimize", "optuna.load_study": "optimize", "ray.tune.Tuner": "fit"}
+
+
+def find(project: Project) -> Iterator[Finding]:
+    for node, scope in reached_nodes(project.analysis):
+        if not isinstance(node, ast.Call):
+            continue
+        names = project.analysis.called(node, scope) & SEARCHES
+        values = project.analysis.evaluate(node.func, scope)
+        names |= {f"{v.base.maker}(...).{v.name}" for v in values if isinstance(v, Member) and _searches(v)}  # type: ignore[union-attr]
+        for name in sorted(names):
+            message = f"{name} chooses the settings of each training"
+            refusal = "" if project.distribution.joins else f"{message}, in every process others; {RULE.remedy}"
+            yield found(RULE, scope.source, node, message, refusal=refusal)
+
+
+def _searches(value: Member) -> bool:
+    return isinstance(value.base, Result) and OBJECTS.get(value.base.maker) == value.name

@@ -1,0 +1,61 @@
+"""RF606 visible-gpus-set: the script says itself which GPUs it sees."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.distributed.rank_texts import mentions_rank
+from retrofit.project.edits import Edit, delete_statement, surround
+from retrofit.project.environ import assignments_to_environ
+from retrofit.project.placement import import_edit
+from retrofit.project.scopes import Scope
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.edits.after_setup import place_in_front
+from retrofit.rules.finding import Finding, found
+
+RULE = CATALOG["RF606"]
+INVALID = [
+    """\
+args = parser.parse_args()
+os.environ["CUDA_VISIBLE_DEVICES"] = args.gpu
+"""
+]
+VALID = [
+    """\
+args = parser.parse_args()
+os.environ["CUDA_VISIBLE_DEVICES"] = rd.visible_gpus(args.gpu)
+"""
+]
+NONE = {"", "-1"}  # these mean the CPU
+
+
+def find(project: Project) -> Iterator[Finding]:
+    for statement, name, value, scope in assignments_to_environ(project.analysis):
+        if name != "CUDA_VISIBLE_DEVICES" or mentions_rank(project.analysis, value, scope):
+            continue
+        text = value.value if isinstance(value, ast.Constant) else None
+        is_chosen = isinstance(value, ast.Call) and "retrofit.distributed.visible_gpus" in (
+            project.analysis.called(value, scope)
+        )
+        is_one = isinstance(text, str) and text not in NONE and "," not in text
+        if is_chosen or text in NONE or (project.distribution.is_by_hand and not is_one):
+            continue
+        edits = [] if project.distribution.is_by_hand else _edits(project, scope, statement, value)
+        message = "every process sees the GPUs that are named here, and no other"
+        yield found(RULE, scope.source, statement, message, edits)
+
+
+def _edits(project: Project, scope: Scope, statement: ast.stmt, value: ast.expr) -> list[Edit]:
+    """Return the change; none where nothing is imported before the line, after which the runtime's import could be."""
+    source = scope.source
+    start = source.span(statement)[0]
+    if scope.parent is None and import_edit(source, "", before=start).start > start:
+        return []
+    (start, end), (first, last) = source.span(statement), source.span(value)
+    line = f"{source.text[start:first]}rd.visible_gpus({source.text[first:last]}){source.text[last:end]}"
+    moved = place_in_front(project, statement, line)
+    if moved is not None:
+        return [delete_statement(source, statement), moved]
+    return surround(source, value, "rd.visible_gpus(", ")")

@@ -1,0 +1,101 @@
+"""RF303 in-batch-loss-per-rank: a loss that compares the samples of a batch with each other."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.homes import homes_of
+from retrofit.project.pairs import pair_of
+from retrofit.project.scopes import Scope, own_nodes
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+from retrofit.training.losses.library import is_gathered_for
+
+RULE = CATALOG["RF303"]
+INVALID = [
+    """\
+for images, labels in loader:
+    z = model(images)
+    loss = criterion(z @ z.T, torch.arange(len(z)))
+    loss.backward()
+"""
+]
+VALID = [
+    """\
+for images, labels in loader:
+    z = model(images)
+    loss = criterion(z, labels)
+    loss.backward()
+"""
+]
+NUMBERS = {"torch.arange", "torch.linspace", "torch.range"}
+PLAIN_GATHERS = {"torch.distributed.all_gather", "torch.distributed.all_gather_into_tensor"}
+
+
+def find(project: Project) -> Iterator[Finding]:
+    seen = set()
+    for node, scope in project.in_batches:
+        pair = pair_of(project.analysis, node, scope)
+        if pair is None or node in seen or is_gathered_for(project, node, scope):
+            continue
+        seen.add(node)
+        parts = (pair.left, pair.right)
+        left, right = (ast.unparse(part) for part in parts)
+        is_same = left == right and not pair.is_broadcast and not _is_parameter(project, pair.left, scope)
+        if not is_same and not all(_is_embedded(project, part, scope) for part in parts):
+            continue
+        if pair.is_broadcast and any(_is_of_numbers(project, part, scope) for part in parts):
+            continue
+        if not any(_is_gathered(project, part, scope) for part in parts):
+            other = "itself" if left == right else right
+            refusal = f"{left} is compared with {other} over the batch: in-batch negatives change with the batch"
+            yield found(RULE, scope.source, node, "the loss couples the samples of a batch", refusal=refusal)
+
+
+def _is_parameter(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether this is a weight of the model, which is the same on every process."""
+    homes = {model.home for model in project.models}
+    nodes = [node, *(b.value for b in scope.bindings.get(getattr(node, "id", ""), []) if b.value is not None)]
+    for part in nodes:
+        while isinstance(part, ast.Attribute):
+            part = part.value
+            if homes_of(project.analysis, part, scope) & homes:
+                return True
+    return False
+
+
+def _is_embedded(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether this comes out of a model in training, which was given samples of the batch."""
+    calls = {call.call for model in project.models for call in model.calls if call.method in ("", "forward")}
+    loops = {path.loops[0][0] for path in project.paths}
+    parts = [(part, where) for inner, where in project.ranks.origins(node, scope) for part in ast.walk(inner)]
+    drawn = (b.node for part, where in parts if isinstance(part, ast.Name) for b in where.bindings.get(part.id, []))
+    return any(part in calls for part, _ in parts) and any(loop in loops for loop in drawn)
+
+
+def _is_of_numbers(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether this counts positions: `torch.arange(len(z))`."""
+    return bool(project.analysis.named(node, scope) & NUMBERS)
+
+
+def _is_gathered(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether what is compared comes from all processes, with the gradients of this one's own part at least."""
+    for expression, where in project.ranks.origins(node, scope):
+        for part in ast.walk(expression):
+            if isinstance(part, ast.Call) and project.leads_to_collective(part, where):
+                return not _drops_gradients(project, part, where)
+            if isinstance(part, ast.Name) and part.id in where.entries:  # parts[rank] = embeddings
+                return True
+    return False
+
+
+def _drops_gradients(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a function gathers by dist.all_gather and puts nothing with a gradient among what it gets."""
+    for function in project.analysis.functions_called(call, scope):
+        calls = [node for node in own_nodes(function.node) if isinstance(node, ast.Call)]
+        names = {name for node in calls for name in project.analysis.called(node, function.scope)}
+        if names & PLAIN_GATHERS and not function.scope.entries:
+            return True
+    return False

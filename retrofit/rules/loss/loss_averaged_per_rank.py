@@ -1,0 +1,179 @@
+"""RF302 loss-averaged-per-rank: a mean over the elements that count, of which processes have different numbers."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.batch_values import BATCH, GRADIENT, UNEVEN
+from retrofit.project.calls import argument_for
+from retrofit.project.divisions import COUNT, RATIO, SUM, UNKNOWN, Division, without_guard
+from retrofit.project.edits import Edit, surround
+from retrofit.project.loss_flow import loss_parts
+from retrofit.project.losses import COUNTING, MEAN, Term, loss_expressions, terms_at
+from retrofit.project.masks import is_selected
+from retrofit.project.scopes import Scope, own_nodes
+from retrofit.project.values import Item, Member, Result
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+from retrofit.training.losses.coupling import coupled_nodes, is_made_global
+from retrofit.training.losses.reduction import reader_of
+
+RULE = CATALOG["RF302"]
+HELP_COUNT = "divide by the number of all processes: loss_sum / rd.rank_share(rd.batch_count(valid))"
+HELP_CHOSEN = "divide the sum by the number of all processes: x.sum() / rd.rank_share(rd.batch_count(x.numel()))"
+HELP_CURVED = (
+    "processes average the values of a function of their means, which is not that of the mean over the whole batch: "
+    "apply it to each sample, or bring the mean of all processes together with gradients (torch.distributed.nn)"
+)
+PACKING = "torch.nn.utils.rnn.pack_padded_sequence"
+ELEMENTWISE = {
+    "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "BCELoss", "BCEWithLogitsLoss", "mse_loss", "l1_loss",
+    "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+}  # fmt: skip
+INVALID = [
+    """\
+criterion = nn.CrossEntropyLoss(ignore_index=255)
+for images, labels in loader:
+    loss = criterion(model(images), labels)
+    loss.backward()
+"""
+]
+VALID = [
+    """\
+criterion = rd.distribute_criterion(nn.CrossEntropyLoss(ignore_index=255))
+for images, labels in loader:
+    loss = criterion(model(images), labels)
+    loss.backward()
+"""
+]
+
+
+def find(project: Project) -> Iterator[Finding]:
+    seen: set[ast.AST] = set()
+    made_global = coupled_nodes(project)
+    parts = [loss_parts(project.analysis, path) for path in project.paths]
+    curved = {place for items in parts for place, is_linear in items.items() if not is_linear}
+    shared = {term.maker for node, scope in curved for term in terms_at(project.analysis, node, scope)}
+    curved_nodes = {node for node, _ in curved}
+    for node, scope in (*_around_backward(project), *(place for items in parts for place in items)):
+        if node in seen or node in made_global:
+            continue
+        seen.add(node)
+        terms = terms_at(project.analysis, node, scope)
+        if node in curved_nodes and any(term.reduction == MEAN for term in terms):
+            yield found(
+                RULE, scope.source, node, "the loss is no linear function of this process's own mean", help=HELP_CURVED
+            )
+        elif counting := [term for term in terms if _counts(project, term)]:
+            if _is_of_a_sample(project, node, scope):
+                continue
+            is_settled = project.batch_values.is_settled(node, scope)
+            edits = [e for term in counting if is_settled and term.maker not in shared for e in _edits(term)]
+            yield found(RULE, scope.source, node, "the mean is over the elements that this process counts", edits)
+        elif not terms and _is_mean_of_chosen(project, node, scope) and not _is_of_a_sample(project, node, scope):
+            message = "the mean is over the elements that are chosen from this process's batch"
+            yield found(RULE, scope.source, node, message, help=HELP_CHOSEN)
+    for division in project.divisions:
+        if is_made_global(project, division.divisor, division.scope):
+            continue
+        if division.loss == UNKNOWN or (division.loss == SUM and division.kind in (COUNT, RATIO)):
+            yield _of_division(project, division)
+
+
+def _around_backward(project: Project) -> Iterator[tuple[ast.AST, Scope]]:
+    """Yield all that stands in the expressions which training losses are computed by, beside the backward call."""
+    for path in project.paths:
+        for expression, scope in loss_expressions(path):
+            yield from ((node, scope) for node in ast.walk(expression))
+
+
+def _is_of_a_sample(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether a mean is taken for one sample after the other, over its own elements."""
+    around = project.batch_values.loops_around(node, scope)
+    if BATCH in around and GRADIENT not in around:
+        return True
+    return reader_of(project).samples.is_within(node, scope)
+
+
+def _is_mean_of_chosen(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether this is the mean of all of `errors[mask]`, or of what that is computed from."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "mean":
+        return False
+    is_torch = "torch" in project.analysis.named(node.func.value, scope)
+    given = node.args[:1] if is_torch else [node.func.value]
+    if not given or not _is_over_the_first_axis(node, is_torch):
+        return False
+    return {BATCH, GRADIENT, UNEVEN} <= project.batch_values.sources_of(given[0], scope)
+
+
+def _is_over_the_first_axis(node: ast.Call, is_torch: bool) -> bool:
+    """Return whether a mean is over all axes or the first one, in which chosen elements are."""
+    axes = argument_for(node, ["input", "dim"] if is_torch else ["dim"], "dim")
+    if axes is None:
+        return not any(keyword.arg == "axis" for keyword in node.keywords)
+    parts = axes.elts if isinstance(axes, (ast.Tuple, ast.List)) else [axes]
+    return any(isinstance(part, ast.Constant) and part.value in (0, None) for part in parts)
+
+
+def _counts(project: Project, term: Term) -> bool:
+    is_known = term.reduction == MEAN or not project.distribution.is_by_hand  # the runtime looks at it
+    return (term.counts and is_known) or _is_of_some(project, term)
+
+
+def _is_of_some(project: Project, term: Term) -> bool:
+    """Return whether the targets are those of sequences without their padding, or what a mask leaves of them."""
+    target = argument_for(term.call, ["input", "target"], "target")
+    if term.reduction != MEAN or term.name not in COUNTING | ELEMENTWISE:
+        return False
+    if target is not None and is_selected(target, term.scope):
+        return True
+    values = list(project.analysis.evaluate(target, term.scope))
+    while values:
+        value = values.pop()
+        if isinstance(value, (Item, Member)):
+            values.append(value.base)
+        elif isinstance(value, Result) and value.maker == PACKING:
+            return True
+    return False
+
+
+def _edits(term: Term) -> list[Edit]:
+    """Return edits at the place where the criterion is made, or at the function that is called."""
+    node = term.maker.func if term.maker is term.call else term.maker
+    return surround(term.maker_scope.source, node, "rd.distribute_criterion(", ")")
+
+
+def _of_division(project: Project, division: Division) -> Finding:
+    """Return what to do about a sum over the elements of a process that is divided by something of them."""
+    source = division.scope.source
+    if division.kind == RATIO:
+        message = "sums over this process's batch are divided by each other: processes average the ratios"
+        return found(RULE, source, division.node, message, help=HELP_CURVED)
+    edits: list[Edit] = []
+    place = (
+        _place_of(project, division)
+        if division.is_settled and division.loss == SUM and not project.distribution.is_by_hand
+        else None
+    )
+    if place is not None and place[0] is place[1]:
+        edits += surround(source, place[0], "rd.rank_share(rd.batch_count(", "))")
+    elif place is not None:
+        edits += surround(source, place[0], "rd.rank_share(", ")") + surround(source, place[1], "rd.batch_count(", ")")
+    return found(RULE, source, division.node, "the loss is divided by this process's own count", edits, help=HELP_COUNT)
+
+
+def _place_of(project: Project, division: Division) -> tuple[ast.expr, ast.expr] | None:
+    """Return the divisor and the count in it, where it is made if something there keeps it from being 0."""
+    if not isinstance(division.count, ast.Name):
+        return division.divisor, division.count
+    bindings = division.scope.bindings.get(division.count.id, [])
+    made = [binding.value for binding in bindings if binding.value is not None]
+    if all(without_guard(value) is value for value in made):
+        return division.divisor, division.count
+    others = (node for node in own_nodes(division.scope.node) if isinstance(node, ast.Name))
+    reads = [node for node in others if node.id == division.count.id and isinstance(node.ctx, ast.Load)]
+    divisors = {other.divisor for other in project.divisions if other.loss == SUM and other.is_settled}
+    is_alone = len(bindings) == len(made) == 1 and divisors.issuperset(reads)
+    return (made[0], without_guard(made[0])) if is_alone else None

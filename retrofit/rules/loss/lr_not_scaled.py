@@ -1,0 +1,158 @@
+"""RF306 lr-not-scaled: the learning rate stays while the batch grows with the processes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from itertools import chain
+
+from retrofit.project import Project
+from retrofit.project.calls import argument_for
+from retrofit.project.edits import surround
+from retrofit.project.optimizer_classes import takes_rate
+from retrofit.project.optimizers import Optimizer
+from retrofit.project.rates import (
+    follows_optimizer,
+    gives_rates,
+    group_rate,
+    is_added_later,
+    makers_of_rate,
+    rates_of,
+    sets_rate,
+)
+from retrofit.project.reach import reached_nodes
+from retrofit.project.scopes import Scope
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+from retrofit.training.losses.optimized import summed_optimizers, unbatched_optimizers
+from retrofit.training.shown_rates import shown_rates
+
+RULE = CATALOG["RF306"]
+HELP_WHOLE = "rd.scale_optimizer(optimizer); --lr_scale none leaves it, and with --batch global it stays by itself"
+INVALID = [
+    """\
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+"""
+]
+VALID = [
+    """\
+optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
+"""
+]
+WHOLE_OPTIMIZER = "retrofit.distributed.scale_optimizer"
+SCALING = {"retrofit.distributed.scaled_lr", "retrofit.distributed.scale_lr", WHOLE_OPTIMIZER}
+# What schedulers take, up to the last rate among it: the highest, the lowest and the first rate of a schedule.
+SCHEDULERS = {
+    "OneCycleLR": "optimizer max_lr",
+    "CyclicLR": "optimizer base_lr max_lr",
+    "CosineAnnealingLR": "optimizer T_max eta_min",
+    "CosineAnnealingWarmRestarts": "optimizer T_0 T_mult eta_min",
+    "ReduceLROnPlateau": "optimizer mode factor patience threshold threshold_mode cooldown min_lr",
+    "SWALR": "optimizer swa_lr",
+    "CosineLRScheduler": "optimizer t_initial lr_min",
+}
+SCHEDULED = {"max_lr", "base_lr", "eta_min", "min_lr", "swa_lr", "lr_min"}
+
+
+def find(project: Project) -> Iterator[Finding]:
+    if project.distribution.is_by_hand:
+        return  # what a batch size and a rate stand for is settled in the script
+    kept = summed_optimizers(project) | unbatched_optimizers(project)
+    if kept and all(optimizer.call in kept for optimizer in project.optimizers):
+        return  # a larger batch gives a larger sum, and with it the longer step; or there is no batch
+    own = [o for o in project.optimizers if o.call not in kept and _has_rate(project, o)]
+    as_wholes = any(optimizer.rate is None and not gives_rates(project.analysis, optimizer) for optimizer in own)
+    seen: set[ast.expr] = set()
+    later = list(_set_later(project))
+    for node, scope in chain(_of_optimizers(project, as_wholes), later, shown_rates(project, later)):
+        if node not in seen and not _is_scaled(project, node, scope) and not _is_within(node, scope, kept):
+            seen.add(node)
+            edits = surround(scope.source, node, "rd.scaled_lr(", ")")
+            message = "the learning rate does not follow the batch of all processes"
+            yield found(RULE, scope.source, node, message, edits)
+    for optimizer in own if as_wholes else ():
+        yield from _as_whole(project, optimizer)
+    yield from _unknown(project)
+
+
+def _has_rate(project: Project, optimizer: Optimizer) -> bool:
+    """Return whether an optimizer has a rate that is not the one of another, which is made around it."""
+    others = {other.rate for other in project.optimizers if other is not optimizer}
+    takes = any(takes_rate(project.analysis, maker) for maker in optimizer.makers if maker.name)
+    return takes and not any(rate in others for rate, _ in rates_of(project.analysis, optimizer))
+
+
+def _as_whole(project: Project, optimizer: Optimizer) -> Iterator[Finding]:
+    """Yield an optimizer to be scaled with all its groups: the rate of one is a default, or stands in `**options`."""
+    if any(_is_scaled(project, rate, scope) for rate, scope in rates_of(project.analysis, optimizer)):
+        return
+    message = "the optimizer's learning rate does not follow the batch of all processes"
+    places = makers_of_rate(project.analysis, optimizer)
+    for call, scope in places:
+        holder = scope.source.parents[call]
+        if not (isinstance(holder, ast.Call) and WHOLE_OPTIMIZER in project.analysis.called(holder, scope)):
+            edits = surround(scope.source, call, "rd.scale_optimizer(", ")")
+            yield found(RULE, scope.source, call, message, edits, help=HELP_WHOLE)
+    if not places:
+        yield found(RULE, optimizer.scope.source, optimizer.call, message, help=HELP_WHOLE)
+
+
+def _of_optimizers(project: Project, as_wholes: bool) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield the rates that optimizers are made with; where they are scaled as a whole, those of groups added later."""
+    for optimizer in project.optimizers if not as_wholes else ():
+        if optimizer.rate is not None:
+            yield optimizer.rate, optimizer.scope
+    for node, scope in reached_nodes(project.analysis):
+        rate = group_rate(node)
+        if rate is not None and (not as_wholes or is_added_later(node, scope)):
+            yield rate, scope
+
+
+def _set_later(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield the rates that are set by hand, and those of schedulers."""
+    for node, scope in reached_nodes(project.analysis):
+        if isinstance(node, ast.Assign) and _is_by_hand(project, node, scope):
+            yield node.value, scope
+        elif isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            parameters = SCHEDULERS.get(name, "").split()
+            rates = (argument_for(node, parameters, argument) for argument in parameters if argument in SCHEDULED)
+            yield from ((rate, scope) for rate in rates if rate is not None and not _is_zero(rate))
+
+
+def _is_zero(rate: ast.expr) -> bool:
+    return isinstance(rate, ast.Constant) and not rate.value
+
+
+def _unknown(project: Project) -> Iterator[Finding]:
+    """Yield where a step is taken by what is no optimizer that is known, in a project that has no other."""
+    if project.optimizers:
+        return
+    steps: dict[str, tuple[ast.expr, Scope]] = {}
+    names = {"step", "zero_grad"}
+    called: dict[str, set[str]] = {}
+    for node, scope in project.in_batches:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names:
+            text = ast.unparse(node.func.value)
+            called.setdefault(text, set()).add(node.func.attr)
+            if node.func.attr == "step":
+                steps.setdefault(text, (node, scope))
+    for text, (step, scope) in steps.items():
+        if called[text] == names:
+            message = f"it is not known how {text} gets its learning rate"
+            yield found(RULE, scope.source, step, message, help=HELP_WHOLE)
+
+
+def _is_within(node: ast.expr, scope: Scope, optimizers: set[ast.Call]) -> bool:
+    return any(outer in optimizers for outer in scope.source.ancestors(node))
+
+
+def _is_scaled(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether a rate follows the batch of all processes already."""
+    calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
+    is_called = any(project.analysis.called(call, scope) & SCALING for call in calls)
+    return is_called or bool(project.analysis.named(node, scope) & SCALING)
+
+
+def _is_by_hand(project: Project, node: ast.Assign, scope: Scope) -> bool:
+    return sets_rate(node, scope) and not follows_optimizer(project.analysis, node.value, scope)

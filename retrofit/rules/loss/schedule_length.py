@@ -1,0 +1,70 @@
+"""RF305 schedule-length: a schedule counts other steps than the optimizer makes on several processes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.edits import Edit, surround
+from retrofit.project.reach import reached_nodes
+from retrofit.project.scopes import Scope
+from retrofit.project.training import LOOPS
+from retrofit.project.values import Result
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+from retrofit.training.schedules import Place, batch_sizes, is_call_of, lengths, single_process_sizes
+
+RULE = CATALOG["RF305"]
+INVALID = [
+    """\
+total_steps = 10 * len(dataset) // 8
+loader = rd.distribute_loader(DataLoader(dataset, 8, shuffle=True))
+model = rd.distribute_model(Net())
+optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
+scheduler = optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=total_steps)
+"""
+]
+VALID = [
+    """\
+loader = rd.distribute_loader(DataLoader(dataset, 8, shuffle=True))
+model = rd.distribute_model(Net())
+optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
+scheduler = optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10 * len(loader))
+"""
+]
+SCHEDULERS = "torch.optim.lr_scheduler."
+
+
+def find(project: Project) -> Iterator[Finding]:
+    sizes = batch_sizes(project)
+    seen: set[ast.AST] = set()
+    for node, scope in reached_nodes(project.analysis):
+        made_from = lengths(project, node, scope)
+        counted = (place for of in made_from for place in single_process_sizes(project, *of, sizes))
+        divisors = [place for place in dict.fromkeys(counted) if place[0] not in seen]
+        if divisors:
+            seen |= {divisor for divisor, _ in divisors}
+            edits = [] if project.distribution.is_by_hand else _edits(divisors)
+            message = "the schedule counts the batches of the whole data set, of which a process draws its share"
+            yield found(RULE, scope.source, node, message, edits)
+        if isinstance(node, ast.Call) and _steps_per_process(project, node, scope):
+            yield found(RULE, scope.source, node, "the schedule steps once per process")
+
+
+def _edits(divisors: list[Place]) -> list[Edit]:
+    return [edit for node, scope in divisors for edit in surround(scope.source, node, "rd.samples_per_step(", ")")]
+
+
+def _steps_per_process(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether this is scheduler.step() in `for _ in range(world_size):`."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "step":
+        return False
+    values = project.analysis.evaluate(call.func.value, scope)
+    if not any(isinstance(value, Result) and value.maker.startswith(SCHEDULERS) for value in values):
+        return False
+    loop = next((outer for outer in scope.source.ancestors(call) if isinstance(outer, LOOPS)), None)
+    if not isinstance(loop, ast.For) or not is_call_of(project, (loop.iter, scope), "range"):
+        return False
+    assert isinstance(loop.iter, ast.Call)
+    return project.ranks.is_world_size(loop.iter.args[0], scope)

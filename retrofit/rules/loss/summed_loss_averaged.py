@@ -1,0 +1,84 @@
+"""RF307 summed-loss-averaged: a loss summed over the batch, whose gradients are averaged over the processes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.edits import surround
+from retrofit.project.losses import is_of_all
+from retrofit.project.scopes import Scope
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+from retrofit.training.losses.kinds import SUM, UNKNOWN
+from retrofit.training.losses.reduction import backward_kind, is_sum, loss_kind, sum_terms
+
+RULE = CATALOG["RF307"]
+A_TERM = "a term of the loss is a sum over the batch"
+HELP_TERM = "loss = rd.sum_loss(summed_term) + other_term"
+HELP_SUM = "where the divisor is not the number of samples: rd.sum_loss(loss).backward()"
+INVALID = [
+    """\
+criterion = nn.MSELoss(reduction="sum")
+for images, labels in loader:
+    loss = criterion(model(images), labels)
+    loss.backward()
+"""
+]
+VALID = [
+    """\
+criterion = nn.MSELoss(reduction="sum")
+for images, labels in loader:
+    loss = criterion(model(images), labels)
+    rd.sum_loss(loss).backward()
+"""
+]
+SCALING = "retrofit.distributed.sum_loss"
+
+
+def find(project: Project) -> Iterator[Finding]:
+    seen: set[ast.AST] = set()
+    for path in project.paths:
+        call, scope = path.frames[0].node, path.frames[0].scope
+        assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+        if call in seen or is_of_all(project.analysis, project.distribution, path):
+            continue
+        seen.add(call)
+        if not _has_factor(project, call.func.value, scope):
+            for finding, node in _of_loss(project, call, scope):
+                if node is call or node not in seen:
+                    seen.add(node)
+                    yield finding
+
+
+def _of_loss(project: Project, call: ast.Call, scope: Scope) -> Iterator[tuple[Finding, ast.AST]]:
+    """Yield what to do about a loss that is a sum, or has terms that are, each with the node that it is about."""
+    assert isinstance(call.func, ast.Attribute)
+    source, loss = scope.source, call.func.value
+    kind = backward_kind(project, call, scope)
+    if is_sum(kind):
+        edits = surround(source, loss, "rd.sum_loss(", ")")
+        yield found(RULE, source, call, "the loss is a sum over the batch", edits), call
+    elif SUM in kind.parts:
+        terms = sum_terms(project, loss, scope)
+        for term, where in terms or ():
+            edits = surround(where.source, term, "rd.sum_loss(", ")")
+            yield found(RULE, where.source, term, A_TERM, edits, help=HELP_TERM), term
+        if not terms:
+            yield found(RULE, source, call, A_TERM, help=HELP_TERM), call
+    elif kind.parts == {UNKNOWN} and any(is_sum(loss_kind(project, *leaf)) for leaf in kind.leaves):
+        message = "the loss is a sum over the batch, divided by what is not known"
+        yield found(RULE, source, call, message, help=HELP_SUM), call
+
+
+def _has_factor(project: Project, loss: ast.expr, scope: Scope) -> bool:
+    """Return whether the number of processes is in a loss already."""
+    parts = [part for part in ast.walk(loss) if isinstance(part, ast.expr)]
+    names = [part.id for part in parts if isinstance(part, ast.Name)]
+    made = [b.value for name in names for b in scope.bindings.get(name, []) if b.value is not None]
+    parts += [part for value in made for part in ast.walk(value) if isinstance(part, ast.expr)]
+    calls = [part for part in parts if isinstance(part, ast.Call)]
+    return any(SCALING in project.analysis.called(call, scope) for call in calls) or any(
+        project.ranks.is_world_size(part, scope) for part in parts
+    )

@@ -1,0 +1,95 @@
+"""RF208 data-parallel: one process drives several GPUs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.analysis import Analysis
+from retrofit.project.calls import argument_for
+from retrofit.project.data_parallel import added_to_wrapper, asked_for, module_run, run_plainly
+from retrofit.project.edits import Edit, call_through, surround
+from retrofit.project.homes import Home, homes_of, upstream
+from retrofit.project.reach import reached_nodes
+from retrofit.project.scopes import Scope
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+
+RULE = CATALOG["RF208"]
+INVALID = [
+    """\
+model = nn.DataParallel(Net().cuda())
+"""
+]
+VALID = [
+    """\
+model = rd.distribute_model(Net().cuda())
+"""
+]
+MESSAGE = "DataParallel is for one process that drives all GPUs"
+EITHER = "retrofit.distributed.fitting_keys"
+LOADING = ["state_dict", "strict", "assign"]
+
+
+def find(project: Project) -> Iterator[Finding]:
+    if project.distribution.is_by_hand:
+        return  # it is what the script does when it is not started as several processes
+    analysis = project.analysis
+    if project.wrapping.sites:
+        return  # DataParallel is what such a script falls back to in one process
+    nodes = list(reached_nodes(analysis))
+    calls = [(node, scope) for node, scope in nodes if isinstance(node, ast.Call)]
+    for call, scope in calls:
+        if module_run(analysis, call, scope) is not None:
+            edits = run_plainly(analysis, call, scope)
+            refusal = "" if edits else "it cannot be told what data_parallel gives to the module; write module(inputs)"
+            yield found(RULE, scope.source, call, MESSAGE, edits, refusal)
+    wrapping = [(c, scope, added_to_wrapper(analysis, c, scope)) for c, scope in calls if c.args or c.keywords]
+    wrapping = [(call, scope, more) for call, scope, more in wrapping if more is not None]
+    for call, scope, more in wrapping:
+        refusal = f"{scope.source.segment(call.func)} is more than DataParallel: {', '.join(more)}" if more else ""
+        edits = [] if refusal else call_through(scope.source, call, "rd.data_parallel")
+        yield found(RULE, scope.source, call, MESSAGE, edits, refusal)
+    if wrapping:
+        yield from _asking(analysis, nodes)
+        homes = {home for model in project.models for home in ({model.home} | upstream(analysis, model.home))}
+        yield from _loading(analysis, calls, homes)
+        yield from _run_inside(project, homes)
+
+
+def _asking(analysis: Analysis, nodes: list[tuple[ast.AST, Scope]]) -> Iterator[Finding]:
+    """Yield the tests whether a model is a DataParallel, which of several processes none has."""
+    message = "each of several processes has another wrapper"
+    for node, scope in nodes:
+        model = asked_for(analysis, node, scope)
+        if model is not None:
+            (start, end), (first, last) = scope.source.span(node), scope.source.span(model)
+            edits = [Edit(scope.source, start, first, "rd.is_data_parallel("), Edit(scope.source, last, end, ")")]
+            yield found(RULE, scope.source, node, message, edits)
+
+
+def _loading(analysis: Analysis, calls: list[tuple[ast.Call, Scope]], homes: set[Home]) -> Iterator[Finding]:
+    """Yield where a checkpoint is loaded into a model that is wrapped sometimes: its names may begin with module."""
+    message = "the names of a checkpoint depend on how it was written"
+    for call, scope in calls:
+        if not isinstance(call.func, ast.Attribute) or call.func.attr != "load_state_dict":
+            continue
+        state, model = argument_for(call, LOADING, "state_dict"), call.func.value
+        if state is None or isinstance(model, ast.Call) or not homes_of(analysis, model, scope) & homes:
+            continue
+        if EITHER not in analysis.named(state, scope):
+            before = f"rd.fitting_keys({scope.source.segment(model)}, "
+            yield found(RULE, scope.source, call, message, surround(scope.source, state, before, ")"))
+
+
+def _run_inside(project: Project, homes: set[Home]) -> Iterator[Finding]:
+    """Yield `model.module(x)` in training, which goes past what averages the gradients."""
+    for node, scope in project.in_batches:
+        taken = node.func if isinstance(node, ast.Call) else None
+        if not isinstance(taken, ast.Attribute) or taken.attr != "module":
+            continue
+        if homes_of(project.analysis, taken.value, scope) & homes:
+            (_, inner_end), (_, end) = scope.source.span(taken.value), scope.source.span(taken)
+            edits = [Edit(scope.source, inner_end, end, "")]
+            yield found(RULE, scope.source, taken, "this goes past the wrapper of the model", edits)

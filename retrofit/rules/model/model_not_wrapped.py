@@ -1,0 +1,108 @@
+"""RF209 model-not-wrapped: nothing averages the gradients."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.before_training import before_training
+from retrofit.project.distributed.distribution import WRAPPERS
+from retrofit.project.edits import insert_after, insert_before
+from retrofit.project.gradients import has_gradients
+from retrofit.project.homes import assignments_to
+from retrofit.project.models import Model
+from retrofit.project.placement import after_home
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+
+RULE = CATALOG["RF209"]
+INVALID = [
+    """\
+model = Net().cuda()
+"""
+]
+VALID = [
+    """\
+model = Net().cuda()
+model = rd.distribute_model(model)
+"""
+]
+
+
+def find(project: Project) -> Iterator[Finding]:
+    for model in project.models:
+        if is_wrapped(project, model) or _only_looks(project, model):
+            continue
+        methods = {call.method for call in model.calls} - {"", "forward"}
+        place = after_home(project.analysis, model.home, project.paths)
+        call = model.calls[0]
+        message = f"the gradients of {model.home} are not averaged over the processes"
+        if methods and not {"", "forward"} & {call.method for call in model.calls}:
+            refusal = f"{model.home} is trained through {', '.join(sorted(methods))} and not by calling it"
+            yield found(RULE, call.scope.source, call.call, message, refusal=refusal)
+            continue
+        if place is None:
+            yield _in_front_of_training(project, model, message)
+            continue
+        source, statement = place
+        if _is_made_elsewhere(project, model, statement):
+            refusal = f"{model.home} is taken out of something in every epoch, and would be wrapped each time"
+            yield found(RULE, source, statement, f"{model.home} is not wrapped", refusal=refusal)
+            continue
+        line = f"{model.home} = rd.distribute_model({model.home})"
+        edits = [insert_after(source, statement, [line])]
+        for later in _made_anew(project, model, statement):
+            edits.append(insert_after(source, later, [line]))
+        yield found(RULE, source, statement, message, edits)
+
+
+def _in_front_of_training(project: Project, model: Model, message: str) -> Finding:
+    """Return the finding of a model that several functions set: where training begins, it holds what is trained."""
+    in_loops = {node for node, _ in project.in_loops}
+    places = before_training(project.analysis, model, project.paths, in_loops)
+    source, node = model.calls[0].scope.source, model.calls[0].call
+    if isinstance(places, str):
+        return found(RULE, source, node, message, refusal=places)
+    edits = [insert_before(file, first, [f"{name} = rd.distribute_model({name})"]) for file, first, name in places]
+    return found(RULE, source, node, message, edits)
+
+
+def _made_anew(project: Project, model: Model, first: ast.stmt) -> Iterator[ast.stmt]:
+    """Yield the places behind which another training begins, of a model that was made anew after the first one."""
+    seen = {first}
+    training = {frame.scope.source.statement(frame.node) for path in project.paths for frame in path.frames}
+    for path in project.paths:
+        place = after_home(project.analysis, model.home, [path])
+        if place is None or place[1] in seen or place[1] in training:
+            continue
+        given = [a.statement for a in assignments_to(project.analysis, model.home) if a.value is not None]
+        inside = set(ast.walk(place[1]))
+        if any(statement in inside and statement not in training for statement in given):
+            seen.add(place[1])
+            yield place[1]
+
+
+def _is_made_elsewhere(project: Project, model: Model, place: ast.stmt) -> bool:
+    """Return whether a model gets its name in the training loop, without being made there."""
+    given = [a.statement for a in assignments_to(project.analysis, model.home)]
+    made = any(isinstance(part, ast.Call) for s in given if isinstance(s, ast.Assign) for part in ast.walk(s.value))
+    return place in {node for node, _ in project.in_loops} and not made
+
+
+def _only_looks(project: Project, model: Model) -> bool:
+    """Return whether a script that is distributed by hand runs a model by this name without gradients alone."""
+    if not project.distribution.is_by_hand:
+        return False
+    return not any(has_gradients(project.analysis, call.scope, call.call) for call in model.calls)
+
+
+def is_wrapped(project: Project, model: Model) -> bool:
+    """Return whether what is called in training is the wrapper."""
+    analysis = project.analysis
+    if any(analysis.named(call.call.func, call.scope) & WRAPPERS for call in model.calls):
+        return True
+    given = [
+        assignment for assignment in assignments_to(analysis, model.home) if isinstance(assignment.value, ast.Call)
+    ]
+    return any(analysis.called(a.value, a.scope) & WRAPPERS for a in given)  # type: ignore[arg-type]

@@ -1,0 +1,77 @@
+"""RF211 parameter-not-averaged: an optimizer changes a tensor outside of all models, by each process's own gradient."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.bare_parameters import bare_parameters
+from retrofit.project.edits import surround
+from retrofit.project.reach import reached_nodes
+from retrofit.project.read_modules import read_modules
+from retrofit.project.scopes import Scope
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+
+RULE = CATALOG["RF211"]
+INVALID = [
+    """\
+model = rd.distribute_model(Net())
+scale = nn.Parameter(torch.zeros(1))
+optimizer = optim.SGD([*model.parameters(), scale], lr=rd.scaled_lr(0.1))
+for images, labels in loader:
+    loss = criterion(model(images), labels) * scale.exp() - scale.sum()
+    loss.backward()
+    optimizer.step()
+"""
+]
+VALID = [
+    """\
+model = rd.distribute_model(Net())
+scale = nn.Parameter(torch.zeros(1))
+optimizer = optim.SGD([*model.parameters(), rd.distribute_parameter(scale)], lr=rd.scaled_lr(0.1))
+for images, labels in loader:
+    loss = criterion(model(images), labels) * scale.exp() - scale.sum()
+    loss.backward()
+    optimizer.step()
+"""
+]
+AVERAGING = "retrofit.distributed.distribute_parameter"
+
+
+def find(project: Project) -> Iterator[Finding]:
+    if project.distribution.is_by_hand and _reduces_gradients(project):
+        return
+    per_batch = {node for node, _ in project.in_batches}  # what is optimized for one batch alone is each process's own
+    optimizers = [optimizer for optimizer in project.optimizers if optimizer.call not in per_batch]
+    for node, scope in bare_parameters(project.analysis, optimizers):
+        if node in per_batch:
+            continue
+        message = f"the gradient of {ast.unparse(node)} is not averaged over the processes"
+        edits = surround(scope.source, node, "rd.distribute_parameter(", ")")
+        yield found(RULE, scope.source, node, message, edits)
+
+    for call, scope in read_modules(project.analysis, optimizers, project.models, project.in_batches):
+        if not _is_mended(project, call, scope):
+            message = f"no wrapper averages the gradients of {ast.unparse(call.func.value)}, which nothing calls"  # type: ignore[attr-defined]
+            edits = surround(scope.source, call, "map(rd.distribute_parameter, ", ")")
+            yield found(RULE, scope.source, call, message, edits)
+
+
+def _is_mended(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether this stands in `map(rd.distribute_parameter, centers.parameters())`."""
+    outer = scope.source.parents[call]
+    given = outer.args if isinstance(outer, ast.Call) else []
+    return any(AVERAGING in project.analysis.named(argument, scope) for argument in given)
+
+
+def _reduces_gradients(project: Project) -> bool:
+    """Return whether a collective is given a gradient: dist.all_reduce(scale.grad)."""
+    return any(
+        isinstance(part, ast.Attribute) and part.attr == "grad"
+        for node, scope in reached_nodes(project.analysis)
+        if isinstance(node, ast.Call) and project.leads_to_collective(node, scope)
+        for argument in node.args
+        for part in ast.walk(argument)
+    )

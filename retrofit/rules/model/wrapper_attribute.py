@@ -1,0 +1,70 @@
+"""RF207 wrapper-attribute: code that asks what the model is, or what is in it, and would be told about the wrapper."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.data_parallel import WRAPPERS, asked_for
+from retrofit.project.edits import call_through, surround
+from retrofit.project.homes import homes_of
+from retrofit.project.reach import reached_nodes
+from retrofit.project.scopes import Scope
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+
+RULE = CATALOG["RF207"]
+INVALID = [
+    """\
+content = {"arch": type(model).__name__}
+"""
+]
+VALID = [
+    """\
+content = {"arch": type(rd.unwrap_model(model)).__name__}
+"""
+]
+OF_THE_WRAPPER = {"__class__", "children", "named_children", "modules", "named_modules", "_modules", "__dict__"}
+# These run the model, for its layers and not for its gradients.
+RUN_IT = {"torch.onnx.export", "torch.jit.trace", "thop.profile", "torchsummary.summary", "torchinfo.summary"}
+
+
+def find(project: Project) -> Iterator[Finding]:
+    homes = {model.home for model in project.models}
+    for node, scope in reached_nodes(project.analysis):
+        is_run = _runs_it(project, node, scope)
+        model = node.args[0] if is_run and isinstance(node, ast.Call) else _asked(project, node, scope)
+        is_by_hand = bool(project.wrapping.sites)
+        if model is None or (is_by_hand and isinstance(scope.source.parents.get(node), ast.Compare)):
+            continue  # a script that wraps itself asks `type(model) is DDP` because it wants to know
+        is_wrapper = project.wrapping.wrapped(model, scope) is not None
+        if not (is_wrapper if is_by_hand else homes_of(project.analysis, model, scope) & homes):
+            continue
+        source = scope.source
+        if is_run and isinstance(node, ast.Call):
+            edits = call_through(source, node, "rd.run_alone")
+        elif project.analysis.named(model, scope) & WRAPPERS:
+            if asked_for(project.analysis, source.parents[node], scope) is not None:
+                continue  # it asks for DataParallel, which is another rule's
+            edits = surround(source, model, "rd.script_model(", ")")
+        else:
+            edits = surround(source, model, "rd.unwrap_model(", ")")
+        yield found(RULE, source, node, "this would be told about the wrapper", edits)
+
+
+def _runs_it(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether this runs the model for a summary or a graph: `summary(model)`, `writer.add_graph(model, x)`."""
+    if not isinstance(node, ast.Call) or not node.args:
+        return False
+    is_method = isinstance(node.func, ast.Attribute) and node.func.attr == "add_graph"
+    return is_method or bool(project.analysis.called(node, scope) & RUN_IT)
+
+
+def _asked(project: Project, node: ast.AST, scope: Scope) -> ast.expr | None:
+    """Return the expression of the model in `type(model)` and `model.children()`."""
+    if isinstance(node, ast.Attribute) and node.attr in OF_THE_WRAPPER:
+        return node.value
+    if isinstance(node, ast.Call) and len(node.args) == 1 and project.analysis.called(node, scope) == {"type"}:
+        return node.args[0]
+    return None

@@ -1,0 +1,102 @@
+"""RF201 wrapper-bypassed: the loss is computed by the model inside DDP, not by DDP."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.project import Project
+from retrofit.project.distributed.distribution import Site
+from retrofit.project.gradients import has_gradients
+from retrofit.project.homes import homes_of
+from retrofit.project.layers import model_of
+from retrofit.project.optimizers import is_module
+from retrofit.project.scopes import Scope, own_nodes
+from retrofit.project.values import LocalFunction, Result, Value
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+from retrofit.training.distributed.discarded import discards
+
+RULE = CATALOG["RF201"]
+INVALID = [
+    """\
+net = Net()
+model = DDP(net)
+for images, labels in loader:
+    loss = criterion(net(images), labels)
+    loss.backward()
+    optimizer.step()
+"""
+]
+VALID = [
+    """\
+net = Net()
+model = DDP(net)
+for images, labels in loader:
+    loss = criterion(model(images), labels)
+    loss.backward()
+    optimizer.step()
+"""
+]
+
+
+def find(project: Project) -> Iterator[Finding]:
+    if not project.wrapping.sites:
+        return
+    calls = [pair for pair in project.in_batches if isinstance(pair[0], ast.Call)]
+    calls = [(node, scope) for node, scope in calls if has_gradients(project.analysis, scope, node)]
+    # Beside a forward pass through the wrapper the gradients of other uses are averaged with the rest.
+    through = {project.wrapping.wrapped(node.func, scope) for node, scope in calls}  # type: ignore[attr-defined]
+    for node, scope in calls:
+        assert isinstance(node, ast.Call)
+        site = None if isinstance(scope.source.parents[node], ast.Expr) else _bypassed(project, node.func, scope)
+        if site is not None and site not in through and not _is_discarded(project, node.func, scope):
+            message = f"{ast.unparse(node.func)} goes past the wrapper, so its gradients are not averaged"
+            yield found(RULE, scope.source, node, message)
+
+
+def _is_discarded(project: Project, function: ast.expr, scope: Scope) -> bool:
+    """Return whether a variable lost its wrapper, which is a finding of its own."""
+    lost = {discard.variable for discard in discards(project)}
+    return any((home.scope, home.name) in lost for home in homes_of(project.analysis, function, scope))
+
+
+def _bypassed(project: Project, function: ast.expr, scope: Scope) -> Site | None:
+    """Return the wrapping whose model is called as `net(x)`, `model.module(x)`, `net.encoder(x)`, `net.loss(x)`."""
+    site = project.wrapping.bare(function, scope)
+    if site is not None:
+        return site
+    part = function.value if isinstance(function, ast.Subscript) else function  # net.layers[0](x)
+    site = project.wrapping.bare(part.value, scope) if isinstance(part, ast.Attribute) else None
+    if site is None:
+        return None
+    assert isinstance(part, ast.Attribute)
+    values = project.analysis.evaluate(model_of(site), site.scope)
+    parts = [found for value in values for found in project.analysis.members(value, part.attr)]
+    return site if any(_runs_layers(project, found) for found in parts) else None
+
+
+def _runs_layers(project: Project, value: Value) -> bool:
+    """Return whether a value is a layer, or a method in which the model calls its own layers or itself."""
+    if isinstance(value, Result):
+        return value.maker.startswith("torch.nn.")
+    if not isinstance(value, LocalFunction) or value.receiver is None:
+        return is_module(project.analysis, value)
+    calls = [node for node in own_nodes(value.node) if isinstance(node, ast.Call)]
+    return any(_is_own(call.func) and _is_layer(project, call.func, value.scope) for call in calls)
+
+
+def _is_own(function: ast.expr) -> bool:
+    """Return whether this begins with `self`: whatever a method calls its first parameter."""
+    while isinstance(function, (ast.Attribute, ast.Subscript)):
+        function = function.value
+    return isinstance(function, ast.Name) and function.id == "self"
+
+
+def _is_layer(project: Project, function: ast.expr, scope: Scope) -> bool:
+    values = project.analysis.evaluate(function, scope)
+    is_self = isinstance(function, ast.Name)
+    return is_self or any(
+        (isinstance(value, Result) and value.maker.startswith("torch.nn.")) or is_module(project.analysis, value)
+        for value in values
+    )
