@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 if __name__ == "__main__":
-    from retrofit.launch.missing import check_dependencies
+    from scripts.launch.missing_dependencies import check_dependencies
 
     check_dependencies("train.py")
 

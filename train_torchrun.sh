@@ -14,10 +14,10 @@ set -euo pipefail
 
 ROOT="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
 readonly ROOT
-# shellcheck source=retrofit/launch/python_env.sh
-source "${ROOT}/retrofit/launch/python_env.sh"
-# shellcheck source=retrofit/launch/processes.sh
-source "${ROOT}/retrofit/launch/processes.sh"
+# shellcheck source=scripts/launch/python_env.sh
+source "${ROOT}/scripts/launch/python_env.sh"
+# shellcheck source=scripts/launch/processes.sh
+source "${ROOT}/scripts/launch/processes.sh"
 
 usage() {
   cat << 'END'

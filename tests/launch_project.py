@@ -52,13 +52,11 @@ class Project:
         self.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         # Without an index: a fault that makes a test install torch must fail, not download it.
         self.environ.update(RECORDS=str(self.records), CUDA_VISIBLE_DEVICES="", PIP_NO_INDEX="1")
-        for made in (self.root / "retrofit", self.records, self.elsewhere):
+        for made in (self.root / "retrofit" / "distributed", self.records, self.elsewhere):
             made.mkdir(parents=True)
         for name in (*SCRIPTS, "pyproject.toml"):
             shutil.copy(ROOT / name, self.root / name)
-        launch = self.root / "retrofit" / "launch"
-        shutil.copytree(ROOT / "retrofit" / "launch", launch, ignore=shutil.ignore_patterns("__pycache__"))
-        (self.root / "retrofit" / "distributed").mkdir()
+        shutil.copytree(ROOT / "scripts", self.root / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "retrofit" / "distributed" / "launcher.py", self.root / "retrofit" / "distributed")
         (self.root / "train.py").write_text(STAND_IN_TRAIN)
 

@@ -14,8 +14,8 @@ set -euo pipefail
 ROOT="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)"
 readonly ROOT
 cd -- "${ROOT}"
-# shellcheck source=retrofit/launch/python_env.sh
-source retrofit/launch/python_env.sh
+# shellcheck source=scripts/launch/python_env.sh
+source scripts/launch/python_env.sh
 
 # The tests start hundreds of processes; without files of bytecode each of them would compile torch again.
 unset PYTHONDONTWRITEBYTECODE

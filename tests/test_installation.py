@@ -18,8 +18,8 @@ import retrofit
 from retrofit import installation
 from retrofit.cli import main
 from retrofit.doctor import command as doctor
-from retrofit.launch import dependencies
 from retrofit.verify import command as verify
+from scripts.launch import dependencies
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = ROOT / "tests" / "convert" / "projects" / "main_function"
@@ -74,8 +74,7 @@ def test_the_wheel_holds_the_kit_and_nothing_else(wheel: Path) -> None:
     assert {name.partition("/")[0] for name in names} == {"retrofit", info}
     packaged = {name for name in names if name.startswith("retrofit/")}
     in_clone = {str(path.relative_to(ROOT)) for path in (ROOT / "retrofit").rglob("*") if path.is_file()}
-    in_clone = {name for name in in_clone if "__pycache__" not in name and not name.startswith("retrofit/launch/")}
-    assert packaged == in_clone
+    assert packaged == {name for name in in_clone if "__pycache__" not in name}
     assert "Name: torch-retrofit" in fields
     assert {line.partition(": ")[2] for line in fields if line.startswith("Provides-Extra")} == set(EXTRAS)
     required = [line for line in fields if line.startswith("Requires-Dist")]
@@ -149,7 +148,7 @@ def test_the_reference_project_imports_only_what_its_extra_holds() -> None:
     module_names = {**dependencies.MODULE_NAMES}
     files = [ROOT / "train.py", ROOT / "utils.py", *(ROOT / "segmentation").rglob("*.py")]
     used = {name.partition(".")[0] for path in files for name in imports(path)}
-    third_party = used - set(STANDARD_LIBRARY) - {"retrofit", "segmentation", "utils", "train"}
+    third_party = used - set(STANDARD_LIBRARY) - {"retrofit", "scripts", "segmentation", "utils", "train"}
     assert third_party <= {module_names.get(name, name) for name in names_in("reference")}
 
 

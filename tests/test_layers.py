@@ -106,13 +106,21 @@ def test_what_reads_and_rewrites_source_never_imports_torch(layer):
         ("convert", ["verify", "cli"]),
         ("verify", ["rules", "convert", "cli", "doctor"]),
         ("doctor", ["project", "rules", "convert", "verify", "cli"]),
-        ("launch", ["project", "rules", "convert", "verify", "cli", "distributed"]),
     ],
 )
 def test_no_layer_imports_one_above_it(layer, above):
     for path in tools(layer):
         names = [name for name in imports(path) if not (layer == "verify" and is_within(name, CATALOG))]
         assert [name for name in names for up in above if is_within(name, f"retrofit.{up}")] == [], path
+
+
+def test_the_kit_and_the_launch_scripts_are_apart():
+    launch = list((ROOT / "scripts").rglob("*.py"))
+    assert len(launch) > 3
+    for path in launch:  # they run before anything is installed
+        assert outside(path, "scripts", "retrofit.installation") == [], path
+    for path in (ROOT / "retrofit").rglob("*.py"):
+        assert [name for name in imports(path) if is_within(name, "scripts")] == [], path
 
 
 @pytest.mark.parametrize("path", RUNTIME, ids=lambda path: str(path.relative_to(ROOT)))

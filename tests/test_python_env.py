@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from launch_project import ROOT, Project
 
-from retrofit.launch import dependencies
+from scripts.launch import dependencies
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def installable(project: Project, tmp_path: Path) -> Project:
         PIP_FIND_LINKS=str(wheels), PATH=f"{bare}:{os.environ['PATH']}", XDG_CACHE_HOME=str(tmp_path)
     )
     (project.root / "show.sh").write_text(
-        'set -euo pipefail\nroot="$(dirname "$0")"\nsource "${root}/retrofit/launch/python_env.sh"\n'
+        'set -euo pipefail\nroot="$(dirname "$0")"\nsource "${root}/scripts/launch/python_env.sh"\n'
         'find_python "${root}"\necho "${PYTHON}"\n'
     )
     return project
@@ -120,13 +120,18 @@ def test_train_py_says_in_one_line_what_to_run(tmp_path: Path, made: bool) -> No
     for name in ("retrofit/__init__.py", "retrofit/installation.py", "pyproject.toml", "train.py"):
         (clone / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, clone / name)
-    shutil.copytree(ROOT / "retrofit" / "launch", clone / "retrofit" / "launch")
+    shutil.copytree(ROOT / "scripts", clone / "scripts")
+    # Packages of the same names, installed and in the current folder, are not the clone's.
+    (site_packages,) = tmp_path.glob("bare/lib/python*/site-packages")
+    for elsewhere in (site_packages, tmp_path):
+        for name in ("scripts", "retrofit"):
+            (elsewhere / name).mkdir()
+            (elsewhere / name / "__init__.py").write_text("raise ImportError('another package')\n")
     if made:
         (clone / ".venv").symlink_to(tmp_path / "bare")
     environ = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    ended = subprocess.run(
-        [str(bare / "python"), str(clone / "train.py"), "--epochs", "1"], env=environ, capture_output=True, text=True
-    )
+    command = [str(bare / "python"), str(clone / "train.py"), "--epochs", "1"]
+    ended = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True)
     (line,) = ended.stderr.splitlines()
     assert ended.returncode == 2 and ended.stdout == ""
     assert line.startswith("train.py: error: torch, torchvision, tensorboardX, gpustat, tqdm, PyYAML, numpy, Pillow")
@@ -229,7 +234,7 @@ def test_what_could_be_imported_is_not_imported_again_until_something_is_install
     (tmp_path / "pyproject.toml").write_text('[project.optional-dependencies]\nreference = [\n    "standin>=1.2",\n]\n')
 
     def check(**variables: str) -> tuple[int, str, str]:
-        command = [sys.executable, str(ROOT / "retrofit" / "launch" / "dependencies.py"), "check", str(tmp_path)]
+        command = [sys.executable, str(ROOT / "scripts" / "launch" / "dependencies.py"), "check", str(tmp_path)]
         ended = subprocess.run(command, env={**environ, **variables}, capture_output=True, text=True)
         return ended.returncode, ended.stdout.strip(), ended.stderr.strip()
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from two_hosts import TwoHosts, two_hosts, why_not
 
-from retrofit.launch.meeting_point import interface_with, leads_here, own_address_towards, problem_with, resolve
+from scripts.launch.rendezvous import interface_with, leads_here, own_address_towards, problem_with, resolve
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAINING = ["--layers", "18", "--crop_size", "32", "--batchsize", "160", "--epochs", "1", "--val_epoch", "1"]

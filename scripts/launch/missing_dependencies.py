@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from retrofit.installation import install_command
-from retrofit.launch.dependencies import MODULE_NAMES, REFERENCE, read_requirements, requirement_name
+from scripts.launch.dependencies import MODULE_NAMES, REFERENCE, read_requirements, requirement_name
 
 ROOT = Path(__file__).resolve().parents[2]
 

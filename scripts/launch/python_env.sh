@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Finds the Python that the scripts of this project run with. Sourced, never run; needs bash >= 3.2.
 #
-#   source "${ROOT}/retrofit/launch/python_env.sh"
+#   source "${ROOT}/scripts/launch/python_env.sh"
 #   find_python "${ROOT}"           sets PYTHON; installs into ${ROOT}/.venv if no Python has the dependencies
 #   find_python "${ROOT}" test      the same, with the extra [test] of pyproject.toml
 
@@ -51,7 +51,7 @@ find_python() {
     || fail "no Python >= 3.9 found (python is: $(python --version 2>&1 || true)); install one, or set PYTHON to its path"
   printf '%s' "${notes}" >&2
   # `tensorboard --logdir=./log` is not needed to train, but the next thing one asks for.
-  "${base}" "${root}/retrofit/launch/dependencies.py" install "${root}" tensorboard "$@" || exit
+  "${base}" "${root}/scripts/launch/dependencies.py" install "${root}" tensorboard "$@" || exit
   PYTHON="${root}/.venv/bin/python"
 }
 

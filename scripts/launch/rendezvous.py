@@ -1,6 +1,6 @@
 """Where several machines meet, for processes.sh: check MASTER_ADDR, find this machine's interface. Standard library.
 
-  python meeting_point.py MASTER_ADDR MASTER_PORT NODE_RANK TIMEOUT_S
+  python rendezvous.py MASTER_ADDR MASTER_PORT NODE_RANK TIMEOUT_S
 
 Prints the network interface that leads to MASTER_ADDR (exit 0; an empty line where it cannot be told), or what is
 wrong with the address (exit 1). With NODE_RANK 0 the address must lead to this machine; any other node waits until
@@ -98,7 +98,7 @@ def wait_for_listener(family: int, address: Any, timeout_s: float, say: Any) -> 
 
 
 def problem_with(host: str, port: int, node_rank: int, timeout_s: float) -> tuple[str, str]:
-    """Return what is wrong with the meeting point ("" if nothing) and the interface that leads there ("" unknown)."""
+    """Return what is wrong with the rendezvous ("" if nothing) and the interface that leads there ("" unknown)."""
     try:
         family, address = resolve(host, port)
     except OSError as error:
@@ -126,7 +126,7 @@ def problem_with(host: str, port: int, node_rank: int, timeout_s: float) -> tupl
 
 
 def _say(message: str) -> None:
-    print(f"[meeting_point] {message}", file=sys.stderr, flush=True)
+    print(f"[rendezvous] {message}", file=sys.stderr, flush=True)
 
 
 def main(arguments: list[str]) -> int:

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Plans the processes of a distributed run from the environment. Sourced after python_env.sh; needs bash >= 3.2.
 #
-#   source "${ROOT}/retrofit/launch/processes.sh"
+#   source "${ROOT}/scripts/launch/processes.sh"
 #   take_launch_flags "$@"          sets TRAIN_ARGUMENTS, and MASTER_PORT from --master_port, and so on
 #   check_launch_variables          ends the script if one of them is unusable; needs no Python
 #   plan_processes                  sets LAUNCHER_ARGUMENTS, exports OMP_NUM_THREADS; reads PYTHON; with several nodes
@@ -75,7 +75,7 @@ plan_processes() {
   nproc="${NPROC_PER_NODE:-$(default_process_count)}"
   port="$(choose_master_port "${nnodes}" "${node_rank}")" || exit
   if ((nnodes > 1)); then
-    find_meeting_point "${port}" "${node_rank}"
+    find_rendezvous "${port}" "${node_rank}"
   fi
   # More threads than cores slow every process down; torchrun would set 1, which leaves cores idle.
   export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$(threads_per_process "${nproc}")}"
@@ -96,10 +96,10 @@ plan_processes() {
 # Arguments: torch.distributed.run or torch.distributed.launch, then its arguments.
 #######################################
 run_launcher() {
-  local variable kit
-  kit="$(cd -- "${BASH_SOURCE[0]%/*}/.." && pwd)"
+  local variable root
+  root="$(cd -- "${BASH_SOURCE[0]%/*}/../.." && pwd)"
   # The launcher of the Python found above, whatever PATH says; launcher.py adds how it ends.
-  set -- "${PYTHON}" "${kit}/distributed/launcher.py" "$@"
+  set -- "${PYTHON}" "${root}/retrofit/distributed/launcher.py" "$@"
   for variable in CUDA_VISIBLE_DEVICES OMP_NUM_THREADS GLOO_SOCKET_IFNAME NCCL_SOCKET_IFNAME; do
     [[ -z "${!variable+set}" ]] || printf '%s=%q ' "${variable}" "${!variable}"
   done >&2
@@ -118,9 +118,9 @@ check_whole_number() {
 
 # Checks that this node ($2) and the first one can meet at port $1 of MASTER_ADDR, and makes gloo and NCCL talk over the
 # interface that leads there. By itself gloo takes the one that the host's name belongs to, often the loopback.
-find_meeting_point() {
+find_rendezvous() {
   local answer
-  answer="$("${PYTHON}" "${BASH_SOURCE[0]%/*}/meeting_point.py" "${MASTER_ADDR}" "$1" "$2" "${MASTER_TIMEOUT:-600}")" \
+  answer="$("${PYTHON}" "${BASH_SOURCE[0]%/*}/rendezvous.py" "${MASTER_ADDR}" "$1" "$2" "${MASTER_TIMEOUT:-600}")" \
     || fail "${answer:-could not check MASTER_ADDR=${MASTER_ADDR}, see above}"
   if [[ -n "${answer}" ]]; then
     export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-${answer}}"
