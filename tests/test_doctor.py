@@ -18,9 +18,9 @@ from rich.console import Console
 
 from retrofit.doctor import command, examine
 from retrofit.doctor.finding import FAIL, OK, SKIP, WARN, Finding, Plan
+from retrofit.doctor.gpu.torch_facts import TorchFacts
 from retrofit.doctor.report import plain_lines, print_report, report_as_json, summary
-from retrofit.doctor.switches import check_launcher, check_switches, nccl_settings
-from retrofit.doctor.torch_facts import TorchFacts
+from retrofit.doctor.system.env_vars import check_launcher, check_switches, nccl_settings
 
 FINDINGS = [
     Finding("shared memory", FAIL, "/dev/shm: 64 MiB free of 64 MiB", "docker run --ipc=host, or --shm-size=8g"),

@@ -14,12 +14,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from retrofit.doctor import allreduce, allreduce_findings, allreduce_worker
-from retrofit.doctor.allreduce import Measured, Outcome, all_reduce, read_outcome, worker_environment
-from retrofit.doctor.allreduce_findings import backends_to_test, check_all_reduce, ranks_to_start, telling_lines
 from retrofit.doctor.finding import FAIL, OK, SKIP, WARN, Finding, Plan
-from retrofit.doctor.interfaces import Interface, read_interfaces
-from retrofit.doctor.torch_facts import TorchFacts
+from retrofit.doctor.gpu.torch_facts import TorchFacts
+from retrofit.doctor.network import allreduce, allreduce_findings, allreduce_worker
+from retrofit.doctor.network.allreduce import Measured, Outcome, all_reduce, read_outcome, worker_environment
+from retrofit.doctor.network.allreduce_findings import backends_to_test, check_all_reduce, ranks_to_start, telling_lines
+from retrofit.doctor.network.interfaces import Interface, read_interfaces
 
 PATIENCE_S = 200.0  # for a busy machine
 LO, ETH = Interface("lo", True, ("127.0.0.1",)), Interface("eth0", True, ("10.0.0.5",))

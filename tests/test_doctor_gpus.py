@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from doctor_machine import environment
 
-from retrofit.doctor import nvidia_smi
 from retrofit.doctor.child import Ended, python_command, run
 from retrofit.doctor.finding import FAIL, OK, SKIP, WARN, Plan
-from retrofit.doctor.gpus import (
+from retrofit.doctor.gpu import nvidia_smi
+from retrofit.doctor.gpu.devices import (
     check_architectures,
     check_compute_mode,
     check_count,
@@ -31,10 +31,10 @@ from retrofit.doctor.gpus import (
     nvidia_devices_on_bus,
     runs_on,
 )
-from retrofit.doctor.nvidia_smi import Driver, Gpu, GpuProcess, ask_driver, ask_topology, parse_topology, parse_xml
-from retrofit.doctor.peers import check_peers, iommu_translates
-from retrofit.doctor.torch_facts import TorchFacts, ask_torch, check_torch, facts_from, version_of
-from retrofit.doctor.visible_devices import check_visible_devices, visible_gpus
+from retrofit.doctor.gpu.nvidia_smi import Driver, Gpu, GpuProcess, ask_driver, ask_topology, parse_topology, parse_xml
+from retrofit.doctor.gpu.p2p import check_peers, iommu_translates
+from retrofit.doctor.gpu.torch_facts import TorchFacts, ask_torch, check_torch, facts_from, version_of
+from retrofit.doctor.gpu.visible_devices import check_visible_devices, visible_gpus
 
 PLAN = Plan(ranks=2, workers=4)
 
@@ -395,7 +395,8 @@ def test_torch_is_asked_in_another_process() -> None:
 def _probe(tmp_path: Path, torch: str, deadline_s: float, **variables: str) -> TorchFacts:
     """Return the facts where `import torch` runs the program `torch`."""
     (tmp_path / "torch.py").write_text(torch)
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from retrofit.doctor.torch_probe import main; main()"
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from retrofit.doctor.gpu import torch_probe; "
+    code += "torch_probe.main()"
     command = [python_command("")[0], "-c", code]
     return facts_from(run(command, deadline_s, environment(**variables)), deadline_s)
 

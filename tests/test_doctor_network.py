@@ -15,23 +15,23 @@ import psutil
 import pytest
 from doctor_machine import doctor_findings, finding_of, needs_root, needs_unshare, unshare_command
 
-from retrofit.doctor import ports
 from retrofit.doctor.finding import FAIL, OK, SKIP, WARN, Plan
-from retrofit.doctor.interfaces import (
-    Interface,
-    check_gloo_interface,
-    check_interfaces,
-    check_nccl_interface,
-    nccl_interfaces,
-    read_interfaces,
-)
-from retrofit.doctor.names import (
+from retrofit.doctor.network import ports
+from retrofit.doctor.network.dns import (
     Resolved,
     check_host_name,
     check_loopback,
     check_master_address,
     connection_error,
     resolve,
+)
+from retrofit.doctor.network.interfaces import (
+    Interface,
+    check_gloo_interface,
+    check_interfaces,
+    check_nccl_interface,
+    nccl_interfaces,
+    read_interfaces,
 )
 
 HERE, TWO_MACHINES = Plan(2, 4), Plan(2, 4, nnodes=2)
@@ -101,7 +101,7 @@ def test_the_port_of_another_machine_is_not_judged() -> None:
 
 PRIVILEGED = """
 import os
-from retrofit.doctor.ports import check_port
+from retrofit.doctor.network.ports import check_port
 os.setuid(54321)
 check_port(81)
 """
@@ -116,7 +116,7 @@ def test_a_port_that_only_root_may_use() -> None:
 
 
 LOCALHOST = """
-from retrofit.doctor.names import *
+from retrofit.doctor.network.dns import *
 check_loopback(resolve("localhost"))
 """
 
@@ -139,8 +139,8 @@ def test_one_address_of_localhost_is_enough() -> None:
 
 HOST_NAME = """
 import socket
-from retrofit.doctor.names import *
-from retrofit.doctor.interfaces import read_interfaces
+from retrofit.doctor.network.dns import *
+from retrofit.doctor.network.interfaces import read_interfaces
 check_host_name(Plan(), socket.gethostname(), resolve(socket.gethostname()), read_interfaces())
 """
 OWN_HOSTS = "cp /etc/hosts {folder}/hosts; mount --bind {folder}/hosts /etc/hosts; hostname no-such-machine"
@@ -266,11 +266,11 @@ def test_the_interface_of_gloo() -> None:
 
 
 INTERFACES = """
-from retrofit.doctor.interfaces import *
+from retrofit.doctor.network.interfaces import *
 check_interfaces(Plan(2, 4, 2), read_interfaces())
 """
 GLOO = """
-from retrofit.doctor.interfaces import *
+from retrofit.doctor.network.interfaces import *
 check_gloo_interface(Plan(), read_interfaces(), "", ("172.17.0.1",))
 """
 

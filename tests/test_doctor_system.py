@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from doctor_machine import environment, finding_of, needs_root, needs_unshare
 
-from retrofit.doctor import clock, memory
-from retrofit.doctor.cgroup import Limits, read_limits
 from retrofit.doctor.finding import FAIL, GIB, MIB, OK, SKIP, WARN, Finding, Plan, size
-from retrofit.doctor.limits import check_processes
-from retrofit.doctor.processors import check_cores, check_quota, check_threads
+from retrofit.doctor.system import clock, memory
+from retrofit.doctor.system.cgroup import Limits, read_limits
+from retrofit.doctor.system.cpu import check_cores, check_quota, check_threads
+from retrofit.doctor.system.ulimits import check_processes
 
 PLAN = Plan(ranks=2, workers=4)
 
@@ -37,7 +37,7 @@ def test_a_remedy_belongs_to_what_is_wrong() -> None:
 
 
 SHARED = """
-from retrofit.doctor.memory import *
+from retrofit.doctor.system.memory import *
 check_shared_memory(Plan(2, {workers}))
 """
 
@@ -80,7 +80,7 @@ def test_a_system_without_shared_memory_is_not_judged(tmp_path: Path) -> None:
 
 DISK = """
 from pathlib import Path
-from retrofit.doctor.disk import check_disk
+from retrofit.doctor.system.disk import check_disk
 check_disk("disk", Path("/dev/shm"))
 """
 
@@ -104,7 +104,7 @@ def test_disks_that_are_full_or_nearly_so(options: str, status: str, words: str)
 OPEN_FILES = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, {limits})
-from retrofit.doctor.limits import *
+from retrofit.doctor.system.ulimits import *
 check_open_files(Plan(2, {workers}))
 """
 
@@ -138,7 +138,7 @@ print("finished")
 
 
 def test_a_loader_does_run_out_of_files_where_it_is_said_to_fail() -> None:
-    from retrofit.doctor.limits import LEAST_FILES, LEAST_FILES_PER_WORKER
+    from retrofit.doctor.system.ulimits import LEAST_FILES, LEAST_FILES_PER_WORKER
 
     def finishes(limit: int) -> bool:
         command = [sys.executable, "-W", "ignore", "-c", LOADER_WITH_LIMIT, str(limit), "6"]
@@ -153,8 +153,8 @@ def test_a_loader_does_run_out_of_files_where_it_is_said_to_fail() -> None:
 # Root is exempt from this limit; the process becomes another user once everything is imported.
 PROCESSES = """
 import os, resource, psutil
-from retrofit.doctor.cgroup import Limits
-from retrofit.doctor.limits import *
+from retrofit.doctor.system.cgroup import Limits
+from retrofit.doctor.system.ulimits import *
 resource.setrlimit(resource.RLIMIT_NPROC, (50, 50))
 os.setuid(54321)
 check_processes(Plan(2, 4), Limits())
@@ -246,8 +246,8 @@ def test_a_real_cpu_quota_is_seen() -> None:
         (group / "cpu.cfs_quota_us").write_text("150000")
         code = f"""
 open({str(group / "cgroup.procs")!r}, "w").write("0")
-from retrofit.doctor.processors import *
-from retrofit.doctor.cgroup import read_limits
+from retrofit.doctor.system.cpu import *
+from retrofit.doctor.system.cgroup import read_limits
 check_quota(2, read_limits())
 """
         found = finding_of(code)
@@ -273,7 +273,7 @@ def test_processes_that_were_killed_for_memory() -> None:
 CORES = """
 import os
 os.sched_setaffinity(0, {0})
-from retrofit.doctor.processors import *
+from retrofit.doctor.system.cpu import *
 check_cores(Plan(2, 4), usable_cores(), Limits())
 """
 

@@ -8,28 +8,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from retrofit.doctor.allreduce import DEADLINE_S, Outcome
-from retrofit.doctor.allreduce_findings import backends_to_test, check_all_reduce, ranks_to_start
-from retrofit.doctor.cgroup import read_limits
-from retrofit.doctor.clock import check_clock
-from retrofit.doctor.disk import check_disk
 from retrofit.doctor.finding import FAIL, SKIP, WARN, Finding, Plan
-from retrofit.doctor.gpus import gpu_findings
-from retrofit.doctor.interfaces import (
+from retrofit.doctor.gpu.devices import gpu_findings
+from retrofit.doctor.gpu.nvidia_smi import ask_driver, ask_topology
+from retrofit.doctor.gpu.p2p import check_peers, iommu_translates
+from retrofit.doctor.gpu.torch_facts import TorchFacts, ask_torch, check_python, check_torch
+from retrofit.doctor.network.allreduce import DEADLINE_S, Outcome
+from retrofit.doctor.network.allreduce_findings import backends_to_test, check_all_reduce, ranks_to_start
+from retrofit.doctor.network.dns import LOOPBACK, check_host_name, check_loopback, check_master_address, is_own, resolve
+from retrofit.doctor.network.interfaces import (
     check_gloo_interface,
     check_interfaces,
     check_nccl_interface,
     read_interfaces,
 )
-from retrofit.doctor.limits import check_open_files, check_processes
-from retrofit.doctor.memory import check_memory, check_oom_kills, check_shared_memory
-from retrofit.doctor.names import LOOPBACK, check_host_name, check_loopback, check_master_address, is_own, resolve
-from retrofit.doctor.nvidia_smi import ask_driver, ask_topology
-from retrofit.doctor.peers import check_peers, iommu_translates
-from retrofit.doctor.ports import check_port, chosen_port
-from retrofit.doctor.processors import check_cores, check_quota, check_threads, usable_cores
-from retrofit.doctor.switches import check_launcher, check_switches, nccl_settings
-from retrofit.doctor.torch_facts import TorchFacts, ask_torch, check_python, check_torch
+from retrofit.doctor.network.ports import check_port, chosen_port
+from retrofit.doctor.system.cgroup import read_limits
+from retrofit.doctor.system.clock import check_clock
+from retrofit.doctor.system.cpu import check_cores, check_quota, check_threads, usable_cores
+from retrofit.doctor.system.disk import check_disk
+from retrofit.doctor.system.env_vars import check_launcher, check_switches, nccl_settings
+from retrofit.doctor.system.memory import check_memory, check_oom_kills, check_shared_memory
+from retrofit.doctor.system.ulimits import check_open_files, check_processes
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from retrofit.doctor.allreduce import Outcome
 from retrofit.doctor.finding import FAIL, OK, SKIP, STATUSES, WARN, Finding, Plan
+from retrofit.doctor.network.allreduce import Outcome
 
 if TYPE_CHECKING:
     from rich.console import Console

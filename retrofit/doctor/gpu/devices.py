@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from retrofit.doctor.finding import FAIL, MIB, OK, SKIP, WARN, Finding, Plan, counted, size
-from retrofit.doctor.nvidia_smi import Driver, Gpu
-from retrofit.doctor.torch_facts import TorchFacts, version_of
-from retrofit.doctor.visible_devices import check_visible_devices, visible_gpus
+from retrofit.doctor.gpu.nvidia_smi import Driver, Gpu
+from retrofit.doctor.gpu.torch_facts import TorchFacts, version_of
+from retrofit.doctor.gpu.visible_devices import check_visible_devices, visible_gpus
 
 NVIDIA = "0x10de"
 # An idle GPU's driver keeps some for itself: 0.5 GiB on an H100.

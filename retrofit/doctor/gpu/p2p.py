@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from retrofit.doctor.finding import OK, SKIP, WARN, Finding
-from retrofit.doctor.torch_facts import TorchFacts
+from retrofit.doctor.gpu.torch_facts import TorchFacts
 
 # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html
 ACS_REMEDY = (

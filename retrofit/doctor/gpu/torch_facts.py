@@ -40,7 +40,7 @@ class TorchFacts:
 
 def ask_torch(deadline_s: float = DEADLINE_S) -> TorchFacts:
     """Return what torch says, asked in another process with this one's environment."""
-    return facts_from(run(python_command("retrofit.doctor.torch_probe"), deadline_s), deadline_s)
+    return facts_from(run(python_command("retrofit.doctor.gpu.torch_probe"), deadline_s), deadline_s)
 
 
 def facts_from(ended: Ended, deadline_s: float) -> TorchFacts:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from retrofit.doctor.finding import FAIL, OK, Finding, counted
-from retrofit.doctor.nvidia_smi import Gpu
+from retrofit.doctor.gpu.nvidia_smi import Gpu
 
 NAME = "CUDA_VISIBLE_DEVICES"
 

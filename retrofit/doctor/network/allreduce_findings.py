@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from retrofit.doctor.allreduce import DEADLINE_S, Outcome, all_reduce
 from retrofit.doctor.finding import FAIL, MIB, OK, SKIP, WARN, Finding, Plan, counted, size
-from retrofit.doctor.interfaces import Interface
-from retrofit.doctor.peers import ACS_REMEDY
-from retrofit.doctor.torch_facts import TorchFacts
+from retrofit.doctor.gpu.p2p import ACS_REMEDY
+from retrofit.doctor.gpu.torch_facts import TorchFacts
+from retrofit.doctor.network.allreduce import DEADLINE_S, Outcome, all_reduce
+from retrofit.doctor.network.interfaces import Interface
 
 SLOW_GB_PER_S = 1.0  # PCIe 3.0 through the machine's memory reaches several
 OUTPUT_LINES = 4  # of each rank in the table; the JSON document has all

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from retrofit.doctor.cgroup import Limits
 from retrofit.doctor.finding import FAIL, OK, SKIP, WARN, Finding, Plan
+from retrofit.doctor.system.cgroup import Limits
 
 # Measured with gloo on 2 ranks: 10 files before the first batch, then up to 9 for each worker (batches of 3 tensors;
 # each tensor in flight is a file). CUDA and NCCL open some dozens more, and a script that keeps batches keeps files.

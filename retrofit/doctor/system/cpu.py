@@ -6,8 +6,8 @@ import os
 import re
 from collections.abc import Mapping
 
-from retrofit.doctor.cgroup import Limits
 from retrofit.doctor.finding import OK, WARN, Finding, Plan, counted
+from retrofit.doctor.system.cgroup import Limits
 
 
 def usable_cores() -> int:

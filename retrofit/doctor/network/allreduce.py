@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from retrofit.doctor.allreduce_worker import LARGEST, MARK
 from retrofit.doctor.child import end, python_command
+from retrofit.doctor.network.allreduce_worker import LARGEST, MARK
 
 DEADLINE_S = 60.0
 GRACE_S = 3.0  # for the other ranks to say why, when one has failed
@@ -124,7 +124,7 @@ def read_outcome(
 
 
 def _start(arguments: Sequence[str], log: Path, environ: Mapping[str, str]) -> subprocess.Popen:
-    command = python_command("retrofit.doctor.allreduce_worker", *arguments)
+    command = python_command("retrofit.doctor.network.allreduce_worker", *arguments)
     with log.open("wb") as file:
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=dict(environ)

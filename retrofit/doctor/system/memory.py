@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from retrofit.doctor.cgroup import Limits
 from retrofit.doctor.finding import FAIL, GIB, MIB, OK, SKIP, WARN, Finding, Plan, counted, size
+from retrofit.doctor.system.cgroup import Limits
 
 SHARED = Path("/dev/shm")
 DOCKER_DEFAULT = 64 * MIB

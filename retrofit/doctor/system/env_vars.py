@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from retrofit.doctor.finding import FAIL, OK, SKIP, WARN, Finding
-from retrofit.doctor.torch_facts import TorchFacts
+from retrofit.doctor.gpu.torch_facts import TorchFacts
 
 ON = ("1",)  # CUDA and NCCL read a number
 TRUE = (*ON, "y", "yes", "true", "on", "t")

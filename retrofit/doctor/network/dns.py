@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from retrofit.doctor.finding import FAIL, OK, WARN, Finding, Plan
-from retrofit.doctor.interfaces import Interface, is_loopback
+from retrofit.doctor.network.interfaces import Interface, is_loopback
 
 DEADLINE_S = 10.0
 SLOW_S = 2.0

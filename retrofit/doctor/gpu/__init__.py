@@ -1,0 +1,1 @@
+"""GPUs, their driver, and what PyTorch can do with them."""

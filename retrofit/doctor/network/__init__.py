@@ -1,0 +1,1 @@
+"""Names, addresses, interfaces and ports, and an all-reduce between real processes."""

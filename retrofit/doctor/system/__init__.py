@@ -1,0 +1,1 @@
+"""CPU cores, memory, disks, clock, limits and environment variables."""
