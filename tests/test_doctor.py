@@ -56,7 +56,7 @@ def test_a_port_in_use_ends_with_status_1(taken_port: int) -> None:
     ended = doctor("--no-allreduce", MASTER_PORT=str(taken_port))
     assert ended.returncode == 1
     assert f"FAIL  port {taken_port}: used by pid {os.getpid()}" in ended.stdout
-    assert ended.stdout.splitlines()[-1].endswith("set right what is FAIL before you start")
+    assert ended.stdout.splitlines()[-1].endswith("fix what is FAIL before you start")
     assert "SKIP  all-reduce: not asked for" in ended.stdout and "\x1b" not in ended.stdout
 
 
@@ -176,7 +176,7 @@ def test_lines_where_there_is_no_terminal() -> None:
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     at = lines.index("FAIL  shared memory: /dev/shm: 64 MiB free of 64 MiB")
     assert lines[at + 1] == "      -> docker run --ipc=host, or --shm-size=8g"
-    assert lines[-1] == "1 OK, 1 WARN, 1 FAIL, 1 SKIP: set right what is FAIL before you start"
+    assert lines[-1] == "1 OK, 1 WARN, 1 FAIL, 1 SKIP: fix what is FAIL before you start"
     assert len(plain_lines(Plan(), FINDINGS)) == len([line for line in lines if not line.startswith("        ")])
 
 
@@ -188,8 +188,8 @@ def test_a_terminal_that_cannot_show_everything() -> None:
 
 
 def test_the_summary() -> None:
-    assert summary([FINDINGS[1]]) == "1 OK, 0 WARN, 0 FAIL, 0 SKIP: nothing stands in the way"
-    assert summary(FINDINGS[1:3]).endswith("nothing stands in the way, but read what is WARN")
+    assert summary([FINDINGS[1]]) == "1 OK, 0 WARN, 0 FAIL, 0 SKIP: nothing to fix"
+    assert summary(FINDINGS[1:3]).endswith("nothing to fix, but read what is WARN")
     assert json.loads(report_as_json(Plan(), FINDINGS[1:], {}))["status"] == OK
     assert json.loads(report_as_json(Plan(), FINDINGS, {}))["status"] == FAIL
 

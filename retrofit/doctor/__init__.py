@@ -1,1 +1,1 @@
-"""What in this machine will bite a training on several GPUs, found before it does (`retrofit doctor`)."""
+"""`retrofit doctor`: find what in this machine would stop or slow down a training on several GPUs."""

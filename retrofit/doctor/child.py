@@ -1,4 +1,4 @@
-"""Run something in a process of its own, for a limited time, whatever becomes of it."""
+"""Run a command in a child process, with a time limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CODE = (
 
 @dataclass(frozen=True)
 class Ended:
-    """What became of a process."""
+    """The result of a process."""
 
     status: int | None  # exit status; None: it was killed at the deadline
     stdout: str
@@ -27,7 +27,7 @@ class Ended:
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs `module` of this very package with this Python."""
+    """Return the command that runs a module of this copy of the kit with this Python."""
     return [sys.executable, "-c", CODE, str(ROOT), module, *arguments]
 
 
@@ -46,7 +46,7 @@ def run(command: Sequence[str], deadline_s: float, environ: Mapping[str, str] | 
 
 
 def end(process: subprocess.Popen) -> None:
-    """Kill `process` if it is still there, close its pipes, and do not wait long for a death that never comes."""
+    """Kill `process` if it still runs and close its pipes. Waits 5 s at most."""
     if process.poll() is None:
         process.kill()
         # A process that waits for a broken GPU driver inside the kernel cannot be killed.

@@ -11,16 +11,16 @@ from retrofit.installation import missing_packages
 
 PACKAGES = ("psutil", "rich")  # of the extra [doctor]; torch is examined, and may be missing
 DESCRIPTION = """\
-Say what in this machine will bite a training on several GPUs, before it does: GPUs, driver and torch, peer access,
+Find what in this machine would stop or slow down a training on several GPUs: GPUs, driver and torch, peer access,
 shared memory, limits, CPU cores, ports, names and network interfaces, variables left in the environment; and let real
-processes add up tensors with gloo, and with nccl where there are GPUs. Nothing is changed.
+processes add up tensors with gloo, and with nccl if there are GPUs. Nothing is changed.
 
-exit status: 0 nothing stands in the way (there may be warnings), 1 at least one FAIL, 2 wrong usage
+exit status: 0 no FAIL (there may be warnings), 1 at least one FAIL, 2 wrong usage
 """
 EPILOG = """\
 examples:
   retrofit doctor                              one process per GPU (2 without GPUs), 4 workers each
-  retrofit doctor --nproc 8 --workers 12       look out for a larger training
+  retrofit doctor --nproc 8 --workers 12       check for a larger training
   retrofit doctor --nnodes 2                   on each of two machines, with MASTER_ADDR and MASTER_PORT as in training
   retrofit doctor --json > doctor.json         for a program, or for a bug report
   retrofit doctor --no-allreduce               the quick part: starts no processes that talk to each other
@@ -31,7 +31,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Add the `doctor` command to `subparsers` and return its parser."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "doctor",
-        help="say what in this machine will bite a training on several GPUs",
+        help="find what in this machine would stop or slow down a training on several GPUs",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -1,4 +1,4 @@
-"""All checks, in the order of the report."""
+"""Run all checks, in the order of the report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from retrofit.doctor.system.ulimits import check_open_files, check_processes
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for."""
+    """The request of the command line."""
 
     ranks: int | None = None  # None: one per GPU, at least 2
     workers: int = 4
@@ -46,7 +46,7 @@ class Request:
 
 @dataclass
 class Examination:
-    """What was found."""
+    """The results of all checks."""
 
     plan: Plan = field(default_factory=Plan)
     findings: list[Finding] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Examination:
 
 
 def examine(request: Request, environ: Mapping[str, str], say: Callable[[str], None]) -> Examination:
-    """Run all checks; `say` is told what takes long."""
+    """Run all checks; `say` is called before each slow step."""
     say("asking torch and the GPU driver ...")
     facts = ask_torch()
     plan = Plan(request.ranks or max(2, facts.num_gpus), request.workers, request.nnodes)
@@ -119,7 +119,7 @@ def _test_all_reduce(
     examination: Examination, facts: TorchFacts, deadline_s: float, say: Callable[[str], None]
 ) -> None:
     if any(finding.name == LOOPBACK and finding.status == FAIL for finding in examination.findings):
-        examination.findings.append(Finding("all-reduce", SKIP, f"it would wait in vain: {LOOPBACK} does not connect"))
+        examination.findings.append(Finding("all-reduce", SKIP, f"it would hang: {LOOPBACK} does not connect"))
         return
     backends = backends_to_test(examination.plan, facts)
     if not backends:
@@ -140,7 +140,7 @@ def _test_all_reduce(
 
 
 def _guarded(name: str, check: Callable[[], list[Finding]]) -> list[Finding]:
-    """Return what `check` finds; what it cannot cope with is a finding too, and the other checks go on."""
+    """Return what `check` finds; an error inside it is a finding too, and the other checks continue."""
     try:
         return check()
     except Exception as error:

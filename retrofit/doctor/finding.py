@@ -1,4 +1,4 @@
-"""One thing that was looked at in this machine: what was seen, and what to do about it."""
+"""The result of one check: what was seen, and what to do about it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Finding:
     """The outcome of one check.
 
     FAIL: the training will not start, or will end with an error. WARN: it can be slow, or fail later.
-    SKIP: this machine does not tell, or has nothing to look at; `value` says which.
+    SKIP: this machine does not report it, or has nothing to check; `value` says which.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Plan:
-    """The training that is looked out for."""
+    """The training that the checks are for."""
 
     ranks: int = 2  # processes on this machine
     workers: int = 4  # DataLoader workers of each
@@ -48,7 +48,7 @@ def counted(number: int, one: str, many: str = "") -> str:
 
 
 def size(num_bytes: float) -> str:
-    """Return a size as people write it: `64 MiB`, `1.5 GiB`."""
+    """Return a size in readable units: `64 MiB`, `1.5 GiB`."""
     for unit in ("B", "KiB", "MiB"):
         if abs(num_bytes) < 1024:
             return f"{num_bytes:.0f} {unit}"

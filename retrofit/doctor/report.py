@@ -1,10 +1,10 @@
-"""What `retrofit doctor` prints: a table for people, lines where there is no terminal, JSON for programs.
+"""Output of `retrofit doctor`: a table on a terminal, plain lines elsewhere, or JSON.
 
 JSON, schema version 1; keys are never renamed or removed within a version, new ones may appear.
 
     schema_version   1
     status           "OK" | "FAIL": FAIL when one finding is
-    plan             {ranks, workers, nnodes}: what was looked out for
+    plan             {ranks, workers, nnodes}: the training that the checks are for
     findings         [{name, status, value, remedy}, ...]; status: "OK" | "WARN" | "FAIL" | "SKIP"
     all_reduce       [{backend, problem, addresses, measured: [{bytes, seconds, busbw_gb_per_s}, ...],
                      output: [str, ...] of each rank}, ...], one item per backend
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SCHEMA_VERSION = 1
-ORDER = (SKIP, OK, WARN, FAIL)  # the eye is at the end when the command has ended
+ORDER = (SKIP, OK, WARN, FAIL)  # the reader sees the end of the output first
 STYLES = {OK: "green", WARN: "bold yellow", FAIL: "bold red", SKIP: "dim"}
 MAX_WIDTH = 120  # longer lines are hard to read
 
 
 def print_report(plan: Plan, findings: Sequence[Finding], console: Console | None = None) -> None:
-    """Print a table on a terminal; elsewhere each finding as one line, which grep finds, and its remedy as the next.
+    """Print a table on a terminal; elsewhere one line per finding, for grep, and one for its remedy.
 
-    What is in order comes first, each kind in the order of the checks.
+    OK comes before WARN and FAIL; findings of one status are in the order of the checks.
     """
     from rich.console import Console
     from rich.text import Text
@@ -44,7 +44,7 @@ def print_report(plan: Plan, findings: Sequence[Finding], console: Console | Non
             print(_encodable(line, console.encoding), file=console.file)
         return
     width = min(console.width, MAX_WIDTH)
-    console.print(Text(f"Looked out for {plan}.", "dim"), width=width)
+    console.print(Text(f"Checked for {plan}.", "dim"), width=width)
     console.print()
     console.print(_table(findings, console.encoding), width=width)
     console.print()
@@ -53,8 +53,8 @@ def print_report(plan: Plan, findings: Sequence[Finding], console: Console | Non
 
 
 def plain_lines(plan: Plan, findings: Sequence[Finding]) -> list[str]:
-    """Return the report without a table; lines are as long as they are."""
-    lines = [f"Looked out for {plan}."]
+    """Return the report without a table; lines are not wrapped."""
+    lines = [f"Checked for {plan}."]
     for finding in findings:
         lines.append(f"{finding.status:<4}  {finding.name}: {printable(finding.value)}".replace("\n", "\n        "))
         if finding.remedy:
@@ -75,20 +75,20 @@ def report_as_json(plan: Plan, findings: Sequence[Finding], outcomes: Mapping[st
 
 
 def has_failed(findings: Sequence[Finding]) -> bool:
-    """Return whether something must be set right before the training starts."""
+    """Return whether something must be fixed before the training starts."""
     return bool(_count(findings, FAIL))
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """Return the last line: how many findings of each kind, and what follows from that."""
+    """Return the last line: the number of findings of each status, and what to do next."""
     counts = ", ".join(f"{_count(findings, status)} {status}" for status in STATUSES)
     if has_failed(findings):
-        return f"{counts}: set right what is FAIL before you start"
-    return f"{counts}: nothing stands in the way" + (", but read what is WARN" if _count(findings, WARN) else "")
+        return f"{counts}: fix what is FAIL before you start"
+    return f"{counts}: nothing to fix" + (", but read what is WARN" if _count(findings, WARN) else "")
 
 
 def printable(text: str) -> str:
-    """Return `text` with control characters as escapes: what a process prints may hold terminal commands."""
+    """Return `text` with control characters escaped: the output of a process may contain terminal commands."""
     lines = text.expandtabs(4).splitlines()
     return "\n".join("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines)
 

@@ -1,4 +1,4 @@
-"""The GPUs: whether the driver and torch see them, agree with each other, and have them to themselves."""
+"""Checks of the GPUs: visible to the driver and to torch, supported by both, not in use by other programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from retrofit.doctor.gpu.visible_devices import check_visible_devices, visible_g
 NVIDIA = "0x10de"
 # An idle GPU's driver keeps some for itself: 0.5 GiB on an H100.
 USED_BY_OTHERS_MIB = 1024
-# What nvidia-smi says when it fails, and what has helped.
+# Error texts of nvidia-smi, and their remedies.
 DRIVER_REMEDIES = (
     ("version mismatch", "the driver was updated under a running kernel module: reboot"),
     (
@@ -28,13 +28,13 @@ DRIVER_REMEDIES = (
 
 
 def gpu_findings(plan: Plan, driver: Driver, facts: TorchFacts, environ: Mapping[str, str]) -> list[Finding]:
-    """Return what is known about the GPUs; one line where there are none."""
+    """Return the findings about GPUs; without a GPU a single SKIP follows that of the driver."""
     first = check_driver(driver, facts, nvidia_devices_on_bus())
     visible_devices = environ.get("CUDA_VISIBLE_DEVICES")
     if facts.hip:
         return [first, check_count(plan, facts, driver, visible_devices)]
     if not driver.gpus:
-        return [first, Finding("GPUs", SKIP, "nothing to look at without a GPU")]
+        return [first, Finding("GPUs", SKIP, "nothing to check without a GPU")]
     shown = visible_gpus(visible_devices, driver.gpus).indices
     used = [driver.gpus[index] for index in shown] or list(driver.gpus)
     return [
@@ -64,7 +64,7 @@ def nvidia_devices_on_bus(devices: Path = Path("/sys/bus/pci/devices")) -> int:
 
 
 def check_driver(driver: Driver, facts: TorchFacts, num_on_bus: int) -> Finding:
-    """Whether the driver answers and lists GPUs."""
+    """Check whether the driver answers and lists GPUs."""
     name = "NVIDIA driver"
     if facts.hip:
         return Finding(name, SKIP, f"torch is built for ROCm {facts.hip}")
@@ -85,7 +85,7 @@ def check_driver(driver: Driver, facts: TorchFacts, num_on_bus: int) -> Finding:
 
 
 def check_count(plan: Plan, facts: TorchFacts, driver: Driver, visible_devices: str | None) -> Finding:
-    """Whether torch sees the GPUs that the driver lists, one for each process."""
+    """Check whether torch sees the GPUs that the driver lists, one for each process."""
     name = "GPUs"
     if not facts.torch:
         return Finding(name, SKIP, f"the driver lists {len(driver.gpus)}; torch cannot be imported")
@@ -119,14 +119,14 @@ def why_torch_sees_none(facts: TorchFacts, visible_devices: str | None) -> tuple
     if "too old" in reason:
         return reason, f"update the driver, or install a torch for an older CUDA than {facts.cuda} from pytorch.org"
     if "802" in reason or "not yet initialized" in reason:
-        return reason, "GPUs behind an NVSwitch need it: sudo systemctl start nvidia-fabricmanager"
+        return reason, "GPUs connected by an NVSwitch need it: sudo systemctl start nvidia-fabricmanager"
     if not Path("/dev/nvidia-uvm").exists():
         return f"{reason} (/dev/nvidia-uvm is missing)", "sudo nvidia-modprobe -u -c=0; in a container: --gpus all"
     return reason, "compare `nvidia-smi` with `python -c 'import torch; torch.cuda.init()'`; then reboot"
 
 
 def check_models(gpus: Sequence[Gpu], order: str) -> Finding:
-    """Whether all GPUs are of one model: the slowest one sets the pace."""
+    """Check whether all GPUs are of one model: the slowest one sets the pace."""
     name = "GPU models"
     models = [gpu.name for gpu in gpus]
     value = ", ".join(f"{models.count(model)} x {model}" for model in dict.fromkeys(models))
@@ -139,10 +139,10 @@ def check_models(gpus: Sequence[Gpu], order: str) -> Finding:
 
 
 def check_cuda_version(driver: Driver, facts: TorchFacts) -> Finding:
-    """Whether the driver serves the CUDA version that torch was built for."""
+    """Check whether the driver serves the CUDA version that torch was built for."""
     name = "driver and CUDA"
     if not facts.cuda or not driver.cuda:
-        return Finding(name, SKIP, "torch or the driver does not tell its CUDA version")
+        return Finding(name, SKIP, "torch or the driver does not report its CUDA version")
     value = f"torch is built for CUDA {facts.cuda}, driver {driver.version} serves up to {driver.cuda}"
     built, served = version_of(facts.cuda)[:2], version_of(driver.cuda)[:2]
     if built <= served:
@@ -155,11 +155,11 @@ def check_cuda_version(driver: Driver, facts: TorchFacts) -> Finding:
 
 
 def check_architectures(facts: TorchFacts) -> Finding:
-    """Whether torch holds kernels for each GPU."""
+    """Check whether torch holds kernels for each GPU."""
     name = "GPU architecture"
     known = [(gpu["name"], tuple(gpu["capability"])) for gpu in facts.gpus if "capability" in gpu]
     if not known or not facts.architectures:
-        return Finding(name, SKIP, "torch does not tell")
+        return Finding(name, SKIP, "torch does not report it")
     without = [
         f"{model} (sm_{major}{minor})"
         for model, (major, minor) in known
@@ -182,7 +182,7 @@ def runs_on(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
         kind, _, number = architecture.partition("_")
         digits = number.rstrip("af")
         built = (int(digits[:-1] or 0), int(digits[-1])) if digits.isdigit() else (0, 0)
-        exact = number.endswith("a")  # sm_90a: for this very version
+        exact = number.endswith("a")  # sm_90a: for this version only
         if kind == "sm" and (built == capability if exact else built[0] == major and built[1] <= minor):
             return True
         if kind == "compute" and not exact and (0, 0) < built <= capability:
@@ -191,7 +191,7 @@ def runs_on(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
 
 
 def check_nccl(facts: TorchFacts) -> Finding:
-    """Whether torch can talk between GPUs."""
+    """Check whether torch can talk between GPUs."""
     if facts.nccl is None:
         remedy = "this torch build lacks NCCL, GPUs would talk through gloo; install one from pytorch.org"
         return Finding("NCCL", WARN, "none", remedy)
@@ -199,25 +199,25 @@ def check_nccl(facts: TorchFacts) -> Finding:
 
 
 def check_memory_in_use(gpus: Sequence[Gpu], facts: TorchFacts) -> Finding:
-    """Whether somebody else uses the memory of these GPUs."""
+    """Check whether other programs use the memory of these GPUs."""
     name = "GPU memory in use"
     taken = [gpu for gpu in gpus if gpu.processes or (gpu.used_mib or 0) > USED_BY_OTHERS_MIB]
     if not taken:
         free = min((gpu["free"] for gpu in facts.gpus if "free" in gpu), default=0)
-        return Finding(name, OK, f"nobody else; at least {size(free)} free" if free else "nobody else")
-    told = []
+        return Finding(name, OK, f"no other program; at least {size(free)} free" if free else "no other program")
+    seen = []
     for gpu in taken:
         users = ", ".join(f"pid {one.pid} {Path(one.name).name}" for one in gpu.processes) or "processes not shown"
         used, total = size((gpu.used_mib or 0) * MIB), size((gpu.total_mib or 0) * MIB)
-        told.append(f"GPU {gpu.index}: {used} of {total} ({users})")
+        seen.append(f"GPU {gpu.index}: {used} of {total} ({users})")
     free_ones = ",".join(str(gpu.index) for gpu in gpus if gpu not in taken)
     remedy = f"use the others: export CUDA_VISIBLE_DEVICES={free_ones}; or " if free_ones else ""
     remedy += "wait; or end what is left of an old training: kill PID (fuser -v /dev/nvidia* names hidden ones)"
-    return Finding(name, WARN, "; ".join(told), remedy)
+    return Finding(name, WARN, "; ".join(seen), remedy)
 
 
 def check_compute_mode(gpus: Sequence[Gpu]) -> Finding:
-    """Whether the GPUs take the processes of a training."""
+    """Check whether the GPUs take the processes of a training."""
     name = "compute mode"
     modes = {gpu.index: gpu.compute_mode for gpu in gpus if gpu.compute_mode != "Default"}
     if not modes:
@@ -230,7 +230,7 @@ def check_compute_mode(gpus: Sequence[Gpu]) -> Finding:
 
 
 def check_mig(gpus: Sequence[Gpu]) -> Finding:
-    """Whether GPUs are divided into instances, of which a process sees only one."""
+    """Check whether GPUs are divided into instances, of which a process sees only one."""
     divided = ",".join(str(gpu.index) for gpu in gpus if gpu.mig)
     if not divided:
         return Finding("MIG", OK, "off")

@@ -1,4 +1,4 @@
-"""What the NVIDIA driver says about the GPUs: nvidia-smi's XML and its topology table, read into plain objects."""
+"""Read the GPUs and their topology from nvidia-smi."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ DEADLINE_S = 30.0  # eight GPUs without persistence mode take several seconds
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """Somebody who uses a GPU's memory."""
+    """A process that uses a GPU's memory."""
 
     pid: int
     name: str
-    memory_mib: int | None  # None: the driver does not tell
+    memory_mib: int | None  # None: the driver does not report it
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Driver:
-    """What nvidia-smi told; `error` says why it told nothing."""
+    """The answer of nvidia-smi; `error` says why there is none."""
 
     error: str = ""
     installed: bool = True
@@ -47,7 +47,7 @@ class Driver:
 
 
 def ask_driver(deadline_s: float = DEADLINE_S) -> Driver:
-    """Return what nvidia-smi says."""
+    """Run `nvidia-smi -q -x` and return its answer."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return Driver(error="no nvidia-smi", installed=False)
@@ -61,20 +61,20 @@ def ask_driver(deadline_s: float = DEADLINE_S) -> Driver:
 
 
 def ask_topology(deadline_s: float = DEADLINE_S) -> dict[tuple[int, int], str]:
-    """Return how each pair of GPUs is connected, from `nvidia-smi topo -m`; empty when it does not tell."""
+    """Return how each pair of GPUs is connected, from `nvidia-smi topo -m`; empty when it fails."""
     command = shutil.which("nvidia-smi")
     ended = run([command, "topo", "-m"], deadline_s) if command else None
     return parse_topology(ended.stdout) if ended and ended.status == 0 else {}
 
 
 def parse_xml(text: str) -> Driver:
-    """Return what `nvidia-smi -q -x` printed. A value that is missing or N/A is unknown, not zero."""
+    """Parse the output of `nvidia-smi -q -x`. A value that is missing or N/A is unknown, not zero."""
     try:
         log = ElementTree.fromstring(text.strip())
     except ElementTree.ParseError as error:
         return Driver(error=f"nvidia-smi -q -x printed no XML ({error})")
     gpus = tuple(_gpu(index, element) for index, element in enumerate(log.iter("gpu")))
-    return Driver(version=_told(log, "driver_version"), cuda=_told(log, "cuda_version"), gpus=gpus)
+    return Driver(version=_text(log, "driver_version"), cuda=_text(log, "cuda_version"), gpus=gpus)
 
 
 def parse_topology(text: str) -> dict[tuple[int, int], str]:
@@ -97,21 +97,21 @@ def parse_topology(text: str) -> dict[tuple[int, int], str]:
 def _gpu(index: int, element: ElementTree.Element) -> Gpu:
     return Gpu(
         index=index,
-        name=_told(element, "product_name"),
-        uuid=_told(element, "uuid"),
-        total_mib=_mib(_told(element, "fb_memory_usage/total")),
-        used_mib=_mib(_told(element, "fb_memory_usage/used")),
-        compute_mode=_told(element, "compute_mode") or "Default",
-        mig=_told(element, "mig_mode/current_mig") == "Enabled",
+        name=_text(element, "product_name"),
+        uuid=_text(element, "uuid"),
+        total_mib=_mib(_text(element, "fb_memory_usage/total")),
+        used_mib=_mib(_text(element, "fb_memory_usage/used")),
+        compute_mode=_text(element, "compute_mode") or "Default",
+        mig=_text(element, "mig_mode/current_mig") == "Enabled",
         processes=tuple(
-            GpuProcess(int(pid), _told(one, "process_name"), _mib(_told(one, "used_memory")))
+            GpuProcess(int(pid), _text(one, "process_name"), _mib(_text(one, "used_memory")))
             for one in element.iter("process_info")
-            if (pid := _told(one, "pid")).isdigit() and "C" in _told(one, "type")  # a desktop's are G
+            if (pid := _text(one, "pid")).isdigit() and "C" in _text(one, "type")  # a desktop's are G
         ),
     )
 
 
-def _told(element: ElementTree.Element, path: str) -> str:
+def _text(element: ElementTree.Element, path: str) -> str:
     text = (element.findtext(path) or "").strip()
     return "" if text in ("N/A", "[N/A]", "Not Found") else text
 

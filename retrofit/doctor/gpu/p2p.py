@@ -1,4 +1,4 @@
-"""How the GPUs reach each other: directly, or through the memory of the machine."""
+"""Check of peer access: GPUs read each other's memory directly, or through the memory of the machine."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ACS_REMEDY = (
 
 
 def check_peers(facts: TorchFacts, links: Mapping[tuple[int, int], str], iommu: bool) -> Finding:
-    """Whether every GPU reads every other one's memory, and whether an IOMMU stands in between."""
+    """Check whether every GPU reads every other one's memory, and whether an IOMMU is in between."""
     name = "GPU peer access"
     count = len(facts.peers)
     if facts.num_gpus < 2:
         return Finding(name, SKIP, "fewer than two GPUs")
     if not count:
-        return Finding(name, SKIP, "torch does not tell")
+        return Finding(name, SKIP, "torch does not report it")
     blocked = [(one, other) for one in range(count) for other in range(one) if not facts.peers[one][other]]
     value = f"{_pairs(count) - len(blocked)} of {_pairs(count)} pairs directly{_links(links)}"
     if blocked:
@@ -36,7 +36,7 @@ def check_peers(facts: TorchFacts, links: Mapping[tuple[int, int], str], iommu: 
 
 
 def iommu_translates(devices: Path = Path("/sys/class/iommu"), command_line: Path = Path("/proc/cmdline")) -> bool:
-    """Return whether an IOMMU is on that may send what one GPU writes to another one on a detour."""
+    """Return whether an IOMMU is on that may redirect what one GPU writes to another one."""
     try:
         words = command_line.read_text().split()
     except OSError:

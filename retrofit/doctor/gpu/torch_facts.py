@@ -1,4 +1,4 @@
-"""What PyTorch says about this machine, and the checks of PyTorch itself."""
+"""Facts that PyTorch reports about this machine, and checks of PyTorch and Python."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ OLDEST_TORCH = (2, 1)
 
 @dataclass(frozen=True)
 class TorchFacts:
-    """What `torch_probe` told before it ended; where it failed, `error` says why and the rest is the default."""
+    """The facts that `torch_probe` printed; if it failed, `error` says why, the rest is the default."""
 
     error: str = ""
-    stage: str = ""  # the last thing it began
+    stage: str = ""  # the last one it began
     python: str = ""
     torch: str = ""  # version; empty: it cannot be imported
     cuda: str | None = None  # the CUDA version that torch was built for; None: built without
@@ -39,30 +39,30 @@ class TorchFacts:
 
 
 def ask_torch(deadline_s: float = DEADLINE_S) -> TorchFacts:
-    """Return what torch says, asked in another process with this one's environment."""
+    """Run `torch_probe` in a child process with this one's environment and return its facts."""
     return facts_from(run(python_command("retrofit.doctor.gpu.torch_probe"), deadline_s), deadline_s)
 
 
 def facts_from(ended: Ended, deadline_s: float) -> TorchFacts:
     """Return the facts in the output of `torch_probe`."""
-    told: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for line in ended.stdout.splitlines():
         try:
-            told.update(json.loads(line))
+            facts.update(json.loads(line))
         except ValueError:  # something that an imported package printed
             continue
     known = {one.name for one in fields(TorchFacts)}
-    told = {key: value for key, value in told.items() if key in known}
+    facts = {key: value for key, value in facts.items() if key in known}
     last = ([line.strip() for line in ended.stderr.splitlines() if line.strip()] or [""])[-1]
     if ended.status is None:
-        told["error"] = f"no answer within {deadline_s:.0f} s to: {told.get('stage', 'start Python')}"
+        facts["error"] = f"no answer within {deadline_s:.0f} s to: {facts.get('stage', 'start Python')}"
     elif ended.status != 0:
-        told["error"] = f"ended with status {ended.status} at: {told.get('stage', 'start Python')} ({last})"
-    return TorchFacts(**told)
+        facts["error"] = f"ended with status {ended.status} at: {facts.get('stage', 'start Python')} ({last})"
+    return TorchFacts(**facts)
 
 
 def check_python() -> Finding:
-    """Whether this Python is one that the kit supports."""
+    """Check whether this Python is one that the kit supports."""
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < OLDEST_PYTHON:
         return Finding("Python", FAIL, f"{version} ({sys.executable})", "use Python 3.9 or newer")
@@ -70,7 +70,7 @@ def check_python() -> Finding:
 
 
 def check_torch(facts: TorchFacts) -> Finding:
-    """Whether torch imports, is new enough, and can talk between processes."""
+    """Check whether torch imports, is new enough, and can talk between processes."""
     name = "PyTorch"
     if not facts.torch:
         remedy = f"{sys.executable} -m pip install 'torch>=2.1', or activate the environment that has it"

@@ -1,7 +1,7 @@
-"""What PyTorch says about this machine, as JSON lines; `torch_facts` runs it in a process of its own.
+"""Print facts that PyTorch reports about this machine, as JSON lines; `torch_facts` runs it as a child process.
 
-Its own process, because asking for a GPU's memory opens a CUDA context, which an exclusive GPU gives to one process
-only, and because a broken driver can hang or kill whoever asks. Each line is written as soon as it is known.
+A child process, because a query for a GPU's memory opens a CUDA context, which an exclusive GPU grants to one process
+only, and because a broken driver can hang or kill the process that queries it. Each line is printed at once.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Any
 
 
 def main() -> None:
-    """Print the facts of each stage; `stage` says what begins."""
-    _tell(stage="import torch", python=".".join(map(str, sys.version_info[:3])))
+    """Print the facts of each stage; `stage` names the next one."""
+    _report(stage="import torch", python=".".join(map(str, sys.version_info[:3])))
     import torch
 
-    _tell(stage="read the environment", torch=torch.__version__, cuda=torch.version.cuda, hip=torch.version.hip)
-    _tell(**_software())
-    _tell(**_place())
-    _tell(stage="start CUDA")
-    _tell(**_visible_gpus())
+    _report(stage="read the environment", torch=torch.__version__, cuda=torch.version.cuda, hip=torch.version.hip)
+    _report(**_software())
+    _report(**_place())
+    _report(stage="start CUDA")
+    _report(**_visible_gpus())
     if torch.cuda.is_available():
-        _tell(stage="ask each GPU")
-        _tell(gpus=[_gpu(index) for index in range(torch.cuda.device_count())])
-        _tell(stage="ask for peer access")
-        _tell(peers=_peers(torch.cuda.device_count()))
-    _tell(stage="done")
+        _report(stage="ask each GPU")
+        _report(gpus=[_gpu(index) for index in range(torch.cuda.device_count())])
+        _report(stage="ask for peer access")
+        _report(peers=_peers(torch.cuda.device_count()))
+    _report(stage="done")
 
 
-def _tell(**facts: Any) -> None:
+def _report(**facts: Any) -> None:
     print(json.dumps(facts), flush=True)
 
 
@@ -75,8 +75,8 @@ def _gpu(index: int) -> dict[str, Any]:
 
     try:
         properties = torch.cuda.get_device_properties(index)
-        told = {"name": properties.name, "capability": [properties.major, properties.minor]}
-        return {**told, "free": torch.cuda.mem_get_info(index)[0], "total": properties.total_memory}
+        facts = {"name": properties.name, "capability": [properties.major, properties.minor]}
+        return {**facts, "free": torch.cuda.mem_get_info(index)[0], "total": properties.total_memory}
     except RuntimeError as error:  # busy, lost, or full
         return {"error": str(error).splitlines()[0]}
 
@@ -89,7 +89,7 @@ def _peers(num_gpus: int) -> list[list[bool]]:
             [one == other or torch.cuda.can_device_access_peer(one, other) for other in range(num_gpus)]
             for one in range(num_gpus)
         ]
-    except RuntimeError:  # the GPU that is at fault has told its error above
+    except RuntimeError:  # _gpu has printed the error of the GPU that failed
         return []
 
 

@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES: which GPUs a process will see, and what is wrong with the list."""
+"""Check of CUDA_VISIBLE_DEVICES: the GPUs that a process will see, and errors in the list."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Visible:
 def visible_gpus(value: str | None, gpus: Sequence[Gpu]) -> Visible:
     """Return what CUDA makes of `value` (None: not set) on a machine with `gpus`.
 
-    CUDA reads the list up to the first entry that it does not know, and says nothing:
+    CUDA reads the list up to the first entry that it does not know, and reports no error:
     https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html
     """
     if value is None:
@@ -44,7 +44,7 @@ def visible_gpus(value: str | None, gpus: Sequence[Gpu]) -> Visible:
 
 
 def check_visible_devices(value: str | None, gpus: Sequence[Gpu]) -> Finding:
-    """Whether the variable shows the GPUs that it seems to show."""
+    """Check whether the variable shows the GPUs that it seems to show."""
     if value is None:
         return Finding(NAME, OK, "not set: every GPU is visible")
     if "MIG-" in value:
@@ -63,7 +63,7 @@ def check_visible_devices(value: str | None, gpus: Sequence[Gpu]) -> Finding:
 
 
 def _index_of(entry: str, gpus: Sequence[Gpu]) -> tuple[int | None, str]:
-    """Return the GPU that `entry` stands for, and what is odd about that."""
+    """Return the GPU that `entry` names, and what is wrong with the entry."""
     named = [gpu.index for gpu in gpus if entry.startswith("GPU-") and gpu.uuid.startswith(entry)]
     if len(named) == 1:
         return named[0], ""
@@ -79,6 +79,6 @@ def _index_of(entry: str, gpus: Sequence[Gpu]) -> tuple[int | None, str]:
         last = f"the last one is {len(gpus) - 1}" if gpus else "there is none"
         return None, f"GPU {index} does not exist ({last})"
     if number.group() != entry:
-        # CUDA reads the number at the beginning, "0-3" and "0 1" are no ranges and no lists.
+        # CUDA reads the number at the beginning, "0-3" is not a range, "0 1" is not a list.
         return index, f"{entry!r} is read as GPU {index} alone"
     return index, ""

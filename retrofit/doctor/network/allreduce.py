@@ -1,4 +1,4 @@
-"""The all-reduce test: real processes of this machine add up tensors, as every step of a training will."""
+"""The all-reduce test: processes on this machine add up tensors, as every step of a training will."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from retrofit.doctor.child import end, python_command
 from retrofit.doctor.network.allreduce_worker import LARGEST, MARK
 
 DEADLINE_S = 60.0
-GRACE_S = 3.0  # for the other ranks to say why, when one has failed
+GRACE_S = 3.0  # for the other ranks to print their errors after one has failed
 LAUNCHER_PREFIXES = ("TORCHELASTIC_", "SLURM_", "GROUP_", "ROLE_")
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -40,17 +40,17 @@ class Measured:
 
 @dataclass
 class RankLog:
-    """What one process told, and how it ended."""
+    """The output of one process, and how it ended."""
 
     status: int | None = None  # None: it was killed at the deadline
-    phase: str = "start"  # the last thing it began
+    phase: str = "start"  # the last one it began
     facts: list[dict[str, Any]] = field(default_factory=list)
     output: str = ""  # everything that was not for the parent
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the test."""
+    """The result of the test."""
 
     problem: str  # in one line; empty: every sum was right
     measured: list[Measured]
@@ -101,7 +101,7 @@ def worker_environment(
 def read_outcome(
     statuses: Sequence[int | None], first_failed: int | None, logs: Sequence[str], deadline_s: float
 ) -> Outcome:
-    """Return what the processes' logs tell; when one has failed, the others often fail of that."""
+    """Return the result of the test from the logs; after the first failure the other ranks often fail too."""
     ranks = [_rank_log(status, log) for status, log in zip(statuses, logs)]
     facts = [(rank, fact) for rank, log in enumerate(ranks) for fact in log.facts]
     wrong = [f"rank {rank}: {fact['wrong']}" for rank, fact in facts if fact.get("wrong")]
@@ -132,7 +132,7 @@ def _start(arguments: Sequence[str], log: Path, environ: Mapping[str, str]) -> s
 
 
 def _wait(processes: Sequence[subprocess.Popen], deadline_s: float) -> int | None:
-    """Wait for the end of all, or of the time that is left when one fails; return the first rank that failed."""
+    """Wait until all end or the time is up, which is short after a failure; return the first rank that failed."""
     deadline = time.monotonic() + deadline_s
     first_failed = None
     while True:

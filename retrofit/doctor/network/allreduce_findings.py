@@ -1,4 +1,4 @@
-"""What the all-reduce test says about this machine, and, when it fails, which setting would have saved it."""
+"""Check by all-reduce; after a failure, find the setting that makes it work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOISE = r"\s|Traceback|Exception raised from|frame #|<omitting|(Current )?[Tt]hr
 
 @dataclass(frozen=True)
 class Trial:
-    """A setting that works around one known cause: the test passes with it, so that is the cause."""
+    """A setting that works around one known cause: if the test passes with it, that is the cause."""
 
     settings: Mapping[str, str]
     remedy: str
@@ -50,18 +50,18 @@ def check_all_reduce(
     """Run the test, and when it fails run it again with the settings that are known to help."""
     name = f"all-reduce, {backend}"
     if num_ranks < 2:
-        return Finding(name, SKIP, "one process talks to nobody"), None
+        return Finding(name, SKIP, "a single process has no other rank"), None
     say(f"all-reduce of {num_ranks} processes over {backend}, at most {deadline_s:.0f} s ...")
     outcome = all_reduce(backend, num_ranks, deadline_s)
     if not outcome.problem:
         return _good(name, backend, num_ranks, outcome, interfaces), outcome
     for trial in trials(backend, interfaces):
         setting = " ".join(f"{variable}={value}" for variable, value in trial.settings.items())
-        say(f"that failed ({outcome.problem}); once more with {setting} ...")
+        say(f"that failed ({outcome.problem}); again with {setting} ...")
         if not all_reduce(backend, num_ranks, deadline_s, trial.settings, largest=MIB).problem:
             remedy = f"it works with {setting}: {trial.remedy}"
             return Finding(name, FAIL, _failure(outcome), remedy), outcome
-    remedy = "set right what else is WARN or FAIL; the processes' whole output: retrofit doctor --json"
+    remedy = "fix what else is WARN or FAIL; the processes' full output: retrofit doctor --json"
     if backend == "nccl":
         remedy += ", with NCCL_DEBUG=INFO"
     return Finding(name, FAIL, _failure(outcome), remedy), outcome
@@ -101,10 +101,8 @@ def _good(name: str, backend: str, num_ranks: int, outcome: Outcome, interfaces:
     if backend == "gloo" and outcome.addresses:
         value += f"; over {', '.join(_interface(address, interfaces) for address in outcome.addresses)}"
     if backend == "nccl" and outcome.measured[-1].bus_bandwidth(num_ranks) < SLOW_GB_PER_S:
-        remedy = (
-            "see GPU peer access; NCCL_DEBUG=INFO in a training shows the way that NCCL takes: P2P is direct, SHM goes "
-        )
-        remedy += "through the machine's memory, NET through sockets"
+        remedy = "see GPU peer access; NCCL_DEBUG=INFO in a training shows the path that NCCL takes: P2P is direct, "
+        remedy += "SHM goes through the machine's memory, NET through sockets"
         return Finding(name, WARN, value, remedy)
     return Finding(name, OK, value)
 
@@ -114,17 +112,17 @@ def _gb_per_s(number: float) -> str:
 
 
 def _failure(outcome: Outcome) -> str:
-    """Return the problem, and what each process said last; what several said is there once."""
-    speakers: dict[str, list[str]] = {}
+    """Return the problem, and the last messages of each process; a message of several ranks appears once."""
+    ranks_of: dict[str, list[str]] = {}
     for rank, log in enumerate(outcome.ranks):
         for line in telling_lines(log.output):
-            speakers.setdefault(line, []).append(str(rank))
-    said = [f"rank {', '.join(ranks)}: {line}" for line, ranks in speakers.items()]
+            ranks_of.setdefault(line, []).append(str(rank))
+    said = [f"rank {', '.join(ranks)}: {line}" for line, ranks in ranks_of.items()]
     return "\n".join([outcome.problem, *said])
 
 
 def telling_lines(output: str) -> list[str]:
-    """Return what a user can make something of: messages, and the innermost functions of a process that hangs."""
+    """Return the lines that help a user: messages, and the innermost functions of a process that hangs."""
     messages, frames = [], []
     for line in output.splitlines():
         line = re.sub(r"^\[([WEIF])\d{4} [\d:.]+ ", r"[\1 ", line)  # the time makes the same message another one

@@ -1,7 +1,7 @@
-"""One process of the all-reduce test: adds up tensors with the others, checks every sum, and tells how long it took.
+"""One process of the all-reduce test: add up tensors with the others, check every sum, and report the time.
 
 `allreduce` starts it with a launcher's variables; its arguments are `BACKEND TIMEOUT_S LARGEST_NUM_BYTES`. Each line
-that begins with MARK is JSON for the parent; everything else is what torch and NCCL have to say.
+that begins with MARK is JSON for the parent; everything else is output of torch and NCCL.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ PERIOD = 1009  # the values repeat, so that sums stay exact in float32
 def main() -> None:
     """Join the group, add up tensors of all sizes, leave."""
     backend, timeout_s, largest = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
-    # Where it hangs; a little before the parent ends it.
+    # Shows where it hangs, shortly before the parent kills it.
     faulthandler.dump_traceback_later(timeout_s, exit=False)
-    _tell(phase="import torch")
+    _report(phase="import torch")
     import torch
     import torch.distributed as dist
 
@@ -35,20 +35,20 @@ def main() -> None:
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device("cpu")
     if backend == "nccl":
-        _tell(phase=f"open GPU {rank}")
+        _report(phase=f"open GPU {rank}")
         device = torch.device("cuda", rank)
         torch.cuda.set_device(device)
-    _tell(phase="join the group")
+    _report(phase="join the group")
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     for num_bytes, times in [one for one in SIZES if one[0] <= largest]:
-        _tell(phase=f"all-reduce of {num_bytes} bytes")
+        _report(phase=f"all-reduce of {num_bytes} bytes")
         wrong = wrong_sums(num_bytes // 4, rank, world_size, device)
-        _tell(num_bytes=num_bytes, wrong=wrong, seconds=seconds_of(num_bytes // 4, times, device))
-    _tell(addresses=sorted(own_addresses()))
-    _tell(phase="leave the group")
+        _report(num_bytes=num_bytes, wrong=wrong, seconds=seconds_of(num_bytes // 4, times, device))
+    _report(addresses=sorted(own_addresses()))
+    _report(phase="leave the group")
     dist.barrier()
     dist.destroy_process_group()
-    _tell(phase="done")
+    _report(phase="done")
     os._exit(0)  # some torch versions abort at the interpreter's exit after a group
 
 
@@ -106,7 +106,7 @@ def own_addresses() -> set[str]:
     }
 
 
-def _tell(**facts: Any) -> None:
+def _report(**facts: Any) -> None:
     print(MARK, json.dumps(facts), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Names: whether this machine's own, and the master's, lead where the processes must go."""
+"""Checks of name resolution: this machine's host name, localhost and MASTER_ADDR."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def resolve(name: str, deadline_s: float = DEADLINE_S) -> Resolved:
 
     def ask() -> None:
         try:
-            told = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             answers.append(Resolved((), str(error), time.monotonic() - begin))
         else:
-            addresses = tuple(dict.fromkeys(str(one[4][0]).split("%")[0] for one in told))
+            addresses = tuple(dict.fromkeys(str(one[4][0]).split("%")[0] for one in found))
             answers.append(Resolved(addresses, "", time.monotonic() - begin))
 
     # A daemon: getaddrinfo cannot be interrupted.
@@ -48,7 +48,7 @@ def resolve(name: str, deadline_s: float = DEADLINE_S) -> Resolved:
 
 
 def check_host_name(plan: Plan, name: str, resolved: Resolved, interfaces: Sequence[Interface]) -> Finding:
-    """Whether this machine finds itself under its own name.
+    """Check whether the host name resolves to this machine.
 
     Without that, `torchrun --standalone` waits for its timeout (seen with torch 2.15: the processes look for the
     first one under the host's name), and gloo falls back to the loopback.
@@ -71,7 +71,7 @@ def check_host_name(plan: Plan, name: str, resolved: Resolved, interfaces: Seque
 
 
 def check_master_address(plan: Plan, address: str, resolved: Resolved, interfaces: Sequence[Interface]) -> Finding:
-    """Whether MASTER_ADDR, where all processes meet, is an address, and one that the other machines reach."""
+    """Check whether MASTER_ADDR, where all processes meet, is an address, and one that the other machines reach."""
     name = "MASTER_ADDR"
     if not address:
         if plan.nnodes > 1:
@@ -97,16 +97,16 @@ def check_master_address(plan: Plan, address: str, resolved: Resolved, interface
 
 
 def check_loopback(resolved: Resolved) -> Finding:
-    """Whether two processes of this machine reach each other over `localhost`."""
+    """Check whether two processes of this machine reach each other over `localhost`."""
     name = LOOPBACK
     if not resolved.addresses:
         remedy = "echo '127.0.0.1 localhost' | sudo tee -a /etc/hosts"
         return Finding(name, FAIL, f"has no address ({resolved.error})", remedy)
     errors = {address: error for address in resolved.addresses if (error := connection_error(address))}
     if len(errors) == len(resolved.addresses):
-        told = "; ".join(f"{address}: {error}" for address, error in errors.items())
-        return Finding(name, FAIL, f"no connection to this very machine ({told})", "sudo ip link set lo up")
-    # Usual in containers without IPv6, whose /etc/hosts has ::1 all the same; torch then takes the other address.
+        seen = "; ".join(f"{address}: {error}" for address, error in errors.items())
+        return Finding(name, FAIL, f"no connection to this machine ({seen})", "sudo ip link set lo up")
+    # Usual in containers without IPv6, whose /etc/hosts has ::1 nevertheless; torch then takes the other address.
     without = f" ({', '.join(errors)} does not)" if errors else ""
     connecting = [address for address in resolved.addresses if address not in errors]
     return Finding(name, OK, f"{', '.join(connecting)} connects{without}")

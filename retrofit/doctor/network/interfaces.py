@@ -1,4 +1,4 @@
-"""Network interfaces: which one gloo and NCCL would talk over, and whether the one that is asked for is there."""
+"""Checks of network interfaces: those that gloo and NCCL would use, and those that variables ask for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Interface:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it leads to this very machine."""
+        """Whether it leads to this machine itself."""
         return self.name == "lo" or any(is_loopback(address) for address in self.addresses)
 
     @property
@@ -48,12 +48,12 @@ def read_interfaces() -> list[Interface]:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether `address` leads to this very machine only."""
+    """Return whether `address` is a loopback address."""
     return address.startswith("127.") or address == "::1"
 
 
 def check_interfaces(plan: Plan, interfaces: Sequence[Interface]) -> Finding:
-    """Whether this machine has an address that another one reaches, and one of IPv4."""
+    """Check whether this machine has an address that another one reaches, and one of IPv4."""
     name = "network interfaces"
     usable = [one for one in interfaces if one.is_up and one.addresses and not one.is_loopback]
     value = ", ".join(f"{one.name} {_first(one)}" for one in usable) or "none but the loopback"
@@ -66,7 +66,7 @@ def check_interfaces(plan: Plan, interfaces: Sequence[Interface]) -> Finding:
 
 
 def check_gloo_interface(plan: Plan, interfaces: Sequence[Interface], wanted: str, host: Sequence[str]) -> Finding:
-    """Whether gloo finds the interface that GLOO_SOCKET_IFNAME names, or picks a good one by the host's name.
+    """Check whether gloo finds the interface that GLOO_SOCKET_IFNAME names, or picks a good one by the host's name.
 
     `host` holds the addresses that the host's name has; gloo takes the first one that is this machine's, and the
     loopback when there is none.
@@ -85,7 +85,7 @@ def check_gloo_interface(plan: Plan, interfaces: Sequence[Interface], wanted: st
 
 
 def check_nccl_interface(plan: Plan, interfaces: Sequence[Interface], wanted: str, num_gpus: int) -> Finding:
-    """Whether NCCL finds the interfaces that NCCL_SOCKET_IFNAME describes, or picks good ones."""
+    """Check whether NCCL finds the interfaces that NCCL_SOCKET_IFNAME describes, or picks good ones."""
     name = "NCCL interface"
     if not wanted and not num_gpus:
         return Finding(name, SKIP, "not used without a GPU")
@@ -100,7 +100,7 @@ def check_nccl_interface(plan: Plan, interfaces: Sequence[Interface], wanted: st
 def nccl_interfaces(interfaces: Sequence[Interface], wanted: str) -> list[Interface]:
     """Return the interfaces that NCCL takes.
 
-    `wanted` is a list of prefixes: `eth,ib`; `=eth0` is that very name, `^docker` all but these. Without it NCCL
+    `wanted` is a list of prefixes: `eth,ib`; `=eth0` is that exact name, `^docker` all but these. Without it NCCL
     prefers InfiniBand's, then any but docker's and the loopback:
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
     """

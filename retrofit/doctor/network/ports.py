@@ -1,4 +1,4 @@
-"""The port where the processes meet: whether it is free, and stays free."""
+"""Check of the rendezvous port: it is free, and no outgoing connection will take it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ LAST_PORT = 65535
 
 
 def chosen_port(option: int | None, master_port: str) -> int | str:
-    """Return the port to look at, or what is wrong with MASTER_PORT."""
+    """Return the port to check, or what is wrong with MASTER_PORT."""
     if option is not None:
         return option
     if not master_port:
         return DEFAULT_PORT
     port = int(master_port) if master_port.isascii() and master_port.isdigit() else 0
-    return port if 1 <= port <= LAST_PORT else f"MASTER_PORT={master_port!r} is no port"
+    return port if 1 <= port <= LAST_PORT else f"MASTER_PORT={master_port!r} is not a port"
 
 
 def check_port(port: int | str, is_here: bool = True, settings: Path = IPV4_SETTINGS) -> Finding:
-    """Whether rank 0 can listen on `port`; `is_here` says whether rank 0 runs on this machine."""
+    """Check whether rank 0 can listen on `port`; `is_here` says whether rank 0 runs on this machine."""
     if isinstance(port, str):
         return Finding("port", FAIL, port, f"a number from 1 to {LAST_PORT}: export MASTER_PORT={DEFAULT_PORT}")
     name = f"port {port}"
@@ -66,7 +66,7 @@ def listen_error(port: int) -> int:
 
 
 def owner(port: int) -> str:
-    """Return who listens on `port`: name, process, command line, as far as this user may know."""
+    """Return the process that listens on `port`: its id, user and command, as far as this user may see them."""
     import psutil
 
     try:

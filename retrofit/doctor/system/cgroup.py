@@ -1,4 +1,4 @@
-"""The limits that a container or a job scheduler sets, read from the control groups, version 1 and 2."""
+"""Limits of a container or a job scheduler, read from the control groups, version 1 and 2."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_LIMIT = 2**60
 
 @dataclass(frozen=True)
 class Limits:
-    """What this process's control groups allow; None is no limit."""
+    """The limits of this process's control groups; None: unlimited."""
 
     memory_bytes: int | None = None
     cpus: float | None = None

@@ -1,4 +1,4 @@
-"""The clock: whether it is plausible, and kept right."""
+"""Check of the clock: plausible, and synchronised."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNSYNCHRONISED = 5  # TIME_ERROR of adjtimex(2)
 
 
 def check_clock(plan: Plan, now: float | None = None) -> Finding:
-    """Whether the clock shows a time after this program was written, and is kept right where machines compare times."""
+    """Check whether the clock is later than this program, and synchronised if there are several machines."""
     name = "clock"
     moment = datetime.fromtimestamp(time.time() if now is None else now, timezone.utc)
     value = f"{moment:%Y-%m-%d %H:%M} UTC"
@@ -23,7 +23,7 @@ def check_clock(plan: Plan, now: float | None = None) -> Finding:
         return Finding(name, FAIL, f"{value}: certificates and file times will look wrong", remedy)
     synchronised = is_synchronised()
     if synchronised is None:
-        return Finding(name, SKIP, f"{value}; the kernel does not tell whether it is synchronised")
+        return Finding(name, SKIP, f"{value}; the kernel does not report whether it is synchronised")
     if synchronised:
         return Finding(name, OK, f"{value}, synchronised")
     if plan.nnodes > 1:
@@ -32,7 +32,7 @@ def check_clock(plan: Plan, now: float | None = None) -> Finding:
 
 
 def is_synchronised() -> bool | None:
-    """Return whether the kernel's clock is disciplined (NTP, PTP); None where it does not tell."""
+    """Return whether the kernel's clock is disciplined (NTP, PTP); None: unknown."""
     if not sys.platform.startswith("linux"):
         return None
     try:

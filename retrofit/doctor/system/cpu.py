@@ -1,4 +1,4 @@
-"""CPU cores: how many there really are, and how many processes and threads will want them."""
+"""Checks of CPU cores: the number that is usable, and the processes and threads that need them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def usable_cores() -> int:
 
 
 def check_cores(plan: Plan, cores: int, limits: Limits) -> Finding:
-    """Whether every process and every worker has a core."""
+    """Check whether every process and every worker has a core."""
     name = "CPU cores"
     usable = min(cores, limits.cpus) if limits.cpus else cores
     need = plan.ranks * (plan.workers + 1)
@@ -34,7 +34,7 @@ def check_cores(plan: Plan, cores: int, limits: Limits) -> Finding:
 
 
 def check_quota(cores: int, limits: Limits) -> Finding:
-    """Whether the container may use less CPU time than the cores that programs see and start threads for."""
+    """Check whether the container may use less CPU time than the cores that programs see and start threads for."""
     name = "CPU quota"
     if limits.cpus is None:
         return Finding(name, OK, "none")
@@ -47,7 +47,7 @@ def check_quota(cores: int, limits: Limits) -> Finding:
 
 
 def check_threads(plan: Plan, cores: int, limits: Limits, environ: Mapping[str, str]) -> Finding:
-    """Whether the processes' OpenMP threads fit on the cores."""
+    """Check whether the processes' OpenMP threads fit on the cores."""
     name = "OMP_NUM_THREADS"
     usable = int(min(cores, limits.cpus or cores)) or 1
     share = max(1, usable // plan.ranks)
@@ -60,7 +60,7 @@ def check_threads(plan: Plan, cores: int, limits: Limits, environ: Mapping[str, 
     threads = int(match.group(1))
     value = f"{threads} x {counted(plan.ranks, 'process', 'processes')}, on {counted(usable, 'core')}"
     if threads * plan.ranks > usable and threads > 1:
-        return Finding(name, WARN, f"{value}: they push each other aside", f"export OMP_NUM_THREADS={share}")
+        return Finding(name, WARN, f"{value}: they compete for cores", f"export OMP_NUM_THREADS={share}")
     return Finding(name, OK, value)
 
 

@@ -1,4 +1,4 @@
-"""Room on the disks that a training writes to."""
+"""Check of free space on the disks that a training writes to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FEW_FILES = 1000
 
 
 def check_disk(name: str, folder: Path) -> Finding:
-    """Whether checkpoints and temporary files find room in `folder`, and may be written there."""
+    """Check whether checkpoints and temporary files find room in `folder`, and may be written there."""
     space = os.statvfs(folder)
     free = space.f_frsize * space.f_bavail
     value = f"{folder}: {size(free)} free of {size(space.f_frsize * space.f_blocks)}"

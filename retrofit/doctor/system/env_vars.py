@@ -1,4 +1,4 @@
-"""Variables that somebody has left in the environment: half a launcher, and switches that slow training down."""
+"""Checks of variables left in the environment: those of a launcher, and debug switches that slow training down."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from retrofit.doctor.gpu.torch_facts import TorchFacts
 
 ON = ("1",)  # CUDA and NCCL read a number
 TRUE = (*ON, "y", "yes", "true", "on", "t")
-# Variable, values that bite (in lower case), what they do.
+# Variable, harmful values (in lower case), their effect.
 SWITCHES = (
     ("CUDA_LAUNCH_BLOCKING", ON, "the CPU waits for every kernel"),
     ("NCCL_P2P_DISABLE", ON, "GPUs talk through the machine's memory"),
@@ -25,7 +25,7 @@ NCCL_FILES = (Path("/etc/nccl.conf"), Path("~/.nccl.conf"))
 
 
 def check_launcher(facts: TorchFacts, environ: Mapping[str, str]) -> Finding:
-    """Whether a launcher's variables are left over in this shell."""
+    """Check whether a launcher's variables are left over in this shell."""
     name = "launcher variables"
     if facts.place_error:
         return Finding(name, FAIL, facts.place_error, "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE")
@@ -41,7 +41,7 @@ def check_launcher(facts: TorchFacts, environ: Mapping[str, str]) -> Finding:
 
 
 def check_switches(environ: Mapping[str, str], files: tuple[Path, ...] = NCCL_FILES) -> Finding:
-    """Whether switches that were meant for debugging are still on."""
+    """Check whether switches that were meant for debugging are still on."""
     name = "debug switches"
     settings = {**nccl_settings(files), **environ}
     found = [
@@ -64,7 +64,7 @@ def nccl_settings(files: tuple[Path, ...] = NCCL_FILES) -> dict[str, str]:
     for file in files:
         try:
             lines = file.expanduser().read_text().splitlines()
-        except (OSError, RuntimeError):  # RuntimeError: this user has no home
+        except (OSError, RuntimeError):  # RuntimeError: this user has no home folder
             continue
         for line in lines:
             key, separator, value = line.partition("=")

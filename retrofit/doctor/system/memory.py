@@ -1,4 +1,4 @@
-"""Memory of the machine: what the processes share in /dev/shm, and what they may use in all."""
+"""Checks of memory: shared memory in /dev/shm, main memory, and processes killed for memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEFT_BEHIND = ("torch_", "nccl-")  # how torch and NCCL name their files
 
 
 def check_shared_memory(plan: Plan, folder: Path = SHARED) -> Finding:
-    """Whether the batches that workers hand over, and what NCCL exchanges, fit into shared memory."""
+    """Check whether the batches that workers hand over, and what NCCL exchanges, fit into shared memory."""
     name = "shared memory"
     if not folder.is_dir():
         return Finding(name, SKIP, f"this system has no {folder}")
@@ -36,7 +36,7 @@ def check_shared_memory(plan: Plan, folder: Path = SHARED) -> Finding:
         return Finding(name, FAIL if too_small else WARN, value, remedy)
     if free < need:
         files = left_behind(folder)
-        remedy = f"see who fills it: ls -l {folder}"
+        remedy = f"see what fills it: ls -l {folder}"
         if files:
             remedy += f"; {counted(len(files), 'file')} of torch or NCCL ({files[0]}): delete those of ended trainings"
         return Finding(name, WARN, value, remedy)
@@ -49,7 +49,7 @@ def left_behind(folder: Path) -> list[str]:
 
 
 def check_memory(plan: Plan, total: int, available: int, limits: Limits) -> Finding:
-    """Whether the processes fit into memory, and into what a container may use of it."""
+    """Check whether the processes fit into memory, and into what a container may use of it."""
     name = "memory"
     need = plan.ranks * (RANK_BYTES + plan.workers * WORKER_BYTES)
     allowed = min(filter(None, (available, limits.memory_bytes)))
@@ -67,7 +67,7 @@ def check_memory(plan: Plan, total: int, available: int, limits: Limits) -> Find
 
 
 def check_oom_kills(limits: Limits) -> Finding:
-    """Whether the kernel has already killed processes of this container for memory."""
+    """Check whether the kernel has already killed processes of this container for memory."""
     name = "killed for memory"
     if not limits.oom_kills:
         return Finding(name, OK, "no process of this container so far")

@@ -1,4 +1,4 @@
-"""What the system lets one user or one process have: open files, processes and threads."""
+"""Checks of the limits per user and process: open files, processes and threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ THREADS_PER_RANK, THREADS_PER_WORKER = 64, 4  # CUDA, NCCL, the loader's pin-mem
 
 
 def check_open_files(plan: Plan) -> Finding:
-    """Whether one training process may open the files that its workers' batches and its connections are."""
+    """Check whether one training process may open enough files for its connections and its workers' batches."""
     name = "open files"
     try:
         import resource
@@ -39,7 +39,7 @@ def check_open_files(plan: Plan) -> Finding:
 
 
 def check_processes(plan: Plan, limits: Limits) -> Finding:
-    """Whether this user, and this container, may start the processes and threads of the training."""
+    """Check whether this user, and this container, may start the processes and threads of the training."""
     name = "processes"
     need = plan.ranks * (THREADS_PER_RANK + plan.workers * THREADS_PER_WORKER)
     if limits.pids is not None and limits.num_pids + need > limits.pids:
