@@ -4,8 +4,8 @@
 #
 #   sbatch --gpus-per-node=8 train_slurm.sh --dataset voc --dataset_path VOC2012            one node: any flag of train.py
 #   sbatch --nodes=2 --gpus-per-node=8 --cpus-per-task=64 train_slurm.sh --config my.yaml   two nodes of eight GPUs
-#   sbatch --nodes=2 --partition=gpu --time=24:00:00 train_slurm.sh --resume auto           any option of sbatch in front
-#   MAX_RESTARTS=3 sbatch --nodes=2 train_slurm.sh --chk_steps 500                 goes on by itself after a failure
+#   sbatch --nodes=2 --partition=gpu --time=24:00:00 train_slurm.sh --resume auto           options of sbatch come first
+#   MAX_RESTARTS=3 sbatch --nodes=2 train_slurm.sh --chk_steps 500                 continues by itself after a failure
 #   bash train_slurm.sh -h                                                                  every variable
 #
 # Submit it in the project's folder, which every node must see. What the job prints is in slurm-<job id>.out.
@@ -39,7 +39,7 @@ Environment:
   and those of train_torchrun.sh, except NNODES and NODE_RANK, which are the job's: `bash train_torchrun.sh -h`
 
 Every argument goes to train.py as given; `python train.py --help` lists them. Two minutes before its time limit the
-training is asked to stop: it saves a checkpoint, and `--resume auto` goes on from there in the next job.
+training is asked to stop: it saves a checkpoint, and `--resume auto` continues from there in the next job.
 
 Examples:
   sbatch train_slurm.sh --layers 50 --dataset voc --dataset_path VOC2012

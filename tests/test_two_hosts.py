@@ -143,7 +143,7 @@ def test_the_loopback_is_nobodys_way_to_another_machine() -> None:
 
 def test_a_name_that_nobody_knows() -> None:
     problem, _ = problem_with("no-such-host.invalid", 29500, 1, 1.0)
-    assert problem.startswith("MASTER_ADDR=no-such-host.invalid is no name that this machine knows")
+    assert problem.startswith("MASTER_ADDR=no-such-host.invalid is not a name that this machine knows")
 
 
 def test_a_node_waits_for_the_first_one() -> None:

@@ -1,1 +1,1 @@
-"""What the launch scripts share: which Python, how many processes, which port."""
+"""Helpers of the launch scripts: Python and its packages, number of processes, port, rendezvous."""

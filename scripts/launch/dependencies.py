@@ -29,10 +29,10 @@ from typing import Any
 
 REFERENCE = "reference"  # the extra that every start needs, whichever others it asks for
 MODULE_NAMES = {"PyYAML": "yaml", "Pillow": "PIL"}  # every other package imports by its own name
-# In .venv from before its creation until everything is installed: whoever finds it starts over.
+# In .venv until everything is installed; a run that finds it starts over.
 UNFINISHED = "installation_unfinished"
-LOG = "installation.log"  # in .venv: what pip said
-SHOWN_LINES = 12  # of it after a failure
+LOG = "installation.log"  # in .venv: the output of pip
+SHOWN_LINES = 12  # of the log, after a failure
 
 
 class InstallError(RuntimeError):
@@ -57,7 +57,7 @@ def read_requirements(root: Path, extra: str) -> list[str]:
 
 
 def _applies(marker: str, path: Path) -> bool:
-    """Return whether an environment marker, none or one of the two that this project uses, holds for this Python."""
+    """Return whether an environment marker holds for this Python: none, or one of the two that this project uses."""
     if not marker:
         return True
     match = re.fullmatch(r"python_version (>=|<) '([\d.]+)'", marker)
@@ -67,7 +67,7 @@ def _applies(marker: str, path: Path) -> bool:
 
 
 def missing_from_this_python(requirements: list[str], *, import_them: bool) -> list[str]:
-    """Return what is wrong with each requirement that this interpreter does not meet (empty: all is well).
+    """Return what is wrong with each requirement that this interpreter does not meet (empty: nothing is).
 
     `import_them` also imports each package, which finds a broken installation. That takes seconds, and so it is not
     done again until something is installed, removed or found elsewhere.
@@ -83,10 +83,10 @@ def missing_from_this_python(requirements: list[str], *, import_them: bool) -> l
         try:
             with contextlib.redirect_stdout(sys.stderr):
                 importlib.import_module(MODULE_NAMES.get(name, name))
-        except Exception as error:  # whatever a broken binary package raises
+        except Exception as error:  # a broken binary package can raise anything
             problems.append(f"{name} cannot be imported ({type(error).__name__}: {error})")
     if not problems:
-        with contextlib.suppress(OSError):  # without a place for it the next start imports them again
+        with contextlib.suppress(OSError):  # if it cannot be written, the next start imports them again
             done_before.parent.mkdir(parents=True, exist_ok=True)
             done_before.touch()
     return problems
@@ -95,8 +95,8 @@ def missing_from_this_python(requirements: list[str], *, import_them: bool) -> l
 def install(root: Path, extras: list[str]) -> None:
     """Make ROOT/.venv an environment that has every dependency and `extras`, with one line per stage.
 
-    What pip says goes into a file that is named. One process at a time: a second one waits, and finds the work done.
-    Raises InstallError.
+    The output of pip goes into a log file whose path is printed. One process at a time: a second one waits, then has
+    nothing to do. Raises InstallError.
     """
     folder = root / ".venv"
     with _lock(root / ".venv.lock") as lock:
@@ -117,7 +117,7 @@ def install(root: Path, extras: list[str]) -> None:
 
 
 def _record_of_imports(requirements: list[str]) -> Path:
-    """Return the file that tells that `requirements` could all be imported from where they are now.
+    """Return the path of the file whose existence means that `requirements` could all be imported.
 
     Its name changes with the interpreter and with the folders it imports from, which pip changes.
     """
@@ -156,7 +156,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[int]:
-    # The kernel gives a flock back when its last holder ends, however it ends; pip inherits it.
+    # The kernel releases a flock when its last holder ends, even if it is killed; pip inherits it.
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -175,10 +175,10 @@ def _is_complete(folder: Path, root: Path, extras: list[str]) -> bool:
 
 
 def _create(folder: Path, lock: int) -> Path:
-    """Return the Python of the virtual environment `folder`, made or remade if it is ours."""
+    """Return the Python of the virtual environment `folder`, created if it is missing or unfinished."""
     python, marker = folder / "bin" / "python", folder / UNFINISHED
     if folder.exists() and any(folder.iterdir()) and not marker.exists():
-        # Complete but for a package or two, or somebody's own: add to it, remove nothing.
+        # Lacks a package or two, or belongs to the user: add to it, remove nothing.
         _check_usable(python, folder, lock)
         return python
     _check_can_create()

@@ -1,4 +1,4 @@
-"""One line instead of a traceback where train.py lacks its dependencies. Standard library only."""
+"""Check that train.py has its dependencies, and print one line instead of a traceback. Standard library only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check_dependencies(script: str) -> None:
     """End with status 2 and one line if a package that `script` needs is not installed for this Python."""
     try:
         names = [requirement_name(requirement) for requirement in read_requirements(ROOT, REFERENCE)]
-    except (OSError, ValueError):  # a copy without pyproject.toml: the imports will say
+    except (OSError, ValueError):  # a copy without pyproject.toml: the imports will fail instead
         return
     missing = [name for name in names if importlib.util.find_spec(MODULE_NAMES.get(name, name)) is None]
     if not missing:

@@ -98,7 +98,7 @@ plan_processes() {
 run_launcher() {
   local variable root
   root="$(cd -- "${BASH_SOURCE[0]%/*}/../.." && pwd)"
-  # The launcher of the Python found above, whatever PATH says; launcher.py adds how it ends.
+  # The launcher of the Python found above, not that of PATH; launcher.py handles its end.
   set -- "${PYTHON}" "${root}/retrofit/distributed/launcher.py" "$@"
   for variable in CUDA_VISIBLE_DEVICES OMP_NUM_THREADS GLOO_SOCKET_IFNAME NCCL_SOCKET_IFNAME; do
     [[ -z "${!variable+set}" ]] || printf '%s=%q ' "${variable}" "${!variable}"
@@ -116,21 +116,21 @@ check_whole_number() {
   fi
 }
 
-# Checks that this node ($2) and the first one can meet at port $1 of MASTER_ADDR, and makes gloo and NCCL talk over the
-# interface that leads there. By itself gloo takes the one that the host's name belongs to, often the loopback.
+# Checks that this node ($2) reaches the first one at port $1 of MASTER_ADDR, and makes gloo and NCCL use the interface
+# that leads there. By default gloo takes the one that the host's name belongs to, often the loopback.
 find_rendezvous() {
   local answer
   answer="$("${PYTHON}" "${BASH_SOURCE[0]%/*}/rendezvous.py" "${MASTER_ADDR}" "$1" "$2" "${MASTER_TIMEOUT:-600}")" \
     || fail "${answer:-could not check MASTER_ADDR=${MASTER_ADDR}, see above}"
   if [[ -n "${answer}" ]]; then
     export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-${answer}}"
-    export NCCL_SOCKET_IFNAME="${NCCL_SOCKET_IFNAME:-=${answer}}" # = is this very name, not all that begin with it
+    export NCCL_SOCKET_IFNAME="${NCCL_SOCKET_IFNAME:-=${answer}}" # = is this exact name, not a prefix
   fi
 }
 
 # Prints the number of visible GPUs (CUDA_VISIBLE_DEVICES counts), or 2 on a machine without one.
 default_process_count() {
-  # Python as Ctrl-C finds other programs: no traceback from the middle of an import.
+  # Ctrl-C ends it like other programs: no traceback from the middle of an import.
   "${PYTHON}" -c 'import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)
 import torch; print(torch.cuda.device_count() or 2)'
 }
@@ -174,7 +174,7 @@ def is_free(port):
                     probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 probe.bind((host, port))
                 probe.listen(1)
-        except OSError as error:  # anything else, such as a machine without IPv6, says nothing about the port
+        except OSError as error:  # anything else, such as a machine without IPv6, does not concern the port
             if error.errno == errno.EADDRINUSE:
                 return False
     return True
@@ -188,7 +188,7 @@ print(port)
 END
 }
 
-# Prints the part of the help that the launch scripts share.
+# Prints the part of the help that the launch scripts have in common.
 print_shared_help() {
   cat << 'END'
 Environment:
@@ -202,12 +202,12 @@ Environment:
   MASTER_TIMEOUT        seconds that another machine waits for the one with NODE_RANK=0 to listen (default: 600)
   GLOO_SOCKET_IFNAME    network interface for several nodes (default: the one that leads to MASTER_ADDR);
   NCCL_SOCKET_IFNAME    the same for GPUs (default: the same)
-  MAX_RESTARTS          times that all processes are started again after one died; the training goes on from its
+  MAX_RESTARTS          times that all processes are started again after one died; the training continues from its
                         last checkpoint, see --chk_steps (default: 0; the same on every machine)
   PYTHON                interpreter to use; it must have the dependencies (default: the active one if it has them,
                         else .venv next to this script, which is made on the first run)
 
-Flags of torchrun say the same: --nproc_per_node, --nnodes, --node_rank, --master_addr, --master_port, --max_restarts.
+Flags of torchrun set the same: --nproc_per_node, --nnodes, --node_rank, --master_addr, --master_port, --max_restarts.
 A flag wins over its variable.
 
 Every other argument goes to train.py as given; `python train.py --help` lists them. Without one the run is

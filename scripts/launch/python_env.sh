@@ -50,12 +50,12 @@ find_python() {
   [[ -n "${base}" ]] \
     || fail "no Python >= 3.9 found (python is: $(python --version 2>&1 || true)); install one, or set PYTHON to its path"
   printf '%s' "${notes}" >&2
-  # `tensorboard --logdir=./log` is not needed to train, but the next thing one asks for.
+  # `tensorboard --logdir=./log` is not needed to train, but most users run it next.
   "${base}" "${root}/scripts/launch/dependencies.py" install "${root}" tensorboard "$@" || exit
   PYTHON="${root}/.venv/bin/python"
 }
 
-# Prints the path of the interpreter behind the command $1 (a shim is not the interpreter) if it is a Python >= 3.9.
+# Prints the path of the interpreter that the command $1 runs (the command may be a shim) if it is a Python >= 3.9.
 recent_python() {
   command -v -- "$1" > /dev/null \
     && "$1" -c 'import sys; sys.version_info < (3, 9) and sys.exit(1); print(sys.executable)' 2> /dev/null

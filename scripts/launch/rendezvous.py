@@ -1,9 +1,9 @@
-"""Where several machines meet, for processes.sh: check MASTER_ADDR, find this machine's interface. Standard library.
+"""Check MASTER_ADDR and find the network interface towards it, for processes.sh. Standard library only.
 
   python rendezvous.py MASTER_ADDR MASTER_PORT NODE_RANK TIMEOUT_S
 
-Prints the network interface that leads to MASTER_ADDR (exit 0; an empty line where it cannot be told), or what is
-wrong with the address (exit 1). With NODE_RANK 0 the address must lead to this machine; any other node waits until
+Prints the network interface that leads to MASTER_ADDR (exit 0; an empty line if it is unknown), or what is wrong with
+the address (exit 1). With NODE_RANK 0 the address must lead to this machine; any other node waits until
 something listens there, TIMEOUT_S seconds at most.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 CONNECT_S = 5.0
-SILENT_S = 3.0  # what starting two machines at about the same time takes needs no message
+SILENT_S = 3.0  # a wait this short, of machines started at about the same time, needs no message
 SIOCGIFADDR = 0x8915
 
 
@@ -63,7 +63,7 @@ def _addresses() -> Iterator[tuple[str, str]]:
 
 
 def leads_here(family: int, address: Any, port: int) -> bool:
-    """Return whether a connection to `address` ends at this machine: at a socket that listens here meanwhile."""
+    """Return whether a connection to `address` ends at a socket that this function opens on this machine."""
     with socket.socket(family) as listener, socket.socket(family) as client:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("", port))
@@ -77,7 +77,7 @@ def leads_here(family: int, address: Any, port: int) -> bool:
 
 
 def wait_for_listener(family: int, address: Any, timeout_s: float, say: Any) -> str | None:
-    """Wait until something listens at `address`; return None, or the last reason why nothing did."""
+    """Wait until something listens at `address`; return None, or the last error after `timeout_s`."""
     started, said = time.monotonic(), False
     while True:
         try:
@@ -102,7 +102,7 @@ def problem_with(host: str, port: int, node_rank: int, timeout_s: float) -> tupl
     try:
         family, address = resolve(host, port)
     except OSError as error:
-        return f"MASTER_ADDR={host} is no name that this machine knows ({error.strerror}); use the IP address", ""
+        return f"MASTER_ADDR={host} is not a name that this machine knows ({error.strerror}); use the IP address", ""
     try:
         interface = interface_with(own_address_towards(family, address))
     except OSError as error:
