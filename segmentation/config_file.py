@@ -1,4 +1,4 @@
-"""Options in YAML files: read, checked as the command line's are, and written for a run to be repeated."""
+"""Options in YAML files: read, checked like those of the command line, and written so that a run can be repeated."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any, Union
 
 import yaml
 
-# A flag's name, or that and what true and false in the file mean for it; None: as if the line were not there.
+# A flag's name, or the name and the values that true and false in the file set; None: the line is ignored.
 Target = Union[str, tuple[str, Mapping[Any, Any]]]
-UNGROUPED = ("positional arguments", "options", "optional arguments")  # what argparse calls its own groups
+UNGROUPED = ("positional arguments", "options", "optional arguments")  # argparse's own groups
 
 
 @dataclass(frozen=True)
 class ConfigWords:
-    """What a file may call the sections and the options, beside their own names.
+    """Other names of sections and options that a file may use.
 
-    sections: word -> section. keys: "word", or "section.word" for a word that means something in that section alone.
+    sections: word -> section. keys: "word", or "section.word" for a word of that section only.
     """
 
     sections: Mapping[str, str] = field(default_factory=dict)
@@ -35,9 +35,9 @@ def read_config(
     path: str,
     words: ConfigWords = NO_WORDS,
 ) -> dict[str, Any]:
-    """Return the options of a YAML file, converted and checked as the command line's are.
+    """Return the options of a YAML file, converted and checked like those of the command line.
 
-    An option stands alone (`epochs: 5`) or in a section (`training: {epochs: 5}`), in any: their names are unique.
+    An option is at the top level (`epochs: 5`) or in any section (`training: {epochs: 5}`): their names are unique.
     Sections are the groups of --help, by their first word.
     Raises FileNotFoundError, or ValueError naming file, section, key and nearest known key.
     """
@@ -68,7 +68,7 @@ def read_config(
 
 
 def config_text(parser: argparse.ArgumentParser, args: argparse.Namespace) -> str:
-    """Return `args` as YAML in sections, every option of them: `--config` reads it back to the same options."""
+    """Return every option of `args` as YAML in sections; `--config` reads the same options back."""
     content: dict[str, Any] = {}
     for group in parser._action_groups:
         values = {
@@ -87,7 +87,7 @@ def config_text(parser: argparse.ArgumentParser, args: argparse.Namespace) -> st
 def changed_options(
     parser: argparse.ArgumentParser, args: argparse.Namespace
 ) -> tuple[list[tuple[str, Any, Any]], int]:
-    """Return (name, value, default) of each option that is not as the parser has it, and the number of the others."""
+    """Return (name, value, default) of each option that is not at its default, and the number of the others."""
     changed = [
         (name, value, parser.get_default(name))
         for name, value in vars(args).items()
@@ -103,7 +103,7 @@ def _section_name(group: argparse._ArgumentGroup) -> str:
 def _entries(
     parser: argparse.ArgumentParser, content: Mapping[Any, Any], path: str, words: ConfigWords
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (section, key, value) of every option in the file; the section is "" for those outside of all."""
+    """Yield (section, key, value) of every option in the file; the section is "" at the top level."""
     own = {_section_name(group) for group in parser._action_groups if group.title not in UNGROUPED}
     sections = own | {word for word, section in words.sections.items() if section in own}
     options = {option.lstrip("-") for action in parser._actions for option in action.option_strings}
@@ -123,7 +123,7 @@ def _entries(
 def _meant(
     actions: Mapping[str, argparse.Action], words: ConfigWords, section: str, key: Any, value: Any, path: str
 ) -> tuple[Any, Any]:
-    """Return the flag and the value that a line means; (None, None) for one that means nothing."""
+    """Return the flag and the value that a line sets; (None, None) for a line that sets none."""
     known: dict[str, Target] = {name: name for name in actions}
     for word, target in words.keys.items():
         of_section, _, name = word.rpartition(".")
@@ -144,7 +144,7 @@ def _meant(
 
 
 def nearest(key: Any, known: Iterable[str]) -> str | None:
-    """Return the known word that is most like `key`; None if none is like it."""
+    """Return the known word that is most similar to `key`; None if none is similar."""
     near = difflib.get_close_matches(str(key), list(known), n=1)
     return near[0] if near else None
 

@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a run besides the training's own curves: options, validation scores, predictions."""
+"""TensorBoard output of a run: the curve writer, and its options, validation scores and predictions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tensorboardX.writer import FileWriter
 
 from segmentation.metrics import ConfusionMatrix
 
-FLUSH_S = 30.0  # between what a running TensorBoard sees of a training that saves seldom
+FLUSH_S = 30.0  # longest time until a running TensorBoard sees a point, if the training seldom saves
 
 
 class CurvesError(OSError):
@@ -26,11 +26,11 @@ class CurvesError(OSError):
 
 
 class CurveWriter(SummaryWriter):
-    """Writes a run's curves into its folder; what was added before `flush` is in the file when that returns.
+    """Writes a run's curves into its folder; what was added before `flush` is in the file when `flush` returns.
 
-    A SummaryWriter by itself hands events to a thread which its `flush` does not wait for, so a process that is killed
-    loses points older than its checkpoint. `replaced_from`: of older files in the folder, TensorBoard shows what is
-    before this step alone. Raises CurvesError where the file cannot be written.
+    A plain SummaryWriter passes events to a thread, and its `flush` does not wait for that thread: a process that is
+    killed loses points older than its checkpoint. `replaced_from`: TensorBoard shows the points of older files in the
+    folder only before this step. Raises CurvesError if the file cannot be written.
     """
 
     all_writers: dict[str, FileWriter] | None
@@ -57,7 +57,7 @@ class _FileWriter(FileWriter):
 
 
 class _EventFile:
-    """The file that events are written to, at once but for what the system keeps for FLUSH_S seconds at most."""
+    """The file of events, written at once; the system may buffer them for FLUSH_S seconds at most."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._flushed_at = folder, time.monotonic()

@@ -11,7 +11,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 class ModelEMA(AveragedModel):
     """`decay * average + (1 - decay) * weights` after every step; buffers are copied. Its state is a plain model's.
 
-    `average` is the model that holds it, for a `model` that cannot be copied: another one of the same kind.
+    `average` is the model that holds the average, for a `model` that cannot be copied: another instance of it.
     """
 
     def __init__(self, model: nn.Module, decay: float, average: nn.Module | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def gpu_scalars() -> dict[str, float]:
-    """Return `gpu<i>/utilisation_percent` and `gpu<i>/memory_mib` of every GPU that tells; empty where none does."""
+    """Return `gpu<i>/utilisation_percent` and `gpu<i>/memory_mib` of every GPU that reports them; else empty."""
     import gpustat
 
     try:
@@ -14,6 +14,6 @@ def gpu_scalars() -> dict[str, float]:
     scalars: dict[str, float] = {}
     for gpu in query.gpus:
         for name, value in (("utilisation_percent", gpu.utilization), ("memory_mib", gpu.memory_used)):
-            if value is not None:  # some GPUs do not tell; that is not a zero
+            if value is not None:  # some GPUs do not report it, which is not zero
                 scalars[f"gpu{gpu.index}/{name}"] = float(value)
     return scalars

@@ -11,7 +11,7 @@ class ConfusionMatrix:
     """Count label/prediction pairs exactly, in int64 on the CPU.
 
     `matrix` (C, C): rows are labels, columns are predictions. `num_samples`: images seen. Both are plain
-    sums, so the counts of parts of a dataset add up to the counts of the whole.
+    sums, so the counts of parts of a dataset add up to those of the whole dataset.
     """
 
     def __init__(self, num_classes: int) -> None:
@@ -27,7 +27,7 @@ class ConfusionMatrix:
     def update(self, prediction: torch.Tensor, label: torch.Tensor) -> None:
         """Add a batch: prediction and label (N, H, W), class indices on the same device, any integer type.
 
-        Pixels whose label is 255 are left out. Raises ValueError if the shapes differ or a value is not a
+        Pixels with label 255 are left out. Raises ValueError if the shapes differ or a value is not a
         class.
         """
         if prediction.shape != label.shape or label.dim() != 3:
@@ -39,7 +39,7 @@ class ConfusionMatrix:
             return
         self._check_range("prediction", prediction, self.num_classes - 1)
         self._check_range("label", label, IGNORE_INDEX)
-        # The ignored label gets rows of its own, cut off after counting: cheaper than masking the pixels.
+        # The ignored label gets its own rows, removed after counting: cheaper than masking the pixels.
         pairs = (label.long() * self.num_classes).add_(prediction)
         rows = IGNORE_INDEX + 1
         counts = torch.bincount(pairs.flatten(), minlength=rows * self.num_classes).view(rows, self.num_classes).cpu()
@@ -70,5 +70,5 @@ class ConfusionMatrix:
         return float(self.iou().nanmean())
 
     def pixel_accuracy(self) -> float:
-        """Return the share of valid pixels predicted correctly; nan if nothing was counted."""
+        """Return the fraction of valid pixels predicted correctly; nan if nothing was counted."""
         return float(self.matrix.diagonal().sum().double() / self.matrix.sum().double())

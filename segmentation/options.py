@@ -17,13 +17,13 @@ from segmentation.datasets import DATASETS
 from segmentation.models import LAYERS, MODEL_TYPES
 
 DEMO_CONFIGS = Path(__file__).resolve().parent.parent / "configs"
-MOST, LARGEST = 2**31, 3.4e38  # of whole numbers; of others, what float32 holds
+MOST, LARGEST = 2**31, 3.4e38  # upper limits of whole numbers, and of others (float32)
 # Options that belong to one call, not to the training that a checkpoint continues.
 NOT_SAVED = ("config", "task", "resume", "logdir", "dry_run", "predict_path", "output")
 
 
 class OptionParser(argparse.ArgumentParser):
-    """A parser that suggests the nearest flag for one that it does not know."""
+    """A parser that suggests the nearest flag for an unknown one."""
 
     def error(self, message: str) -> NoReturn:
         """Print `message` and end with status 2."""
@@ -36,7 +36,7 @@ class OptionParser(argparse.ArgumentParser):
 
 
 def build_parser(description: str | None = None, epilog: str | None = None) -> argparse.ArgumentParser:
-    """Return the project's parser: what is trained, on what, how, and where results go."""
+    """Return the project's parser: model, data, training and output."""
     parser = OptionParser(
         description=description,
         epilog=epilog,
@@ -118,8 +118,8 @@ def parse_options(
     """Parse `argv`; defaults come from the `--config` file, then from `saved` (a checkpoint's options).
 
     `words` are other names that the file may use.
-    Without any argument the demonstration runs: `--config demo`, small where there is no GPU.
-    Exits with status 2 and a message for an unknown flag, an unknown YAML key or a value its flag refuses.
+    Without any argument the demonstration runs: `--config demo`, small on a machine without a GPU.
+    Exits with status 2 and a message for an unknown flag, an unknown YAML key or an invalid value.
     """
     argv = list(sys.argv[1:] if argv is None else argv) or ["--config", "demo"]
     known = {action.dest for action in parser._actions}
@@ -138,7 +138,7 @@ def parse_options(
 
 
 def options_to_save(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that a checkpoint carries, so that `--resume` needs none of them again."""
+    """Return the options that a checkpoint carries, so that `--resume` works without repeating them."""
     return {key: value for key, value in vars(args).items() if key not in NOT_SAVED}
 
 
@@ -159,7 +159,7 @@ def _check_ranges(parser: argparse.ArgumentParser, args: argparse.Namespace) -> 
         most = MOST if isinstance(value, int) else LARGEST
         if value >= most:
             parser.error(f"--{name} must be less than {most}, got {value}")
-    if not 0 <= args.seed < 2**32:  # what numpy takes
+    if not 0 <= args.seed < 2**32:  # numpy's limits
         parser.error(f"--seed must be from 0 to {2**32 - 1}, got {args.seed}")
     for name in ("label_smooth", "ema_decay", "momentum"):
         if not 0 <= getattr(args, name) < 1:

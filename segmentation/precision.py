@@ -21,7 +21,7 @@ def autocast(device: torch.device, amp: str) -> torch.autocast:
 
 
 def gradient_scaler(amp: str) -> Any:
-    """Return the loss scaler, which does something for fp16 only. Raises ValueError for fp16 without a GPU."""
+    """Return the loss scaler, which is enabled for fp16 only. Raises ValueError for fp16 without a GPU."""
     _check("cuda" if torch.cuda.is_available() else "cpu", amp)
     if hasattr(torch.amp, "GradScaler"):
         return torch.amp.GradScaler(enabled=amp == "fp16")

@@ -1,4 +1,4 @@
-"""What a run prints when it ends: one table of the run, one of the classes."""
+"""Tables that a run prints: its options, its results, IoU per class."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ def print_classes(confusion: ConfusionMatrix, class_names: Sequence[str]) -> Non
 
 
 def _print(table: Table) -> None:
-    # A path or a class name is text: "[new]" is not a style, ":car:" no picture.
+    # A path or a class name is text: "[new]" is not a style, ":car:" is not an emoji.
     Console(markup=False, emoji=False, highlight=False).print(table)

@@ -17,7 +17,7 @@ class LogFolderError(OSError):
 
 
 def require_log_folder(logdir: str) -> None:
-    """Raise LogFolderError unless `logdir` is a folder that takes files, or can become one; nothing is left there."""
+    """Raise LogFolderError unless `logdir` is a writable folder, or can be created; no file is left there."""
     existing = Path(logdir).absolute()
     while not existing.exists() and not existing.is_symlink():
         existing = existing.parent
@@ -35,7 +35,7 @@ def require_log_folder(logdir: str) -> None:
 def new_run_folder(logdir: str, name: str) -> Path:
     """Create and return the next numbered folder for a run called `name`.
 
-    Raises LogFolderError when `logdir` is something else than a folder.
+    Raises LogFolderError when `logdir` is not a folder.
     """
     try:
         Path(logdir).mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def new_run_folder(logdir: str, name: str) -> Path:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a text file of a run, whole or not at all. Raises LogFolderError."""
+    """Write a text file of a run, atomically. Raises LogFolderError."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8")

@@ -24,7 +24,7 @@ def learning_rate_factor(step: int, total_steps: int, warmup_steps: int, sched: 
 def build_scheduler(
     optimizer: torch.optim.Optimizer, lr: float, args: argparse.Namespace, steps_per_epoch: int, done_steps: int = 0
 ) -> LambdaLR:
-    """Return the scheduler to peak rate `lr`, standing at `done_steps`; call `step()` after every optimizer step.
+    """Return the scheduler for peak rate `lr`, at step `done_steps`; call `step()` after every optimizer step.
 
     Reads `epochs`, `warmup_epoch` and `sched` of `args`. The rate is a closed form of the step, so a run that is
     resumed needs nothing but its position.

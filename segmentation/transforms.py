@@ -142,7 +142,7 @@ class ColorJitterNormalize(nn.Module):
 class ToPlainTensors(nn.Module):
     """Turn a sample into plain tensors of their own memory; masks int64, a missing pseudo-label = label.
 
-    Plain, because collating and sending tensor subclasses between loader processes costs more than it says.
+    Plain, because collating tensor subclasses and sending them between loader processes is slow.
     """
 
     def forward(
@@ -173,7 +173,7 @@ def train_transform(crop_size: int) -> v2.Compose:
 
 
 def eval_transform() -> v2.Compose:
-    """Build the evaluation transform: the whole image, normalised; nothing random."""
+    """Build the evaluation transform: the full image, normalised; nothing random."""
     return v2.Compose([ColorJitterNormalize(), ToPlainTensors()])
 
 

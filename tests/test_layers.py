@@ -24,7 +24,7 @@ CATALOG = "retrofit.rules.catalog"  # the texts of the rules, which verify shows
 WORDS_OF_DISTRIBUTION = re.compile(
     r"\b(ranks?|(local|node|global)_rank|world_?size|world size|distributed|distribution|ddp|fsdp|nccl|gloo|torchrun|"
     r"(all_?)?reduce[ds]?|all_?gather|process_?group|process group|num_gpus|gpu count|gpus per|nproc_per_node|"
-    r"shard(s|ed)?)\b",
+    r"shard(s|ed|ing)?)\b",
     re.IGNORECASE,
 )
 

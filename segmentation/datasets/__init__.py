@@ -1,4 +1,4 @@
-"""Datasets by name: build_dataset("synthetic", ...) and the others, all with the same sample dict."""
+"""Datasets by name: build_dataset("synthetic", ...) and others, all with the same sample dict."""
 
 from __future__ import annotations
 

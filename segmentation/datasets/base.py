@@ -1,4 +1,4 @@
-"""What every dataset here is: images with labels, and the sample dict made from one of them."""
+"""Base class of the datasets: images with labels, and the sample dict built from one of them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def check_split(split: str, splits: tuple[str, ...] = SPLITS) -> None:
 
 
 class SegmentationDataset(Dataset[dict[str, Any]]):
-    """Give samples dict(image, label, pseudo, name); training samples are augmented, the others whole images.
+    """Samples dict(image, label, pseudo, name); training samples are augmented, the others are full images.
 
     image: (3, H, W) float32, normalised. label, pseudo: (H, W) int64, 255 = ignore; pseudo is a copy of
-    label where the dataset has no pseudo-labels. A subclass gives `load`, `sample_name`, `__len__` and
+    label where the dataset has no pseudo-labels. A subclass defines `load`, `sample_name`, `__len__` and
     `image_size`. No sample changes the state of the dataset, so the order of access and the number of
     loader processes never matter.
     """

@@ -1,4 +1,4 @@
-"""Image and mask files: finding them, reading them strictly, and the dataset made of them."""
+"""Find image and mask files, read them strictly, and build a dataset from them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DECODE_ERRORS = (
 
 
 def require_folder(path: Path, what: str) -> Path:
-    """Return `path` if it is a folder. Raises FileNotFoundError that says what belongs there."""
+    """Return `path` if it is a folder. Raises FileNotFoundError with `what`, the remedy."""
     if path.is_dir():
         return path
     state = "is a file" if path.exists() else "does not exist"
@@ -61,7 +61,7 @@ def list_images(folder: Path) -> list[Path]:
 
 
 def _decode(path: Path, what: str, remedy: str) -> tuple[np.ndarray, str]:
-    """Decode a file whole; return its array and mode ('RGB' for what == 'image')."""
+    """Decode a whole file; return its array and mode ('RGB' for what == 'image')."""
     try:
         with Image.open(path) as image:
             mode = image.mode
@@ -77,7 +77,7 @@ def _decode(path: Path, what: str, remedy: str) -> tuple[np.ndarray, str]:
 def read_image(path: str | Path) -> tv_tensors.Image:
     """Read an image file of any 8-bit mode as RGB, (3, H, W) uint8.
 
-    Raises RuntimeError with the path if the file is truncated, damaged or no image; ValueError if it is a
+    Raises RuntimeError with the path if the file is truncated, damaged or not an image; ValueError if it is a
     16-bit one.
     """
     array, mode = _decode(Path(path), "image", "the file is truncated, damaged or not an image: replace or remove it")
@@ -138,7 +138,7 @@ def common_size(records: Sequence[Record]) -> tuple[int, int] | None:
 
 
 class FileDataset(SegmentationDataset):
-    """A dataset of image and mask files, whose contents are checked when a sample is loaded.
+    """A dataset of image and mask files; a sample's files are checked when it is loaded.
 
     `crop_size` 0 means the shorter side of the first image, at most `largest_crop`.
     """
@@ -162,7 +162,7 @@ class FileDataset(SegmentationDataset):
 
     @property
     def image_size(self) -> tuple[int, int] | None:
-        """The (H, W) of every sample (training: the crop), or None where the whole images differ in size."""
+        """The (H, W) of every sample (training: the crop), or None if the full images differ in size."""
         return self._image_size
 
     def __len__(self) -> int:

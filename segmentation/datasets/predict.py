@@ -12,7 +12,7 @@ from segmentation.transforms import normalize
 
 
 class ImagesToPredict(Dataset[dict[str, Any]]):
-    """Give dict(image (3, H, W) float32 normalised, name, path) for every image of a folder, by name."""
+    """Samples dict(image (3, H, W) float32 normalised, name, path) of all images in a folder, sorted by name."""
 
     def __init__(self, folder: str | Path) -> None:
         if not str(folder):

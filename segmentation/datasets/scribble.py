@@ -10,7 +10,7 @@ from segmentation.losses import IGNORE_INDEX
 STROKE_POINTS = 48
 MAX_SHIFT = 0.04  # of the image side: how far the pseudo-label of a shape is displaced
 MAX_GROWTH = 0.04  # of the image side: how far its contour is dilated or eroded
-WRONG_CLASS = 0.05  # share of shapes whose pseudo-label names another class
+WRONG_CLASS = 0.05  # fraction of shapes with another class in the pseudo-label
 
 
 def _stroke(shape: Shape, rng: np.random.Generator) -> np.ndarray:
@@ -59,7 +59,7 @@ def scribble_label(label: np.ndarray, owner: np.ndarray, shapes: list[Shape], rn
 
 
 def pseudo_label(shapes: list[Shape], size: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw a roughly right mask (S, S) uint8: shapes shifted, dilated or eroded, now and then mistaken."""
+    """Draw an approximate mask (S, S) uint8: shapes shifted, dilated or eroded, a few of a wrong class."""
     pseudo = np.zeros((size, size), dtype=np.uint8)
     for shape in shapes:
         shift = rng.uniform(-MAX_SHIFT, MAX_SHIFT, 2) * size

@@ -15,7 +15,7 @@ DEFAULT_LENGTH = {"train": 320, "val": 64}
 
 
 class SyntheticShapes(SegmentationDataset):
-    """Images of textured shapes whose content comes from (seed, split, index) and the image size alone.
+    """Images of textured shapes; the content depends only on (seed, split, index) and the image size.
 
     The images are crop_size x crop_size. With `scribble`, training labels are thin strokes and `pseudo` is
     a noisy dense mask; validation labels stay dense.

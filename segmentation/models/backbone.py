@@ -1,4 +1,4 @@
-"""torchvision ResNets as feature extractors whose last stages trade stride for dilation."""
+"""torchvision ResNets as feature extractors, with dilation instead of stride in the last stages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ResNetBackbone(nn.Module):
     """
 
     def __init__(self, layers: int, output_stride: int) -> None:
-        """Build ResNet-`layers`, randomly initialised, whose last stage has `output_stride` 8, 16 or 32.
+        """Build ResNet-`layers`, randomly initialised, with `output_stride` 8, 16 or 32 at its last stage.
 
         Raises ValueError for another depth or another stride.
         """

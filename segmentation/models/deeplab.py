@@ -23,7 +23,7 @@ class DeepLab(nn.Module):
         self.lorm = LocalizationRectification(backbone.high_channels) if has_lorm else None
 
     def forward(self, image: Tensor, pseudo: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
-        """Return the logits, and the per-image loss of the localization rectification where there is one.
+        """Return the logits, and the per-image loss of the localization rectification if there is one.
 
         image: (N, 3, H, W) float; pseudo: (N, H, W) int64 dense pseudo-label. Result, in float32: the pair
         `(logits (N, num_classes, H, W), lorm (N,))` if `has_lorm` and `pseudo` is given, else logits alone.
@@ -46,7 +46,7 @@ class DeepLab(nn.Module):
 
 
 class DeepLabV2Head(nn.Module):
-    """Classify with dilated 3x3 convolutions side by side and add their logits up (arXiv 1606.00915)."""
+    """Classify with parallel dilated 3x3 convolutions and add up their logits (arXiv 1606.00915)."""
 
     RATES = (6, 12, 18, 24)  # for output stride 8
 
@@ -61,7 +61,7 @@ class DeepLabV2Head(nn.Module):
             nn.init.zeros_(branch.bias)
 
     def forward(self, low: Tensor, high: Tensor) -> Tensor:
-        """Return logits at the size of `high`; `low` is not needed, and accepted so that heads are alike."""
+        """Return logits at the size of `high`; `low` is unused: all heads have the same signature."""
         return torch.stack([branch(high) for branch in self.branches]).sum(dim=0)
 
 

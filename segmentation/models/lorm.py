@@ -44,7 +44,7 @@ class LocalizationRectification(nn.Module):
             )
         foreground = foreground_mask(pseudo, features.shape[-2:]).flatten(1)  # (N, h*w)
         query, key = self.query(features).flatten(2), self.key(features).flatten(2)  # (N, channels/8, h*w)
-        # Softmax and squared error in full precision: the 8 bits of bf16 drown in a sum over all positions.
+        # Softmax and squared error in full precision: the 8 bits of bf16 are too few for a sum over all positions.
         with torch.autocast(features.device.type, enabled=False):
             original = full_precision(features).flatten(2)  # (N, channels, h*w)
             attention = foreground_attention(full_precision(query), full_precision(key), foreground)

@@ -1,4 +1,4 @@
-"""Where the weights of a backbone come from: nowhere, torchvision, or a file."""
+"""Load the weights of a backbone: none, torchvision's, or those of a file."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _read_file(model_path: str) -> dict[str, Tensor]:
         )
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged pickle raises nearly anything: EOFError, KeyError, UnpicklingError
+    except Exception as error:  # a damaged pickle can raise anything: EOFError, KeyError, UnpicklingError
         reason = str(error).strip().partition("\n")[0] or "no message"
         raise RuntimeError(
             f"model_path {model_path} was refused by torch.load(weights_only=True) ({type(error).__name__}: "

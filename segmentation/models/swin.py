@@ -1,4 +1,4 @@
-"""A Swin transformer with the all-MLP head of SegFormer: the model whose size makes sharding worth having."""
+"""A Swin transformer with the all-MLP head of SegFormer, in five sizes."""
 
 from __future__ import annotations
 
