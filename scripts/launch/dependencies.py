@@ -40,7 +40,7 @@ class InstallError(RuntimeError):
 
 
 def read_requirements(root: Path, extra: str) -> list[str]:
-    """Return the requirements of an extra in ROOT/pyproject.toml whose markers hold for this Python.
+    """Return the requirements of an extra in ROOT/pyproject.toml, those with markers that hold for this Python.
 
     Raises ValueError when the file has no such list.
     """
@@ -95,7 +95,7 @@ def missing_from_this_python(requirements: list[str], *, import_them: bool) -> l
 def install(root: Path, extras: list[str]) -> None:
     """Make ROOT/.venv an environment that has every dependency and `extras`, with one line per stage.
 
-    The output of pip goes into a log file whose path is printed. One process at a time: a second one waits, then has
+    The output of pip goes into a log file; its path is printed. One process at a time: a second one waits, then has
     nothing to do. Raises InstallError.
     """
     folder = root / ".venv"
@@ -117,7 +117,7 @@ def install(root: Path, extras: list[str]) -> None:
 
 
 def _record_of_imports(requirements: list[str]) -> Path:
-    """Return the path of the file whose existence means that `requirements` could all be imported.
+    """Return the path of the file that is created when all `requirements` have been imported.
 
     Its name changes with the interpreter and with the folders it imports from, which pip changes.
     """

@@ -106,7 +106,7 @@ def check_loopback(resolved: Resolved) -> Finding:
     if len(errors) == len(resolved.addresses):
         seen = "; ".join(f"{address}: {error}" for address, error in errors.items())
         return Finding(name, FAIL, f"no connection to this machine ({seen})", "sudo ip link set lo up")
-    # Usual in containers without IPv6, whose /etc/hosts has ::1 nevertheless; torch then takes the other address.
+    # Usual in containers without IPv6 but with ::1 in /etc/hosts; torch then takes the other address.
     without = f" ({', '.join(errors)} does not)" if errors else ""
     connecting = [address for address in resolved.addresses if address not in errors]
     return Finding(name, OK, f"{', '.join(connecting)} connects{without}")

@@ -53,7 +53,7 @@ def listen_error(port: int) -> int:
     for family, everywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
             with socket.socket(family, socket.SOCK_STREAM) as server:
-                # As torch does: a port whose last connections are closing is free.
+                # As torch does: a port with closing connections only is free.
                 server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 server.bind((everywhere, port))
                 server.listen(1)
