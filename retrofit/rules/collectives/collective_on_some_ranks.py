@@ -23,7 +23,48 @@ correct = torch.tensor(float(total))
 if dist.get_rank() == 0:
     dist.all_reduce(correct)
     print(correct)
-"""
+""",
+    """\
+value = torch.ones(1)
+rd.is_main_process() and rd.reduce_loss(value)  # RF402
+rd.get_rank() or rd.barrier()  # RF402
+shown = [rd.reduce_loss(value) for _ in range(3) if rd.is_main_process()]  # RF402
+while rd.is_main_process():
+    rd.gather_batches([])  # RF402
+if rd.get_rank() % 2:
+    rd.on_any_rank(True)  # RF402
+for epoch in range(2):
+    if rd.get_rank() > 0:
+        continue
+    rd.sum_over_ranks(1)  # RF402
+""",
+    """\
+def show(value):
+    rd.print_main(rd.reduce_loss(value))
+
+
+@rank_zero_only
+def show_alone(value):
+    rd.print_main(rd.reduce_loss(value))  # RF402
+
+
+rd.on_main_process(show, torch.ones(1))  # RF402
+if rd.get_rank() == 0:
+    show(torch.ones(1))  # RF402
+show_alone(torch.ones(1))
+""",
+    """\
+for images, labels in loader:
+    loss = criterion(model(images), labels)
+    loss.backward()
+    shown = rd.reduce_loss(loss) if images.max() > 0 else 0  # RF402
+    images.max() > 0 and rd.on_any_rank(True)  # RF402
+    while images.max() > 0:
+        rd.barrier()  # RF402
+    if loss.item() > 1:
+        continue
+    dist.all_reduce(loss)  # RF402
+""",
 ]
 VALID = [
     """\
@@ -31,7 +72,32 @@ correct = torch.tensor(float(total))
 dist.all_reduce(correct)
 if dist.get_rank() == 0:
     print(correct)
-"""
+""",
+    # each process calls one of the two
+    """\
+if not rd.is_main_process():
+    rd.barrier()
+torch.load("samples.pt")
+if rd.is_main_process():
+    rd.barrier()
+""",
+    # these tests give the same answer on all processes; an error ends the job
+    """\
+for epoch in range(2):
+    for images, labels in loader:
+        loss = criterion(model(images), labels)
+        if torch.isnan(loss):
+            raise ValueError
+        loss.backward()
+        tops = [images.max()] * dist.get_world_size()
+        dist.all_gather(tops, images.max())
+        if images.dim() == 2 and rd.reduce_loss(loss).item() > max(tops):
+            rd.barrier()
+        if epoch > 1 and rd.on_any_rank(bool(images.max() > 0)):
+            rd.barrier()
+        if rd.broadcast_object(torch.rand(1).item()) > 0.5:
+            rd.barrier()
+""",
 ]
 DECIDE = "let all processes decide by one value, rd.on_any_rank(test) or rd.reduce_loss(mean), or move it out"
 
