@@ -126,24 +126,6 @@ def test_the_script_that_trains_is_found(
     assert "no script in" in check(capsys, str(tmp_path / "none"))[2]
 
 
-@pytest.mark.parametrize(
-    ("path", "codes"), [('f"{name}.png"', []), ('f"{epoch}.png"', ["RF501"]), ('"last.png"', ["RF501"])]
-)
-def test_each_process_may_write_a_file_for_each_of_its_samples(
-    path: str, codes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script = (PROJECT / "train.py").read_text()
-    (tmp_path / "train.py").write_text(script)
-    assert main(["convert", str(tmp_path / "train.py"), "--write"]) == 0
-    lines = ["from PIL import Image", "def keep(mask, path):", "    Image.fromarray(mask).save(path)", "epoch = 3"]
-    lines += ["for mask, name in rd.shard_eval_loader(DataLoader(digits(8, 9), 2)):", f"    keep(mask, {path})"]
-    with open(tmp_path / "train.py", "a") as file:
-        file.write("\n".join(["", *lines, ""]))
-    capsys.readouterr()
-    _, shown, _ = check(capsys, str(tmp_path / "train.py"), "--format", "json")
-    assert [finding["code"] for finding in json.loads(shown)["findings"]] == codes
-
-
 def test_usage_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(capsys, str(tmp_path / "gone.py"))[0] == 2
     (tmp_path / "old.py").write_text("print 'x'\n")

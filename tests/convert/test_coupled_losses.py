@@ -304,28 +304,6 @@ def test_a_factor_that_is_there_before_the_batch_couples_nothing(loss: str, how:
     assert not [f for f in conversion(tmp_path, text).findings if f.code == "RF309"]
 
 
-@pytest.mark.parametrize(
-    ("criterion", "is_wrapped"),
-    [
-        ("smp.losses.DiceLoss(mode='multilabel')", True),
-        ("smp.losses.LovaszLoss(mode='multilabel')", True),
-        ("smp.losses.LovaszLoss(mode='multilabel', per_image=True)", False),
-        ("smp.losses.SoftBCEWithLogitsLoss()", False),
-        ("monai.losses.DiceLoss(sigmoid=True)", False),
-        ("monai.losses.DiceCELoss(sigmoid=True, batch=True)", True),
-        ("pml.NTXentLoss(temperature=0.1)", True),
-    ],
-)
-def test_criteria_of_libraries(criterion: str, is_wrapped: bool, tmp_path: Path) -> None:
-    imports = (
-        "import monai\nimport segmentation_models_pytorch as smp\nfrom pytorch_metric_learning import losses as pml\n"
-    )
-    text = imports + script("loss = criterion(out, y)", f"criterion = {criterion}\n")
-    lines = converted(tmp_path, text)
-    assert (f"criterion = rd.whole_batch_loss({criterion})" in lines) == is_wrapped
-    assert (f"criterion = {criterion}" in lines) != is_wrapped
-
-
 def test_indices_of_one_process_are_not_gathered(tmp_path: Path) -> None:
     text = "from pytorch_metric_learning import losses as pml, miners\n" + script(
         "loss = criterion(out, y, miner(out, y))",

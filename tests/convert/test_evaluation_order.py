@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from convert.conversion import converted, let_every_process_write
+from convert.conversion import let_every_process_write
 from verify.projects.launch import Launcher
 
 from retrofit.cli import main
@@ -15,20 +14,12 @@ import os
 
 import torch
 from torch import nn, optim
-from torch.utils.data import DataLoader, SequentialSampler, SubsetRandomSampler, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(60, 4), torch.randn(60, 1))
-
-
-def get_loader(split, shuffle=False):
-    if split == 'ordered':
-        return DataLoader(data, 6)
-    return DataLoader(data, 6, shuffle=shuffle and split != 'never')
-
-
-train_loader = get_loader('train', True)
-val_loader = {loader}
+train_loader = DataLoader(data, 6, shuffle=True)
+val_loader = DataLoader(data, 6, shuffle=True)
 model = nn.Linear(4, 1)
 optimizer = optim.SGD(model.parameters(), lr=0.1)
 scheduler = optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
@@ -48,31 +39,10 @@ for epoch in range(3):
     scheduler.step(sum(losses))
     os.write(1, ('%r %r;' % (losses, optimizer.param_groups[0]['lr'])).encode())
 """
-RANDOM = [
-    "DataLoader(data, 6, shuffle=True)",
-    "DataLoader(data, 6, sampler=SubsetRandomSampler(range(30)))",
-    "DataLoader(data, **dict(batch_size=6), shuffle=epoch_of > 2)",
-    "get_loader('val', True)",
-]
-ORDERED = [
-    "DataLoader(data, 6)",
-    "DataLoader(data, 6, shuffle=False)",
-    "DataLoader(data, 6, sampler=SequentialSampler(data))",
-    "DataLoader(data, **{'batch_size': 6, 'shuffle': False})",
-    "get_loader('val')",
-    "get_loader('ordered', True)",
-    "get_loader('never', True)",
-]
-
-
-@pytest.mark.parametrize("loader", [*RANDOM, *ORDERED])
-def test_a_common_order_is_drawn_where_there_is_one_to_draw(tmp_path: Path, loader: str) -> None:
-    found = [line for line in converted(tmp_path, SCRIPT.replace("{loader}", loader)) if "same_batches" in line]
-    assert found == (["for step, (x, y) in enumerate(rd.same_batches(val_loader)):"] if loader in RANDOM else [])
 
 
 def test_all_processes_get_the_same_figures_and_rates(tmp_path: Path, launcher: Launcher) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT.replace("{loader}", RANDOM[0]))
+    (tmp_path / "train.py").write_text(SCRIPT)
     assert main(["convert", str(tmp_path / "train.py"), "--write"]) == 0
     let_every_process_write(tmp_path / "train.py")
     run = launcher.run(tmp_path, "train.py", [], world_size=2)

@@ -104,8 +104,6 @@ def test_a_loss_that_counts_does_so_over_all_processes(before: str, loss: str, e
     ("before", "loss"),
     [
         ("criterion = partial(F.cross_entropy, label_smoothing=0.1)\n", CALL),
-        ("criterion = nn.CrossEntropyLoss(**{'label_smoothing': 0.1})\n", CALL),
-        ("criterion = nn.CrossEntropyLoss(weight, size_average=False)\n", CALL),
         (MODULE + "criterion = Loss(weight)\n", "criterion(model(x), y)[0]['box']"),
         ("criterion = partial(nn.CrossEntropyLoss, ignore_index=2)(reduction='none')\n", CALL + ".mean()"),
     ],

@@ -10,7 +10,6 @@ import pytest
 from convert.additions_of import write_converted
 from convert.conversion import conversion
 from convert.test_placement import converted_body, expanded, script_of
-from convert.test_self_check import codes
 from verify.projects.launch import Launcher
 
 from retrofit.project import read_project
@@ -138,40 +137,6 @@ def test_what_some_ranks_compute_is_listed_with_its_line(name: str, tmp_path: Pa
     printed = {line for line, text in enumerate(file.text.splitlines(), 1) if any(word in text for word in words)}
     shares = {finding.place.line for finding in result.listed if finding.message.startswith("rank 0's share")}
     assert shares & printed
-
-
-@pytest.mark.parametrize(
-    "example",
-    [
-        "if x.max() > 0:\n    rd.reduce_loss(loss)",
-        "value = rd.reduce_loss(loss) if x.max() > 0 else 0",
-        "x.max() > 0 and rd.barrier()",
-        "if loss.item() > 1:\n    continue\nrd.barrier()",
-        "if x.sum() > 0:\n    reduced(loss)",
-        "while x.max() > 0:\n    rd.barrier()\n    x = x - 1",
-        "import torch.distributed as dist\nif x.max() > 0:\n    dist.all_reduce(loss)",
-    ],
-)
-def test_a_collective_under_a_test_of_own_samples_is_found(example: str, tmp_path: Path) -> None:
-    assert "RF402" in codes(tmp_path, example)
-
-
-@pytest.mark.parametrize(
-    "example",
-    [
-        "if rd.reduce_loss(loss).item() > 1:\n    rd.barrier()",
-        "if rd.on_any_rank(bool(x.max() > 0)):\n    rd.barrier()",
-        "if epoch > 1:\n    rd.barrier()",
-        "if x.max() > 0:\n    rd.reduce_loss(loss)\nelse:\n    rd.reduce_loss(loss * 0)",
-        "if torch.isnan(loss):\n    raise ValueError\nrd.barrier()",
-        "if x.dim() == 2 and x.is_cuda:\n    rd.barrier()",
-        "import torch.distributed as dist\ntop = x.max()\ndist.all_reduce(top)\nif top > 1:\n    dist.barrier()",
-        "import torch.distributed as dist\ntops = [x.max()] * 2\ndist.all_gather(tops, x.max())\nif max(tops) > 1:\n"
-        "    dist.barrier()",
-    ],
-)
-def test_a_collective_that_all_ranks_come_to_is_not_found(example: str, tmp_path: Path) -> None:
-    assert "RF402" not in codes(tmp_path, example)
 
 
 CHANGED_BATCH = """\

@@ -1,4 +1,7 @@
-"""The catalogue of rules, and the examples in their files: invalid ones are found, and what a rule edits ends that."""
+"""The catalogue of rules, and the examples in their files: invalid ones are found, and what a rule edits ends that.
+
+In an invalid example exactly the lines are found that end with the rule's code, `# RF101`; without any, at least one.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,22 @@ from retrofit.rules.registry import RULES, find_hazards
 ROOT = Path(__file__).resolve().parents[2]
 IMPORTS = """\
 import argparse
+import copy
 import os
+import random
 import time
 from contextlib import nullcontext
 
+import numpy as np
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from tensorboardX import SummaryWriter
 from torch import nn, optim
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, random_split
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, Subset, TensorDataset
+from torch.utils.data import random_split
+from tqdm import tqdm
 
 import retrofit.distributed as rd
 
@@ -64,7 +73,7 @@ LEFT_OUT = {
     "RF605": "setup_distributed",
     "RF607": "setup_distributed",
     "RF108": "manual_seed",
-}  # what a rule is about that the example leaves out
+}  # what a rule is about that the example leaves out; such a finding is at the start of the script
 
 
 def script_of(code: str, example: str) -> str:
@@ -107,9 +116,15 @@ def project_of(folder: Path, text: str) -> Project:
 
 @pytest.mark.parametrize(("code", "example"), EXAMPLES["INVALID"], ids=numbered("INVALID"))
 def test_an_invalid_example_is_found_and_what_the_rule_edits_ends_that(code: str, example: str, tmp_path: Path) -> None:
-    project = project_of(tmp_path, script_of(code, example))
+    script = script_of(code, example)
+    project = project_of(tmp_path, script)
     found = findings_of(code, project)
     assert found and all(finding.place.path == "train.py" and finding.help for finding in found)
+    lines = {finding.place.line for finding in found}
+    first = script[: script.index(example)].count("\n") + 1
+    own = range(first, first + example.count("\n"))
+    marked = {line for line, text in zip(own, example.splitlines()) if text.endswith(f"  # {code}")}
+    assert lines == marked if marked else code in LEFT_OUT or lines & set(own)
     edits = [edit for finding in found for edit in finding.edits]
     if edits:
         changed = project_of(tmp_path, apply_edits(project.entry, edits))
@@ -138,12 +153,13 @@ def test_the_catalogue_says_the_bad_pattern_what_it_does_and_what_to_write() -> 
         assert not re.search(r"\brd\.", rule.in_torch), "plain torch"
 
 
-def test_remedies_name_functions_that_exist() -> None:
+def test_remedies_and_examples_name_functions_that_exist() -> None:
     import retrofit.distributed as rd
 
-    for rule in CATALOG.values():
-        for name in re.findall(r"\brd\.(\w+)", rule.remedy):
-            assert hasattr(rd, name), (rule.code, name)
+    texts = [(rule.code, rule.remedy) for rule in CATALOG.values()]
+    for code, text in (*texts, *EXAMPLES["INVALID"], *EXAMPLES["VALID"]):
+        for name in re.findall(r"\brd\.(\w+)", text):
+            assert hasattr(rd, name), (code, name)
 
 
 def test_what_no_rule_file_finds_is_named_by_verify() -> None:

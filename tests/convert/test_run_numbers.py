@@ -85,19 +85,6 @@ def test_a_number_is_that_of_the_first_process(naming: str, agreed: str, tmp_pat
     assert agreed in lines and sum("broadcast_object" in line for line in lines) == 1
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        "size = len(os.listdir('.'))\nprint(size)\nout = '.'\n",
-        "for name in os.listdir('.'):\n    torch.save(name, f'{name}_{len(name)}.pt')\nout = '.'\n",
-        "files = sorted(glob.glob('*.py'))\ntexts = [open(file).read() for file in files]\nout = '.'\n",
-        "while not os.path.exists('.'):\n    time.sleep(1)\nout = '.'\n",
-    ],
-)
-def test_what_names_no_run_is_left_alone(lines: str, tmp_path: Path) -> None:
-    assert not any("broadcast_object" in line for line in converted(tmp_path, HEAD + lines + TRAIN))
-
-
 def test_the_last_checkpoint_of_a_folder_is_that_of_the_first_process(tmp_path: Path) -> None:
     latest = "latest = sorted(glob.glob('*.pt'))[-1]\nprint(torch.load(latest))\nout = '.'\n"
     assert "latest = rd.broadcast_object(sorted(glob.glob('*.pt'))[-1])" in converted(tmp_path, HEAD + latest + TRAIN)

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from convert.conversion import conversion, converted
+from convert.conversion import converted
 from verify.projects.launch import Launcher
 
 from retrofit.cli import main
@@ -83,18 +83,6 @@ SGD = "optimizer = optim.SGD(model.parameters(), lr=0.1)\n"
 def test_steps_counted_from_samples_are_those_of_all_processes(lines: str, expected: str, tmp_path: Path) -> None:
     found = converted(tmp_path, HEAD + SGD + lines + "\n" + TRAIN)
     assert expected in found and sum(line.count("samples_per_step") for line in found) == 1
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        "scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=EPOCHS * len(loader))",
-        "scheduler = lr_scheduler.StepLR(optimizer, step_size=EPOCHS // 3)",
-        "scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: 0.95 ** (step / 4))",
-    ],
-)
-def test_steps_of_the_loader_and_epochs_are_left(lines: str, tmp_path: Path) -> None:
-    assert not [f for f in conversion(tmp_path, HEAD + SGD + lines + "\n" + TRAIN).findings if f.code == "RF305"]
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,12 @@ from convert.conversion import conversion, converted
 
 HEAD = """\
 import os
-import random
-import time
 
 import torch
 from tensorboardX import SummaryWriter
 from torch.utils.data import DataLoader, TensorDataset
 
-SEED
+torch.manual_seed(0)
 dataset = TensorDataset(torch.randn(16, 3))
 """
 REST = """\
@@ -28,30 +26,16 @@ for (x,) in loader:
     optimizer.step()
 """
 MODEL = "model = torch.nn.Linear(3, 1)\n"
-SEED = "torch.manual_seed(0)"
 NET = "import torch\n\n\nclass Net(torch.nn.Linear):\n    pass\n"
 
 
-def script(*lines: str, seed: str = SEED, model: str = MODEL) -> str:
-    return HEAD.replace("SEED", seed) + "".join(f"{line}\n" for line in lines) + model + REST
+def script(*lines: str, model: str = MODEL) -> str:
+    return HEAD + "".join(f"{line}\n" for line in lines) + model + REST
 
 
 def test_a_model_called_as_the_module_that_it_comes_from(tmp_path: Path) -> None:
     lines = converted(tmp_path, "import model\n" + script(model="model = model.Net(3, 1)\n"), model=NET)
     assert "model = rd.distribute_model(model)" in lines
-
-
-@pytest.mark.parametrize(
-    ("lines", "opened"),
-    [
-        (["mode = 'a' if os.path.exists('log') else 'w'", "log = open('log', mode)"], True),
-        (["mode = 'r' if os.path.exists('log') else 'w'", "log = open('log', mode)"], False),
-        (["log = open('log', input())"], False),
-    ],
-)
-def test_a_file_whose_mode_is_chosen(lines: list[str], opened: bool, tmp_path: Path) -> None:
-    found = converted(tmp_path, script(*lines))
-    assert any("open(rd.path_on_main('log')" in line for line in found) is opened
 
 
 def test_a_file_that_only_one_process_has_is_synced_by_that_one(tmp_path: Path) -> None:
@@ -70,7 +54,7 @@ def test_what_is_done_without_data_parallel_is_done_where_it_was(tmp_path: Path)
         "        names.append(name)",
         "",
     ]
-    start = HEAD.replace("SEED", SEED) + MODEL + "".join(f"{line}\n" for line in wrap) + REST
+    start = HEAD + MODEL + "".join(f"{line}\n" for line in wrap) + REST
     (file,) = conversion(tmp_path, start).files
     wrap[1] = "    model = rd.data_parallel(torch.nn.DataParallel, model)"
     assert "\n".join(wrap[:-1]) in file.text, "the rest of the branches is as it was"
@@ -89,23 +73,10 @@ def test_a_writer_of_the_project_is_made_once(tmp_path: Path) -> None:
     assert "board = rd.on_main_process(Board, 'log')" in converted(tmp_path, script(*lines))
 
 
-@pytest.mark.parametrize(
-    ("seed", "shared"),
-    [
-        ("torch.manual_seed(0)", False),
-        ("seed = random.randint(1, 10000)\ntorch.manual_seed(seed)", True),
-        ("torch.manual_seed(int(time.time()))", True),
-        ("seed = int(os.environ['SEED'])\ntorch.manual_seed(seed)", False),
-    ],
-)
-def test_a_seed_that_is_drawn_is_no_common_one(seed: str, shared: bool, tmp_path: Path) -> None:
-    assert ("rd.share_random_state()" in converted(tmp_path, script(seed=seed))) is shared
-
-
 def in_function(*lines: str) -> str:
     """Return a script that does everything in `main`, behind `lines`."""
     body = "".join(f"    {line}\n" for line in (*lines, *(MODEL + REST).splitlines()))
-    return HEAD.replace("SEED", SEED) + f"\n\ndef main():\n{body}\n\nif __name__ == '__main__':\n    main()\n"
+    return HEAD + f"\n\ndef main():\n{body}\n\nif __name__ == '__main__':\n    main()\n"
 
 
 def test_the_group_is_joined_behind_the_choice_of_gpus_in_a_function(tmp_path: Path) -> None:

@@ -128,15 +128,6 @@ def show(loss):
     rd.print_main(rd.reduce_loss(loss))
 
 
-def rank_zero_only(function):
-    return function
-
-
-@rank_zero_only
-def alone(loss):
-    DECORATED
-
-
 loader = rd.distribute_loader(DataLoader(torch.randn(20, 4), 4, shuffle=True))
 model = rd.distribute_model(torch.nn.Linear(4, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
@@ -152,10 +143,8 @@ rd.cleanup_distributed()
 """
 
 
-def codes(folder: Path, example: str, decorated: str = "pass") -> list[str]:
-    (folder / "train.py").write_text(
-        RANKS.replace("EXAMPLE", example.replace("\n", "\n" + 8 * " ")).replace("DECORATED", decorated)
-    )
+def codes(folder: Path, example: str) -> list[str]:
+    (folder / "train.py").write_text(RANKS.replace("EXAMPLE", example.replace("\n", "\n" + 8 * " ")))
     return [finding.code for finding in find_hazards(read_project(folder / "train.py"))]
 
 
@@ -163,29 +152,19 @@ def codes(folder: Path, example: str, decorated: str = "pass") -> list[str]:
     "example",
     [
         "if rd.is_main_process(): rd.print_main(rd.reduce_loss(loss))",
-        "rd.is_main_process() and rd.reduce_loss(loss)",
-        "rd.get_rank() or rd.barrier()",
         "rd.print_main(rd.reduce_loss(loss) if rd.is_main_process() else 0)",
-        "means = [rd.reduce_loss(loss) for _ in range(3) if rd.is_main_process()]",
         "means = [1 for _ in range(3) if rd.is_main_process() and rd.on_any_rank(True)]",
-        "if not rd.is_main_process():\n    continue\nrd.barrier()",
         "if rd.is_main_process():\n    pass\nelse:\n    break\nrd.barrier()",
         "with torch.no_grad():\n    if rd.get_rank() > 0:\n        continue\nrd.barrier()",
-        "while rd.is_main_process():\n    rd.gather_batches([])",
-        "if rd.is_main_process():\n    reduced(loss)",
         "if rd.is_main_process():\n    rd.save_checkpoint('x.pt', {})",
         "if rd.get_rank() == 0 and epoch == 2: rd.sum_over_ranks(1)",
-        "if rd.get_rank() % 2: rd.barrier()",
         "if rd.get_rank() < 2: rd.distribute_loader(loader)",
-        "rd.on_main_process(show, loss)",
+        "if x.max() > 0:\n    rd.reduce_loss(loss)",
+        "if x.sum() > 0:\n    reduced(loss)",
     ],
 )
 def test_a_collective_that_some_ranks_leave_out_is_found(example: str, tmp_path: Path) -> None:
     assert [code for code in codes(tmp_path, example) if code != "RF407"] == ["RF402"]
-
-
-def test_a_collective_in_a_function_for_one_rank_is_found(tmp_path: Path) -> None:
-    assert codes(tmp_path, "alone(loss)", "rd.reduce_loss(loss)") == ["RF402"]
 
 
 @pytest.mark.parametrize(
@@ -195,12 +174,12 @@ def test_a_collective_in_a_function_for_one_rank_is_found(tmp_path: Path) -> Non
         "show(loss)",
         "global_loss = rd.reduce_loss(loss)\nif rd.is_main_process():\n    rd.print_main(global_loss)",
         "if rd.is_main_process():\n    rd.barrier()\nelse:\n    rd.barrier()",
-        "if not rd.is_main_process():\n    rd.barrier()\nif rd.is_main_process():\n    rd.barrier()",
-        "if epoch == 2 and rd.on_any_rank(True):\n    rd.barrier()",
         "if rd.get_world_size() > 1:\n    rd.barrier()",
         "rd.on_main_process(print, rd.reduce_loss(loss))",
         "if rd.on_any_rank(torch.rand(1).item() > 0.5):\n    rd.barrier()",
-        "draw = rd.broadcast_object(torch.rand(1).item())\nif draw > 0.5:\n    rd.barrier()",
+        "if x.max() > 0:\n    rd.reduce_loss(loss)\nelse:\n    rd.reduce_loss(loss * 0)",
+        "if x.is_cuda:\n    rd.barrier()",
+        "top = x.max()\ntorch.distributed.all_reduce(top)\nif top > 1:\n    rd.barrier()",
     ],
 )
 def test_a_collective_of_every_rank_is_not_found(example: str, tmp_path: Path) -> None:

@@ -193,13 +193,7 @@ def test_other_tools(module: str, line: str, expected: str, tmp_path: Path) -> N
     assert (lines[position - 1] == "if rd.is_main_process():") == (line == expected)
 
 
-@pytest.mark.parametrize(
-    ("module", "line"),
-    [
-        ("import wandb", "wandb.agent('id', function=print)"),
-        ("import optuna", "study = optuna.create_study()\nstudy.optimize(print, 3)"),
-    ],
-)
-def test_a_search_in_the_script_is_refused(module: str, line: str, tmp_path: Path) -> None:
-    (refusal,) = conversion(tmp_path, START.replace("IMPORT", module).replace("LINES", line)).refusals
+def test_a_search_in_the_script_is_refused(tmp_path: Path) -> None:
+    script = START.replace("IMPORT", "import wandb").replace("LINES", "wandb.agent('id', function=print)")
+    (refusal,) = conversion(tmp_path, script).refusals
     assert refusal.code == "RF510" and "wandb agent" in refusal.refusal

@@ -72,24 +72,6 @@ def test_a_module_that_nothing_calls_is_averaged_by_its_parameters(tmp_path: Pat
     assert lines_with(converted(tmp_path, text), "*map(rd.distribute_parameter, scale.parameters())")
 
 
-def test_a_part_of_a_model_that_is_made_of_it_is_left_to_the_wrapper(tmp_path: Path) -> None:
-    optimizer = (
-        "net = nn.Sequential(net, scale)\noptimizer = optim.SGD([*net.parameters(), *scale.parameters()], lr=0.1)"
-    )
-    text = SCRIPT.format(scale="nn.Linear(3, 3)", optimizer=optimizer, loss="(net(x).mean() + scale.weight.norm())")
-    assert not lines_with(converted(tmp_path, text), "distribute_parameter")
-
-
-def test_what_is_found_for_one_batch_is_of_its_process_alone(tmp_path: Path) -> None:
-    attack = (
-        "def perturbed(x):\n    delta = torch.zeros_like(x, requires_grad=True)\n"
-        "    attack = optim.SGD([delta], lr=0.1)\n    (-net(x + delta).mean()).backward()\n    attack.step()\n"
-        "    return (x + delta).detach()\n\n\noptimizer = optim.SGD(net.parameters(), lr=0.1)"
-    )
-    text = SCRIPT.format(scale="0.5", optimizer=attack, loss="net(perturbed(x)).mean()")
-    assert not lines_with(converted(tmp_path, text), "distribute_parameter")
-
-
 LISTS = {
     "made longer": "params = list(net.parameters())\nif flag:\n    params += list(other.parameters())",
     "extended": "params = list(net.parameters())\nparams.extend(other.parameters())",

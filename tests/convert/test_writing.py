@@ -107,24 +107,6 @@ def test_all_ranks_decide_by_what_rank_0_finds(lines: str, expected: str, tmp_pa
     assert expected in changed(tmp_path, lines)
 
 
-@pytest.mark.parametrize(
-    ("line", "is_found"),
-    [
-        ("commit = os.popen('git rev-parse HEAD').read()", False),
-        ("gpus = subprocess.run(['nvidia-smi', '-L'], capture_output=True).stdout", False),
-        ("user = subprocess.Popen('whoami', stdout=subprocess.PIPE).communicate()", False),
-        ("made = os.popen('mkdir out').read()", True),
-        ("listed = os.popen('ls > files.txt').read()", True),
-        ("os.popen('nvidia-smi')", True),
-        ("subprocess.run(['nvidia-smi', '-L'])", True),
-        ("pulled = os.popen('git pull').read()", True),
-    ],
-)
-def test_a_command_that_is_read_prepares_nothing(line: str, is_found: bool, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(HEAD + TRAIN + line + "\n")
-    assert any(RULES["RF504"].find(read_project(tmp_path / "train.py"))) == is_found
-
-
 SLOW = """\
 import os, time
 

@@ -8,16 +8,13 @@ from collections.abc import Iterator
 
 from retrofit.project import Project
 from retrofit.project.distributed.sides import MAIN, OTHERS, UNCLEAR, is_for_main, side_of
-from retrofit.project.gradients import has_gradients
-from retrofit.project.guards import ON_MAIN
-from retrofit.project.layers import has_buffers
 from retrofit.project.reach import reached_nodes
-from retrofit.project.scopes import Scope, own_nodes
-from retrofit.project.values import LocalFunction
+from retrofit.project.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
-from retrofit.training.distributed.collectives import EVERY_RANK
 from retrofit.training.distributed.partings import partings_of
+
+from .shared_calls import FORWARD, SharedCalls
 
 RULE = CATALOG["RF402"]
 INVALID = [
@@ -26,7 +23,48 @@ correct = torch.tensor(float(total))
 if dist.get_rank() == 0:
     dist.all_reduce(correct)
     print(correct)
-"""
+""",
+    """\
+value = torch.ones(1)
+rd.is_main_process() and rd.reduce_loss(value)  # RF402
+rd.get_rank() or rd.barrier()  # RF402
+shown = [rd.reduce_loss(value) for _ in range(3) if rd.is_main_process()]  # RF402
+while rd.is_main_process():
+    rd.gather_batches([])  # RF402
+if rd.get_rank() % 2:
+    rd.on_any_rank(True)  # RF402
+for epoch in range(2):
+    if rd.get_rank() > 0:
+        continue
+    rd.sum_over_ranks(1)  # RF402
+""",
+    """\
+def show(value):
+    rd.print_main(rd.reduce_loss(value))
+
+
+@rank_zero_only
+def show_alone(value):
+    rd.print_main(rd.reduce_loss(value))  # RF402
+
+
+rd.on_main_process(show, torch.ones(1))  # RF402
+if rd.get_rank() == 0:
+    show(torch.ones(1))  # RF402
+show_alone(torch.ones(1))
+""",
+    """\
+for images, labels in loader:
+    loss = criterion(model(images), labels)
+    loss.backward()
+    shown = rd.reduce_loss(loss) if images.max() > 0 else 0  # RF402
+    images.max() > 0 and rd.on_any_rank(True)  # RF402
+    while images.max() > 0:
+        rd.barrier()  # RF402
+    if loss.item() > 1:
+        continue
+    dist.all_reduce(loss)  # RF402
+""",
 ]
 VALID = [
     """\
@@ -34,15 +72,38 @@ correct = torch.tensor(float(total))
 dist.all_reduce(correct)
 if dist.get_rank() == 0:
     print(correct)
-"""
+""",
+    # each process calls one of the two
+    """\
+if not rd.is_main_process():
+    rd.barrier()
+torch.load("samples.pt")
+if rd.is_main_process():
+    rd.barrier()
+""",
+    # these tests give the same answer on all processes; an error ends the job
+    """\
+for epoch in range(2):
+    for images, labels in loader:
+        loss = criterion(model(images), labels)
+        if torch.isnan(loss):
+            raise ValueError
+        loss.backward()
+        tops = [images.max()] * dist.get_world_size()
+        dist.all_gather(tops, images.max())
+        if images.dim() == 2 and rd.reduce_loss(loss).item() > max(tops):
+            rd.barrier()
+        if epoch > 1 and rd.on_any_rank(bool(images.max() > 0)):
+            rd.barrier()
+        if rd.broadcast_object(torch.rand(1).item()) > 0.5:
+            rd.barrier()
+""",
 ]
 DECIDE = "let all processes decide by one value, rd.on_any_rank(test) or rd.reduce_loss(mean), or move it out"
-FORWARD = "a forward pass through DDP"
-MOST_DEPTH = 8
 
 
 def find(project: Project) -> Iterator[Finding]:
-    shared = _Shared(project)
+    shared = SharedCalls(project)
     parts: dict[tuple[Scope, str], dict[str, list[ast.Call]]] = defaultdict(lambda: defaultdict(list))
     for node, scope in reached_nodes(project.analysis) if shared.exist else ():
         if isinstance(node, ast.Call):
@@ -66,7 +127,7 @@ def find(project: Project) -> Iterator[Finding]:
                 yield found(RULE, scope.source, call, f"{name} is run by some of the processes only")
 
 
-def _by_samples(project: Project, shared: _Shared) -> Iterator[tuple[ast.Call, Scope, str]]:
+def _by_samples(project: Project, shared: SharedCalls) -> Iterator[tuple[ast.Call, Scope, str]]:
     """Yield the collectives that a process leaves out by what is in its own batch, where no other branch has them."""
     if not shared.collectives or not project.paths:
         return
@@ -86,61 +147,3 @@ def _by_samples(project: Project, shared: _Shared) -> Iterator[tuple[ast.Call, S
 
 def is_in(block: list[ast.stmt], node: ast.AST, scope: Scope) -> bool:
     return any(outer in block for outer in (node, *scope.source.ancestors(node)))
-
-
-class _Shared:
-    """Finds out what calls run that every process must take part in: themselves, or in functions that they call."""
-
-    def __init__(self, project: Project) -> None:
-        self.project = project
-        self.collectives = project.analysis.fact("calls for every rank", lambda: dict(_collectives(project)))
-        self.exist = bool(self.collectives or project.wrapping.sites)
-        self.of_function: dict[ast.AST, set[str]] = {}
-
-    def names(self, call: ast.Call, scope: Scope, depth: int = MOST_DEPTH) -> set[str]:
-        if call in self.collectives:
-            is_of_a_part = any(keyword.arg == "group" for keyword in call.keywords)
-            return set() if is_of_a_part else {self.collectives[call]}
-        site = self.project.wrapping.wrapped(call.func, scope)
-        if site is not None:
-            is_shared = has_gradients(self.project.analysis, scope, call) or self._copies_buffers(site)
-            return {FORWARD} if is_shared else set()
-        found: set[str] = set()
-        for function in self.project.analysis.functions_called(call, scope) if depth else []:
-            found |= self._inside(function.scope, depth)
-        return found
-
-    def handed_to_main(self, call: ast.Call, scope: Scope) -> set[str]:
-        """Return what a function takes part in that is handed to rd.on_main_process(function, ...)."""
-        if not call.args or ON_MAIN not in self.project.analysis.called(call, scope):
-            return set()
-        values = self.project.analysis.evaluate(call.args[0], scope)
-        functions = [value.scope for value in values if isinstance(value, LocalFunction)]
-        return {name for function in functions for name in self._inside(function, MOST_DEPTH)}
-
-    def _copies_buffers(self, site) -> bool:  # type: ignore[no-untyped-def]
-        is_off = any(
-            keyword.arg == "broadcast_buffers" and getattr(keyword.value, "value", True) is False
-            for keyword in site.call.keywords
-        )
-        return not is_off and has_buffers(self.project.analysis, site)
-
-    def _inside(self, scope: Scope, depth: int) -> set[str]:
-        """Return what every process that calls a function takes part in there."""
-        if scope.node not in self.of_function:
-            self.of_function[scope.node] = set()
-            for node in own_nodes(scope.node):
-                if isinstance(node, ast.Call) and not is_for_main(scope):
-                    names = self.names(node, scope, depth - 1)
-                    if names and not side_of(self.project.analysis, scope, node):
-                        self.of_function[scope.node] |= names
-        return self.of_function[scope.node]
-
-
-def _collectives(project: Project) -> Iterator[tuple[ast.Call, str]]:
-    """Yield the calls that wait for every rank, with the name of what is called."""
-    for node, scope in reached_nodes(project.analysis):
-        if isinstance(node, ast.Call):
-            names = sorted(EVERY_RANK & project.analysis.called(node, scope))
-            if names:
-                yield node, names[0].rpartition(".")[2]

@@ -21,7 +21,23 @@ for i, (images, labels) in enumerate(loader):
     criterion(model(images), labels).backward()
     if (i + 1) % 4 == 0:
         optimizer.step()
-"""
+""",
+    """\
+model = DDP(Net())
+for images, labels in loader:
+    loss = criterion(model(images), labels)
+    with model.no_sync():
+        loss.backward()
+    optimizer.step()
+""",
+    """\
+model = DDP(Net())
+for i, (images, labels) in enumerate(loader):
+    criterion(model(images), labels).backward()
+    if i % 4 == 3 or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+""",
 ]
 VALID = [
     """\
@@ -32,7 +48,37 @@ for i, (images, labels) in enumerate(loader):
         criterion(model(images), labels).backward()
     if is_last:
         optimizer.step()
-"""
+""",
+    # every batch ends with a step
+    """\
+model = DDP(Net())
+for i, (images, labels) in enumerate(loader):
+    criterion(model(images), labels).backward()
+    optimizer.step()
+    if i % 4 == 0:
+        print(i)
+""",
+    # another way to switch the averaging off
+    """\
+model = DDP(Net())
+for i, (images, labels) in enumerate(loader):
+    model.require_backward_grad_sync = i % 4 == 3
+    criterion(model(images), labels).backward()
+    if i % 4 == 3:
+        optimizer.step()
+""",
+    # each step has a backward call of its own: two optimizers in turn
+    """\
+critic = DDP(Net())
+model = DDP(Net())
+critic_optimizer = optim.SGD(critic.parameters(), lr=0.1)
+for i, (images, labels) in enumerate(loader):
+    critic(images).mean().backward()
+    critic_optimizer.step()
+    if i % 5 == 0:
+        model(images).mean().backward()
+        optimizer.step()
+""",
 ]
 SWITCHES = {"no_sync", "require_backward_grad_sync", "gradient_sync"}
 

@@ -21,7 +21,27 @@ for i, (images, labels) in enumerate(loader):
         criterion(model(images), labels).backward()
     if (i + 1) % 4 == 0:
         optimizer.step()
-"""
+""",
+    """\
+model = DDP(Net())
+for i, (images, labels) in enumerate(loader):
+    is_last = (i + 1) % 4 == 0
+    with model.no_sync() if is_last else nullcontext():
+        criterion(model(images), labels).backward()
+    if is_last:
+        optimizer.step()
+""",
+    """\
+model = DDP(Net())
+for i, (images, labels) in enumerate(loader):
+    if i % 4:
+        with model.no_sync():
+            criterion(model(images), labels).backward()
+    else:
+        criterion(model(images), labels).backward()
+    if i % 4 == 3:
+        optimizer.step()
+""",
 ]
 VALID = [
     """\
@@ -32,7 +52,34 @@ for i, (images, labels) in enumerate(loader):
         criterion(model(images), labels).backward()
     if is_last:
         optimizer.step()
-"""
+""",
+    # i % 4 != 3 is the same as (i + 1) % 4 != 0
+    """\
+model = DDP(Net())
+for i, (images, labels) in enumerate(loader):
+    with model.no_sync() if i % 4 != 3 else nullcontext():
+        criterion(model(images), labels).backward()
+    if (i + 1) % 4 == 0:
+        optimizer.step()
+""",
+    # cycles of different lengths are not compared
+    """\
+model = DDP(Net())
+for i, (images, labels) in enumerate(loader):
+    with model.no_sync() if i % 2 else nullcontext():
+        criterion(model(images), labels).backward()
+    if i % 4 == 0:
+        optimizer.step()
+""",
+    # one step per epoch
+    """\
+model = DDP(Net())
+for i, (images, labels) in enumerate(loader):
+    with model.no_sync() if i + 1 < len(loader) else nullcontext():
+        criterion(model(images), labels).backward()
+    if i + 1 == len(loader):
+        optimizer.step()
+""",
 ]
 
 

@@ -22,7 +22,34 @@ for images, labels in loader:
     except RuntimeError:
         continue
     optimizer.step()
-"""
+""",
+    """\
+def step(images, labels):
+    criterion(model(images), labels).backward()
+    optimizer.step()
+
+
+for images, labels in loader:
+    try:
+        step(images, labels)
+    except (RuntimeError, ValueError):  # RF405
+        print("skipped")
+""",
+    """\
+from contextlib import suppress
+
+for images, labels in loader:
+    with suppress(RuntimeError):  # RF405
+        criterion(model(images), labels).backward()
+""",
+    """\
+for images, labels in loader:
+    try:
+        images = images.float()
+    except ValueError:  # RF405
+        continue
+    criterion(model(images), labels).backward()
+""",
 ]
 VALID = [
     """\
@@ -35,7 +62,50 @@ for images, labels in loader:
             raise
         continue
     optimizer.step()
-"""
+""",
+    # the step is made all the same
+    """\
+for images, labels in loader:
+    try:
+        images = images.float()
+    except ValueError:
+        images = images * 1.0
+    criterion(model(images), labels).backward()
+""",
+    # it ends the training
+    """\
+try:
+    for images, labels in loader:
+        criterion(model(images), labels).backward()
+except RuntimeError:
+    print("ended")
+""",
+    # the error ends this process too, or it is the same one on all processes
+    """\
+for images, labels in loader:
+    try:
+        criterion(model(images), labels).backward()
+    except RuntimeError as error:
+        if "memory" in str(error):
+            exit(1)
+        else:
+            raise error
+    except (TypeError, AttributeError):
+        model(images).mean().backward()
+    except KeyboardInterrupt:
+        break
+    finally:
+        print("done")
+""",
+    # the processes tell each other
+    """\
+for images, labels in loader:
+    try:
+        criterion(model(images), labels).backward()
+    except RuntimeError:
+        failed = torch.ones(1)
+        dist.all_reduce(failed)
+""",
 ]
 
 

@@ -20,7 +20,22 @@ loader = rd.distribute_loader(DataLoader(dataset, batch_size, shuffle=True, drop
 for images, labels in loader:
     loss = criterion(model(images.view(batch_size, -1)), labels)
     loss.backward()
-"""
+""",
+    """\
+batch_size = 8
+loader = rd.distribute_loader(DataLoader(dataset, batch_size, drop_last=True))
+for images, labels in loader:
+    real = torch.ones(batch_size, 2)
+    criterion(model(images), real).backward()
+""",
+    """\
+batch_size = 8
+loader = rd.distribute_loader(DataLoader(dataset, batch_size))
+for images, labels in loader:
+    if len(images) < batch_size:
+        continue
+    criterion(model(images), labels).backward()
+""",
 ]
 VALID = [
     """\
@@ -29,7 +44,38 @@ loader = rd.distribute_loader(DataLoader(dataset, batch_size, shuffle=True, drop
 for images, labels in loader:
     loss = criterion(model(images.view(rd.own_batch_size(batch_size), -1)), labels)
     loss.backward()
-"""
+""",
+    # the batch tells its own size
+    """\
+batch_size = 8
+loader = rd.distribute_loader(DataLoader(dataset, batch_size))
+for images, labels in loader:
+    real = torch.ones(len(images), 2)
+    criterion(model(images.view(images.size(0), -1)), real).backward()
+""",
+    # all processes leave out the same batches
+    """\
+batch_size = 8
+loader = rd.distribute_loader(DataLoader(dataset, batch_size))
+for images, labels in loader:
+    if rd.on_any_rank(len(images) < rd.micro_batch(batch_size)):
+        continue
+    criterion(model(images), labels).backward()
+""",
+    # another setting, which is 8 too
+    """\
+batch_size, classes = 8, 8
+loader = rd.distribute_loader(DataLoader(dataset, batch_size))
+for images, labels in loader:
+    criterion(model(images), torch.ones(len(images), classes)).backward()
+""",
+    # in a distributed script this is the batch size of one process
+    """\
+batch_size = 8
+loader = DataLoader(dataset, batch_size, sampler=DistributedSampler(dataset), drop_last=True)
+for images, labels in loader:
+    criterion(model(images.view(batch_size, -1)), labels).backward()
+""",
 ]
 SHAPED = {"reshape", "view", "ones", "zeros", "randn", "rand", "arange", "full", "eye", "expand", "repeat", "empty",
           "fill", "LongTensor", "FloatTensor", "Tensor", "normal", "uniform", "range"}  # fmt: skip

@@ -20,14 +20,44 @@ INVALID = [
 global_batch_size = 64
 sampler = torch.utils.data.DistributedSampler(dataset)
 loader = DataLoader(dataset, batch_size=global_batch_size, sampler=sampler)
-"""
+""",
+    """\
+parser.add_argument("--total_batch_size", type=int, default=64)
+args = parser.parse_args()
+loader = DataLoader(dataset, args.total_batch_size, sampler=DistributedSampler(dataset))
+""",
+    """\
+batch_size = 64
+loader = DataLoader(dataset, batch_size, sampler=DistributedSampler(dataset))
+model = DDP(Net())
+optimizer = optim.SGD(model.parameters(), lr=0.1 * batch_size / 256)
+""",
 ]
 VALID = [
     """\
 global_batch_size = 64
 sampler = torch.utils.data.DistributedSampler(dataset)
 loader = DataLoader(dataset, batch_size=global_batch_size // rd.get_world_size(), sampler=sampler)
-"""
+""",
+    # by its name it may be the batch size of one process
+    """\
+batch_size = 64
+loader = DataLoader(dataset, batch_size, sampler=DistributedSampler(dataset))
+""",
+    # the rate goes by the batch of all processes
+    """\
+batch_size = 64
+loader = DataLoader(dataset, batch_size, sampler=DistributedSampler(dataset))
+model = DDP(Net())
+optimizer = optim.SGD(model.parameters(), lr=0.1 * batch_size * dist.get_world_size() / 256)
+""",
+    # an evaluation makes no steps
+    """\
+total_batch_size = 64
+loader = DataLoader(dataset, 8, sampler=DistributedSampler(dataset))
+for images, labels in DataLoader(dataset, total_batch_size, sampler=DistributedSampler(dataset)):
+    total += model(images).sum().item()
+""",
 ]
 OF_ALL = {f"{which}_batch{size}" for which in ("global", "total") for size in ("", "size", "_size")}
 

@@ -23,7 +23,27 @@ class Lines(IterableDataset):
 
 
 loader = DataLoader(Lines(), batch_size=8)
-"""
+""",
+    """\
+class Pairs(torch.utils.data.Sampler):
+    def __iter__(self):
+        return iter([[0, 1], [2, 3]])
+
+
+loader = DataLoader(dataset, batch_sampler=Pairs())
+""",
+    """\
+class Lines(IterableDataset):
+    def __iter__(self):
+        yield from open("data.txt")
+
+
+class Words(Lines):
+    pass
+
+
+loader = DataLoader(Words(), batch_size=8)
+""",
 ]
 VALID = [
     """\
@@ -36,7 +56,32 @@ class Lines(Dataset):
 
 
 loader = DataLoader(Lines(), batch_size=8)
-"""
+""",
+    # the data set is told which lines are its own
+    """\
+class Lines(IterableDataset):
+    def __init__(self, rank, world_size):
+        self.rank, self.world_size = rank, world_size
+
+
+loader = DataLoader(Lines(rd.get_rank(), rd.get_world_size()), batch_size=8)
+""",
+    # batches of this process's samples
+    """\
+batches = torch.utils.data.BatchSampler(DistributedSampler(dataset), 8, drop_last=True)
+loader = DataLoader(dataset, batch_sampler=batches)
+""",
+    # an evaluation, which every process may run whole
+    """\
+class Lines(IterableDataset):
+    def __iter__(self):
+        return iter(open("data.txt"))
+
+
+with torch.no_grad():
+    for images, labels in DataLoader(Lines(), batch_size=8):
+        total += model(images).sum().item()
+""",
 ]
 
 

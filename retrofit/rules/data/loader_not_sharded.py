@@ -23,13 +23,51 @@ RULE = CATALOG["RF103"]
 INVALID = [
     """\
 loader = DataLoader(dataset, batch_size=8, shuffle=True)
-"""
+""",
+    """\
+for images, labels in DataLoader(dataset, batch_size=8, shuffle=True):
+    criterion(model(images), labels).backward()
+    optimizer.step()
+""",
+    """\
+batches = iter(DataLoader(dataset, batch_size=8, shuffle=True))
+for step in range(10):
+    images, labels = next(batches)
+    criterion(model(images), labels).backward()
+""",
+    """\
+sampler = DistributedSampler(dataset, seed=dist.get_rank())
+loader = DataLoader(dataset, batch_size=8, sampler=sampler)
+""",
 ]
 VALID = [
     """\
 loader = DataLoader(dataset, batch_size=8, shuffle=True)
 loader = rd.distribute_loader(loader)
-"""
+""",
+    # one order for all processes
+    """\
+sampler = DistributedSampler(dataset, seed=7)
+loader = DataLoader(dataset, batch_size=8, sampler=sampler)
+""",
+    # a data set that is sharded by hand
+    """\
+share = Subset(dataset, range(rd.get_rank(), len(dataset), rd.get_world_size()))
+loader = DataLoader(share, batch_size=8, shuffle=True)
+""",
+    # a class derived from torch's sampler
+    """\
+class Ordered(DistributedSampler):
+    pass
+
+
+loader = DataLoader(dataset, batch_size=8, sampler=Ordered(dataset))
+""",
+    # an evaluation, which every process may run whole
+    """\
+for images, labels in DataLoader(dataset, batch_size=8):
+    total += model(images).sum().item()
+""",
 ]
 
 

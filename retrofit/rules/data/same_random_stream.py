@@ -35,7 +35,28 @@ class Noisy(Dataset):
 torch.manual_seed(0)
 torch.distributed.init_process_group("gloo")
 loader = rd.shard_loader(DataLoader(Noisy(), batch_size=8))
-"""
+""",
+    """\
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DDP(nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.1)))
+""",
+    """\
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+for images, labels in loader:
+    criterion(model(images + torch.randn_like(images)), labels).backward()
+""",
+    """\
+class Noisy(Dataset):
+    def __getitem__(self, index):
+        return torch.ones(4) * np.random.uniform(), torch.ones(2)
+
+
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+loader = DataLoader(Noisy(), 8, num_workers=4, worker_init_fn=lambda worker: np.random.seed(42 + worker))
+""",
 ]
 VALID = [
     """\
@@ -47,7 +68,22 @@ class Noisy(Dataset):
 torch.distributed.init_process_group("gloo")
 torch.manual_seed(0 + torch.distributed.get_rank())
 loader = rd.shard_loader(DataLoader(Noisy(), batch_size=8))
-"""
+""",
+    # drawn once, before the batches
+    """\
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+fixed = torch.randn(8, 4)
+for images, labels in loader:
+    criterion(model(images + fixed[: len(images)]), labels).backward()
+""",
+    # the same weights first, then a random stream per process
+    """\
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DDP(nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.1)))
+torch.manual_seed(dist.get_rank())
+""",
 ]
 SEED_ALL = f"{RUNTIME}.seed_everything"
 MESSAGE = "all processes draw the same numbers for their samples"

@@ -24,14 +24,48 @@ INVALID = [
 sampler = torch.utils.data.WeightedRandomSampler([0.1, 0.9] * 50, 100)
 sampler = torch.utils.data.distributed.DistributedSampler(dataset)
 loader = DataLoader(dataset, batch_size=8, sampler=sampler)
-"""
+""",
+    """\
+class Balanced(torch.utils.data.Sampler):
+    def __iter__(self):
+        return iter(range(100))
+
+
+sampler = DistributedSampler(dataset) if dist.is_initialized() else Balanced()
+loader = DataLoader(dataset, batch_size=8, sampler=sampler)
+""",
+    """\
+def make_loader():
+    weighted = torch.utils.data.WeightedRandomSampler([0.1, 0.9] * 50, 100)
+    return DataLoader(dataset, batch_size=8, sampler=DistributedSampler(dataset))
+
+
+loader = make_loader()
+""",
 ]
 VALID = [
     """\
 sampler = torch.utils.data.WeightedRandomSampler([0.1, 0.9] * 50, 100)
 loader = DataLoader(dataset, batch_size=8, sampler=sampler)
 loader = rd.shard_loader(loader)
-"""
+""",
+    # shards what the weighted sampler draws
+    """\
+weighted = torch.utils.data.WeightedRandomSampler([0.1, 0.9] * 50, 100)
+loader = DataLoader(dataset, batch_size=8, sampler=DistributedSampler(weighted))
+""",
+    # a data set of the chosen samples
+    """\
+chosen = torch.utils.data.SubsetRandomSampler(range(50))
+sampler = DistributedSampler(Subset(dataset, range(50))) if dist.is_initialized() else chosen
+loader = DataLoader(dataset, batch_size=8, sampler=sampler)
+""",
+    # indices of this process alone
+    """\
+share = range(dist.get_rank(), 100, dist.get_world_size())
+sampler = torch.utils.data.SubsetRandomSampler(share)
+loader = DataLoader(dataset, batch_size=8, sampler=sampler)
+""",
 ]
 CHOOSING = {f"torch.utils.data.{name}" for name in ("WeightedRandomSampler", "SubsetRandomSampler")}
 CHOOSING |= {name.replace("data.", "data.sampler.") for name in CHOOSING}

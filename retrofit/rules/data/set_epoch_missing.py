@@ -27,7 +27,13 @@ model = rd.distribute_model(Net())
 for epoch in range(10):
     for images, labels in loader:
         criterion(model(images), labels).backward()
-"""
+""",
+    """\
+loader = DataLoader(dataset, 8, sampler=DistributedSampler(dataset))
+for epoch in range(10):
+    for images, labels in loader:
+        criterion(model(images), labels).backward()
+""",
 ]
 VALID = [
     """\
@@ -38,7 +44,19 @@ for epoch in range(10):
     sampler.set_epoch(epoch)
     for images, labels in loader:
         criterion(model(images), labels).backward()
-"""
+""",
+    # the sampler of this loader
+    """\
+loader = DataLoader(dataset, 8, sampler=DistributedSampler(dataset))
+for epoch in range(10):
+    loader.sampler.set_epoch(epoch)
+    for images, labels in loader:
+        criterion(model(images), labels).backward()
+""",
+    # one epoch
+    """\
+loader = DataLoader(dataset, 8, sampler=DistributedSampler(dataset))
+""",
 ]
 POSITIONS = ["dataset", "num_replicas", "rank", "shuffle"]
 

@@ -21,13 +21,54 @@ RULE = CATALOG["RF108"]
 INVALID = [
     """\
 train_set, val_set = random_split(dataset, [80, 20])
-"""
+""",
+    """\
+dist.init_process_group("nccl")
+torch.manual_seed(dist.get_rank())
+train_set, val_set = random_split(dataset, [80, 20])
+""",
+    """\
+seed = random.randint(1, 10000)
+torch.manual_seed(seed)
+""",
+    """\
+torch.manual_seed(int(time.time()))
+""",
+    """\
+torch.manual_seed(0)
+order = np.random.permutation(len(dataset))
+""",
 ]
 VALID = [
     """\
 rd.share_random_state()
 train_set, val_set = random_split(dataset, [80, 20])
-"""
+""",
+    # a generator of its own
+    """\
+dist.init_process_group("nccl")
+torch.manual_seed(dist.get_rank())
+train_set, val_set = random_split(dataset, [80, 20], torch.Generator().manual_seed(0))
+""",
+    # one process draws, and hands it on
+    """\
+dist.init_process_group("nccl")
+parts = [None]
+if dist.get_rank() == 0:
+    parts = [random_split(dataset, [80, 20])]
+dist.broadcast_object_list(parts)
+""",
+    # an option or an environment variable is the same on all processes
+    """\
+parser.add_argument("--seed", type=int, default=int(os.environ["SEED"]))
+torch.manual_seed(parser.parse_args().seed)
+""",
+    # numpy draws from a stream of its own
+    """\
+np.random.seed(0)
+torch.manual_seed(0)
+order = np.random.permutation(len(dataset))
+""",
 ]
 SEEDING = {"retrofit.distributed.share_random_state", "retrofit.distributed.seed_everything"}
 

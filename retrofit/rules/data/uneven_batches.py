@@ -20,12 +20,44 @@ INVALID = [
     """\
 share = torch.utils.data.Subset(dataset, range(rd.get_rank(), len(dataset), rd.get_world_size()))
 loader = DataLoader(share, batch_size=8, shuffle=True)
-"""
+""",
+    """\
+order = torch.randperm(len(dataset)).tolist()
+share = Subset(dataset, order[dist.get_rank() :: dist.get_world_size()])
+loader = DataLoader(share, batch_size=8)
+""",
 ]
 VALID = [
     """\
 loader = rd.shard_loader(DataLoader(dataset, batch_size=8, shuffle=True))
-"""
+""",
+    # the last batch is left out
+    """\
+share = Subset(dataset, range(rd.get_rank(), len(dataset), rd.get_world_size()))
+loader = DataLoader(share, batch_size=8, drop_last=True)
+""",
+    # the same number of samples on all processes
+    """\
+size = len(dataset) - len(dataset) % rd.get_world_size()
+share = Subset(dataset, range(rd.get_rank(), size, rd.get_world_size()))
+loader = DataLoader(share, batch_size=8)
+""",
+    # the same number of batches on all processes
+    """\
+share = Subset(dataset, range(rd.get_rank(), len(dataset), rd.get_world_size()))
+for step, (images, labels) in enumerate(DataLoader(share, batch_size=8)):
+    criterion(model(images), labels).backward()
+    if step == 9:
+        break
+""",
+    # a process that has no more batches joins the steps of the others
+    """\
+model = DDP(Net())
+share = Subset(dataset, range(dist.get_rank(), len(dataset), dist.get_world_size()))
+with model.join():
+    for images, labels in DataLoader(share, batch_size=8):
+        criterion(model(images), labels).backward()
+""",
 ]
 
 

@@ -16,14 +16,36 @@ INVALID = [
 model = rd.distribute_model(Net())
 for images, labels in rd.shard_eval_loader(DataLoader(dataset, batch_size=8, drop_last=True)):
     total += (model(images) - labels).square().sum().item()
-"""
+""",
+    """\
+model = DDP(Net())
+share = Subset(dataset, range(dist.get_rank(), len(dataset), dist.get_world_size()))
+for images, labels in DataLoader(share, 8, drop_last=True):
+    total += (model(images) - labels).square().sum().item()
+""",
 ]
 VALID = [
     """\
 model = rd.distribute_model(Net())
 for images, labels in rd.shard_eval_loader(DataLoader(dataset, batch_size=8)):
     total += (model(images) - labels).square().sum().item()
-"""
+""",
+    # a training may leave samples out
+    """\
+loader = rd.shard_loader(DataLoader(dataset, batch_size=8, drop_last=True))
+""",
+    # every process evaluates all samples, and leaves out the same batch as one process
+    """\
+model = rd.distribute_model(Net())
+for images, labels in DataLoader(dataset, batch_size=8, drop_last=True):
+    total += (model(images) - labels).square().sum().item()
+""",
+    # nothing is added up
+    """\
+model = rd.distribute_model(Net())
+for images, labels in rd.shard_eval_loader(DataLoader(dataset, batch_size=8, drop_last=True)):
+    rd.print_main(model(images).shape)
+""",
 ]
 
 

@@ -25,7 +25,32 @@ with torch.no_grad():
         if step == 3:
             break
         losses.append((model(images) - labels).square().mean().item())
-"""
+""",
+    """\
+chosen = DataLoader(dataset, 8, sampler=torch.utils.data.SubsetRandomSampler(range(30)))
+model.eval()
+with torch.no_grad():
+    for step, (images, labels) in enumerate(chosen):
+        if step < 3:
+            total = max(total, model(images).max().item())
+""",
+    """\
+def get_loader(split, shuffle=False):
+    return DataLoader(dataset, 8, shuffle=shuffle and split != "never")
+
+
+model.eval()
+with torch.no_grad():
+    for images, labels in get_loader("val", True):
+        total = max(total, model(images).max().item())
+""",
+    """\
+options = dict(batch_size=8)
+model.eval()
+with torch.no_grad():
+    for images, labels in DataLoader(dataset, **options, shuffle=total > 2):
+        total = max(total, model(images).max().item())
+""",
 ]
 VALID = [
     """\
@@ -37,7 +62,41 @@ with torch.no_grad():
         if step == 3:
             break
         losses.append((model(images) - labels).square().mean().item())
-"""
+""",
+    # loaders with a fixed order
+    """\
+def get_loader(split, shuffle=False):
+    if split == "ordered":
+        return DataLoader(dataset, 8)
+    return DataLoader(dataset, 8, shuffle=shuffle and split != "never")
+
+
+val, ordered, never = get_loader("val"), get_loader("ordered", True), get_loader("never", True)
+model.eval()
+with torch.no_grad():
+    for (images, labels), *_ in zip(val, ordered, never):
+        total = max(total, model(images).max().item())
+    for images, labels in DataLoader(dataset, sampler=torch.utils.data.SequentialSampler(dataset)):
+        total = max(total, model(images).max().item())
+""",
+    # no shuffle among the options
+    """\
+val_loader = DataLoader(dataset, **{"batch_size": 8, "shuffle": False})
+model.eval()
+with torch.no_grad():
+    for images, labels in val_loader:
+        total = max(total, model(images).max().item())
+""",
+    # a sum is the same in any order (RF113 shards it)
+    """\
+shuffled = DataLoader(dataset, 8, shuffle=True)
+model.eval()
+total = 0
+with torch.no_grad():
+    for images, labels in shuffled:
+        total += model(images).sum().item()
+print(total)
+""",
 ]
 MENDED = {"retrofit.distributed.same_batches", "retrofit.distributed.share_batches"}
 

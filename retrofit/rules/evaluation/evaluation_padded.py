@@ -21,14 +21,47 @@ model = rd.distribute_model(Net())
 sampler = torch.utils.data.DistributedSampler(dataset, shuffle=False)
 for images, labels in DataLoader(dataset, batch_size=8, sampler=sampler):
     total += (model(images) - labels).square().sum().item()
-"""
+""",
+    """\
+ema = copy.deepcopy(model)
+options = {"sampler": DistributedSampler(dataset)}
+for images, labels in DataLoader(dataset, batch_size=8, **options):
+    total += (ema(images) - labels).square().sum().item()
+""",
+    """\
+outputs, parts = [], [None] * dist.get_world_size()
+for images, labels in DataLoader(dataset, 8, sampler=DistributedSampler(dataset, shuffle=False)):
+    outputs.append(model(images))
+dist.all_gather_object(parts, torch.cat(outputs))
+""",
 ]
 VALID = [
     """\
 model = rd.distribute_model(Net())
 for images, labels in rd.shard_eval_loader(DataLoader(dataset, batch_size=8)):
     total += (model(images) - labels).square().sum().item()
-"""
+""",
+    # the padding is cut off
+    """\
+outputs, parts = [], [None] * dist.get_world_size()
+for images, labels in DataLoader(dataset, 8, sampler=DistributedSampler(dataset, shuffle=False)):
+    outputs.append(model(images))
+dist.all_gather_object(parts, torch.cat(outputs))
+outputs = torch.stack(parts, 1).flatten(0, 1)[: len(dataset)]
+""",
+    # no padding is needed
+    """\
+assert len(dataset) % dist.get_world_size() == 0
+for images, labels in DataLoader(dataset, 8, sampler=DistributedSampler(dataset, shuffle=False)):
+    total += (model(images) - labels).square().sum().item()
+""",
+    # shards without padding
+    """\
+loader = DataLoader(dataset, 8, sampler=DistributedSampler(dataset))
+share = Subset(dataset, range(dist.get_rank(), len(dataset), dist.get_world_size()))
+for images, labels in DataLoader(share, batch_size=8):
+    total += (model(images) - labels).square().sum().item()
+""",
 ]
 POSITIONS = ["dataset", "num_replicas", "rank", "shuffle", "seed", "drop_last"]
 # Code that reads these knows how many samples the sampler adds or leaves out.

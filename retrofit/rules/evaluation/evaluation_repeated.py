@@ -21,7 +21,31 @@ with torch.no_grad():
     for images, labels in test_loader:
         correct += (model(images).argmax(1) == labels).sum().item()
 print(correct)
-"""
+""",
+    """\
+model.eval()
+scores = []
+with torch.no_grad():
+    for images, labels in tqdm(test_loader):
+        scores.append(model(images))
+print(torch.cat(scores).std())
+""",
+    """\
+def predict(images):
+    return model(images).argmax(1)
+
+
+@torch.no_grad()
+def evaluate(batches):
+    model.eval()
+    hits = torch.zeros(2)
+    for images, labels in batches:
+        hits += torch.bincount(predict(images), minlength=2)
+    return hits / len(dataset)
+
+
+print(evaluate(test_loader))
+""",
 ]
 VALID = [
     """\
@@ -32,7 +56,30 @@ with torch.no_grad():
         correct += (model(images).argmax(1) == labels).sum().item()
     correct = rd.sum_over_ranks(correct)
 print(correct)
-"""
+""",
+    # a running maximum is not a sum
+    """\
+model.eval()
+best = 0
+with torch.no_grad():
+    for images, labels in test_loader:
+        best = max(best, model(images).max().item())
+""",
+    # the batches are paired with others
+    """\
+model.eval()
+total = 0
+with torch.no_grad():
+    for (images, _), (others, _) in zip(test_loader, DataLoader(dataset, 8)):
+        total += (model(images) - model(others)).sum().item()
+""",
+    # in training mode the statistics of BatchNorm depend on the earlier batches
+    """\
+total = 0
+with torch.no_grad():
+    for images, labels in test_loader:
+        total += model(images).sum().item()
+""",
 ]
 
 

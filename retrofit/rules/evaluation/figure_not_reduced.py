@@ -19,7 +19,23 @@ for images, labels in loader:
     outputs = model(images)
     criterion(outputs, labels).backward()
     print("accuracy", (outputs.argmax(1) == labels.argmax(1)).sum().item() / len(labels))
-"""
+""",
+    """\
+hits = 0
+for images, labels in loader:
+    outputs = model(images)
+    criterion(outputs, labels).backward()
+    hits += (outputs > labels).sum().item()
+print(hits)
+""",
+    """\
+scores = []
+for images, labels in loader:
+    outputs = model(images)
+    criterion(outputs, labels).backward()
+    scores.extend(outputs.tolist())
+print(np.median(scores))
+""",
 ]
 VALID = [
     """\
@@ -27,7 +43,32 @@ for images, labels in loader:
     outputs = model(images)
     criterion(outputs, labels).backward()
     print("accuracy", rd.reduce_loss((outputs.argmax(1) == labels.argmax(1)).sum().item() / len(labels)))
-"""
+""",
+    # the count is summed over the processes
+    """\
+hits = 0
+for images, labels in loader:
+    outputs = model(images)
+    criterion(outputs, labels).backward()
+    hits += rd.reduce_total((outputs > labels).sum().item())
+print(hits)
+""",
+    # the number of batches is the same everywhere
+    """\
+seen = 0
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+    seen += 1
+print(seen)
+""",
+    # nothing shows it
+    """\
+hits = 0
+for images, labels in loader:
+    outputs = model(images)
+    criterion(outputs, labels).backward()
+    hits += (outputs > labels).sum().item()
+""",
 ]
 WORDS = {MEAN: "mean", LIST: "list"}
 FUNCTIONS = {MEAN: "rd.reduce_loss", LIST: "rd.gather_batch", BATCH_SIZE: "rd.global_batch"}

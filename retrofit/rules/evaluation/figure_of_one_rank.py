@@ -20,7 +20,29 @@ for images, labels in loader:
     outputs = model(images)
     criterion(outputs, labels).backward()
     print("largest", outputs.max().item())
-"""
+""",
+    """\
+for images, labels in loader:
+    outputs = model(images)
+    criterion(outputs, labels).backward()
+    if outputs.max() > 9:  # RF406
+        break
+""",
+    """\
+writer = rd.on_main_process(SummaryWriter, "log")
+for images, labels in loader:
+    outputs = model(images)
+    criterion(outputs, labels).backward()
+    writer.add_histogram("outputs", outputs)  # RF406
+""",
+    """\
+largest = []
+for images, labels in loader:
+    outputs = model(images)
+    criterion(outputs, labels).backward()
+    largest.append(outputs.max().item())
+print(max(largest))  # RF406
+""",
 ]
 VALID = [
     """\
@@ -28,7 +50,19 @@ for images, labels in loader:
     outputs = model(images)
     criterion(outputs, labels).backward()
     print("largest", rd.reduce_mean(outputs.max()).item())
-"""
+""",
+    # the same on all processes: weights, rates, the shape of a sample
+    """\
+for step, (images, labels) in enumerate(loader):
+    criterion(model(images), labels).backward()
+    print(step, images.shape[1], model.weight.norm().item(), optimizer.param_groups[0]["lr"])
+""",
+    # every process evaluates all samples
+    """\
+with torch.no_grad():
+    for images, labels in test_loader:
+        print(model(images).max().item())
+""",
 ]
 LONGEST = 60
 

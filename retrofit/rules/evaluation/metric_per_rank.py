@@ -28,7 +28,14 @@ for images, labels in loader:
     loss = criterion(model(images), labels)
     loss.backward()
     total += loss.item()
-"""
+""",
+    """\
+for images, labels in loader:
+    loss = criterion(model(images), labels)
+    if loss.item() == 0:  # RF401
+        continue
+    loss.backward()
+""",
 ]
 VALID = [
     """\
@@ -36,7 +43,15 @@ for images, labels in loader:
     loss = criterion(model(images), labels)
     loss.backward()
     total += rd.reduce_loss(loss).item()
-"""
+""",
+    # a distributed script shows the loss of one process on purpose
+    """\
+model = DDP(Net())
+for images, labels in loader:
+    loss = criterion(model(images), labels)
+    loss.backward()
+    print(loss.item())
+""",
 ]
 
 COLLECT = "total, count = rd.reduce_sum([total, count]), on every process, before it decides"

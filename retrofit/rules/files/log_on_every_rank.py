@@ -22,12 +22,48 @@ RULE = CATALOG["RF505"]
 INVALID = [
     """\
 writer = SummaryWriter("log")
-"""
+""",
+    """\
+import logging
+
+import wandb
+
+logging.basicConfig(level=logging.INFO)  # RF505
+run = wandb.init(project="words")  # RF505
+for epoch in tqdm(range(3)):  # RF505
+    print(epoch)  # RF505
+""",
+    """\
+dist.init_process_group("gloo")
+for epoch in range(3):
+    for images, labels in loader:
+        criterion(model(images), labels).backward()
+    print(epoch)  # RF505
+""",
 ]
 VALID = [
     """\
 writer = rd.on_main_process(SummaryWriter, "log")
-"""
+""",
+    # each process says which one it is
+    """\
+print("rank", rd.get_rank(), "is here")
+""",
+    # it is switched off for the others
+    """\
+bar = tqdm(range(3), disable=not rd.is_main_process())
+if rd.is_main_process():
+    print("starting")
+""",
+    # into a file
+    """\
+print("starting", file=open(rd.path_on_main("log.txt"), "w"))
+""",
+    # a distributed script may print on every process at its start
+    """\
+dist.init_process_group("gloo")
+print("joined")
+""",
 ]
 BUILTINS = {"builtins", "__builtin__", "__builtins__"}
 PRINT_IMPORT = "from retrofit.distributed import print_main as print"

@@ -19,12 +19,48 @@ RULE = CATALOG["RF503"]
 INVALID = [
     """\
 model.load_state_dict(torch.load("model.pt"))
-"""
+""",
+    """\
+def resume(path):
+    state = torch.load(path, weights_only=True)  # RF503
+    model.load_state_dict(state["model"])
+
+
+resume("last.pt")
+""",
 ]
 VALID = [
     """\
 model.load_state_dict(torch.load("model.pt", map_location=rd.get_device()))
-"""
+""",
+    # it says where to, or may say it
+    """\
+options = {"map_location": "cpu"}
+state = torch.load("model.pt", "cpu")
+state = torch.load("model.pt", **options)
+""",
+    # samples stay in main memory
+    """\
+class Samples(Dataset):
+    def __getitem__(self, index):
+        return torch.load(f"{index}.pt")
+
+
+loader = rd.distribute_loader(DataLoader(Samples(), 8))
+""",
+    # each process reads what it has written
+    """\
+state = torch.load(f"state_{rd.get_rank()}.pt")
+""",
+    # one process reads it, or a run of one process
+    """\
+if rd.get_rank() == 0:
+    model.load_state_dict(torch.load("model.pt"))
+if torch.cuda.device_count() > 1:
+    state = torch.load("model.pt", map_location=rd.get_device())
+else:
+    state = torch.load("model.pt")
+""",
 ]
 
 

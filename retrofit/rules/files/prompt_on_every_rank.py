@@ -14,12 +14,34 @@ RULE = CATALOG["RF512"]
 INVALID = [
     """\
 answer = input("overwrite? ")
-"""
+""",
+    """\
+import getpass
+
+key = getpass.getpass("key: ")
+""",
+    """\
+if os.path.exists("out"):
+    if input("overwrite? ") != "y":
+        raise SystemExit
+""",
 ]
 VALID = [
     """\
 answer = rd.answer_of_main(input, "overwrite? ")
-"""
+""",
+    # one process asks
+    """\
+if rd.is_main_process():
+    answer = input("overwrite? ")
+""",
+    # only the process that failed gets there
+    """\
+try:
+    model.load_state_dict(torch.load("last.pt"))
+except FileNotFoundError:
+    path = input("path: ")
+""",
 ]
 
 

@@ -23,7 +23,18 @@ for images, labels in loader:
     criterion(model(images), labels).backward()
     optimizer.step()
 model.load_state_dict(torch.load("best.pt"))
-"""
+""",
+    """\
+def restore(path):
+    model.load_state_dict(torch.load(path))
+
+
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+    if rd.is_main_process():
+        torch.save(model.state_dict(), "best.pt")
+restore("best.pt")  # RF508
+""",
 ]
 VALID = [
     """\
@@ -32,7 +43,29 @@ for images, labels in loader:
     optimizer.step()
 rd.barrier()
 model.load_state_dict(torch.load("best.pt"))
-"""
+""",
+    # read before the training writes it
+    """\
+model.load_state_dict(torch.load("last.pt"))
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+""",
+    # read by the process that writes it
+    """\
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+if rd.is_main_process():
+    model.load_state_dict(torch.load("best.pt"))
+""",
+    # a run that reads it does not train
+    """\
+args = parser.parse_args()
+if args.train:
+    for images, labels in loader:
+        criterion(model(images), labels).backward()
+else:
+    model.load_state_dict(torch.load("best.pt"))
+""",
 ]
 
 

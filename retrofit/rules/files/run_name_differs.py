@@ -23,12 +23,42 @@ MESSAGE = "this is another name in every process"
 INVALID = [
     """\
 folder = "runs/" + time.strftime("%Y%m%d_%H%M%S")
-"""
+""",
+    """\
+import uuid
+
+folder = f"runs/{uuid.uuid4()}"
+""",
+    """\
+number = len(os.listdir("runs"))
+os.makedirs(f"runs/{number}")
+""",
 ]
 VALID = [
     """\
 folder = "runs/" + rd.broadcast_object(time.strftime("%Y%m%d_%H%M%S"))
-"""
+""",
+    # a time that names nothing
+    """\
+start = time.time()
+print("began at", time.strftime("%H:%M"))
+""",
+    # the content of a folder names no run
+    """\
+size = len(os.listdir("."))
+print(size)
+for name in os.listdir("."):
+    torch.save(name, f"{name}_{len(name)}.pt")
+texts = [open(file).read() for file in sorted(os.listdir("."))]
+while not os.path.exists("."):
+    time.sleep(1)
+""",
+    # one process has it
+    """\
+if rd.is_main_process():
+    folder = "runs/" + time.strftime("%H%M%S")
+    os.makedirs(folder)
+""",
 ]
 CLOCKS = {"time.time", "datetime.datetime.now", "datetime.datetime.today", "datetime.datetime.utcnow"}
 NAMING = {

@@ -20,13 +20,60 @@ RULE = CATALOG["RF501"]
 INVALID = [
     """\
 torch.save(model.state_dict(), "model.pt")
-"""
+""",
+    """\
+mode = "a" if os.path.exists("log.csv") else "w"
+log = open("log.csv", mode)  # RF501
+np.save("scores.npy", np.zeros(3))  # RF501
+torch.save([1], "last.pt")  # RF501
+""",
+    """\
+from PIL import Image
+
+for epoch in range(3):
+    for image, name in rd.shard_eval_loader(test_loader):
+        Image.fromarray(image).save(f"{epoch}.png")
+""",
 ]
 VALID = [
     """\
 if rd.is_main_process():
     torch.save(model.state_dict(), "model.pt")
-"""
+""",
+    # another file for each process, or none
+    """\
+import io
+
+torch.save(model.state_dict(), f"model_{rd.get_rank()}.pt")
+torch.save(model.state_dict(), io.BytesIO())
+torch.save(model.state_dict(), rd.path_on_main("model.pt"))
+""",
+    # a file per sample, of which each process has its own
+    """\
+from PIL import Image
+
+
+def keep(image, path):
+    Image.fromarray(image).save(path)
+
+
+for image, name in rd.shard_eval_loader(test_loader):
+    keep(image, f"{name}.png")
+""",
+    # it may be opened for reading
+    """\
+mode = "r" if os.path.exists("log") else "w"
+log = open("log", mode)
+first = open("log", input()) if mode == "r" else open("samples.txt")
+""",
+    # what goes into a file was decided where it was opened
+    """\
+import csv
+
+log = open(rd.path_on_main("log.csv"), "w")
+rows = csv.writer(log)
+rows.writerow(["epoch", "loss"])
+""",
 ]
 PATH_ON_MAIN = "retrofit.distributed.path_on_main"
 

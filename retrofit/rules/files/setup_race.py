@@ -26,7 +26,27 @@ os.makedirs("checkpoints")
 if not os.path.exists("samples.pt"):
     torch.save(torch.randn(100, 4), "samples.pt")
 samples = torch.load("samples.pt")
-"""
+""",
+    """\
+made = os.popen("mkdir out").read()  # RF504
+listed = os.popen("ls > files.txt").read()  # RF504
+pulled = os.popen("git pull").read()  # RF504
+""",
+    """\
+import subprocess
+
+os.popen("nvidia-smi")  # RF504
+subprocess.run(["nvidia-smi", "-L"])  # RF504
+""",
+    """\
+if os.path.exists("out"):  # RF504
+    raise SystemExit("there is one")
+os.makedirs("out")  # RF504
+""",
+    """\
+rank = dist.get_rank() if dist.is_initialized() else 0  # RF504
+dist.init_process_group("gloo")
+""",
 ]
 VALID = [
     """\
@@ -36,7 +56,36 @@ with rd.main_process_first():
     if not os.path.exists("samples.pt"):
         torch.save(torch.randn(100, 4), "samples.pt")
 samples = torch.load("samples.pt")
-"""
+""",
+    # commands of which only the answer is read
+    """\
+import subprocess
+
+commit = os.popen("git rev-parse HEAD").read()
+gpus = subprocess.run(["nvidia-smi", "-L"], capture_output=True).stdout
+user = subprocess.Popen("whoami", stdout=subprocess.PIPE).communicate()
+""",
+    # safe when several processes do it at once
+    """\
+dist.init_process_group("gloo")
+os.makedirs("checkpoints", exist_ok=True)
+""",
+    # only asks for a file that the script does not make
+    """\
+if os.path.exists("last.pt"):
+    model.load_state_dict(torch.load("last.pt", map_location="cpu"))
+""",
+    # the others wait for rank 0
+    """\
+dist.init_process_group("gloo")
+if dist.get_rank() != 0:
+    dist.barrier()
+if not os.path.exists("samples.pt"):
+    torch.save(torch.randn(100, 4), "samples.pt")
+if dist.get_rank() == 0:
+    dist.barrier()
+samples = torch.load("samples.pt")
+""",
 ]
 
 

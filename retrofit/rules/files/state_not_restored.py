@@ -24,7 +24,7 @@ for epoch in range(start_epoch, 10):
     for images, labels in loader:
         criterion(model(images), labels).backward()
         optimizer.step()
-"""
+""",
 ]
 VALID = [
     """\
@@ -34,7 +34,21 @@ for epoch in range(start_epoch, 10):
     for images, labels in loader:
         criterion(model(images), labels).backward()
         optimizer.step()
-"""
+""",
+    # from the first epoch
+    """\
+state = torch.load("last.pt", map_location=rd.get_device())
+for epoch in range(1, 10):
+    for images, labels in loader:
+        criterion(model(images), labels).backward()
+""",
+    # a loop over steps
+    """\
+first = torch.load("last.pt", map_location=rd.get_device())["step"]
+for step in range(first, 1000):
+    images, labels = next(iter(loader))
+    criterion(model(images), labels).backward()
+""",
 ]
 LOADING = {"torch.load", "retrofit.distributed.read_checkpoint"}
 SETTING = "retrofit.distributed.set_epoch"

@@ -20,7 +20,28 @@ for images, labels in loader:
     criterion(model(images), labels).backward()
 if dist.get_rank() == 0:
     torch.save(model.state_dict(), "model.pt")
-"""
+""",
+    """\
+model = DDP(Net())
+state = {"epoch": 3}
+state["model"] = model.state_dict()  # RF502
+if dist.get_rank() == 0:
+    torch.save(state, "model.pt")
+""",
+    """\
+model = DDP(Net())
+if dist.get_rank() == 0:
+    torch.save(model, "whole.pt")  # RF502
+""",
+    """\
+def content(net, epoch):
+    return {"model": net.state_dict(), "epoch": epoch}
+
+
+model = DDP(Net())
+state = content(model, 3)
+torch.save(state, "model.pt")
+""",
 ]
 VALID = [
     """\
@@ -29,7 +50,26 @@ for images, labels in loader:
     criterion(model(images), labels).backward()
 if dist.get_rank() == 0:
     torch.save(model.module.state_dict(), "model.pt")
-"""
+""",
+    # the model inside, by its own name
+    """\
+net = Net()
+model = DDP(net)
+if dist.get_rank() == 0:
+    torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, "model.pt")
+""",
+    # saved before it was wrapped
+    """\
+model = Net()
+torch.save(model.state_dict(), "first.pt")
+model = DDP(model)
+""",
+    # saves what is inside, wrapped or not
+    """\
+model = DDP(Net())
+inner = model.module if hasattr(model, "module") else model
+torch.save(inner.state_dict(), "model.pt")
+""",
 ]
 
 

@@ -16,14 +16,37 @@ INVALID = [
     """\
 dist.init_process_group("nccl")
 model = DDP(Net().cuda())
-"""
+""",
+    """\
+dist.init_process_group("nccl")
+device = torch.device("cuda")
+model = DDP(Net().to("cuda"))
+""",
 ]
 VALID = [
     """\
 dist.init_process_group("nccl")
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 model = DDP(Net().cuda())
-"""
+""",
+    # a device with a number
+    """\
+dist.init_process_group("nccl")
+device = torch.device("cuda", dist.get_rank())
+model = DDP(Net().to(device))
+images = torch.ones(8, 4).to("cuda")
+""",
+    # the process sees one GPU
+    """\
+os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]
+dist.init_process_group("nccl")
+model = DDP(Net().cuda())
+""",
+    # the CPU
+    """\
+dist.init_process_group("gloo")
+model = DDP(Net().to("cpu"))
+""",
 ]
 CHOOSING = {"torch.cuda.set_device", "torch.cuda.device", "retrofit.distributed.setup_distributed",
             "retrofit.distributed.get_device"}  # fmt: skip

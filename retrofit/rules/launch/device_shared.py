@@ -17,12 +17,56 @@ RULE = CATALOG["RF604"]
 INVALID = [
     """\
 device = torch.device("cuda:0")
-"""
+""",
+    """\
+parser.add_argument("--gpu", type=int, default=0)
+args = parser.parse_args()
+model = Net().cuda(args.gpu)  # RF604
+weight = torch.ones(2, device=f"cuda:{args.gpu}")  # RF604
+with torch.cuda.device(0):  # RF604
+    weight = weight.to(1)  # RF604
+""",
+    """\
+import json
+
+config = json.load(open("config.json"))
+weight = torch.ones(2).to(config["train"]["device"])  # RF604
+other = torch.ones(2).to(os.environ.get("DEVICE", "cuda"))  # RF604
+""",
+    """\
+def put(tensor, where):
+    return tensor.to(where)
+
+
+parser.add_argument("--device", default="cpu")
+args = parser.parse_args()
+put(torch.ones(2), args.device)  # RF604
+""",
 ]
 VALID = [
     """\
 device = torch.device("cuda")
-"""
+""",
+    # no number, or that of this process
+    """\
+parser.add_argument("--gpu", type=int, default=0)
+args = parser.parse_args()
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+x = torch.randn(2, 3).to(torch.float32).cuda(non_blocking=True)
+x = x.to(dataset.tensors[0].device).type(torch.cuda.FloatTensor)
+x = x.cuda(int(os.environ.get("LOCAL_RANK", 0))).cuda(torch.cuda.current_device())
+""",
+    # a text to be shown or compared
+    """\
+parser.add_argument("--device", default="cpu")
+args = parser.parse_args()
+print(f"cuda:{total}", args.device == "cuda:0")
+""",
+    # by hand: a launcher may set the option for each process
+    """\
+parser.add_argument("--gpu", type=int, default=0)
+model = DDP(Net().cuda(parser.parse_args().gpu))
+""",
 ]
 
 

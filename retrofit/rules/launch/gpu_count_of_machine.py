@@ -18,12 +18,36 @@ RULE = CATALOG["RF608"]
 INVALID = [
     """\
 batch_size = 8 * torch.cuda.device_count()
-"""
+""",
+    """\
+n_gpu = torch.cuda.device_count()
+test_loader = DataLoader(dataset, batch_size=8, num_workers=4 * n_gpu)
+""",
+    """\
+parser.add_argument("--n_gpu", type=int, default=1)
+args = parser.parse_args()
+batch_size = 8 * max(1, args.n_gpu)
+""",
 ]
 VALID = [
     """\
 batch_size = 8 * rd.own_gpu_count(torch.cuda.device_count())
-"""
+""",
+    # a test, and what is shown
+    """\
+if torch.cuda.device_count() > 1:
+    print("GPUs:", 2 * torch.cuda.device_count())
+""",
+    # by hand: a process for each GPU
+    """\
+dist.init_process_group("nccl")
+batch_size = 64 // torch.cuda.device_count()
+""",
+    # another number
+    """\
+parser.add_argument("--n_heads", type=int, default=1)
+width = 8 * parser.parse_args().n_heads
+""",
 ]
 
 

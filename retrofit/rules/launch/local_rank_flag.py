@@ -17,14 +17,34 @@ INVALID = [
 model = DDP(Net())
 parser.add_argument("--local_rank", type=int, default=0)
 args = parser.parse_args()
-"""
+""",
+    """\
+model = DDP(Net())
+parser.add_argument("--local-rank", dest="local_rank", type=int)
+""",
 ]
 VALID = [
     """\
 model = DDP(Net())
 parser.add_argument("--local_rank", "--local-rank", type=int, default=0)
 args = parser.parse_args()
-"""
+""",
+    # an argument for each spelling
+    """\
+model = DDP(Net())
+parser.add_argument("--local_rank", type=int, default=0)
+parser.add_argument("--local-rank", dest="local_rank", type=int, default=0)
+""",
+    # the launcher passes it in the environment alone
+    """\
+model = DDP(Net())
+local_rank = int(os.environ["LOCAL_RANK"])
+parser.add_argument("--rank", type=int, default=0)
+""",
+    # not a distributed script
+    """\
+parser.add_argument("--local_rank", type=int, default=0)
+""",
 ]
 OTHER = {"--local_rank": "--local-rank", "--local-rank": "--local_rank"}
 

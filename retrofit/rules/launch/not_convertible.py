@@ -20,12 +20,55 @@ RULE = CATALOG["RF003"]
 INVALID = [
     """\
 optimizer = optim.LBFGS(model.parameters())
-"""
+""",
+    """\
+for images, labels in loader:
+    if images.sum() > 0:  # RF003
+        continue
+    criterion(model(images), labels).backward()
+""",
+    """\
+batches = torch.randn(10, 8, 4)
+for images in batches:
+    model(images).sum().backward()  # RF003
+    optimizer.step()
+""",
+    """\
+batches = iter(loader)
+for step in range(10):
+    images, labels = batches.next()  # RF003
+    criterion(model(images), labels).backward()
+""",
+    """\
+model = DDP(Net())  # RF003
+""",
 ]
 VALID = [
     """\
 optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
-"""
+""",
+    # all processes leave out the same batch
+    """\
+for i, (images, labels) in enumerate(loader):
+    if i == 2:
+        continue
+    criterion(model(images), labels).backward()
+""",
+    # RF401 reduces the loss before it decides
+    """\
+for images, labels in loader:
+    loss = criterion(model(images), labels)
+    if loss.item() == 0:
+        continue
+    loss.backward()
+""",
+    # a loader without a loop over it
+    """\
+batches = iter(loader)
+for step in range(10):
+    images, labels = next(batches)
+    criterion(model(images), labels).backward()
+""",
 ]
 DISTRIBUTED = {
     "torch.distributed.init_process_group", "torch.nn.parallel.DistributedDataParallel", "torch.multiprocessing.spawn",

@@ -18,13 +18,44 @@ INVALID = [
     """\
 os.environ["MASTER_PORT"] = "29500"
 dist.init_process_group("nccl")
-"""
+""",
+    """\
+dist.init_process_group("nccl", init_method="tcp://127.0.0.1:23456")  # RF602
+""",
+    """\
+PORT = 29500
+os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(PORT))
+dist.init_process_group("nccl")
+""",
+    """\
+os.environ["MASTER_PORT"] = "29500"  # RF602
+torch.multiprocessing.spawn(print, nprocs=2)
+dist.init_process_group("nccl")
+""",
 ]
 VALID = [
     """\
 os.environ.setdefault("MASTER_PORT", "29500")
 dist.init_process_group("nccl")
-"""
+""",
+    # only where no launcher has set it
+    """\
+if "MASTER_PORT" not in os.environ:
+    os.environ["MASTER_PORT"] = "29500"
+dist.init_process_group("nccl", init_method="env://")
+""",
+    # another one for each run
+    """\
+port = random.randint(20000, 30000)
+os.environ["MASTER_PORT"] = str(port)
+dist.init_process_group("nccl", init_method=f"tcp://localhost:{port}")
+""",
+    # a script that starts its own processes on one machine
+    """\
+os.environ["MASTER_ADDR"] = "localhost"
+torch.multiprocessing.spawn(print, nprocs=2)
+dist.init_process_group("nccl")
+""",
 ]
 ADDRESS = re.compile(r"tcp://[^/]+:\d+/?")
 SPAWNING = {"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes", "torch.multiprocessing.Process"}

@@ -22,7 +22,13 @@ INVALID = [
     """\
 args = parser.parse_args()
 model = Net().cuda()
-"""
+""",
+    """\
+model = DDP(Net())
+""",
+    """\
+os.environ["WORLD_SIZE"] = "2"
+""",
 ]
 VALID = [
     """\
@@ -30,7 +36,16 @@ rd.add_runtime_flags(parser)
 args = parser.parse_args()
 rd.setup_distributed()
 model = Net().cuda()
-"""
+""",
+    # joined in a function, or only in some runs
+    """\
+def join():
+    dist.init_process_group("nccl")
+
+
+if "RANK" in os.environ:
+    join()
+""",
 ]
 
 

@@ -16,13 +16,39 @@ INVALID = [
     """\
 import wandb
 wandb.agent("sweep", function=print)
-"""
+""",
+    """\
+import optuna
+
+study = optuna.create_study()
+study.optimize(print, 3)  # RF510
+""",
+    """\
+from ray import tune
+
+tune.run(print)
+""",
 ]
 VALID = [
     """\
 import wandb
 run = rd.start_tracker(wandb.init, project="sweep")
-"""
+""",
+    # an optimizer of the project
+    """\
+class Study:
+    def optimize(self, function, n):
+        return function(n)
+
+
+Study().optimize(print, 3)
+""",
+    # what an earlier search has found
+    """\
+import optuna
+
+best = optuna.load_study(study_name="words").best_params
+""",
 ]
 SEARCHES = {
     "wandb.agent", "hyperopt.fmin", "ray.tune.run", "skopt.gp_minimize", "skopt.forest_minimize",

@@ -20,13 +20,42 @@ INVALID = [
     """\
 args = parser.parse_args()
 os.environ["CUDA_VISIBLE_DEVICES"] = args.gpu
-"""
+""",
+    """\
+os.environ.update({"CUDA_VISIBLE_DEVICES": "0,1", "OMP_NUM_THREADS": "1"})
+""",
+    """\
+KEY = "CUDA_VISIBLE_DEVICES"
+os.environ.setdefault(KEY, "0")
+""",
+    """\
+os.environ["CUDA_VISIBLE_DEVICES"] = "1"
+model = DDP(Net())
+""",
 ]
 VALID = [
     """\
 args = parser.parse_args()
 os.environ["CUDA_VISIBLE_DEVICES"] = rd.visible_gpus(args.gpu)
-"""
+""",
+    # no GPU at all
+    """\
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+""",
+    # one GPU for each process
+    """\
+os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]
+""",
+    # several GPUs for several processes
+    """\
+os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
+model = DDP(Net())
+""",
+    # another variable
+    """\
+os.environ["OMP_NUM_THREADS"] = "1"
+""",
 ]
 NONE = {"", "-1"}  # these mean the CPU
 

@@ -20,7 +20,15 @@ loader = rd.distribute_loader(DataLoader(dataset, batch_size, shuffle=True))
 for images, labels in loader:
     loss = (model(images) - labels).pow(2).sum() / batch_size
     loss.backward()
-"""
+""",
+    """\
+parser.add_argument("--batch_size", type=int, default=8)
+args = parser.parse_args()
+loader = rd.distribute_loader(DataLoader(dataset, args.batch_size, shuffle=True))
+for images, labels in loader:
+    loss = F.mse_loss(model(images), labels, reduction="sum") / args.batch_size
+    loss.backward()
+""",
 ]
 VALID = [
     """\
@@ -29,7 +37,32 @@ loader = rd.distribute_loader(DataLoader(dataset, batch_size, shuffle=True))
 for images, labels in loader:
     loss = (model(images) - labels).pow(2).sum() / rd.rank_share(rd.global_batch(batch_size))
     loss.backward()
-"""
+""",
+    # the batch tells its own size
+    """\
+batch_size = 8
+loader = rd.distribute_loader(DataLoader(dataset, batch_size, shuffle=True))
+for images, labels in loader:
+    loss = (model(images) - labels).pow(2).sum() / len(images)
+    loss.backward()
+""",
+    # another setting
+    """\
+batch_size, parts = 8, 4
+loader = rd.distribute_loader(DataLoader(dataset, batch_size, shuffle=True))
+for images, labels in loader:
+    loss = (model(images) - labels).pow(2).mean() / parts
+    loss.backward()
+""",
+    # in a distributed script this is the batch size of one process
+    """\
+batch_size = 8
+loader = DataLoader(dataset, batch_size, sampler=DistributedSampler(dataset))
+model = DDP(Net())
+for images, labels in loader:
+    loss = (model(images) - labels).pow(2).sum() / batch_size
+    loss.backward()
+""",
 ]
 
 

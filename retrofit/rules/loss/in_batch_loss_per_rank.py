@@ -20,7 +20,28 @@ for images, labels in loader:
     z = model(images)
     loss = criterion(z @ z.T, torch.arange(len(z)))
     loss.backward()
-"""
+""",
+    """\
+for images, labels in loader:
+    a, b = model(images), model(labels)
+    z = torch.cat([a, b])
+    losses = [
+        torch.mm(z, z.t().contiguous()),  # RF303
+        torch.matmul(z, z.transpose(0, 1)),  # RF303
+        z.mm(torch.t(z)),  # RF303
+        a.matmul(b.permute(1, 0)),  # RF303
+        torch.addmm(torch.zeros(len(z), len(z)), z, z.t()),  # RF303
+        torch.zeros(len(z), len(z)).addmm_(z, z.t(), beta=1, alpha=-2),  # RF303
+        torch.cdist(z, z, p=2),  # RF303
+        torch.pdist(z),  # RF303
+        torch.einsum("ic,jc->ij", a, b),  # RF303
+        torch.einsum("ic, cj -> ij", z, z.T),  # RF303
+        F.cosine_similarity(z.unsqueeze(1), z.unsqueeze(0), dim=-1),  # RF303
+        nn.CosineSimilarity(dim=2)(a[:, None], b[None]),  # RF303
+        (a.unsqueeze(0) - b.unsqueeze(1)).pow(2).sum(2),  # RF303
+    ]
+    sum(losses).mean().backward()
+""",
 ]
 VALID = [
     """\
@@ -28,7 +49,34 @@ for images, labels in loader:
     z = model(images)
     loss = criterion(z, labels)
     loss.backward()
-"""
+""",
+    # per sample: with its own views, a queue, a weight, or its position
+    """\
+queue = torch.zeros(2, 100)
+for images, labels in loader:
+    a, b = model(images), model(labels)
+    z, n = torch.cat([a, b]), len(images)
+    losses = [
+        a @ queue,
+        torch.einsum("nc,ck->nk", a, queue),
+        torch.einsum("nc,nc->n", a, b),
+        F.cosine_similarity(a, b),
+        torch.bmm(a.unsqueeze(1), b.unsqueeze(2)),
+        torch.matmul(z.view(n, 2, 2), z.view(n, 2, 2).transpose(1, 2)),
+        torch.arange(n)[:, None] - torch.arange(n)[None],
+        a.unsqueeze(1) * b.unsqueeze(2),
+        torch.mm(a, model.weight),
+    ]
+    sum(losses).mean().backward()
+""",
+    # gathered from all processes, with gradients
+    """\
+import torch.distributed.nn
+
+for images, labels in loader:
+    z = torch.cat(torch.distributed.nn.all_gather(model(images)))
+    criterion(z @ z.T, torch.arange(len(z))).backward()
+""",
 ]
 NUMBERS = {"torch.arange", "torch.linspace", "torch.range"}
 PLAIN_GATHERS = {"torch.distributed.all_gather", "torch.distributed.all_gather_into_tensor"}

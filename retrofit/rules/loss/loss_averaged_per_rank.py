@@ -38,7 +38,15 @@ criterion = nn.CrossEntropyLoss(ignore_index=255)
 for images, labels in loader:
     loss = criterion(model(images), labels)
     loss.backward()
-"""
+""",
+    """\
+for images, labels in loader:
+    errors = (model(images) - labels) ** 2
+    chosen = errors[labels.abs() > 1]
+    loss = errors[labels > 0].mean() + torch.mean(errors[labels < 0], 0).sum()  # RF302
+    loss = loss + chosen.mean(dim=0).sum()  # RF302
+    loss.backward()
+""",
 ]
 VALID = [
     """\
@@ -46,7 +54,26 @@ criterion = rd.distribute_criterion(nn.CrossEntropyLoss(ignore_index=255))
 for images, labels in loader:
     loss = criterion(model(images), labels)
     loss.backward()
-"""
+""",
+    # means over all elements, whatever the masks
+    """\
+for images, labels in loader:
+    errors = (model(images) - labels) ** 2
+    weight = torch.tensor([1.0, 2.0])[(labels > 0).long()]
+    loss = errors.mean() + torch.where(labels > 0, errors, labels).mean() + (weight * errors).mean()
+    factor = torch.ones(2)[torch.where(labels > 0, 1, 0)]
+    loss = loss + errors[:, [0]].mean() + (factor * errors).mean()
+    loss = loss + torch.stack([errors[k][labels[k] > 0].mean() for k in range(len(labels))]).mean()
+    loss.backward()
+""",
+    # these count nothing
+    """\
+criterion = nn.CrossEntropyLoss(**{"label_smoothing": 0.1})
+other = nn.CrossEntropyLoss(torch.ones(2), size_average=False)
+for images, labels in loader:
+    loss = criterion(model(images), labels) + rd.sum_loss(other(model(images), labels))
+    loss.backward()
+""",
 ]
 
 

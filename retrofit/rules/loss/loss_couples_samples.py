@@ -20,7 +20,30 @@ for images, labels in loader:
     overlap = (output * labels).sum()
     loss = 1 - (2 * overlap + 1) / (output.sum() + labels.sum() + 1)
     loss.backward()
-"""
+""",
+    """\
+import monai
+import segmentation_models_pytorch as smp
+from pytorch_metric_learning import losses
+
+both = monai.losses.DiceCELoss(sigmoid=True, batch=True)  # RF309
+dice = smp.losses.DiceLoss(mode="multilabel")  # RF309
+hinge = smp.losses.LovaszLoss(mode="multilabel")  # RF309
+pairs = losses.NTXentLoss(temperature=0.1)  # RF309
+for images, labels in loader:
+    loss = dice(model(images), labels) + hinge(model(images), labels) + pairs(model(images), labels)
+    loss = loss + both(model(images), labels)
+    loss.backward()
+""",
+    """\
+for images, labels in loader:
+    loss = F.mse_loss(model(images), labels) * len(images[0])  # RF309
+    loss = loss + F.mse_loss(model(images), labels) * images[0].numel()  # RF309
+    loss = loss + F.mse_loss(model(images), labels) * len(images) ** 0.5  # RF309
+    loss = loss + F.mse_loss(model(images), labels) * len(labels[labels > 0.5])  # RF309
+    loss = loss + F.mse_loss(model(images), labels) * (len(images) + 1)  # RF309
+    loss.backward()
+""",
 ]
 VALID = [
     """\
@@ -29,7 +52,34 @@ for images, labels in loader:
     overlap = rd.batch_sum((output * labels).sum())
     loss = 1 - (2 * overlap + 1) / (rd.batch_sum(output.sum()) + rd.batch_sum(labels.sum()) + 1)
     loss.backward()
-"""
+""",
+    # criteria that are a mean over the samples
+    """\
+import monai
+import segmentation_models_pytorch as smp
+
+hinge = smp.losses.LovaszLoss(mode="multilabel", per_image=True)
+bce = smp.losses.SoftBCEWithLogitsLoss()
+dice = monai.losses.DiceLoss(sigmoid=True)
+for images, labels in loader:
+    loss = hinge(model(images), labels) + bce(model(images), labels) + dice(model(images), labels)
+    loss.backward()
+""",
+    # Dice per sample
+    """\
+for images, labels in loader:
+    output = model(images)
+    overlap = (output * labels).sum(1)
+    loss = 1 - ((2 * overlap + 1) / (output.sum(1) + labels.sum(1) + 1)).mean()
+    loss.backward()
+""",
+    # factors that the batch does not change
+    """\
+weight = float(os.environ["WEIGHT"])
+for images, labels in loader:
+    loss = F.mse_loss(model(images), labels) * weight * (1 - 3 / images.shape[1])
+    loss.backward()
+""",
 ]
 
 

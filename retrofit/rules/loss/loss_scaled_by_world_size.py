@@ -18,14 +18,47 @@ INVALID = [
 for images, labels in loader:
     loss = criterion(model(images), labels)
     (loss * rd.get_world_size()).backward()
-"""
+""",
+    """\
+for images, labels in loader:
+    loss = criterion(model(images), labels)
+    loss *= rd.get_world_size()  # RF301
+    loss.backward()
+""",
+    """\
+world_size = dist.get_world_size()
+for images, labels in loader:
+    loss = criterion(model(images), labels) / 4
+    loss = loss * world_size  # RF301
+    loss.backward()
+""",
 ]
 VALID = [
     """\
 for images, labels in loader:
     loss = criterion(model(images), labels)
     loss.backward()
-"""
+""",
+    # a sum over the batch: DDP divides it by the number of processes
+    """\
+for images, labels in loader:
+    loss = F.cross_entropy(model(images), labels, reduction="sum")
+    (loss * rd.get_world_size()).backward()
+""",
+    # divided by a number of all processes
+    """\
+for images, labels in loader:
+    loss = criterion(model(images), labels)
+    loss = loss * len(images) * rd.get_world_size() / rd.reduce_total(len(images))
+    loss.backward()
+""",
+    # what is shown
+    """\
+for images, labels in loader:
+    loss = criterion(model(images), labels)
+    loss.backward()
+    print(loss.item() * rd.get_world_size())
+""",
 ]
 
 

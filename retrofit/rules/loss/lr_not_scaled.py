@@ -32,12 +32,35 @@ HELP_WHOLE = "rd.scale_optimizer(optimizer); --lr_scale none leaves it, and with
 INVALID = [
     """\
 optimizer = optim.SGD(model.parameters(), lr=0.1)
-"""
+""",
+    """\
+optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
+for group in optimizer.param_groups:
+    group["lr"] = 0.01  # RF306
+scheduler = optim.lr_scheduler.CosineAnnealingLR(optimizer, 10, eta_min=1e-4)  # RF306
+""",
+    """\
+optimizer = optim.Adam(model.parameters(), betas=(0.5, 0.9))
+""",
 ]
 VALID = [
     """\
 optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
-"""
+""",
+    # a sum over the batch grows with it, and the step with the sum
+    """\
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+for images, labels in loader:
+    rd.sum_loss((model(images) - labels).pow(2).sum()).backward()
+    optimizer.step()
+""",
+    # a rate computed from that of the optimizer
+    """\
+optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
+for group in optimizer.param_groups:
+    group["lr"] = group["lr"] * 0.1
+scheduler = optim.lr_scheduler.CosineAnnealingLR(optimizer, 10, eta_min=0)
+""",
 ]
 WHOLE_OPTIMIZER = "retrofit.distributed.scale_optimizer"
 SCALING = {"retrofit.distributed.scaled_lr", "retrofit.distributed.scale_lr", WHOLE_OPTIMIZER}

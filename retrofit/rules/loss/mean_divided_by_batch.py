@@ -17,14 +17,53 @@ INVALID = [
 for images, labels in loader:
     loss = criterion(model(images), labels) / images.size(0)
     loss.backward()
-"""
+""",
+    """\
+for images, labels in loader:
+    loss = criterion(model(images), labels)
+    loss /= float(len(images))  # RF308
+    loss.backward()
+""",
+    """\
+for images, labels in loader:
+    mask = labels > 0
+    loss = criterion(model(images), labels) / mask.sum()  # RF308
+    loss.backward()
+""",
 ]
 VALID = [
     """\
 for images, labels in loader:
     loss = criterion(model(images), labels) / rd.batch_count(images.size(0))
     loss.backward()
-"""
+""",
+    # a sum, which becomes the mean
+    """\
+for images, labels in loader:
+    loss = F.cross_entropy(model(images), labels, reduction="sum") / images.size(0)
+    loss.backward()
+""",
+    # numbers that do not depend on the batch
+    """\
+for images, labels in loader:
+    loss = criterion(model(images), labels) / images.shape[1] / len(loader) / 4
+    loss.backward()
+""",
+    # a mean of means over one sample each
+    """\
+for images, labels in loader:
+    outputs, loss = model(images), 0
+    for k in range(len(images)):
+        loss += (outputs[k] - labels[k]).square().mean() / len(images)
+    loss.backward()
+""",
+    # a distributed script may mean its own batch
+    """\
+model = DDP(Net())
+for images, labels in loader:
+    loss = criterion(model(images), labels) / len(images)
+    loss.backward()
+""",
 ]
 
 

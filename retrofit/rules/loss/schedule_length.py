@@ -23,7 +23,28 @@ loader = rd.distribute_loader(DataLoader(dataset, 8, shuffle=True))
 model = rd.distribute_model(Net())
 optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
 scheduler = optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=total_steps)
-"""
+""",
+    """\
+scheduler = optim.lr_scheduler.StepLR(optimizer, step_size=len(dataset) // 8)
+""",
+    """\
+batch_size = 8
+loader = rd.distribute_loader(DataLoader(dataset, batch_size, shuffle=True))
+model = rd.distribute_model(Net())
+optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
+scheduler = optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step * batch_size / len(dataset))
+warm = len(dataset) / float(batch_size * 2)
+warm_up = optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / warm))  # RF305
+""",
+    """\
+model = DDP(Net())
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+scheduler = optim.lr_scheduler.StepLR(optimizer, 100)
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+    for _ in range(dist.get_world_size()):
+        scheduler.step()  # RF305
+""",
 ]
 VALID = [
     """\
@@ -31,7 +52,30 @@ loader = rd.distribute_loader(DataLoader(dataset, 8, shuffle=True))
 model = rd.distribute_model(Net())
 optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
 scheduler = optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10 * len(loader))
-"""
+""",
+    # batches of the loader, epochs, and numbers of steps
+    """\
+epochs = 9
+model = rd.distribute_model(Net())
+optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
+scheduler = optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs * len(loader))
+scheduler = optim.lr_scheduler.StepLR(optimizer, step_size=epochs // 3)
+scheduler = optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.95 ** (step / 4))
+""",
+    # divided by the number of processes too
+    """\
+batch_size = 8
+loader = DataLoader(dataset, batch_size, sampler=DistributedSampler(dataset))
+model = DDP(Net())
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+total_steps = len(dataset) // (batch_size * dist.get_world_size())
+scheduler = optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=total_steps)
+""",
+    # no schedule
+    """\
+num_batches = len(dataset) // 8
+print(num_batches)
+""",
 ]
 SCHEDULERS = "torch.optim.lr_scheduler."
 

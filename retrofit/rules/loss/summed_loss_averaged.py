@@ -24,7 +24,23 @@ criterion = nn.MSELoss(reduction="sum")
 for images, labels in loader:
     loss = criterion(model(images), labels)
     loss.backward()
-"""
+""",
+    """\
+for images, labels in loader:
+    loss = (model(images) - labels).abs().mean(1).sum()
+    loss.backward()  # RF307
+""",
+    """\
+for images, labels in loader:
+    loss = F.mse_loss(model(images), labels) * len(images)
+    loss.backward()  # RF307
+""",
+    """\
+for images, labels in loader:
+    outputs = model(images)
+    loss = F.mse_loss(outputs, labels, reduction="sum") + F.l1_loss(outputs, labels)  # RF307
+    loss.backward()
+""",
 ]
 VALID = [
     """\
@@ -32,7 +48,31 @@ criterion = nn.MSELoss(reduction="sum")
 for images, labels in loader:
     loss = criterion(model(images), labels)
     rd.sum_loss(loss).backward()
-"""
+""",
+    # a sum divided by the samples is a mean
+    """\
+for images, labels in loader:
+    loss = F.mse_loss(model(images), labels, reduction="sum") / len(images)
+    loss.backward()
+""",
+    # a sum over the features of each sample
+    """\
+for images, labels in loader:
+    loss = (model(images) - labels).pow(2).sum(1).mean()
+    loss.backward()
+""",
+    # a sum over weights, which every process has
+    """\
+for images, labels in loader:
+    loss = criterion(model(images), labels) + 0.1 * model.weight.square().sum()
+    loss.backward()
+""",
+    # multiplied by the number of processes, by which DDP divides
+    """\
+for images, labels in loader:
+    loss = F.mse_loss(model(images), labels, reduction="sum") * rd.get_world_size()
+    loss.backward()
+""",
 ]
 SCALING = "retrofit.distributed.sum_loss"
 

@@ -22,7 +22,22 @@ for images, others in loader:
     real = model(images)
     fake = model(others)
     (real - fake).mean().backward()
-"""
+""",
+    """\
+class Critic(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+model = DDP(Critic())
+for images, others in loader:
+    loss = model(images).mean() - model(others).mean()  # RF205
+    loss.backward()
+""",
 ]
 VALID = [
     """\
@@ -30,7 +45,38 @@ model = DDP(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)))
 for images, others in loader:
     real, fake = model(torch.cat([images, others])).chunk(2)
     (real - fake).mean().backward()
-"""
+""",
+    # buffers are not copied
+    """\
+model = DDP(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)), broadcast_buffers=False)
+for images, others in loader:
+    real = model(images)
+    fake = model(others)
+    (real - fake).mean().backward()
+""",
+    # backward comes in between
+    """\
+model = DDP(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)))
+for images, others in loader:
+    model(images).mean().backward()
+    model(others).mean().backward()
+""",
+    # one of the two has no backward pass
+    """\
+model = DDP(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)))
+for images, others in loader:
+    with torch.no_grad():
+        fake = model(others)
+    (model(images) - fake).mean().backward()
+""",
+    # LayerNorm has no buffers
+    """\
+model = DDP(nn.Sequential(nn.Linear(4, 2), nn.LayerNorm(2)))
+for images, others in loader:
+    real = model(images)
+    fake = model(others)
+    (real - fake).mean().backward()
+""",
 ]
 
 

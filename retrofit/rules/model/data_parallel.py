@@ -20,12 +20,49 @@ RULE = CATALOG["RF208"]
 INVALID = [
     """\
 model = nn.DataParallel(Net().cuda())
-"""
+""",
+    """\
+class Wide(nn.DataParallel):
+    pass
+
+
+model = Wide(Net())
+""",
+    """\
+for images, labels in loader:
+    outputs = nn.parallel.data_parallel(model, images, device_ids=[0, 1])
+    criterion(outputs, labels).backward()
+""",
+    """\
+model = nn.DataParallel(Net(), device_ids=[0, 1])  # RF208
+model.load_state_dict(torch.load("last.pt", map_location="cpu"))  # RF208
+net = model.module if isinstance(model, nn.DataParallel) else model  # RF208
+for images, labels in loader:
+    criterion(model.module(images), labels).backward()  # RF208
+""",
 ]
 VALID = [
     """\
 model = rd.distribute_model(Net().cuda())
-"""
+""",
+    # what a distributed script does in a run of one process
+    """\
+model = DDP(Net()) if dist.is_initialized() else nn.DataParallel(Net())
+""",
+    # a class of the project by this name
+    """\
+class DataParallel(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+
+model = rd.distribute_model(DataParallel(Net()))
+""",
+    # only asked for, never made
+    """\
+net = model.module if isinstance(model, nn.DataParallel) else model
+""",
 ]
 MESSAGE = "DataParallel is for one process that drives all GPUs"
 EITHER = "retrofit.distributed.fitting_keys"

@@ -18,7 +18,19 @@ for images, labels in loader:
     hidden = hidden.detach()
     output, hidden = model(images, hidden)
     criterion(output, labels).backward()
-"""
+""",
+    """\
+state = None
+for images, labels in loader:
+    output, state = model(images, state)  # RF210
+    criterion(output, labels).backward()
+""",
+    """\
+hidden, cell = torch.zeros(2, 1, 8, 2)
+for images, labels in loader:
+    output, hidden, cell = model(images, hidden.detach(), cell)
+    criterion(output, labels).backward()
+""",
 ]
 VALID = [
     """\
@@ -26,7 +38,28 @@ for images, labels in loader:
     hidden = torch.zeros(1, 8, 2)
     output, hidden = model(images, hidden)
     criterion(output, labels).backward()
-"""
+""",
+    # made for each batch
+    """\
+for images, labels in loader:
+    state = None
+    for step in range(4):
+        output, state = model(images[step], state)
+    criterion(output, labels).backward()
+""",
+    # drawn with the batch
+    """\
+for images, labels, hidden in loader:
+    output, hidden = model(images, hidden)
+    criterion(output, labels).backward()
+""",
+    # it does not go into the next batch
+    """\
+hidden = torch.zeros(1, 8, 2)
+for images, labels in loader:
+    output, last = model(images, hidden)
+    criterion(output, labels).backward()
+""",
 ]
 
 

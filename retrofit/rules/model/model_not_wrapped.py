@@ -20,13 +20,55 @@ RULE = CATALOG["RF209"]
 INVALID = [
     """\
 model = Net().cuda()
-"""
+""",
+    """\
+encoder, model = Net(), rd.distribute_model(nn.Linear(2, 2))
+optimizer = optim.SGD([*encoder.parameters(), *model.parameters()], lr=rd.scaled_lr(0.1))
+for images, labels in loader:
+    criterion(model(encoder(images)), labels).backward()
+""",
+    """\
+class Scorer(Net):
+    def score(self, images):
+        return self(images).sum()
+
+
+model = Scorer()
+for images, labels in loader:
+    model.score(images).backward()  # RF209
+""",
 ]
 VALID = [
     """\
 model = Net().cuda()
 model = rd.distribute_model(model)
-"""
+""",
+    # by torch's own wrapper, in a function
+    """\
+def build():
+    return DDP(Net().cuda())
+
+
+model = build()
+""",
+    # no optimizer has the weights of the teacher
+    """\
+teacher = Net()
+model = rd.distribute_model(Net())
+optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
+for images, labels in loader:
+    criterion(model(images), teacher(images)).backward()
+""",
+    # wrapped by hand; this name is only called without gradients
+    """\
+net = Net()
+model = DDP(net)
+optimizer = optim.SGD(net.parameters(), lr=0.1)
+for images, labels in loader:
+    with torch.no_grad():
+        before = net(images)
+    criterion(model(images) - before, labels).backward()
+""",
 ]
 
 

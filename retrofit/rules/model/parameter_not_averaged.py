@@ -24,7 +24,21 @@ for images, labels in loader:
     loss = criterion(model(images), labels) * scale.exp() - scale.sum()
     loss.backward()
     optimizer.step()
-"""
+""",
+    """\
+model = rd.distribute_model(Net())
+centers = nn.Embedding(4, 2)
+optimizer = optim.SGD([*model.parameters(), *centers.parameters()], lr=rd.scaled_lr(0.1))
+for images, labels in loader:
+    (model(images) - centers.weight[0]).square().mean().backward()
+""",
+    """\
+model = DDP(Net())
+temperature = torch.zeros(1, requires_grad=True)
+optimizer = optim.SGD([{"params": model.parameters()}, {"params": [temperature]}], lr=0.1)
+for images, labels in loader:
+    (criterion(model(images), labels) * temperature.exp()).backward()
+""",
 ]
 VALID = [
     """\
@@ -35,7 +49,38 @@ for images, labels in loader:
     loss = criterion(model(images), labels) * scale.exp() - scale.sum()
     loss.backward()
     optimizer.step()
-"""
+""",
+    # a perturbation of this process's own batch
+    """\
+def perturbed(images):
+    delta = torch.zeros_like(images, requires_grad=True)
+    attack = optim.SGD([delta], lr=0.1)
+    (-model(images + delta).mean()).backward()
+    attack.step()
+    return (images + delta).detach()
+
+
+for images, labels in loader:
+    criterion(model(perturbed(images)), labels).backward()
+""",
+    # part of a model, whose wrapper averages it
+    """\
+head = nn.Linear(2, 2)
+net = nn.Sequential(Net(), head)
+model = rd.distribute_model(net)
+optimizer = optim.SGD([{"params": net[0].parameters()}, {"params": head.parameters()}], lr=rd.scaled_lr(0.1))
+for images, labels in loader:
+    (criterion(model(images), labels) + head.weight.norm()).backward()
+""",
+    # its gradient is averaged by hand
+    """\
+model = DDP(Net())
+scale = nn.Parameter(torch.zeros(1))
+optimizer = optim.SGD([*model.parameters(), scale], lr=0.1)
+for images, labels in loader:
+    (criterion(model(images), labels) * scale.exp()).backward()
+    dist.all_reduce(scale.grad, dist.ReduceOp.AVG)
+""",
 ]
 AVERAGING = "retrofit.distributed.distribute_parameter"
 

@@ -28,7 +28,29 @@ class Tagger(nn.Module):
 
 
 model = DDP(Tagger())
-"""
+""",
+    """\
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 2)  # RF204
+
+    def forward(self, x):
+        return self.head(self.layer(x))
+
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = Encoder()
+
+    def forward(self, x):
+        return self.encoder.layer(x)
+
+
+model = DDP(Tagger())
+""",
 ]
 VALID = [
     """\
@@ -42,7 +64,51 @@ class Tagger(nn.Module):
 
 
 model = DDP(Tagger())
-"""
+""",
+    # DDP is told to look for them
+    """\
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.projection = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+model = DDP(Tagger(), find_unused_parameters=True)
+""",
+    # layers that are read by their names, given as texts
+    """\
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 2)
+
+    def forward(self, x):
+        for name in ("first", "second"):
+            x = getattr(self, name)(x)
+        return x
+
+
+model = DDP(Tagger())
+""",
+    # no parameters, so nothing to be averaged
+    """\
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+model = DDP(Tagger())
+""",
 ]
 TAKEN_CARE_OF = {"find_unused_parameters", "static_graph"}
 

@@ -18,12 +18,40 @@ RULE = CATALOG["RF207"]
 INVALID = [
     """\
 content = {"arch": type(model).__name__}
-"""
+""",
+    """\
+layers = list(model.children())  # RF207
+names = [name for name, _ in model.named_modules()]  # RF207
+traced = torch.jit.trace(model, torch.ones(1, 4))  # RF207
+""",
+    """\
+writer = rd.on_main_process(SummaryWriter, "log")
+writer.add_graph(model, torch.ones(1, 4))
+""",
+    """\
+model = DDP(Net())
+content = {"arch": model.__class__.__name__}
+""",
 ]
 VALID = [
     """\
 content = {"arch": type(rd.unwrap_model(model)).__name__}
-"""
+""",
+    # the wrapper has the weights of the model
+    """\
+names = [name for name, _ in model.named_parameters()]
+size = sum(p.numel() for p in model.parameters())
+""",
+    # another object
+    """\
+content = {"optimizer": type(optimizer).__name__, "loss": criterion.__class__.__name__}
+""",
+    # a script that wraps the model itself asks on purpose
+    """\
+model = DDP(Net())
+inner = model.module if type(model) is DDP else model
+layers = list(model.module.children())
+""",
 ]
 OF_THE_WRAPPER = {"__class__", "children", "named_children", "modules", "named_modules", "_modules", "__dict__"}
 # These run the model, for its layers and not for its gradients.

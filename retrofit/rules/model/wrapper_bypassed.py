@@ -26,7 +26,29 @@ for images, labels in loader:
     loss = criterion(net(images), labels)
     loss.backward()
     optimizer.step()
-"""
+""",
+    """\
+model = DDP(Net())
+for images, labels in loader:
+    criterion(model.module(images), labels).backward()  # RF201
+    optimizer.step()
+""",
+    """\
+class Layered(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 2)])
+
+    def score(self, images):
+        return self.layers[0](images).sum(1)
+
+
+net = Layered()
+model = DDP(net)
+for images, labels in loader:
+    loss = criterion(net.layers[0](images), labels) + net.score(images).mean()  # RF201
+    loss.backward()
+""",
 ]
 VALID = [
     """\
@@ -36,7 +58,24 @@ for images, labels in loader:
     loss = criterion(model(images), labels)
     loss.backward()
     optimizer.step()
-"""
+""",
+    # without gradients
+    """\
+teacher, net = Net(), Net()
+wrapped, model = DDP(teacher), DDP(net)
+for images, labels in loader:
+    with torch.no_grad():
+        targets = teacher(images)
+    criterion(model(images), targets).backward()
+""",
+    # next to a call of the wrapper, which averages these gradients too
+    """\
+net = Net()
+model = DDP(net)
+for images, labels in loader:
+    loss = criterion(model(images), labels) + net(labels).square().mean()
+    loss.backward()
+""",
 ]
 
 
