@@ -41,21 +41,21 @@ from segmentation.visualize import colorize, panel_grid, save_index_png
 from utils import CONFIG_WORDS, find_checkpoint, get_dataloader, get_model, get_run_folder
 
 
-@rd.report_failure
+@rd.job.report_failure
 def main(argv=None):
     args = get_arguments(argv)
     rd.setup_distributed(args)
-    rd.setup_rank_logging(args.log_level)
+    rd.job.setup_rank_logging(args.log_level)
     if args.task == "train":
-        rd.answer_of_main(require_log_folder, args.logdir)
+        rd.output.answer_of_main(require_log_folder, args.logdir)
     checkpoint = find_checkpoint(args)
     if checkpoint:
         args = get_arguments(argv, checkpoint)
-        rd.set_options(args)
+        rd.options.set_options(args)
     if args.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    rd.seed_everything(args.seed)
+    rd.random_state.seed_everything(args.seed)
     if rd.is_main_process():
         print_options(*changed_options(get_parser({}), args))
     status = 0
@@ -71,13 +71,13 @@ def main(argv=None):
 
 def get_arguments(argv=None, checkpoint=None):
     """Return the options: those of the command line, else of --config, else of the checkpoint that is resumed."""
-    saved = rd.without_twins(checkpoint.get("options", {})) if checkpoint else None
+    saved = rd.checkpoint.saved_options(checkpoint) if checkpoint else None
     return parse_options(get_parser(), argv, saved, CONFIG_WORDS)
 
 
 def get_parser(environ=None):
     """Return the parser of all options; their defaults come from the environment twins."""
-    parser = rd.add_distributed_arguments(build_parser(__doc__), environ)
+    parser = rd.strategies.add_all_flags(build_parser(__doc__), environ)
     parser.add_argument("--accum_steps", type=int, default=1, help="micro batches per optimizer step (default: 1)")
     parser.add_argument("--sync_bn", action="store_true", help="BatchNorm statistics over all GPUs (default: off)")
     parser.add_argument("--dry_run", action="store_true", help="one step of each kind, writes nothing (default: off)")
@@ -90,17 +90,23 @@ class Trainer:
     def __init__(self, args, checkpoint=None):
         self.args = args
         self.device = rd.get_device()
-        self.plan = rd.plan_batch(args.batchsize, rd.get_world_size(), args.accum_steps, args.batch)
-        self.train_loader = get_dataloader(args, self.plan, "train")
-        self.val_loader = get_dataloader(args, self.plan, "val")
+        self.train_loader = get_dataloader(args, "train")
+        self.val_loader = get_dataloader(args, "val")
+        self.global_batch = rd.data.samples_per_step(args.batchsize, args.accum_steps)
         self.model = get_model(args, self.device)
-        self.lr = rd.scale_lr(args.lr, self.plan.global_batch, self.plan.reference_batch, args.lr_scale)
+        self.lr = rd.scaled_lr(args.lr, args.accum_steps)
         self.make_ema()
         optimizer = torch.optim.SGD(self.model.parameters(), self.lr, momentum=args.momentum, weight_decay=args.wdecay)
-        self.optimizer = rd.wrap_optimizer(self.model, optimizer, self.plan, amp=args.amp, clip_grad=args.clip_grad)
+        self.optimizer = rd.strategies.wrap_optimizer(
+            self.model,
+            optimizer,
+            micro_batch=self.train_loader.batch_size,
+            accum_steps=args.accum_steps,
+            amp=args.amp,
+            clip_grad=args.clip_grad,
+        )
         self.scaler = gradient_scaler(args.amp)
-        rd.split_random_streams(args.seed)
-        self.epochs = rd.ResumableEpochs(self.train_loader, args.accum_steps)
+        self.epochs = rd.checkpoint.ResumableEpochs(self.train_loader, args.accum_steps)
         self.best_miou, self.continues = 0.0, None
         self.images_before, self.steps_before = 0, 0  # of the checkpoint that is continued
         if checkpoint:
@@ -111,19 +117,18 @@ class Trainer:
         self.folder = get_run_folder(args, checkpoint)
         if not args.dry_run:
             self.save_options()
-            rd.keep_rank_log_in(self.folder)
-        self.writer = rd.SilentObject() if args.dry_run else rd.on_main_process(self.make_writer)
+            rd.job.keep_rank_log_in(self.folder)
+        self.writer = rd.output.SilentObject() if args.dry_run else rd.output.on_main_process(self.make_writer)
 
     def make_ema(self):
-        """Make the moving average of the weights, if there is to be one, and `averaged`, the model to evaluate.
+        """Create the moving average of the weights, if there is to be one.
 
-        A sharded model cannot be copied: its average is another one, sharded alike.
+        A sharded model cannot be copied: its average is another one, sharded in the same way.
         """
-        self.ema, self.averaged = None, self.model
+        self.ema = None
         if self.args.ema_decay:
-            twin = get_model(self.args, self.device) if rd.is_sharded(self.model) else None
+            twin = get_model(self.args, self.device) if rd.strategies.is_sharded(self.model) else None
             self.ema = ModelEMA(rd.unwrap_model(self.model), self.args.ema_decay, twin and rd.unwrap_model(twin))
-            self.averaged = twin or self.ema
 
     def save_options(self):
         """Write config.yaml into the run's folder: --config takes it and makes the same training again."""
@@ -140,52 +145,53 @@ class Trainer:
     @property
     def images(self):
         """Images trained on so far, over all ranks: the x axis of the curves, the same at any number of GPUs."""
-        return self.images_before + (self.epochs.global_step - self.steps_before) * self.plan.global_batch
+        return self.images_before + (self.epochs.global_step - self.steps_before) * self.global_batch
 
     def train(self):
         """Train to the last epoch and return the exit status: 0, or that of the signal which ended it early."""
         self.print_plan()
         started, first_images, confusion = time.perf_counter(), self.images, None
-        with rd.Interruption() as interruption:
+        with rd.job.Interruption() as interruption:
             while self.epochs.epoch < self.args.epochs:
-                votes = self.train_one_epoch(interruption)
-                if any(votes):
+                status = self.train_one_epoch(interruption)
+                if status is not None:
                     path = self.save()
-                    rd.finish_saves()
+                    rd.checkpoint.finish_saves()
                     self.writer.close()
                     message = f"interrupted in epoch {self.epochs.epoch + 1}, saved {path}; --resume auto continues"
                     rd.print_main(message, flush=True)  # whoever asked may kill next
-                    return interruption.exit_status(votes)
+                    return status
                 confusion = self.validate_and_save() or confusion
                 if self.args.dry_run:
                     break
-        rd.finish_saves()
+        rd.checkpoint.finish_saves()
         self.writer.close()
         if rd.is_main_process():
             self.print_results(confusion, time.perf_counter() - started, self.images - first_images)
         return 0
 
     def train_one_epoch(self, interruption):
-        """Train on what is left of the epoch; return the ranks' votes to stop early, all 0 if there are none."""
+        """Train on what is left of the epoch; return the exit status that a signal asks for, None without one."""
         self.model.train()
-        started, first_images, votes = time.perf_counter(), self.images, [0.0]
+        started, first_images, status = time.perf_counter(), self.images, None
         progress = tqdm(
-            total=self.epochs.steps_per_epoch * self.plan.global_batch,
-            initial=self.epochs.step * self.plan.global_batch,
+            total=self.epochs.steps_per_epoch * self.global_batch,
+            initial=self.epochs.step * self.global_batch,
             unit="img",
             desc=f"epoch {self.epochs.epoch + 1}/{self.args.epochs}",
             disable=not rd.is_main_process(),
         )
         for micro_batches in self.epochs.steps():
-            loss, *votes = rd.reduce_sum([self.forward_backward(micro_batches), *interruption.votes()])
+            loss = rd.reduce_total(self.forward_backward(micro_batches))
+            status = interruption.agreed_status()
             self.check_finite(loss)
             self.optimizer_step()
             lr = self.scheduler.get_last_lr()[0]
             progress.set_postfix(loss=f"{loss:.4f}", lr=f"{lr:.2e}", refresh=False)
-            progress.update(self.plan.global_batch)
+            progress.update(self.global_batch)
             self.writer.add_scalar("train/loss", loss, self.images)
             self.writer.add_scalar("train/lr", lr, self.images)
-            if any(votes) or self.args.dry_run:
+            if status is not None or self.args.dry_run:
                 break
             if self.is_at_chk_step() and self.epochs.step < self.epochs.steps_per_epoch:
                 self.save()  # after the last one validation comes first, or its points would be drawn twice
@@ -194,7 +200,7 @@ class Trainer:
             images_per_s = (self.images - first_images) / (time.perf_counter() - started)
             for name, value in {"train/images_per_s": images_per_s, **(gpu_scalars() if self.writer else {})}.items():
                 self.writer.add_scalar(name, value, self.images)
-        return votes
+        return status
 
     def is_at_chk_step(self):
         """Return whether --chk_steps asks for a checkpoint after this step."""
@@ -205,30 +211,29 @@ class Trainer:
 
         The mean is over all valid pixels of all ranks; gradients are synchronised once, in the last micro batch.
         """
-        valid = sum(num_valid_pixels(batch["label"]) for batch in micro_batches)
-        count = rd.reduce_sum_later([valid, sum(len(batch["image"]) for batch in micro_batches)])
+        valid = rd.loss.batch_count(sum(num_valid_pixels(batch["label"]) for batch in micro_batches))
+        images = rd.loss.batch_count(sum(len(batch["image"]) for batch in micro_batches))
         share = 0.0
         for number, batch in enumerate(micro_batches, start=1):
             image, label, pseudo = (batch[k].to(self.device, non_blocking=True) for k in ("image", "label", "pseudo"))
             if self.args.channels_last:
                 image = image.contiguous(memory_format=torch.channels_last)
-            with rd.gradient_sync(self.model, enabled=number == len(micro_batches)):
+            with rd.strategies.gradient_sync(self.model, enabled=number == len(micro_batches)):
                 with autocast(self.device, self.args.amp):
                     output = self.model(image, pseudo)
                 logits, lorm = output if self.model.has_lorm else (output, None)
-                valid, images = count()
                 pixel_loss = cross_entropy_sum(logits, label, self.args.label_smooth)
-                loss = self.args.l_segs * rd.global_mean(pixel_loss, valid)
+                loss = self.args.l_segs * pixel_loss / rd.loss.rank_share(max(valid, 1))
                 if lorm is not None:
-                    loss = loss + self.args.l_lorm * rd.global_mean(lorm.sum(), images)
-                rd.backward(self.model, self.scaler.scale(loss))
+                    loss = loss + self.args.l_lorm * lorm.sum() / rd.loss.rank_share(images)
+                rd.strategies.backward(self.model, self.scaler.scale(loss))
             share += loss.item() / rd.get_world_size()
         return share
 
     def check_finite(self, loss):
         """Raise RuntimeError when the loss is nan or infinite, before the weights are."""
         if not math.isfinite(loss):
-            kept = rd.checkpoints_in(self.folder)
+            kept = rd.checkpoint.checkpoints_in(self.folder)
             raise RuntimeError(
                 f"loss is {loss} at step {self.epochs.step} of epoch {self.epochs.epoch + 1}; the last good checkpoint "
                 f"is {kept[0] if kept else 'none yet'}; use a smaller --lr, --clip_grad 1, or --amp off"
@@ -238,13 +243,13 @@ class Trainer:
         """Update the weights from the gradients."""
         if self.args.clip_grad:
             self.scaler.unscale_(self.optimizer)
-            rd.clip_grad_norm(self.model, self.args.clip_grad)
+            rd.strategies.clip_grad_norm(self.model, self.args.clip_grad)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
         self.scheduler.step()
         if self.ema:
-            with rd.whole_parameters(self.model):
+            with rd.strategies.whole_parameters(self.model):
                 self.ema.update_parameters(rd.unwrap_model(self.model))
 
     def validate_and_save(self):
@@ -257,7 +262,7 @@ class Trainer:
             is_best = confusion.miou() > self.best_miou
             self.best_miou = max(self.best_miou, confusion.miou())
             names = self.val_loader.dataset.class_names
-            log_validation(self.writer, confusion, loss, names, panels, self.images)
+            log_validation(self.writer, confusion, loss, names, panels, self.images)  # retrofit: ignore[RF406]
         if is_best or epoch % self.args.chk_interval == 0 or epoch == self.args.epochs or self.is_at_chk_step():
             self.save(is_best)
         return confusion
@@ -276,18 +281,22 @@ class Trainer:
             "images": self.images,
             "position": self.epochs,
             "rng_state": self.epochs.rng_state(),
-            "options": rd.without_place(options_to_save(self.args)),
+            "options": options_to_save(self.args),
         }
         self.writer.flush()  # the points up to here, which a resumed run does not draw again
-        samples = self.epochs.step * self.plan.global_batch
-        return rd.save_position(self.folder, self.epochs.epoch, samples, is_best=is_best, **content)
+        samples = self.epochs.step * self.global_batch
+        return rd.checkpoint.save_position(self.folder, self.epochs.epoch, samples, is_best=is_best, **content)
 
     def load(self, checkpoint):
         """Continue from a checkpoint: bit for bit, unless the number of processes or the batch has changed."""
-        if checkpoint["position"]["epoch"] or checkpoint["position"]["step"]:
-            rd.settle_buckets(self.model, lambda: self.forward_backward([next(iter(self.train_loader))]))
-        rd.restore_checkpoint(
-            checkpoint, checkpoint["path"], self.model, self.optimizer, scaler=self.scaler, ema=self.ema
+        rd.checkpoint.restore_checkpoint(
+            checkpoint,
+            checkpoint["path"],
+            self.model,
+            self.optimizer,
+            warm_up=lambda: self.forward_backward([next(iter(self.train_loader))]),
+            scaler=self.scaler,
+            ema=self.ema,
         )
         self.best_miou = checkpoint["best_miou"]
         self.continues = checkpoint["path"]
@@ -299,12 +308,14 @@ class Trainer:
 
     def print_plan(self):
         """Say what is about to run."""
-        plan, unit = self.plan, "process(es)" if self.device.type == "cpu" else "GPU(s)"
-        strategy = rd.resolve_strategy(self.args.strategy)
+        world_size, batch, steps = rd.get_world_size(), self.train_loader.batch_size, self.args.accum_steps
+        unit = "process(es)" if self.device.type == "cpu" else "GPU(s)"
+        strategy = rd.strategies.resolve_strategy(self.args.strategy)
+        reference = self.args.batchsize
         rd.print_main(
-            f"{self.folder}: {plan.world_size} {unit}, {strategy}, global batch {plan.global_batch} = "
-            f"{plan.micro_batch} per process x {plan.world_size} x {plan.accum_steps} accumulation step(s)\n"
-            f"Effective lr: {self.lr:g} ({self.args.lr_scale}: {self.args.lr:g} for a batch of {plan.reference_batch})"
+            f"{self.folder}: {world_size} {unit}, {strategy}, global batch {self.global_batch} = "
+            f"{batch} per process x {world_size} x {steps} accumulation step(s)\n"
+            f"Effective lr: {self.lr:g} ({self.args.lr_scale}: {self.args.lr:g} for a batch of {reference})"
         )
         if self.continues:
             done = f"{self.epochs.epoch} of {self.args.epochs} epoch(s), {self.epochs.step} step(s) of the next"
@@ -315,7 +326,7 @@ class Trainer:
         if confusion:
             print_classes(confusion, self.val_loader.dataset.class_names)
         facts = {"run": self.folder, "epochs": self.epochs.epoch, "processes": rd.get_world_size()}
-        facts.update({"global batch": self.plan.global_batch, "seconds": f"{seconds:.1f}"})
+        facts.update({"global batch": self.global_batch, "seconds": f"{seconds:.1f}"})
         facts.update({"images/s": f"{images / seconds:.1f}", "best mIoU": f"{self.best_miou:.4f}"})
         print_summary("training", facts)
 
@@ -328,23 +339,20 @@ def evaluate(model, loader, device, args):
     size: each image counts once.
     """
     model.eval()
-    rd.broadcast_buffers(model)
+    rd.model.broadcast_buffers(model)
     confusion, panels, loss, valid = ConfusionMatrix(loader.dataset.num_classes), None, 0.0, 0
-    with rd.even_forwards(model, loader):
-        for batch in tqdm(loader, desc="validation", leave=False, disable=not rd.is_main_process()):
-            with autocast(device, args.amp):
-                logits = model(batch["image"].to(device))
-            prediction = logits.argmax(1).cpu()
-            confusion.update(prediction, batch["label"])
-            loss += cross_entropy_sum(logits, batch["label"].to(device), args.label_smooth).item()
-            valid += num_valid_pixels(batch["label"])
-            if panels is None:
-                panels = panel_grid(batch["image"][:4], batch["label"], prediction)
-            if args.dry_run:
-                break
-    confusion.matrix = rd.reduce_tensor_sum(confusion.matrix)
-    samples, loss, valid = rd.reduce_sum([confusion.num_samples, loss, valid])
-    confusion.num_samples = int(samples)
+    batches = rd.strategies.EvaluationBatches(loader, model, most=1 if args.dry_run else None)
+    for batch in tqdm(batches, desc="validation", leave=False, disable=not rd.is_main_process()):
+        with autocast(device, args.amp):
+            logits = model(batch["image"].to(device))
+        prediction = logits.argmax(1).cpu()
+        confusion.update(prediction, batch["label"])
+        loss += cross_entropy_sum(logits, batch["label"].to(device), args.label_smooth).item()
+        valid += num_valid_pixels(batch["label"])
+        if panels is None:
+            panels = panel_grid(batch["image"][:4], batch["label"], prediction)
+    confusion.matrix, confusion.num_samples = rd.sum_over_ranks(confusion.matrix, confusion.num_samples)
+    loss, valid = rd.sum_over_ranks(loss, valid)
     if confusion.num_samples != len(loader.dataset) and not args.dry_run:
         raise RuntimeError(f"evaluated {confusion.num_samples} images, not each of {len(loader.dataset)} once")
     return confusion, args.l_segs * loss / max(valid, 1), panels
@@ -353,17 +361,17 @@ def evaluate(model, loader, device, args):
 def get_trained_model(args, checkpoint, device):
     """Return the model with the checkpoint's weights, their moving average if it has one."""
     model = get_model(args, device)
-    rd.load_weights(model, checkpoint.get("ema") or checkpoint["model"], checkpoint["path"])
+    rd.checkpoint.load_weights(model, checkpoint.get("ema") or checkpoint["model"], checkpoint["path"])
     rd.print_main(f"weights: {checkpoint['path']}, {checkpoint['epoch']} epoch(s)")
     if not args.dry_run:
-        rd.keep_rank_log_in(checkpoint["path"].parent)
+        rd.job.keep_rank_log_in(checkpoint["path"].parent)
     return model
 
 
 def test(args, checkpoint):
     """Print IoU per class on the validation set."""
     device = rd.get_device()
-    loader = get_dataloader(args, rd.plan_batch(args.batchsize), "val")
+    loader = get_dataloader(args, "val")
     confusion, *_ = evaluate(get_trained_model(args, checkpoint, device), loader, device, args)
     if rd.is_main_process():
         print_classes(confusion, loader.dataset.class_names)
@@ -371,23 +379,22 @@ def test(args, checkpoint):
 
 @torch.no_grad()
 def predict(args, checkpoint):
-    """Write a colour and an index PNG for every image of a folder, the images shared out over the ranks."""
+    """Write a colour and an index PNG for every image of a folder, the images split across the ranks."""
     device = rd.get_device()
     model = get_trained_model(args, checkpoint, device).eval()
-    if args.predict_path:
-        images = ImagesToPredict(args.predict_path)
-    else:
-        images = get_dataloader(args, rd.plan_batch(1), "val").dataset
+    images = ImagesToPredict(args.predict_path) if args.predict_path else get_dataloader(args, "val").dataset
     output = Path(args.output or checkpoint["path"].parent / "predictions")
-    loader = rd.shard_eval_loader(DataLoader(images, **rd.loader_workers(args.workers)))
-    for batch in tqdm(loader, desc="predict", disable=not rd.is_main_process()):
+    loader, written = DataLoader(images, **rd.data.loader_workers(args.workers)), 0
+    batches = rd.strategies.EvaluationBatches(loader, model, most=1 if args.dry_run else None)
+    for batch in tqdm(batches, desc="predict", disable=not rd.is_main_process()):
         mask = model(batch["image"].to(device)).argmax(1)[0].cpu()
         if args.dry_run:
             return
+        written += 1
         output.mkdir(parents=True, exist_ok=True)  # retrofit: ignore[RF501]  every rank writes its share there
-        save_index_png(mask, output / f"{batch['name'][0]}_index.png")
-        colorize(mask).save(output / f"{batch['name'][0]}_color.png")
-    written = int(rd.reduce_sum([len(loader)])[0])
+        save_index_png(mask, output / f"{batch['name'][0]}_index.png")  # retrofit: ignore[RF406]
+        colorize(mask).save(output / f"{batch['name'][0]}_color.png")  # retrofit: ignore[RF406]
+    written = rd.sum_over_ranks(written)
     if rd.is_main_process():
         print_summary("prediction", {"images": written, "folder": output})
 

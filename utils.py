@@ -45,66 +45,46 @@ CONFIG_WORDS = ConfigWords(
 )
 
 
-def get_dataloader(args, plan, split):
-    """Return this rank's loader of the training ("train") or validation ("val") set."""
+def get_dataloader(args, split):
+    """Return this rank's loader of the training set ("train"), or the loader of the whole validation set ("val")."""
     num_classes = args.numclasses or default_num_classes(args.dataset)
     dataset = build_dataset(args.dataset, args.dataset_path, split, num_classes, args.crop_size, args.seed)
-    loading = dict(pin_memory=torch.cuda.is_available() and not args.no_pin_memory, **rd.loader_workers(args.workers))
+    loading = rd.data.loader_workers(args.workers)
+    loading["pin_memory"] = torch.cuda.is_available() and not args.no_pin_memory
     if split == "train":
-        if len(dataset) < plan.global_batch:
-            raise ValueError(
-                f"the training set has {len(dataset)} images, fewer than one global batch of {plan.global_batch} "
-                f"({plan.micro_batch} per GPU x {plan.world_size} process(es) x {plan.accum_steps} accumulation "
-                "step(s)); use a smaller --batchsize, fewer processes or more images"
-            )
-        loader = DataLoader(dataset, batch_size=plan.micro_batch, shuffle=True, drop_last=True, **loading)
-        return rd.shard_loader(loader, seed=args.seed)
-    loader = DataLoader(dataset, batch_size=plan.micro_batch if dataset.image_size else 1, **loading)
-    return rd.shard_eval_loader(loader)
+        loader = DataLoader(dataset, batch_size=args.batchsize, shuffle=True, drop_last=True, **loading)
+        return rd.distribute_loader(loader, seed=args.seed, accum_steps=args.accum_steps)
+    batch_size = rd.data.micro_batch(args.batchsize, args.accum_steps) if dataset.image_size else 1
+    return DataLoader(dataset, batch_size=batch_size, **loading)
 
 
 def get_model(args, device):
     """Return the model on `device`, its gradients averaged over all ranks."""
     num_classes = args.numclasses or default_num_classes(args.dataset)
     model = build_model(args.model_type, args.layers, num_classes, args.model_path).to(device)
-    if args.sync_bn:
-        model = rd.convert_sync_batchnorm(model)
     if args.channels_last:
         model = model.to(memory_format=torch.channels_last)
     if args.compile:
         model = torch.compile(model)
-    return rd.wrap_model(model)
+    unused = args.find_unused_parameters
+    return rd.distribute_model(model, args.strategy, sync_batchnorm=args.sync_bn, find_unused_parameters=unused)
 
 
 def find_checkpoint(args):
     """Return the content of the checkpoint that --resume means, with its "path"; None to start from the beginning."""
-    to_train = args.task == "train"
-    resume = args.resume or ("" if to_train else "auto")
     runs = run_folders(args.logdir)
-    if to_train:
-        resume = rd.resume_own_run(resume, runs)
-    path = rd.find_checkpoint(resume, runs, to_train=to_train) if resume else None
-    if path is None:
-        return None
-    is_newest = str(path) != resume or rd.is_newest_checkpoint(path)  # a run under way may have saved the next by now
-    return {**rd.read_checkpoint(path, whole=False), "path": path, "is_newest": is_newest}
+    if args.task == "train":
+        return rd.job.read_resumed(args.resume, runs)
+    path = rd.checkpoint.find_checkpoint(args.resume or "auto", runs, to_train=False)
+    return {**rd.checkpoint.read_checkpoint(path, whole=False), "path": path}
 
 
 def get_run_folder(args, checkpoint):
     """Return the run's folder, the same on every rank: that of `checkpoint` where its run is continued, else a new one.
 
-    Collective: every rank. Raises RuntimeError when another process trains there or has continued that run since
-    `checkpoint` was read.
+    Collective: every rank. Raises what `rd.job.open_run` raises.
     """
     if args.dry_run:
         return Path(args.logdir)
-    continues = checkpoint and checkpoint["is_newest"]
-    # A job that was restarted before its first checkpoint has a folder all the same.
-    folder = checkpoint["path"].parent if continues else rd.own_run(run_folders(args.logdir))
-    if folder is None:
-        name = f"{args.model_type}_r{args.layers}_{args.dataset}"
-        folder = rd.broadcast_object(new_run_folder(args.logdir, name) if rd.is_main_process() else None)
-    rd.claim_run(folder)
-    if continues and not rd.is_newest_checkpoint(checkpoint["path"]):
-        raise RuntimeError(f"another training has continued {folder} in the meantime; start this one again")
-    return folder
+    name = f"{args.model_type}_r{args.layers}_{args.dataset}"
+    return rd.job.open_run(run_folders(args.logdir), new_run_folder, args.logdir, name, checkpoint=checkpoint)

@@ -34,7 +34,7 @@ from rounds import command, environment, markdown_table, median_and_range, text_
 from two_hosts import TwoHosts, two_hosts, why_not  # noqa: E402
 
 import retrofit.distributed as rd  # noqa: E402
-from retrofit.distributed.comm_hooks import COMM_HOOKS, POWERSGD_RANK, POWERSGD_START, register_comm_hook  # noqa: E402
+from retrofit.distributed.ddp.comm_hooks import COMM_HOOKS, POWERSGD_RANK, POWERSGD_START, register_comm_hook  # noqa: E402
 
 WARM_UP = POWERSGD_START + 2  # plain steps, then the first two with PowerSGD
 PAGE = """\
@@ -142,7 +142,7 @@ class Training:
 
     def __init__(self, args: argparse.Namespace, hook: str) -> None:
         torch.manual_seed(0)
-        self._model = rd.wrap_model(torchvision.models.get_model(args.model, weights=None), "ddp")
+        self._model = rd.strategies.select.wrap_model(torchvision.models.get_model(args.model, weights=None), "ddp")
         register_comm_hook(self._model, hook)
         self._optimizer = torch.optim.SGD(self._model.parameters(), 0.002, momentum=0.9)
         self._patterns = torch.randn(10, 3, args.image_size, args.image_size)  # one per class

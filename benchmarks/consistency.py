@@ -33,9 +33,11 @@ from rounds import command, environment, markdown_table, text_table  # noqa: E40
 from torch import nn  # noqa: E402
 
 import retrofit.distributed as rd  # noqa: E402
-from retrofit.distributed import after_backward, collective_calls, consistency, ddp  # noqa: E402
+from retrofit.distributed import collective_calls  # noqa: E402
+from retrofit.distributed.ddp import after_backward, consistency  # noqa: E402
+from retrofit.distributed.ddp import wrapper as ddp  # noqa: E402
+from retrofit.distributed.ddp.used_parameters import FIRST_PASSES  # noqa: E402
 from retrofit.distributed.process_group import begun_collectives  # noqa: E402
-from retrofit.distributed.used_parameters import FIRST_PASSES  # noqa: E402
 
 COUNT, WATCH = "consistency check: counting passes", "used parameters, all of them used: the watch over backward"
 COMPARE, JOURNAL = f"consistency check: a comparison every {consistency.PERIOD} steps", "journal of collectives"

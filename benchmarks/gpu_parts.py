@@ -23,6 +23,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import retrofit.distributed as rd
+from retrofit.distributed.strategies.select import wrap_model
 from segmentation.losses import cross_entropy_sum
 from segmentation.models import build_model
 
@@ -56,7 +57,7 @@ def make_step(sizes: Sizes, model: nn.Module, amp: bool = True, channels_last: b
     def step() -> None:
         with torch.autocast(sizes.device, torch.bfloat16, enabled=amp):
             logits = model(image)
-        rd.backward(model, rd.global_mean(cross_entropy_sum(logits, label), label.numel() * rd.get_world_size()))
+        rd.strategies.backward(model, cross_entropy_sum(logits, label) / label.numel())
         optimizer.step()
         optimizer.zero_grad()
 
@@ -131,10 +132,10 @@ def nccl(sizes: Sizes) -> dict[str, Any]:
     value = torch.arange(4.0, device=sizes.device)
     dist.all_reduce(value)
     assert value.tolist() == [0.0, 1.0, 2.0, 3.0], f"all_reduce of one rank changed the values: {value}"
-    assert rd.reduce_sum([2.0]) == [2.0], "reduce_sum of one rank changed the value"
+    assert rd.sum_over_ranks(2.0) == 2.0, "sum_over_ranks of one rank changed the value"
     variants = {
         "no group": lambda: make_step(sizes, new_model(sizes)),
-        "DDP x1": lambda: make_step(sizes, rd.wrap_model(new_model(sizes), "ddp")),
+        "DDP x1": lambda: make_step(sizes, wrap_model(new_model(sizes), "ddp")),
     }
     figures = {"backend": str(dist.get_backend_config()), **compare(sizes, variants)}
     rd.barrier()
@@ -159,13 +160,13 @@ def gloo_two_ranks(sizes: Sizes) -> dict[str, Any]:
 
 def train_three_steps(sizes: Sizes, rank: int, world_size: int) -> dict[str, torch.Tensor]:
     """Return the weights after three steps of SGD on this rank's share, in float32; a model without BatchNorm."""
-    model = rd.wrap_model(new_model(sizes, "swin_mlp"))
+    model = wrap_model(new_model(sizes, "swin_mlp"))
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     for step in range(3):
         image, label = batch_of(sizes, 4, seed=step)
         own = slice(rank, None, world_size)
-        loss = rd.global_mean(cross_entropy_sum(model(image[own]), label[own]), label.numel())
-        rd.backward(model, loss)
+        loss = cross_entropy_sum(model(image[own]), label[own]) / rd.loss.rank_share(label.numel())
+        rd.strategies.backward(model, loss)
         optimizer.step()
         optimizer.zero_grad()
     return {name: value.detach().clone() for name, value in rd.unwrap_model(model).named_parameters()}
@@ -174,14 +175,14 @@ def train_three_steps(sizes: Sizes, rank: int, world_size: int) -> dict[str, tor
 def fsdp(sizes: Sizes) -> dict[str, Any]:
     """FSDP with parameters gathered in bf16 against DDP with autocast, in a group of this process, or of two."""
     rd.setup_distributed(argparse.Namespace(distributed=True))
-    precision = rd.MixedPrecision(torch.bfloat16)
+    precision = rd.strategies.MixedPrecision(torch.bfloat16)
     layers = {"wrap_layers": ["SwinTransformerBlock"], "mixed_precision": precision}
 
     def sharded() -> Step:
-        return make_step(sizes, rd.wrap_model(new_model(sizes, "swin_mlp"), "fsdp", **layers), amp=False)
+        return make_step(sizes, wrap_model(new_model(sizes, "swin_mlp"), "fsdp", **layers), amp=False)
 
     variants = {
-        "DDP bf16 autocast": lambda: make_step(sizes, rd.wrap_model(new_model(sizes, "swin_mlp"), "ddp")),
+        "DDP bf16 autocast": lambda: make_step(sizes, wrap_model(new_model(sizes, "swin_mlp"), "ddp")),
         "FSDP bf16": sharded,
     }
     figures = compare(sizes, variants)
@@ -218,9 +219,9 @@ def recompute(sizes: Sizes) -> dict[str, Any]:
     def recomputing() -> Step:
         twins = {"RETROFIT_GRAD_CKPT": "1", "RETROFIT_WRAP_LAYERS": "SwinTransformerBlock"}
         with mock.patch.dict(os.environ, twins):
-            return make_step(sizes, rd.wrap_model(new_model(sizes, "swin_mlp")))
+            return make_step(sizes, wrap_model(new_model(sizes, "swin_mlp")))
 
-    kept = {"kept": lambda: make_step(sizes, rd.wrap_model(new_model(sizes, "swin_mlp")))}
+    kept = {"kept": lambda: make_step(sizes, wrap_model(new_model(sizes, "swin_mlp")))}
     return compare(sizes, {**kept, "recomputed": recomputing})
 
 

@@ -39,6 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from held_memory import ROLES, PeakOfStep, held_by_role
 
 import retrofit.distributed as rd
+from retrofit.distributed.strategies.select import wrap_model
 
 LAYER = "EncoderBlock"
 BUCKETS = 50  # DeepSpeed reduces a fiftieth of the gradients at once; its default, 5e8 elements, is a whole small model
@@ -76,7 +77,7 @@ def all_variants() -> dict[str, Variant]:
     """Return the strategies to measure by name."""
     whole, all_sharded = (False, False, False), (True, True, True)
     fsdp = {"wrap_layers": [LAYER]}
-    lower = {**fsdp, "mixed_precision": rd.MixedPrecision(torch.bfloat16)}
+    lower = {**fsdp, "mixed_precision": rd.strategies.MixedPrecision(torch.bfloat16)}
     grad_op = {"sharding_strategy": "SHARD_GRAD_OP"}
     variants = {
         "DDP": Variant("ddp", {}, 0, False, whole, DDP_WHY),
@@ -126,15 +127,14 @@ def measure(variant: Variant, width: int, depth: int) -> dict[str, dict[str, flo
     model = build(width, depth)
     num_params = sum(parameter.numel() for parameter in model.parameters())
     with runtime_options(variant, num_params // BUCKETS // 64 * 64):
-        model = rd.wrap_model(model, **variant.options)
+        model = wrap_model(model, **variant.options)
         optimizer = torch.optim.AdamW(model.parameters())
-        plan = rd.plan_batch(1, rd.get_world_size())
-        optimizer = rd.wrap_optimizer(model, optimizer, plan, amp="bf16" if variant.is_bf16 else "off")
+        optimizer = rd.strategies.wrap_optimizer(model, optimizer, amp="bf16" if variant.is_bf16 else "off")
     peak = PeakOfStep(model, optimizer)
     for step in range(2):
         peak.is_on = step == 1
         output = model(torch.ones(1, 3, 32, 32))
-        rd.backward(model, output.float().mean())
+        rd.strategies.backward(model, output.float().mean())
         if peak.is_on:
             peak.sample()
         optimizer.step()
@@ -147,7 +147,7 @@ def measure(variant: Variant, width: int, depth: int) -> dict[str, dict[str, flo
 
 def largest_of_ranks(figures: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
     """Return the figures of the rank that holds most at its peak. Collective: every rank."""
-    return max(rd.gather_objects(figures), key=lambda one: sum(one["peak"].values()))
+    return max(rd.collectives.gather_objects(figures), key=lambda one: sum(one["peak"].values()))
 
 
 def get_arguments() -> argparse.Namespace:

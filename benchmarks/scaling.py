@@ -178,7 +178,7 @@ def make_epoch(url: str, args: argparse.Namespace, row: Row, logdir: str, num_gp
     trainer = make_trainer(train_options, args.steps * args.batchsize * row.devices)
 
     def run_epoch() -> None:
-        trainer.train_one_epoch(rd.Interruption())  # progress bar and event file included
+        trainer.train_one_epoch(rd.job.Interruption())  # progress bar and event file included
         if num_gpus:
             torch.cuda.synchronize()
 

@@ -162,7 +162,7 @@ DOCUMENTS: dict[str, list[Row]] = {
         ),
         (
             "model = DDP(model, device_ids=[local_rank])",
-            "model = wrap_model(MyModel().to(device))",
+            "model = distribute_model(MyModel().to(device))",
             D + "test_the_complete_ddp_example",
         ),
         (

@@ -1,4 +1,4 @@
-"""What the commands import comes from the interpreter and its packages, never from the folder that they examine.
+"""Import paths of the commands: the interpreter and its packages, never the folder that they examine.
 
 Python searches the current folder first for `python -m retrofit`, so a project's `argparse.py` would be run in place
 of the standard library's. This module may import nothing before that folder is off the search path.

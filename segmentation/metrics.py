@@ -35,8 +35,6 @@ class ConfusionMatrix:
                 f"prediction {tuple(prediction.shape)} and label {tuple(label.shape)} must both be "
                 "(N, H, W); pass logits.argmax(1) of the label's size"
             )
-        if label.numel() == 0:
-            return
         self._check_range("prediction", prediction, self.num_classes - 1)
         self._check_range("label", label, IGNORE_INDEX)
         # The ignored label gets its own rows, removed after counting: cheaper than masking the pixels.
@@ -55,8 +53,8 @@ class ConfusionMatrix:
 
     @staticmethod
     def _check_range(what: str, values: torch.Tensor, highest: int) -> None:
-        low, high = (int(value) for value in torch.aminmax(values))
-        if low < 0 or high > highest:
+        if ((values < 0) | (values > highest)).any():
+            low, high = (int(value) for value in torch.aminmax(values))
             raise ValueError(f"{what} contains the value {low if low < 0 else high}; allowed are 0..{highest}")
 
     def iou(self) -> torch.Tensor:

@@ -56,10 +56,10 @@ def _leave_nothing_behind() -> Iterator[None]:
     assert not changed, f"the test changed the environment: {sorted(changed)}"
     import torch.distributed as dist
 
-    from retrofit.distributed import process_group
+    from retrofit.distributed import options
 
     assert not dist.is_initialized(), "the test left a process group behind"
     left = {thread.name for thread in threading.enumerate() if thread not in threads and not thread.daemon}
     assert not left, f"the test left threads running: {sorted(left)}"
     # A training that ended with an error keeps its options, as its process is about to end.
-    process_group._options.clear()
+    options.forget_options()

@@ -1,4 +1,4 @@
-"""Starts ranks through retrofit/distributed/launcher.py, each case on a terminal of its own, and presses Ctrl-C there.
+"""Starts ranks through the launcher of the runtime, each case on a terminal of its own, and presses Ctrl-C there.
 
   python launcher_driver.py RANKS.py < CASES      CASES: {name: case} as JSON, see `Case` in test_launcher.py
 

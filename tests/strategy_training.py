@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 import retrofit.distributed as rd
-from retrofit.distributed import process_group
 
 GLOBAL_BATCH, NUM_WORDS, NUM_CLASSES = 12, 5, 7
 
@@ -64,7 +63,7 @@ def batch_of(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def with_options(**options: Any) -> Any:
     """Return a context in which the runtime has these options, as if setup_distributed had been given them."""
-    return mock.patch.dict(process_group._options, options)
+    return mock.patch.dict(rd.options._values, options)
 
 
 def train(
@@ -84,13 +83,14 @@ def train(
     if strategy == "fsdp" and precision == "bf16":
         options["param_dtype"] = "bf16"
     with with_options(min_num_params=1000.0, **options):
-        model = rd.wrap_model(new_model())
+        model = rd.strategies.select.wrap_model(new_model())
         # Not AdamW, which makes whole steps of the rounding errors of gradients that are 0 (of the keys' bias).
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         if strategy == "deepspeed":
-            plan = rd.plan_batch(GLOBAL_BATCH, rd.get_world_size(), accum_steps, "global")
+            micro_batch = GLOBAL_BATCH // rd.get_world_size() // accum_steps
+            sizes = {"micro_batch": micro_batch, "accum_steps": accum_steps}
             amp = "bf16" if precision == "bf16" else "off"
-            optimizer = rd.wrap_optimizer(model, optimizer, plan, amp=amp, clip_grad=clip_grad)
+            optimizer = rd.strategies.wrap_optimizer(model, optimizer, **sizes, amp=amp, clip_grad=clip_grad)
     first = rd.load_checkpoint(model, optimizer, load)["epoch"] if load else 0
     losses = [
         train_step(model, optimizer, step, precision, accum_steps, clip_grad, strategy)
@@ -98,8 +98,8 @@ def train(
     ]
     if save:
         rd.save_checkpoint(model, optimizer, first + steps, save)
-    weights = model.state_dict() if isinstance(model, rd.ZeroModel) else rd.unwrap_model(model).state_dict()
-    return {"losses": losses, "weights": rd.gather_state(weights)}
+    weights = model.state_dict() if isinstance(model, rd.strategies.ZeroModel) else rd.unwrap_model(model).state_dict()
+    return {"losses": losses, "weights": rd.checkpoint.gather_state(weights)}
 
 
 def train_step(
@@ -108,18 +108,18 @@ def train_step(
     words, labels = batch_of(step)
     own = slice(rd.get_rank(), None, rd.get_world_size())
     parts = list(zip(words[own].chunk(accum_steps), labels[own].chunk(accum_steps)))
-    (valid,) = rd.reduce_sum([int((labels[own] != -100).sum())])
+    valid = rd.loss.batch_count(int((labels[own] != -100).sum()))
     share = 0.0
     casts = precision == "bf16" and strategy != "fsdp"  # there the parameters themselves are gathered in bf16
     for number, (inputs, targets) in enumerate(parts, start=1):
-        with rd.gradient_sync(model, enabled=number == accum_steps):
+        with rd.strategies.gradient_sync(model, enabled=number == accum_steps):
             with torch.autocast("cpu", torch.bfloat16, enabled=casts):
                 logits = model(inputs)
             total = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
-            loss = rd.global_mean(total, valid)
-            rd.backward(model, loss)
+            loss = total / rd.loss.rank_share(valid)
+            rd.strategies.backward(model, loss)
         share += loss.item() / rd.get_world_size()
-    rd.clip_grad_norm(model, clip_grad)
+    rd.strategies.clip_grad_norm(model, clip_grad)
     optimizer.step()
     optimizer.zero_grad()
-    return rd.reduce_sum([share])[0]
+    return rd.sum_over_ranks(share)

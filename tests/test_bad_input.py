@@ -27,9 +27,9 @@ from PIL import Image
 from torch.utils.data import RandomSampler
 
 import train
-from retrofit.distributed import ShardedSampler
 from retrofit.distributed.environment import DistributedEnvironment
 from retrofit.distributed.process_group import gpu_index
+from retrofit.distributed.sharding import ShardedSampler
 
 ROOT = Path(__file__).resolve().parents[1]
 DEADLINE_S = 180.0
@@ -133,8 +133,8 @@ def test_number_of_classes_not_given_for_a_folder(argv: list[str]) -> None:
 
 def test_dataset_smaller_than_one_global_batch(argv: list[str]) -> None:
     message = error_of(*argv, "--accum_steps", "5")
-    assert "the training set has 8 images, fewer than one global batch of 10" in message
-    assert "use a smaller --batchsize" in message
+    assert "the training set has 8 samples, fewer than one global batch of 10" in message
+    assert "use a smaller batch size" in message
 
 
 @pytest.mark.parametrize("present", ["RANK", "WORLD_SIZE", "LOCAL_RANK"])
@@ -342,7 +342,11 @@ CASES = {
         (BAD_VALUE % NAME[0],), ("--workers", "1"), ranks=2, first=0, damage=mask_value(NAME[0])
     ),
     "2 ranks: truncated validation image of rank 1": Case(
-        (UNREADABLE % "09.png",), ranks=2, first=1, damage=lambda data: truncate(data / "images" / "09.png")
+        (UNREADABLE % "09.png",),
+        ("--batchsize", "1"),  # of the validation each rank has a batch
+        ranks=2,
+        first=1,
+        damage=lambda data: truncate(data / "images" / "09.png"),
     ),
     "2 ranks: disk full": Case(
         (DISK_FULL,), ("--resume", "auto", "--epochs", "2"), ranks=2, continues=True, disk_full=True

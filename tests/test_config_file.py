@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import train
-from retrofit.distributed.run_lock import LOCK_FILE
+from retrofit.distributed.supervision.run_lock import LOCK_FILE
 from segmentation.config_file import changed_options, config_text, read_config
 from segmentation.options import build_parser, parse_options
 from utils import CONFIG_WORDS
@@ -184,8 +184,8 @@ def _train(argv: list[str]) -> str:
     import retrofit.distributed as rd
 
     with contextlib.ExitStack() as stack:
-        for name in ("cleanup_distributed", "setup_rank_logging"):
-            stack.enter_context(mock.patch.object(rd, name))
+        for module, name in ((rd, "cleanup_distributed"), (rd.job, "setup_rank_logging")):
+            stack.enter_context(mock.patch.object(module, name))
         printed = stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
         assert train.main(argv) == 0
     return printed.getvalue()

@@ -141,6 +141,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from retrofit.distributed import *
+from retrofit.distributed.collectives import gather_objects
 
 
 class MyModel(nn.Sequential):
@@ -213,7 +214,7 @@ assert checkpoint["epoch"] == 1 and same_everywhere(model) == weights
 
 # ---- the example of the guide to parallel strategies
 def train_ddp():
-    model = wrap_model(MyModel().to(device))
+    model = distribute_model(MyModel().to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     train_loader = DataLoader(dataset, batch_size=32, sampler=DistributedSampler(dataset))
     for epoch in range(2):
@@ -271,14 +272,15 @@ def train_step(model: nn.Module, share: slice) -> Any:
 
 
 def whole_weights(model: nn.Module) -> dict[str, torch.Tensor]:
-    from retrofit.distributed.sharded_state import gather_state
+    from retrofit.distributed.checkpoint.sharded_state import gather_state
 
     return gather_state(dict(model.state_dict()))
 
 
 def shard_and_train() -> dict[str, tuple[bool, dict[str, torch.Tensor]]]:
     """Train under every strategy and return whether parameters were sharded, and the weights."""
-    from retrofit.distributed import FSDPWrapper, get_rank, is_sharded
+    from retrofit.distributed import FSDPWrapper, get_rank
+    from retrofit.distributed.strategies.fsdp import is_sharded
 
     share = slice(4 * get_rank(), 4 * get_rank() + 4)
     found = {}
@@ -306,7 +308,8 @@ def test_sharding_strategies(ranks: Any) -> None:
 
 
 def shard_a_transformer(folder: str) -> tuple[int, bool, str]:
-    from retrofit.distributed import FSDPWrapper, MixedPrecision, get_rank, is_sharded, load_checkpoint, save_checkpoint
+    from retrofit.distributed import FSDPWrapper, get_rank, load_checkpoint, save_checkpoint
+    from retrofit.distributed.strategies.fsdp import MixedPrecision, is_sharded
 
     checkpoint_path = f"{folder}/checkpoint.pt"
     precision = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)

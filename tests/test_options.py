@@ -15,7 +15,8 @@ import torch
 
 import retrofit.distributed as rd
 import train
-from retrofit.distributed import add_distributed_arguments
+from retrofit.distributed.checkpoint.saved_options import without_place
+from retrofit.distributed.production_flags import add_all_flags
 from segmentation.datasets import DATASETS, default_num_classes
 from segmentation.options import build_parser, options_to_save, parse_options
 
@@ -299,7 +300,7 @@ def test_parsers_do_not_share_state(tmp_path: Path) -> None:
     config = write(tmp_path / "c.yaml", "epochs: 7\n")
     assert train.get_arguments(["--config", config]).epochs == 7
     assert train.get_arguments(["--seed", "1"]).epochs == 20
-    assert add_distributed_arguments(build_parser(), {}).get_default("epochs") == 20
+    assert add_all_flags(build_parser(), {}).get_default("epochs") == 20
 
 
 def test_what_a_checkpoint_trained_with_is_what_the_model_is_wrapped_with(
@@ -311,13 +312,13 @@ def test_what_a_checkpoint_trained_with_is_what_the_model_is_wrapped_with(
     class Recorder:
         def __init__(self, args: argparse.Namespace, checkpoint: dict[str, Any]) -> None:
             names = ("grad_ckpt", "wrap_layers", "bucket_cap_mb", "strategy")
-            seen.update({name: (rd.get_option(name), getattr(args, name)) for name in names})
+            seen.update({name: (rd.options.get_option(name), getattr(args, name)) for name in names})
 
         def train(self) -> int:
             return 0
 
     saved = {"grad_ckpt": True, "wrap_layers": "Bottleneck", "bucket_cap_mb": 3.0, "strategy": "fsdp"}
-    monkeypatch.setattr(train, "find_checkpoint", lambda args: {"options": rd.without_place(saved), "path": tmp_path})
+    monkeypatch.setattr(train, "find_checkpoint", lambda args: {"options": without_place(saved), "path": tmp_path})
     monkeypatch.setattr(train, "Trainer", Recorder)
     assert train.main(["--resume", "auto", "--bucket_cap_mb", "7"]) == 0
     assert seen == {

@@ -13,7 +13,10 @@ import torch
 from torch import nn
 from training import run_training
 
-from retrofit.distributed import DDPWrapper, get_rank, get_world_size, global_mean, gradient_sync, reduce_sum
+from retrofit.distributed import DDPWrapper, get_rank, get_world_size
+from retrofit.distributed.collectives import reduce_sum
+from retrofit.distributed.loss import rank_share
+from retrofit.distributed.strategies.select import gradient_sync
 
 REPO = Path(__file__).resolve().parent.parent
 NUM_STEPS = 20
@@ -85,7 +88,7 @@ def small_model_losses(num_steps: int, micro_batch: int, accum_steps: int) -> di
                 local_sum = nn.functional.cross_entropy(
                     model(images[window]), labels[window], ignore_index=255, reduction="sum"
                 )
-                loss = global_mean(local_sum, valid)
+                loss = local_sum / rank_share(valid)
                 loss.backward()
             share += loss.item() / get_world_size()
         optimizer.step()

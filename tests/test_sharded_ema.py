@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 import torch
 from strategy_training import batch_of, new_model, with_options
+from torch.utils.data import DataLoader
 from training import SMALL, SameAugmentation
 
 import retrofit.distributed as rd
@@ -35,15 +36,23 @@ def averaged(logdir: str, options: dict[str, Any], resume: str = "") -> dict[str
     arguments += ["--resume", resume] if resume else []
     with with_options(**options), mock.patch.object(utils, "build_dataset", small_dataset):
         args = train.get_arguments(arguments)
-        rd.seed_everything(args.seed)
+        vars(args).update(options)
+        rd.options.set_options(args)
+        rd.random_state.seed_everything(args.seed)
         trainer = train.Trainer(args, train.find_checkpoint(args))
         confusion = []
         evaluate = train.evaluate
         with mock.patch.object(train, "evaluate", lambda *a: confusion.append(evaluate(*a)) or confusion[-1]):
             assert trainer.train() == 0
-    states = rd.gather_state({"ema": trainer.ema.state_dict(), "model": rd.unwrap_model(trainer.model).state_dict()})
+    states = rd.checkpoint.gather_state(
+        {"ema": trainer.ema.state_dict(), "model": rd.unwrap_model(trainer.model).state_dict()}
+    )
     matrices = [found.matrix for found, *_ in confusion]
-    return {**states, "matrices": matrices, "paths": [str(path) for path in rd.checkpoints_in(trainer.folder)]}
+    return {
+        **states,
+        "matrices": matrices,
+        "paths": [str(path) for path in rd.checkpoint.checkpoints_in(trainer.folder)],
+    }
 
 
 def assert_close(result: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -77,17 +86,17 @@ def test_it_is_that_of_one_process_and_goes_on_under_another_strategy(
         begun[0]["matrices"] + results[0]["matrices"], alone["matrices"] + alone["matrices"][1:]
     ):
         assert matrix.sum() == expected.sum() and (matrix - expected).abs().sum() <= 0.01 * expected.sum()
-    saved = rd.read_checkpoint(results[0]["paths"][0])
+    saved = rd.checkpoint.read_checkpoint(results[0]["paths"][0])
     assert list(saved["ema"]) == list(saved["model"]) == list(alone["ema"])
     assert all(torch.equal(saved["ema"][name], value) for name, value in results[0]["ema"].items())
 
 
 def sharded_after_an_evaluation() -> bool:
     with with_options(strategy="fsdp", sharding="SHARD_GRAD_OP", min_num_params=1000.0):
-        model = rd.wrap_model(new_model())
-    loader = [batch_of(0)[0]]
-    with torch.no_grad(), rd.even_forwards(model.eval(), loader):
-        model(loader[0])
+        model = rd.strategies.select.wrap_model(new_model())
+    with torch.no_grad():
+        for words in rd.strategies.EvaluationBatches(DataLoader(batch_of(0)[0], batch_size=4), model.eval()):
+            model(words)
     return all(hasattr(parameter, "full_tensor") for parameter in model.parameters())
 
 

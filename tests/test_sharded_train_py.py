@@ -38,7 +38,7 @@ def test_its_checkpoints_are_tested_and_trained_on_by_one_process(
     )
     assert ended.returncode == 0, ended.stderr
     (run,) = tmp_path.iterdir()
-    names = [path.name for path in rd.checkpoints_in(run)]
+    names = [path.name for path in rd.checkpoint.checkpoints_in(run)]
     assert names == ["checkpoint_0001_00000000.dcp", "checkpoint_0000_00000160.dcp"]
     assert not [path.name for path in run.iterdir() if path.name.endswith(".tmp")]
     assert train.main(["--task", "test", "--resume", "auto", "--logdir", str(tmp_path)]) == 0
@@ -47,7 +47,7 @@ def test_its_checkpoints_are_tested_and_trained_on_by_one_process(
     assert f"weights: {chosen}, 1 epoch(s)" in capsys.readouterr().out
     assert train.main(["--resume", "auto", "--epochs", "2", "--chk_steps", "0", "--logdir", str(tmp_path)]) == 0
     assert "notice: resumed with world_size 2 -> 1" in capsys.readouterr().out
-    newest, former = rd.checkpoints_in(run)[:2]
+    newest, former = rd.checkpoint.checkpoints_in(run)[:2]
     assert (newest.name, former.name) == ("checkpoint_0002_00000000.pt", names[0])
-    content = rd.read_checkpoint(newest)
+    content = rd.checkpoint.read_checkpoint(newest)
     assert content["epoch"] == 2 and list(content["ema"]) == list(content["model"])

@@ -117,7 +117,7 @@ def test_a_checkpoint_goes_on_under_another_strategy(
 
 def save_on_rank_0_alone(path: str) -> str:
     with with_options(strategy="fsdp", min_num_params=1000.0, dist_timeout=1.0):
-        model = rd.wrap_model(new_model())
+        model = rd.strategies.select.wrap_model(new_model())
         if not rd.is_main_process():
             return ""
         with pytest.raises(RuntimeError) as caught:
@@ -138,17 +138,16 @@ def test_a_save_by_rank_0_alone_ends_and_names_the_others(tmp_path: Path) -> Non
     assert not list(tmp_path.iterdir())
 
 
-def evaluated(num_samples: int) -> list[float]:
-    """Evaluate a sharded model on this rank's share, of which a rank may have one batch more than another."""
+def evaluated(num_samples: int) -> list[list[float]]:
+    """Evaluate a sharded model on this rank's batches, of which a rank may have one more than another."""
     with with_options(strategy="fsdp", min_num_params=1000.0):
-        model = rd.wrap_model(new_model())
+        model = rd.strategies.select.wrap_model(new_model())
     words = torch.arange(num_samples * 3).reshape(num_samples, 3) % 7
-    loader = rd.shard_eval_loader(torch.utils.data.DataLoader(words, batch_size=2))
     found = []
     model.eval()
-    with torch.no_grad(), rd.even_forwards(model, loader):
-        for batch in loader:
-            found += model(batch).sum((1, 2)).tolist()
+    with torch.no_grad():
+        for batch in rd.strategies.EvaluationBatches(torch.utils.data.DataLoader(words, batch_size=2), model):
+            found.append(model(batch).sum((1, 2)).tolist())
     return found
 
 
@@ -158,14 +157,16 @@ def test_an_uneven_evaluation_of_a_sharded_model_ends_and_counts_each_sample_onc
     found = ranks(2).run(evaluated, num_samples, timeout_s=60)
     model = new_model().eval()
     words = torch.arange(num_samples * 3).reshape(num_samples, 3) % 7
-    expected = model(words).sum((1, 2)).tolist()
-    for rank, values in enumerate(found):
-        assert values == pytest.approx(expected[rank::2], rel=1e-5)
+    expected = [part.tolist() for part in model(words).sum((1, 2)).split(2)]
+    for rank, batches in enumerate(found):
+        assert len(batches) == len(expected[rank::2])
+        for values, of_one_process in zip(batches, expected[rank::2]):
+            assert values == pytest.approx(of_one_process, rel=1e-5)
 
 
 def refused(options: dict[str, Any]) -> str:
     with with_options(**options), pytest.raises(ValueError) as caught:
-        rd.wrap_model(new_model())
+        rd.strategies.select.wrap_model(new_model())
     return str(caught.value)
 
 
@@ -200,7 +201,7 @@ def test_before_torch_2_6_fsdp_is_an_error_that_says_so(ranks: Any) -> None:
 
 def without_fsdp2() -> str:
     with with_options(strategy="fsdp"), pytest.raises(RuntimeError) as caught:
-        rd.wrap_model(new_model())
+        rd.strategies.select.wrap_model(new_model())
     return str(caught.value)
 
 
@@ -208,15 +209,16 @@ def test_outside_a_group_a_strategy_of_several_processes_is_the_model_itself() -
     model = new_model()
     for strategy in ("auto", "single", "ddp", "fsdp"):
         with with_options(strategy=strategy):
-            assert rd.wrap_model(model) is model
+            assert rd.strategies.select.wrap_model(model) is model
+            assert rd.distribute_model(model, strategy, sync_batchnorm=False, find_unused_parameters=True) is model
 
 
 def transparent() -> None:
     with with_options(strategy="fsdp", min_num_params=1000.0):
         module = new_model()
         names = [name for name, _ in module.named_parameters()]
-        model = rd.wrap_model(module)
-        assert model is module and rd.is_sharded(model) and rd.wrap_model(model) is model
+        model = rd.distribute_model(module, "fsdp", find_unused_parameters=False)  # which is DDP's own
+        assert model is module and rd.strategies.is_sharded(model) and rd.strategies.select.wrap_model(model) is model
     assert model.num_classes == 7 and len(model.blocks) == 2
     assert [name for name, _ in model.named_parameters()] == names
     assert list(model.state_dict()) == list(new_model().state_dict())
@@ -234,7 +236,7 @@ def rank_0s_weights() -> dict[str, torch.Tensor]:
     if rd.get_rank() == 1:
         torch.nn.init.zeros_(model.norm.weight)
     with with_options(strategy="fsdp"):
-        return rd.gather_state(rd.wrap_model(model).state_dict())
+        return rd.checkpoint.gather_state(rd.strategies.select.wrap_model(model).state_dict())
 
 
 @needs_fsdp2

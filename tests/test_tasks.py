@@ -20,7 +20,6 @@ from guide_commands import ROOT, STARTS
 from guide_commands import run as run_guide
 from PIL import Image
 
-import retrofit.distributed as rd
 import train
 import utils
 from segmentation.losses import cross_entropy_sum, num_valid_pixels
@@ -107,7 +106,7 @@ def test_tensorboard_reads_the_scores_of_every_validation(trained: tuple[Path, s
     args = train.get_arguments(["--config", str(ROOT / "configs" / "ddp_example.yaml"), *SMALL, "--workers", "0"])
     model = utils.get_model(args, torch.device("cpu"))
     model.load_state_dict(checkpoint["model"])
-    loader = utils.get_dataloader(args, rd.plan_batch(args.batchsize), "val")
+    loader = utils.get_dataloader(args, "val")
     model.eval()
     with torch.no_grad():
         losses = [

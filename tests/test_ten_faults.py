@@ -19,14 +19,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 from training import SMALL, run_training
 
-from retrofit.distributed import (
-    broadcast_object,
-    get_rank,
-    load_checkpoint,
-    save_checkpoint,
-    seed_everything,
-    split_random_streams,
-)
+import retrofit.distributed as rd
+from retrofit.distributed import get_rank, load_checkpoint, save_checkpoint
+from retrofit.distributed.collectives import broadcast_object
+from retrofit.distributed.random_state import seed_everything, split_random_streams
 
 
 def make_trainer(*arguments: str, checkpoint: Any = None) -> Any:
@@ -35,6 +31,7 @@ def make_trainer(*arguments: str, checkpoint: Any = None) -> Any:
 
     logdir = broadcast_object(tempfile.mkdtemp())
     args = train.get_arguments([*SMALL, "--batchsize", "4", "--logdir", logdir, *arguments])
+    rd.options.set_options(args)
     seed_everything(args.seed)
     return train.Trainer(args, checkpoint)
 
@@ -164,8 +161,8 @@ def test_7_a_step_leaves_its_batch_alone(ranks: Any) -> None:
 # 8. GradScaler was made anew in every epoch, and the optimizer was saved but nothing could be resumed from it.
 def scale_over_epochs_and_resume() -> dict[str, Any]:
     import train
-    from retrofit.distributed import read_checkpoint
-    from retrofit.distributed.resume import checkpoints_in
+    from retrofit.distributed.checkpoint.full import read_checkpoint
+    from retrofit.distributed.checkpoint.positions import checkpoints_in
 
     def real_scaler(amp: str) -> Any:
         # fp16 needs a GPU; the scaler itself is the same on the CPU, and here it doubles its scale every step.
@@ -198,7 +195,7 @@ def test_8_the_scaler_lives_through_epochs_and_resume(ranks: Any) -> None:
 # 9. The learning rate was multiplied by the world size although the total batch had stayed the same.
 def peak_rate(*arguments: str) -> tuple[int, float]:
     trainer = make_trainer("--lr", "0.001", "--batchsize", "16", *arguments)
-    return trainer.plan.global_batch, trainer.optimizer.param_groups[0]["initial_lr"]
+    return trainer.global_batch, trainer.optimizer.param_groups[0]["initial_lr"]
 
 
 @pytest.mark.parametrize(
@@ -229,7 +226,7 @@ class RandomNumbers(Dataset):
 
 
 def draw_augmentation(num_workers: int) -> list[list[float]]:
-    from retrofit.distributed import loader_workers, shard_loader
+    from retrofit.distributed.sharding import loader_workers, shard_loader
 
     seed_everything(1000)
     loader = DataLoader(RandomNumbers(), batch_size=2, shuffle=True, **loader_workers(num_workers))

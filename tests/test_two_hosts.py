@@ -76,7 +76,7 @@ KEEP_WEIGHTS = """
 import os, sys
 if "RANK" in os.environ and "KEEP" in os.environ:
     import retrofit.distributed as rd
-    leave, wrap, models = rd.cleanup_distributed, rd.wrap_model, []
+    leave, wrap, models = rd.cleanup_distributed, rd.distribute_model, []
 
     def wrap_and_remember(*arguments, **options):
         models.append(wrap(*arguments, **options))
@@ -88,7 +88,7 @@ if "RANK" in os.environ and "KEEP" in os.environ:
         torch.save(rd.unwrap_model(models[0]).state_dict(), path)
         leave()
 
-    rd.wrap_model, rd.cleanup_distributed = wrap_and_remember, keep_and_leave
+    rd.distribute_model, rd.cleanup_distributed = wrap_and_remember, keep_and_leave
 """
 
 

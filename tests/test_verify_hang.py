@@ -47,7 +47,7 @@ Thread 0x00007f2a00000001 [pt_autograd_0] (most recent call first):
 
 Current thread 0x00007f2a00000002 (most recent call first):
   File "/site/torch/distributed/distributed_c10d.py", line 2501 in all_reduce
-  File "/home/me/project/retrofit/distributed/reduce.py", line 30 in reduce_dict
+  File "/home/me/project/retrofit/distributed/collectives.py", line 30 in reduce_dict
   File "/home/me/project/.venv/lib/python3/site-packages/lib.py", line 5 in call
   File "src/loop.py", line 123 in train_one_epoch
   File "/home/me/project/train.py", line 9 in <module>
@@ -62,7 +62,7 @@ def test_stack_summary_names_the_users_innermost_line():
     assert stack_summary(DUMP, "/home/me/project") == "src/loop.py:123 in train_one_epoch"
     assert stack_summary(DUMP, "/home/me/project/") == "src/loop.py:123 in train_one_epoch"
     own_kit = DUMP.replace('"src/loop.py"', '"/opt/loop.py"').replace("project/train.py", "other/train.py")
-    assert stack_summary(own_kit, "/home/me/project") == "retrofit/distributed/reduce.py:30 in reduce_dict"
+    assert stack_summary(own_kit, "/home/me/project") == "retrofit/distributed/collectives.py:30 in reduce_dict"
 
 
 def test_stack_summary_goes_to_the_main_thread_and_gives_up():

@@ -14,7 +14,7 @@ from verify.bugs.bug import PROJECTS, SMALL_PROJECTS, copy_project
 from verify.bugs.catalogue import BUGS, SOUND, Bug, seed_bug
 from verify.projects.launch import Launcher
 
-from retrofit.distributed import wrap_model
+import retrofit.distributed as rd
 
 SMALL_RUNS = [
     pytest.param(project, arguments, id=" ".join([project, *arguments]))
@@ -133,8 +133,8 @@ def contrastive_gradients() -> list[torch.Tensor]:
     gather_rows = runpy.run_path(str(folder / "gather.py"))["gather_rows"]
     namespace = runpy.run_path(str(folder / "model.py"))
     torch.manual_seed(0)
-    model = wrap_model(namespace["Encoder"](16).double())
-    rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    model = rd.distribute_model(namespace["Encoder"](16).double())
+    rank, world_size = rd.get_rank(), rd.get_world_size()
     first, second = (torch.randn(12, 16, dtype=torch.float64)[rank::world_size] for _ in range(2))
     namespace["info_nce"](gather_rows(model(first)), gather_rows(model(second))).backward()
     return [parameter.grad for parameter in model.parameters()]

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from retrofit.distributed import seed_everything
+import retrofit.distributed as rd
+from retrofit.distributed.random_state import seed_everything
 
 SMALL = ["--layers", "18", "--crop_size", "32", "--epochs", "1", "--workers", "0"]
 
@@ -69,6 +70,7 @@ def run_training(arguments: list[str], length: int | None = None, float64: bool 
 
     with tempfile.TemporaryDirectory() as logdir:
         args = train.get_arguments([*SMALL, "--val_epoch", "1000", "--logdir", logdir, *arguments])
+        rd.options.set_options(args)
         seed_everything(args.seed)
         with (
             mock.patch.object(utils, "build_dataset", small_dataset),

@@ -1,4 +1,4 @@
-"""How findings are written: for people, as JSON, as annotations of GitHub, as SARIF 2.1.0."""
+"""Findings as text, as JSON, as annotations of GitHub, as SARIF 2.1.0."""
 
 from __future__ import annotations
 

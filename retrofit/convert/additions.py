@@ -1,4 +1,4 @@
-"""What a conversion puts beside the user's files: the runtime, two scripts, a debug configuration, a page."""
+"""The files that a conversion adds: the runtime, two scripts, a debug configuration, a page."""
 
 from __future__ import annotations
 
@@ -146,7 +146,8 @@ def runtime_files(folder: Path) -> dict[Path, bytes]:
     """Return the copy of the runtime that goes beside a script: what it needs to train, no more."""
     runtime = KIT / "distributed"
     target = folder / "retrofit"
-    files = {target / "distributed" / path.name: path.read_bytes() for path in sorted(runtime.glob("*.py"))}
+    paths = (path.relative_to(runtime) for path in sorted(runtime.rglob("*.py")))
+    files = {target / "distributed" / path: (runtime / path).read_bytes() for path in paths if path.parts[0] != "trace"}
     files[target / "__init__.py"] = (KIT / "__init__.py").read_bytes()
     files[target / "__main__.py"] = COMMAND.encode()
     return files

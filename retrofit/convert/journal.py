@@ -1,4 +1,4 @@
-"""What each conversion in a folder has changed, in `.retrofit`: a journal per conversion, and the original files."""
+"""The journal of a conversion in `.retrofit`: what it has changed, and the original files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a conversion leaves to know, in words: figures of one rank, numbers of steps. For terminal and MULTI_GPU.md."""
+"""What a conversion lists for the user: figures of one rank, numbers of steps. For terminal and MULTI_GPU.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a conversion would do: the changed files, the findings behind the changes, and what cannot be converted."""
+"""The plan of a conversion: the changed files, the findings that ask for the changes, and the refusals."""
 
 from __future__ import annotations
 

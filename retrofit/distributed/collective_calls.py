@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, TypeVar
@@ -64,17 +64,13 @@ class Journal:
         begun = tuple(now - before for now, before in zip(counters, self._after_last))
         call = Call(self.finished, name or function, frame.f_code, frame.f_lineno, begun)
         self.calls.append(call)
-        self.resume(call)
-        return call
-
-    def resume(self, call: Call) -> None:
         self.opened_at = time.monotonic()
         self.open = call
+        return call
 
-    def leave(self, *, finished: bool = True) -> None:
-        if finished:
-            self._after_last = self._counters()
-            self.finished += 1
+    def leave(self) -> None:
+        self._after_last = self._counters()
+        self.finished += 1
         self.open = None
 
     def begun(self) -> tuple[int, ...]:
@@ -101,8 +97,8 @@ def collective(function: F) -> F:
     def call(*args: Any, **kwargs: Any) -> Any:
         if _turn is not None:
             raise RuntimeError(
-                f"rd.{function.__name__} is called inside `with rd.main_process_first():`, where the ranks run one "
-                "after another: it would wait for ranks that cannot come; call it before or after that block"
+                f"{function.__name__} is called inside `with rd.output.main_process_first():`, where the ranks run "
+                "one after another: it would wait for ranks that cannot come; call it before or after that block"
             )
         journal = _journal
         if journal is None or not journal.is_for_this():
@@ -176,28 +172,6 @@ def taking(turn: Turn) -> Iterator[None]:
 def current_turn() -> Turn | None:
     """Return the block of `main_process_first` that this rank is in."""
     return _turn
-
-
-def waiting_for(started: Call | None) -> AbstractContextManager[None]:
-    """Return a context in which this rank waits for what it began in the call `started` (`last_call`)."""
-    return _resumed(_journal, started) if _journal is not None and started is not None else nullcontext()
-
-
-def last_call() -> Call | None:
-    """Return the call that this rank is in, None without a journal."""
-    return None if _journal is None else _journal.open
-
-
-@contextmanager
-def _resumed(journal: Journal, started: Call) -> Iterator[None]:
-    outermost = journal.is_for_this()
-    if outermost:
-        journal.resume(started)
-    try:
-        yield
-    finally:
-        if outermost:
-            journal.leave(finished=False)
 
 
 def called_from(frame: FrameType | None) -> tuple[str, FrameType]:

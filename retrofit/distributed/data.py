@@ -1,256 +1,137 @@
-"""Share a DataLoader out over the ranks: training shards, exact evaluation shards, workers."""
+"""Training loaders over all ranks, and the batch sizes that follow from them; the identity outside a group."""
 
 from __future__ import annotations
 
-import copy
-import multiprocessing
-import signal
 import sys
-import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
-from multiprocessing import forkserver
+from types import FrameType
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
+from torch.utils.data import DataLoader
 
-from .loader_worker import EndsWithItsRank, own_init_function
-from .process_group import get_rank, get_world_size, is_distributed
-from .random_state import drawn_apart, init_worker_apart, mix_seed, seeded
+from .batch import Batch, gather_batch, open_batches
+from .collectives import broadcast_object
+from .options import get_option
+from .process_group import get_world_size, require_group
+from .random_state import split_random_streams
+from .sharding import LoaderProxy, ShardedSampler, loader_workers, shard_loader
+from .supervision.rank_state import begin_step
 
-MOST_INDICES = 50_000_000  # of an order that is held in memory as a whole
+__all__ = [
+    "DistributedLoader",
+    "distribute_loader",
+    "gather_batch",
+    "loader_workers",
+    "micro_batch",
+    "own_batch_size",
+    "samples_per_step",
+    "set_epoch",
+]
+
+_calls: Counter[tuple[str, int]] = Counter()  # of distribute_loader, by the place in the script
 
 
-class ShardedSampler(Sampler):
-    """This rank's part of another sampler's order: every sample once per epoch over all ranks, a new order per epoch.
+class DistributedLoader(LoaderProxy):
+    """A training loader over this rank's shard. It tells `open_batches` which batch it has yielded."""
 
-    Every rank draws the inner sampler's whole order from the same stream, seeded by `(seed, epoch)`, and takes each
-    `world_size`-th index; so random, weighted and custom samplers keep their meaning. One global batch of N ranks
-    holds the samples that one process would have drawn. All ranks have the same number of batches: with `drop_last`
-    the samples behind the last whole global batch are left out (a different few each epoch); without it the last
-    batch is shared out, and only when it has fewer samples than ranks, the epoch's first ones are repeated.
+    def __init__(self, loader: DataLoader, at_first: Callable[[], None]) -> None:
+        super().__init__(loader)
+        self.__dict__["_at_first"] = at_first  # called when the first iteration begins
+
+    def split_streams(self) -> None:
+        """Let this rank draw random numbers of its own from now on, once; the first iteration does it otherwise."""
+        self.__dict__.pop("_at_first", lambda: None)()
+
+    def __iter__(self) -> Iterator[Any]:
+        self.split_streams()
+        sampler, iteration = self.sampler, object()
+        try:
+            for number, batch in enumerate(iter(self.__dict__["_loader"])):
+                begin_step(f"batch {number + 1} of epoch {sampler.epoch + 1}")
+                own = Batch(sampler.batch_length(number), sampler.batch_size, sampler.batch_weight(number))
+                open_batches.begin(iteration, own)
+                yield batch
+        finally:
+            open_batches.end(iteration)
+
+
+def distribute_loader(loader: DataLoader, *, seed: int | None = None, accum_steps: int = 1) -> DataLoader:
+    """Return a training loader over this rank's shard of `loader`'s samples.
+
+    The loader's batch size counts samples per rank, or over all ranks and `accum_steps` micro batches with `--batch
+    global`. From its first iteration on every rank draws random numbers of its own, so that no two ranks augment the
+    same way; what a script draws before (weights, a fixed order of the pixels) is the same on all. A loader that is
+    created again in each epoch, by the same line, has a new order each time. `seed`, of the order and the streams, is
+    rank 0's torch.initial_seed() by default. Collective: every rank. Raises what `shard_loader` and `micro_batch`
+    raise, and RuntimeError before setup_distributed.
     """
-
-    def __init__(
-        self,
-        sampler: Any,
-        batch_size: int,
-        *,
-        drop_last: bool = False,
-        seed: int = 0,
-        rank: int | None = None,
-        world_size: int | None = None,
-    ) -> None:
-        self.sampler = without_generator(sampler)
-        self.batch_size = batch_size
-        self.drop_last = drop_last
-        self.seed = seed
-        self.rank = get_rank() if rank is None else rank
-        self.world_size = get_world_size() if world_size is None else world_size
-        self.epoch = -1
-        self._next_epoch, self._start = 0, 0
-
-    def set_epoch(self, epoch: int, start: int = 0) -> None:
-        """Choose the order of the next iteration, from its `start`-th sample (over all ranks) on.
-
-        Without a call every iteration is the next epoch, so an order is never repeated by accident.
-        """
-        self._next_epoch, self._start = epoch, start
-
-    def __iter__(self) -> Iterator[int]:
-        self.epoch, start = self._next_epoch, self._start
-        self._next_epoch, self._start = self.epoch + 1, 0
-        if len(self.sampler) > MOST_INDICES:
-            return self._share_of_long(start)
-        order = self._order(self.epoch)[start:]
-        num_used = self._num_used(len(order))
-        num_repeated = max(0, num_used - len(order))
-        order = order[:num_used] + (order * num_repeated)[:num_repeated]
-        return iter(order[self.rank :: self.world_size])
-
-    def __len__(self) -> int:
-        """The number of this rank's samples in a whole epoch."""
-        return len(range(self.rank, self._num_used(len(self.sampler)), self.world_size))
-
-    def batch_length(self, number: int) -> int:
-        """Return the number of samples in this rank's share of an epoch's batch `number`, repeated ones included."""
-        return min(self.batch_size, len(self) - number * self.batch_size)
-
-    def batch_weight(self, number: int) -> float:
-        """Return `world_size * own / all` samples of a batch, repeated ones left out: 1 for all but an uneven last one.
-
-        Weighted so, the ranks' means average to the mean over the whole batch.
-        """
-        total = min(self.batch_size * self.world_size, len(self.sampler) - number * self.batch_size * self.world_size)
-        own = len(range(self.rank, total, self.world_size))
-        return 1.0 if own * self.world_size == total else own * self.world_size / total
-
-    def _share_of_long(self, start: int) -> Iterator[int]:
-        """Draw as it is needed from a sampler that never ends in practice: RandomSampler(num_samples=10**10)."""
-        sampler, seed = copy.copy(self.sampler), mix_seed(self.seed, self.epoch)
-        if hasattr(sampler, "generator"):
-            sampler.generator = torch.Generator().manual_seed(seed)
-        else:  # one of the project's own, which draws from the common streams
-            sampler = drawn_apart(sampler, seed, self.batch_size * self.world_size)
-        return islice(iter(sampler), start + self.rank, self._num_used(len(self.sampler)), self.world_size)
-
-    def _num_used(self, total: int) -> int:
-        """Return how many of `total` samples, repeated ones included, give all ranks the same number of batches."""
-        tail = total % (self.batch_size * self.world_size)
-        if self.drop_last:
-            return total - tail
-        return total + self.world_size - tail if 0 < tail < self.world_size else total
-
-    def _order(self, epoch: int) -> list[int]:
-        if hasattr(self.sampler, "set_epoch"):
-            self.sampler.set_epoch(epoch)
-        with seeded(mix_seed(self.seed, epoch)):
-            return list(self.sampler)
+    require_group("distribute_loader")
+    if loader.batch_size is None:
+        return shard_loader(loader)
+    if seed is None:
+        seed = broadcast_object(torch.initial_seed()) % 2**31  # or the shards of an unseeded script would overlap
+    size = micro_batch(loader.batch_size, accum_steps)
+    sharded = shard_loader(loader, seed=seed, batch_size=size, accum_steps=accum_steps)
+    if not isinstance(sharded.sampler, ShardedSampler):
+        return sharded
+    sharded.sampler.set_epoch(_times_called_at(sys._getframe(1)))  # each epoch may create a loader of its own
+    return DistributedLoader(sharded, partial(split_random_streams, seed))  # type: ignore[return-value]
 
 
-class EvaluationSampler(Sampler):
-    """This rank's part of an evaluation order, without padding: every sample exactly once over all ranks.
+def _times_called_at(frame: FrameType) -> int:
+    """Return how often this was asked before for the same line of the script."""
+    place = frame.f_code.co_filename, frame.f_lineno
+    _calls[place] += 1
+    return _calls[place] - 1
 
-    Ranks can differ by one sample (a rank can have none), so nothing collective may happen per batch. A shuffled
-    order is the same on all ranks and in every iteration.
+
+def set_epoch(loader: DataLoader, epoch: int) -> None:
+    """Choose the order of a training loader's next iteration by the number of the epoch, for runs that are continued.
+
+    A loader whose sampler has no `set_epoch`, one that is not sharded, is left alone.
     """
-
-    def __init__(self, sampler: Any, *, rank: int | None = None, world_size: int | None = None) -> None:
-        self.sampler = without_generator(sampler)
-        self.rank = get_rank() if rank is None else rank
-        self.world_size = get_world_size() if world_size is None else world_size
-
-    def __iter__(self) -> Iterator[int]:
-        with seeded(0):  # the ranks' own streams would give each rank a share of another order
-            order = list(self.sampler)
-        return iter(order[self.rank :: self.world_size])
-
-    def __len__(self) -> int:
-        return len(range(self.rank, len(self.sampler), self.world_size))
+    if hasattr(loader.sampler, "set_epoch"):
+        loader.sampler.set_epoch(epoch)
 
 
-def shard_loader(loader: DataLoader, *, seed: int = 0, batch_size: int | None = None) -> DataLoader:
-    """Return a training loader over this rank's shard of `loader`'s samples; outside a group, `loader` itself.
+def micro_batch(batch_size: int, accum_steps: int = 1) -> int:
+    """Return the number of samples in one rank's micro batch.
 
-    `batch_size`, by default that of the loader, is the number of samples per rank. Sampler, collate function and all
-    other settings are kept; what a `worker_init_fn` seeds differs by rank afterwards.
-
-    Raises ValueError when the dataset is smaller than one global batch that must be whole, TypeError for an
-    IterableDataset or a custom batch sampler, whose order cannot be shared out from outside.
+    That is `batch_size`, or with `--batch global` its part of a step of `accum_steps` micro batches on all ranks.
+    Raises ValueError for sizes below 1, and for a global batch that cannot be split evenly.
     """
-    batch_size = batch_size or loader.batch_size
-    _require_at_least_one_batch(loader, batch_size)
-    if not is_distributed():
-        return loader
-    _require_map_style(loader)
-    assert batch_size is not None
-    sampler = ShardedSampler(loader.sampler, batch_size, drop_last=loader.drop_last, seed=seed)
-    sharded = _with_sampler(loader, sampler, batch_size)
-    own = own_init_function(loader.worker_init_fn)
-    if own is not None:
-        sharded.worker_init_fn = EndsWithItsRank(partial(init_worker_apart, own, get_rank()))
-    return sharded
+    for name, value in (("batch size", batch_size), ("accum_steps", accum_steps)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if get_option("batch") != "global":
+        return batch_size
+    world_size = get_world_size()
+    parts = world_size * accum_steps
+    if batch_size % parts:
+        lower, upper = batch_size // parts * parts, (batch_size // parts + 1) * parts
+        by = f"world size ({world_size})" + (f" x accum_steps ({accum_steps})" if accum_steps > 1 else "")
+        use = f"{lower} or {upper}" if lower else str(upper)
+        raise ValueError(f"global batch ({batch_size}) is not divisible by {by}; use {use}")
+    return batch_size // parts
 
 
-def shard_eval_loader(loader: DataLoader) -> DataLoader:
-    """Return an evaluation loader over this rank's exact share of `loader`; outside a group, `loader` itself.
+def own_batch_size(batch_size: int) -> int:
+    """Return how many samples this rank has of the training batch in use, for what is shaped by the batch size.
 
-    Reduce sums and counts afterwards (`reduce_sum`, `reduce_tensor_sum`). Raises ValueError for a loader that drops
-    samples, TypeError as in `shard_loader`.
+    That is `micro_batch(batch_size)`, and fewer in an uneven last batch, which one process may never have had. Raises
+    ValueError when a global batch cannot be split evenly.
     """
-    if not is_distributed():
-        return loader
-    _require_map_style(loader)
-    if loader.drop_last:
-        raise ValueError("an evaluation loader with drop_last=True leaves samples out; build it with drop_last=False")
-    return _with_sampler(loader, EvaluationSampler(loader.sampler), loader.batch_size)
+    return batch_size if get_world_size() == 1 else open_batches.length(micro_batch(batch_size))
 
 
-def without_generator(sampler: Any) -> Any:
-    """Return a copy of `sampler` that draws from the global stream, which the callers seed alike on all ranks."""
-    sampler = copy.copy(sampler)
-    if getattr(sampler, "generator", None) is not None:
-        sampler.generator = None
-    return sampler
+def samples_per_step(batch_size: int, accum_steps: int = 1) -> int:
+    """Return how many samples all ranks take in an optimizer step of `accum_steps` micro batches.
 
-
-def loader_workers(num_workers: int) -> dict[str, Any]:
-    """Return the DataLoader settings that start `num_workers` workers safely on a rank; `DataLoader(..., **these)`.
-
-    In a process group workers come from a fork server, and leave SIGINT and SIGTERM to their rank. A plain fork copies
-    a process in which gloo or nccl threads run, and on CPython up to 3.11 the child waits forever when one of them
-    was just entering the interpreter. The dataset must be picklable. Outside a group nothing but the number is set.
+    `len(samples) // samples_per_step(batch_size)` is the number of steps in an epoch. Raises RuntimeError before
+    setup_distributed, and what `micro_batch` raises.
     """
-    if num_workers == 0 or not is_distributed():
-        return {"num_workers": num_workers}
-    _start_fork_server()
-    return {"num_workers": num_workers, "multiprocessing_context": "forkserver"}
-
-
-def _start_fork_server() -> None:
-    # What it has imported, no worker of any epoch has to import again.
-    multiprocessing.set_forkserver_preload(_imported_packages())
-    # Ignored signals are inherited from the first moment on; a handler set in the worker would leave a gap.
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGINT, signal.SIGTERM) if in_main_thread else ()
-    handlers = [signal.signal(number, signal.SIG_IGN) for number in numbers]
-    try:
-        forkserver.ensure_running()
-    finally:
-        for number, handler in zip(numbers, handlers):
-            signal.signal(number, handler)
-
-
-def _imported_packages() -> list[str]:
-    """Return the installed modules that this process has imported, down to `package.module.submodule`."""
-    return [
-        name
-        for name, module in list(sys.modules.items())
-        if name.count(".") < 3
-        and "-packages" in (getattr(module, "__file__", None) or "")
-        and not name.startswith(("debugpy", "pydev", "_pydev", "pytest", "_pytest"))  # they would hook into the server
-    ]
-
-
-def _require_map_style(loader: DataLoader) -> None:
-    if isinstance(loader.dataset, IterableDataset):
-        raise TypeError(
-            f"cannot shard the IterableDataset {type(loader.dataset).__name__}: its order lives inside it; yield only "
-            "every world_size-th sample there (get_rank, get_world_size), or make it a map-style dataset"
-        )
-    if type(loader.batch_sampler) is not BatchSampler:
-        raise TypeError(
-            f"cannot shard a loader with the batch sampler {type(loader.batch_sampler).__name__}; give the DataLoader "
-            "a sampler and a batch_size, or share the batches out inside the batch sampler"
-        )
-
-
-def _require_at_least_one_batch(loader: DataLoader, batch_size: int | None) -> None:
-    if isinstance(loader.dataset, IterableDataset) or batch_size is None:
-        return
-    total, global_batch = len(loader.sampler), batch_size * get_world_size()  # type: ignore[arg-type]
-    if total == 0 or (loader.drop_last and total < global_batch):
-        raise ValueError(
-            f"the training set has {total} samples, fewer than one global batch of {global_batch} ({batch_size} "
-            f"per rank x {get_world_size()} ranks); use a smaller batch size, fewer processes or more data"
-        )
-
-
-def _with_sampler(loader: DataLoader, sampler: Sampler, batch_size: int | None) -> DataLoader:
-    """Return a copy of `loader`, of its own class and with all its settings, that draws from `sampler`."""
-    assert batch_size is not None
-    copied = copy.copy(loader)
-    settings = {
-        "batch_size": batch_size,
-        "sampler": sampler,
-        "batch_sampler": BatchSampler(sampler, batch_size, loader.drop_last),
-        # A common generator would give the workers of all ranks the same seeds, hence the same augmentation.
-        "generator": None,
-        "_iterator": None,
-        "worker_init_fn": EndsWithItsRank(own_init_function(loader.worker_init_fn)),
-    }
-    for name, value in settings.items():
-        object.__setattr__(copied, name, value)  # DataLoader itself refuses to change after it was built
-    return copied
+    require_group("samples_per_step")
+    return micro_batch(batch_size, accum_steps) * get_world_size() * accum_steps

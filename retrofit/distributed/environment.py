@@ -1,10 +1,15 @@
-"""Who am I: this process's place in the job, read from the launcher's environment. Standard library only, pure."""
+"""This process's place in the job, read from the launcher's environment. Standard library only, pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+__all__ = [
+    "DistributedEnvironment",
+    "read_environment",
+]
 
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 DEFAULT_MASTER_PORT = 29500

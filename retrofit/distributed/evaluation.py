@@ -1,4 +1,4 @@
-"""Share an evaluation out over the ranks by whole batches, and put its results together again.
+"""Split an evaluation over the ranks by whole batches, and reduce its results.
 
 Each rank evaluates some of the very batches that one process would evaluate, so sums over batches and lists of their
 results are those of one process. Outside a group everything is the identity.
@@ -14,11 +14,18 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
-from .data import ShardedSampler, without_generator
+from .collectives import gather_objects
 from .process_group import get_device, get_rank, get_world_size, is_distributed
 from .random_state import drawn_apart, mix_seed, seeded
-from .reduce import gather_objects
-from .sharing import while_sharing
+from .sharding import LoaderProxy, ShardedSampler, without_generator
+
+__all__ = [
+    "gather_batches",
+    "same_batches",
+    "share_batches",
+    "sum_attributes",
+    "sum_over_ranks",
+]
 
 _MISSING = object()
 _shares: WeakKeyDictionary[DataLoader, DataLoader] = WeakKeyDictionary()
@@ -53,6 +60,8 @@ def share_batches(batches: Iterable[Any]) -> Iterable[Any]:
     if not is_distributed():
         return batches
     if isinstance(batches, DataLoader) and not isinstance(batches.dataset, IterableDataset):
+        if isinstance(batches.sampler, ShardedSampler):  # of distribute_loader: its batches are this rank's already
+            return batches
         if batches not in _shares:
             _shares[batches] = _with_share(batches)
         return _shares[batches]
@@ -68,11 +77,11 @@ def same_batches(loader: DataLoader) -> Iterable[Any]:
     return _SameBatches(loader) if is_distributed() else loader
 
 
-class _SharedLoader(DataLoader):
-    """A DataLoader with batches of this rank alone."""
+class _SharedLoader(LoaderProxy):
+    """A loader with the batches of this rank only."""
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        return while_sharing(super().__iter__())
+    def __iter__(self) -> Iterator[Any]:
+        return while_sharing(iter(self.__dict__["_loader"]))
 
 
 class _SameBatches:
@@ -138,9 +147,7 @@ def _with_share(loader: DataLoader) -> DataLoader:
     # A loader refuses to change its own sampler after it was built.
     object.__setattr__(share, place, BatchShare(getattr(loader, place)))
     object.__setattr__(share, "_iterator", None)
-    kind = type(share)
-    share.__class__ = type(kind.__name__, (_SharedLoader, kind), {})
-    return share
+    return _SharedLoader(share)  # type: ignore[return-value]
 
 
 def _gather(values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
@@ -177,3 +184,21 @@ def _sum(values: tuple[Any, ...]) -> Any:
 def _interleave(lists: tuple[list[Any], ...]) -> list[Any]:
     rows = zip_longest(*lists, fillvalue=_MISSING)
     return [entry for row in rows for entry in row if entry is not _MISSING]
+
+
+_depth = 0
+
+
+def is_sharing() -> bool:
+    """Return whether batches of `share_batches` are being used."""
+    return _depth > 0
+
+
+def while_sharing(batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield batches of this rank alone."""
+    global _depth
+    _depth += 1
+    try:
+        yield from batches
+    finally:
+        _depth -= 1

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -15,16 +13,27 @@ import torch
 import torch.distributed as dist
 from torch.torch_version import TorchVersion
 
-from .arguments import distributed_options, given_options
-from .collective_calls import Answer, Turn, collective, current_turn, taking
+from .collective_calls import collective
 from .environment import DistributedEnvironment, read_environment
-from .fresh_store import fresh_store, may_restart
-from .interruption import OneLineAtInterrupt
-from .run_lock import release_runs
-from .watchdog import start_watchdog, stop_watchdog
+from .options import FLAGS, forget_options, get_option, set_options
+from .supervision.interrupt_message import OneLineAtInterrupt
+from .supervision.restart_store import fresh_store, may_restart
+from .supervision.run_lock import release_runs
+from .supervision.watchdog import start_watchdog, stop_watchdog
+
+__all__ = [
+    "barrier",
+    "cleanup_distributed",
+    "get_device",
+    "get_local_rank",
+    "get_rank",
+    "get_world_size",
+    "is_distributed",
+    "is_main_process",
+    "setup_distributed",
+]
 
 _place = DistributedEnvironment()
-_options: dict[str, Any] = {}  # what setup_distributed was given
 _control_group: dist.ProcessGroup | None = None
 _interrupt_hook: OneLineAtInterrupt | None = None
 _left: list[dist.ProcessGroupGloo] = []  # backends of the group that was left last; see _destroy_group
@@ -39,7 +48,7 @@ def setup_distributed(
 ) -> tuple[int, int, int]:
     """Join the process group that the launcher asks for and return `(rank, local_rank, world_size)`.
 
-    Collective: every rank. Options come from the keywords, else from `args` (see `add_distributed_arguments`), else
+    Collective: every rank. Options come from the keywords, else from `args` (see `add_runtime_flags`), else
     from the environment twins. Without a launcher and without `--distributed` nothing happens and the result is
     `(0, 0, 1)`; with `--distributed` alone it is a real group of one process. On CUDA the process's GPU becomes the
     current device.
@@ -50,10 +59,8 @@ def setup_distributed(
     global _place, _control_group, _interrupt_hook
     if dist.is_initialized():
         return get_rank(), get_local_rank(), get_world_size()
-    _options.clear()
-    _options.update(distributed_options(), **given_options)
     set_options(args or argparse.Namespace())
-    options = dict(_options)
+    options = {name: get_option(name) for name in FLAGS}
     place = _place_of_this_process(options)
     backend = _resolve_backend(backend or options["dist_backend"])
     if torch.cuda.is_available():
@@ -68,7 +75,7 @@ def setup_distributed(
     _control_group = dist.new_group(backend="gloo", timeout=timeout)  # type: ignore[assignment]
     _place = place
     if place.world_size > 1:
-        from .failure import report_uncaught  # which imports this module
+        from .job.failure import report_uncaught  # which imports this module
 
         report_uncaught()
         _interrupt_hook = OneLineAtInterrupt(place.rank, place.world_size)
@@ -78,26 +85,18 @@ def setup_distributed(
     return place.rank, place.local_rank, place.world_size
 
 
-def set_options(args: argparse.Namespace) -> None:
-    """Let `get_option` answer from `args`: options that are known only behind `setup_distributed`, by a checkpoint.
-
-    The group stays as it was joined. Every rank must call it, with the same options.
-    """
-    _options.update({key: value for key, value in vars(args).items() if key in _options})
-
-
 def cleanup_distributed() -> None:
     """Leave the process group; nothing happens outside one. Collective: every rank (not while an error passes).
 
     A checkpoint that is still being written in the background comes first: see `finish_saves`, whose errors it raises.
-    The folder of `claim_run` is given back.
+    The folder of `rd.job.open_run` is unlocked.
     """
     global _place, _control_group, _interrupt_hook
     if sys.exc_info()[0] is None:
-        from .async_save import finish_saves  # which imports this module
+        from .checkpoint.async_save import finish_saves  # which imports this module
 
         finish_saves()
-    _options.clear()
+    forget_options()
     if _interrupt_hook is not None:
         _interrupt_hook.remove()
         _interrupt_hook = None
@@ -152,11 +151,6 @@ def is_main_process() -> bool:
     return get_rank() == 0
 
 
-def get_option(name: str) -> Any:
-    """Return a runtime option as `setup_distributed` was given it, before that call as the environment has it."""
-    return _options[name] if name in _options else distributed_options()[name]
-
-
 def control_group() -> dist.ProcessGroup | None:
     """Return the gloo group of all ranks, in which what is no tensor of the training travels; None = the default.
 
@@ -202,38 +196,6 @@ def barrier() -> None:
         dist.barrier(device_ids=[torch.cuda.current_device()])
     else:
         dist.barrier(control_group())
-
-
-@contextmanager
-def main_process_first() -> Iterator[None]:
-    """Run the block on rank 0 first, then on one process of each other node, then on the rest (a download, a cache).
-
-    That serves a disk which all nodes share and disks of their own. Collective: every rank. An error in the block
-    lets the next ranks continue. Collectives in the block raise RuntimeError.
-    """
-    if current_turn() is not None or get_world_size() == 1:  # in such a block already, or alone
-        yield
-        return
-    number = 0 if is_main_process() else 1 if get_local_rank() == 0 else 2
-    turn = Turn(_answers_of_main([]) if number else [], is_of_main=number == 0)
-    if number == 2:
-        barrier()
-    try:
-        with taking(turn):
-            yield
-    finally:
-        if number == 0:
-            _answers_of_main(turn.answers)
-        if number < 2:
-            barrier()
-
-
-@collective
-def _answers_of_main(answers: list[Answer]) -> list[Answer]:
-    """Return rank 0's `answers` on every rank: the others wait here for its turn to end."""
-    box = [answers]
-    dist.broadcast_object_list(box, src=0, group=control_group())
-    return box[0]
 
 
 def gpu_index(place: DistributedEnvironment, num_visible: int) -> int:
@@ -302,3 +264,13 @@ def _join(place: DistributedEnvironment, backend: str, init_method: str, timeout
             f"{timeout.total_seconds():.0f} s: {str(error).splitlines()[0]}; check that MASTER_ADDR and MASTER_PORT "
             "are the same on every node and that all processes were started"
         ) from error
+
+
+def require_group(caller: str) -> None:
+    """Raise where a launcher has started several processes that are not one job: each would train for itself."""
+    world_size = os.environ.get("WORLD_SIZE", "1")
+    if world_size != "1" and not is_distributed():
+        raise RuntimeError(
+            f"{caller} was called outside the process group, in one of {world_size} processes; call "
+            "setup_distributed() in front of it"
+        )

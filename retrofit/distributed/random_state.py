@@ -11,7 +11,16 @@ from typing import Any, TypeVar
 
 import torch
 
+from .collectives import broadcast_object
 from .process_group import get_rank, is_distributed
+
+__all__ = [
+    "get_rng_state",
+    "seed_everything",
+    "set_rng_state",
+    "share_random_state",
+    "split_random_streams",
+]
 
 T = TypeVar("T")
 
@@ -114,3 +123,12 @@ def drawn_apart(values: Iterable[T], seed: int, number: int) -> Iterator[T]:
 
 def _as_tuple(value: Any) -> Any:
     return tuple(_as_tuple(item) for item in value) if isinstance(value, (list, tuple)) else value
+
+
+def share_random_state() -> None:
+    """Give every rank rank 0's random streams, for a script that sets no seed: the ranks then split data alike.
+
+    Collective: every rank.
+    """
+    if is_distributed():
+        set_rng_state(broadcast_object(get_rng_state()))

@@ -1,4 +1,4 @@
-"""What a training project is made of, read without importing or running it."""
+"""A training project, read without importing or running it."""
 
 from __future__ import annotations
 

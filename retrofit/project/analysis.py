@@ -14,6 +14,7 @@ from .classes import Classes
 from .containers import Containers
 from .distributed.spawned import Spawned
 from .modules import Modules
+from .runtime_names import canonical
 from .scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, own_nodes, parameters
 from .source import Source
 from .values import (
@@ -189,7 +190,8 @@ class Analysis:
         path = self.modules.find(binding.dotted, binding.level, scope.source)
         source = self.modules.sources.get(path) if path else None
         if not binding.member:
-            return frozenset([LocalModule(self.module_scopes[source]) if source else External(binding.dotted)])
+            value = LocalModule(self.module_scopes[source]) if source else External(canonical(binding.dotted))
+            return frozenset([value])
         inner = f"{binding.dotted}.{binding.member}" if binding.dotted else binding.member
         if source is not None:
             module = self.module_scopes[source]
@@ -198,7 +200,7 @@ class Analysis:
         path = self.modules.find(inner, binding.level, scope.source)
         if path in self.modules.sources:
             return frozenset([LocalModule(self.module_scopes[self.modules.sources[path]])])
-        return NOTHING if source is not None or binding.level else frozenset([External(inner)])
+        return NOTHING if source is not None or binding.level else frozenset([External(canonical(inner))])
 
     def _of_parameter(self, name: str, scope: Scope) -> Values:
         function = scope.node
@@ -235,7 +237,7 @@ class Analysis:
     def members(self, base: Value, name: str) -> Values:
         """Return what the attribute `name` of a value can be."""
         if isinstance(base, External):
-            return frozenset([External(f"{base.name}.{name}")])
+            return frozenset([External(canonical(f"{base.name}.{name}"))])
         if isinstance(base, LocalModule):
             if name in base.scope.bindings or base.scope.star_imports:
                 return self._of_name(name, base.scope)

@@ -1,4 +1,4 @@
-"""What a training loop does aside from its training: `if step % 100 == 0:` a look at a batch of the test set."""
+"""Branches of a training loop that do not train: `if step % 100 == 0:` a look at a batch of the test set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the batch sizes of the training loaders are read from, and who else reads that."""
+"""The settings that the batch sizes of the training loaders are read from, and the other uses of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a batch of the training an expression is computed from: its samples and targets, and what a model makes."""
+"""Values computed from a batch of the training: from its samples and targets, and from what a model returns."""
 
 from __future__ import annotations
 

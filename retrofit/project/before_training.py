@@ -1,4 +1,4 @@
-"""Where training begins with what an object's attribute then holds, which one of several methods has set."""
+"""The start of the training in an object whose attribute several methods set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a name or an attribute is bound to, what calls give for a parameter, and which expression made a value."""
+"""Bindings of names and attributes, arguments passed for a parameter, and the expression that created a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What containers of a project hold: lists, tuples, dicts and the **options of a function."""
+"""Contents of containers: lists, tuples, dicts and the **options of a function."""
 
 from __future__ import annotations
 

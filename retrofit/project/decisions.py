@@ -1,4 +1,4 @@
-"""What a training decides by a value: when it ends, which weights are the best, when the rate falls."""
+"""Decisions of a training by a value: its end, the best weights, the fall of the rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a training loss is divided by something of the batch: its size, or a number of elements that count."""
+"""Divisions of a training loss by something of the batch: its size, or a number of elements that count."""
 
 from __future__ import annotations
 

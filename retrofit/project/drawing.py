@@ -1,4 +1,4 @@
-"""What a loop draws from, seen through what hands batches on one by one: progress bars, enumerate, a name for these."""
+"""The loader that a loop draws from, seen through progress bars, enumerate and names for these."""
 
 from __future__ import annotations
 

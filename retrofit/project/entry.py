@@ -1,4 +1,4 @@
-"""Which script of a folder trains: the one that is started, not the modules that it imports."""
+"""The script of a folder that trains: the one that is started, not the modules that it imports."""
 
 from __future__ import annotations
 

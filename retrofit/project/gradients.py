@@ -1,4 +1,4 @@
-"""Whether a piece of code computes gradients, or only looks: evaluation, teachers, moving averages, attacks."""
+"""Tell code that computes gradients from code that does not: evaluation, teachers, moving averages, attacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How to let one process alone do what is seen outside: with as few changed lines as possible."""
+"""Guards that let one process alone write or print, with as few changed lines as possible."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from .scopes import FUNCTIONS, Scope, own_nodes
 from .source import Source
 from .values import LocalFunction
 
-ON_MAIN = "retrofit.distributed.on_main_process"
+# What runs a function that it is given on rank 0 alone.
+ON_MAIN = {f"retrofit.distributed.{name}" for name in ("on_main_process", "answer_of_main", "open_run")}
 LOOKING = {"len", "min", "max", "abs", "int", "float", "str", "bool", "isinstance", "hasattr", "getattr", "any", "all"}
 CONDITION = "rd.is_main_process()"
 # The parameters, and the one that is a path, of what can write to the null device as well.
@@ -139,15 +140,15 @@ def _is_method_on_one(analysis: Analysis, scope: Scope, depth: int) -> bool:
 
 
 def is_handed_to_main(analysis: Analysis, function: Scope) -> bool:
-    """Return whether a function is only handed to rd.on_main_process(...)."""
+    """Return whether a function is only handed to rd.output.on_main_process(...)."""
     return function in analysis.fact("handed to main", lambda: set(_handed_to_main(analysis)))
 
 
 def _handed_to_main(analysis: Analysis) -> Iterator[Scope]:
     for scope in analysis.scopes():
         for node in own_nodes(scope.node):
-            if isinstance(node, ast.Call) and node.args and ON_MAIN in analysis.called(node, scope):
-                values = analysis.evaluate(node.args[0], scope)
+            if isinstance(node, ast.Call) and node.args and ON_MAIN & analysis.called(node, scope):
+                values = (value for argument in node.args for value in analysis.evaluate(argument, scope))
                 yield from (value.scope for value in values if isinstance(value, LocalFunction))
 
 

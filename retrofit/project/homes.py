@@ -1,4 +1,4 @@
-"""Which variable an object lives in: where a rewrite can give it another value for everybody who uses it."""
+"""The variable that an object is assigned to: where a rewrite can give it another value for every use of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is built from: the layers that its class and what it calls make."""
+"""Layers of a model: those that its class, and what it calls, construct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the bindings of a name can have given it the value that it has at one place."""
+"""Reaching definitions: the bindings of a name that can have given it its value at one place."""
 
 from __future__ import annotations
 

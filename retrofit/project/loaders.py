@@ -16,7 +16,8 @@ from .training import LoopNode, Path, calls_without_training, phase_of
 from .values import Display, Instance, LocalFunction, Result, Value
 
 RUNTIME = "retrofit.distributed"
-SHARDED = {f"{RUNTIME}.distribute_loader", f"{RUNTIME}.shard_loader", f"{RUNTIME}.shard_eval_loader"}
+SHARING = {f"{RUNTIME}.share_batches", f"{RUNTIME}.EvaluationBatches"}  # an evaluation
+SHARDED = {f"{RUNTIME}.distribute_loader"}
 LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
 
 

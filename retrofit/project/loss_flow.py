@@ -1,4 +1,4 @@
-"""What a training loss is computed by, through names, sums, functions and modules of the project, from its backward."""
+"""Expressions that a training loss is computed by, through names, sums, functions and modules, from its backward."""
 
 from __future__ import annotations
 

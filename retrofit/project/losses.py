@@ -1,4 +1,4 @@
-"""What a training loss is made of: the calls of loss functions behind `loss.backward()`, and how they reduce."""
+"""Terms of a training loss: the calls of loss functions that `loss.backward()` depends on, and how they reduce."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a mask leaves of a tensor, `labels[labels != pad]`: of how many elements that is depends on the batch."""
+"""Boolean masks, `labels[labels != pad]`: the number of elements that they leave depends on the batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured on data that the training does not learn from: the loops, what they add up, and who uses it."""
+"""Measurements on data that the training does not learn from: the loops, their sums, and the uses of these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where batches are drawn one at a time, by `next(batches)`: in a loop, or in a function that a loop calls."""
+"""Batches drawn one at a time, by `next(batches)`: in a loop, or in a function that a loop calls."""
 
 from __future__ import annotations
 

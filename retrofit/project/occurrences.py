@@ -1,4 +1,4 @@
-"""Where names are read and written, in the order in which Python gets there."""
+"""Uses of names, read and written, in the order in which Python evaluates them."""
 
 from __future__ import annotations
 

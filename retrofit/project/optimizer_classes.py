@@ -1,4 +1,4 @@
-"""Whether what a call runs makes an optimizer: a class of torch.optim, one derived from it, a partial of either."""
+"""Detect calls that create an optimizer: a class of torch.optim, one derived from it, a partial of either."""
 
 from __future__ import annotations
 

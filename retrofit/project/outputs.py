@@ -1,4 +1,4 @@
-"""What a project does to the world outside: files written, folders made, lines printed, trackers started."""
+"""Effects of a project on the world outside: files written, folders created, lines printed, trackers started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where in a file a new statement has to stand: behind the last one that prepares an object, before it is used."""
+"""Places for new statements in a file: after the last one that prepares an object, before it is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made once where it is missing and then read by every process: a cache, a download, an unpacked archive."""
+"""Files that are created once where they are missing and then read by every process: caches, downloads, archives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which code of a project runs when its entry script is started, as far as that can be told."""
+"""Reachability: the code of a project that runs when its entry script is started, as far as that can be told."""
 
 from __future__ import annotations
 

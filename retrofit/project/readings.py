@@ -1,4 +1,4 @@
-"""Where a training loop reads a loss, or a term of it, as a number: to print, to log or to add it up."""
+"""Reads of a loss, or of a term of it, as a number in a training loop: to print, to log or to add it up."""
 
 from __future__ import annotations
 

@@ -6,10 +6,11 @@ import ast
 
 from .analysis import Analysis
 from .calls import argument_for, given_parameters
-from .loaders import is_shared_out, loaders_in
+from .loaders import SHARING, is_shared_out, loaders_in
 from .measurements import spread
 from .outputs import Output
 from .scopes import FUNCTIONS, Scope
+from .values import Result
 
 # Which argument of a function that writes is the path, for those where it is not the first.
 PATH_POSITIONS = {"torch.save": 1, "torchvision.utils.save_image": 1, "torchvision.io.write_png": 1}
@@ -50,4 +51,8 @@ def _comes_from_batch(analysis: Analysis, path: ast.expr, scope: Scope, depth: i
 
 
 def _is_over_share(analysis: Analysis, loop: ast.For, scope: Scope) -> bool:
-    return any(is_shared_out(analysis, loader, scope) for loader in loaders_in(analysis, loop.iter, scope))
+    if any(is_shared_out(analysis, loader, scope) for loader in loaders_in(analysis, loop.iter, scope)):
+        return True
+    parts = (part for part in ast.walk(loop.iter) if isinstance(part, (ast.Name, ast.Call)))
+    values = (value for part in parts for value in analysis.evaluate(part, scope))
+    return any(isinstance(value, Result) and value.maker in SHARING for value in values)

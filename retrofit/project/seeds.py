@@ -1,4 +1,4 @@
-"""Which random streams a script seeds, with what, and what it draws from them before."""
+"""Random streams of a script: their seeds, and what is drawn from them before."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from .reach import reached_nodes
 from .scopes import Scope, own_nodes
 from .training import Path
 
-STREAMS = {"random.": "random.seed", "numpy.random.": "numpy.random.seed"}  # beside torch's own
+STREAMS = {"random.": "random.seed", "numpy.random.": "numpy.random.seed", "torch.": "torch.manual_seed"}
 DRAWS = {
     "random", "rand", "randn", "randint", "randrange", "random_sample", "getrandbits", "choice", "choices", "sample",
-    "shuffle", "permutation", "uniform", "normal",
+    "shuffle", "permutation", "uniform", "normal", "randperm", "bernoulli", "multinomial",
 }  # fmt: skip
+SPLITS = {"torch.utils.data.random_split", "torch.utils.data.dataset.random_split"}
 OTHERS = {"time.time", "time.time_ns", "torch.seed", "torch.initial_seed", "os.getpid"}
 
 
@@ -47,10 +48,7 @@ def drawn_unseeded(analysis: Analysis, paths: list[Path], in_loops: set[ast.AST]
 
 def draws(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
     """Return whether a call draws from a stream that the whole script shares."""
-    if any(keyword.arg == "generator" for keyword in call.keywords):
-        return False
-    names = analysis.called(call, scope)
-    return bool(_stream(analysis, call, scope) or names & {f"torch.{name}" for name in (*DRAWS, "randperm")})
+    return bool(_stream(analysis, call, scope))
 
 
 def _is_before(seed: ast.Call, where: Scope, draw: ast.Call, scope: Scope, inner: set[Scope]) -> bool:
@@ -58,8 +56,13 @@ def _is_before(seed: ast.Call, where: Scope, draw: ast.Call, scope: Scope, inner
 
 
 def _stream(analysis: Analysis, call: ast.Call, scope: Scope) -> str:
-    """Return what seeds the stream that a call draws from, "" for a call that draws from none."""
-    for name in analysis.called(call, scope):
+    """Return what seeds the common stream that a call draws from, "" for a call that draws from none."""
+    if any(keyword.arg == "generator" for keyword in call.keywords):
+        return ""
+    names = analysis.called(call, scope)
+    if names & SPLITS and len(call.args) < 3:  # the third one is a generator
+        return STREAMS["torch."]
+    for name in names:
         module, _, function = name.rpartition(".")
         if function in DRAWS and f"{module}." in STREAMS:
             return STREAMS[f"{module}."]

@@ -1,4 +1,4 @@
-"""How a project's own command starts its script: from which folder, as a file or as a module.
+"""The start of a project's script by its own command: from which folder, as a file or as a module.
 
 That is decided by where the imports are found: `python tools/train.py`, or `python -m tools.train` where only the
 folder of the command holds what is imported.

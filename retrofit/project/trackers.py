@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# What starts a run, by full name. Through rd.start_tracker the other ranks get the tool's own disabled run, so that
-# everything that is called on the run, or on the module afterwards, may stay as it is.
+# What starts a run, by full name. Through rd.output.start_tracker the other ranks get the tool's own disabled run, so
+# that everything that is called on the run, or on the module afterwards, may stay as it is.
 STARTS = {
     "wandb.init": "wandb", "swanlab.init": "swanlab", "neptune.init_run": "neptune", "neptune.init": "neptune",
     "neptune.new.init": "neptune", "neptune.new.init_run": "neptune", "comet_ml.Experiment": "comet_ml",

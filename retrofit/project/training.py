@@ -1,4 +1,4 @@
-"""Where a project trains: every way from the start of the script to a backward call, with the loops on it."""
+"""Paths of a training: from the start of the script to a backward call, with the loops on them."""
 
 from __future__ import annotations
 

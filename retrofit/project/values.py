@@ -1,4 +1,4 @@
-"""What an expression can be: the values that flow into it through assignments, calls, returns and attributes.
+"""Values that an expression can have: those that flow into it through assignments, calls, returns and attributes.
 
 Nothing is run. A value is known by where it was made; what an expression has at run time is one of its values, and
 what the analysis cannot follow has none. Flow and context do not count: a name has the values of all its bindings.

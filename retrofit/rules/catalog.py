@@ -130,8 +130,8 @@ _ALL = (
         "batch-size-per-process",
         "Every process takes the whole batch size, so an optimizer step averages over N times as many samples, and an "
         "epoch has N times fewer steps than the script says.",
-        "Pass the loader rd.micro_batch(batch_size) with --batch global; for `verify`, --accept global_batch accepts "
-        "the larger batch.",
+        "Pass the loader rd.data.micro_batch(batch_size) with --batch global; for `verify`, --accept global_batch "
+        "accepts the larger batch.",
         "Pass the loader batch_size // world_size, or scale the learning rate by the batch of all processes.",
         (LARGE_BATCH,),
         found_in=DISTRIBUTED,
@@ -149,7 +149,8 @@ _ALL = (
         "RF109",
         "same-random-stream",
         "With one seed on all ranks their samples get the same crops, flips, noise and dropout.",
-        "rd.split_random_streams(seed), once weights and splits are drawn; rd.distribute_loader does it by itself.",
+        "rd.random_state.split_random_streams(seed), once weights and splits are drawn; rd.distribute_loader does it "
+        "by itself.",
         "torch.manual_seed(seed + rank), and the same for random and numpy, once weights and splits are drawn.",
         (RANDOMNESS,),
         found_in=DISTRIBUTED,
@@ -179,7 +180,7 @@ _ALL = (
         "batch-size-in-shape",
         "With a global batch of the old size a rank gets its shard of it, and tensors created for all of it do not "
         "fit.",
-        "rd.own_batch_size(batch_size): the size of this rank's batch, also of an uneven last one.",
+        "rd.data.own_batch_size(batch_size): the size of this rank's batch, also of an uneven last one.",
         "Create the tensor for len(images), the size of this rank's batch.",
     ),
     Rule(
@@ -195,7 +196,7 @@ _ALL = (
         "evaluation-order-per-rank",
         "Ranks that shuffle their evaluation differently evaluate other batches, get other figures, and decide "
         "differently about rates, the best weights and the end.",
-        "for batch in rd.same_batches(loader), or shuffle=False.",
+        "for batch in rd.evaluation.same_batches(loader), or shuffle=False.",
         "Evaluate with shuffle=False.",
     ),
     # --- RF2: model -----------------------------------------------------------------------------------------------
@@ -216,8 +217,8 @@ _ALL = (
         "no-sync-wrong-step",
         "The last batch before an optimizer step is not averaged over the ranks, so each steps with gradients of its "
         "own.",
-        "with rd.gradient_sync(model, enabled=is_last): forward and backward, where is_last also decides about "
-        "optimizer.step().",
+        "with rd.strategies.gradient_sync(model, enabled=is_last): forward and backward, where is_last also decides "
+        "about optimizer.step().",
         "Leave no_sync out in the batch that ends with optimizer.step(): one variable for both tests.",
         (DDP + "#torch.nn.parallel.DistributedDataParallel.no_sync",),
         found_in=DISTRIBUTED,
@@ -227,7 +228,7 @@ _ALL = (
         "no-sync-ineffective",
         "The result is right, but gradients are averaged in every backward pass of an accumulated step: N times the "
         "communication.",
-        "with rd.gradient_sync(model, enabled=is_last): forward and backward of each micro batch.",
+        "with rd.strategies.gradient_sync(model, enabled=is_last): forward and backward of each micro batch.",
         "Put forward and backward of all micro batches but the last of a step inside `with model.no_sync():`.",
         (DDP + "#torch.nn.parallel.DistributedDataParallel.no_sync", _ISSUES + "43201"),
         found_in=DISTRIBUTED,
@@ -247,7 +248,7 @@ _ALL = (
         "buffers-modified-in-place",
         "DDP writes rank 0's buffers (of BatchNorm) into the model before each forward pass, which spoils an earlier "
         "forward pass that still waits for its backward pass.",
-        "Run both inputs in one forward pass, or wrap with rd.wrap_model(model, broadcast_buffers=False).",
+        "Run both inputs in one forward pass, or pass rd.distribute_model broadcast_buffers=False.",
         "Run both inputs in one forward pass, or wrap with DDP(model, broadcast_buffers=False).",
         (DDP, _ISSUES + "22095"),
         found_in=DISTRIBUTED,
@@ -268,8 +269,8 @@ _ALL = (
         "wrapper-attribute",
         "A wrapper is of another class and has one child, the model: it hides the model's own attributes, and a model "
         "without a wrapper has no .module.",
-        "rd.unwrap_model(model), which works with and without a wrapper; rd.run_alone(writer.add_graph, model, ...) "
-        "for what runs the model on one rank.",
+        "rd.unwrap_model(model), which works with and without a wrapper; rd.model.run_alone(writer.add_graph, model, "
+        "...) for what runs the model on one rank.",
         "model.module.attribute of a wrapped model; keep the inner model under a name of its own: raw_model.",
         (DDP,),
     ),
@@ -278,7 +279,7 @@ _ALL = (
         "data-parallel",
         "DataParallel in each process would copy the model to the GPUs of the others, and it is slow even with one "
         "process.",
-        "rd.data_parallel(nn.DataParallel, model): each of several processes uses its own GPU, the names stay.",
+        "rd.model.data_parallel(nn.DataParallel, model): each of several processes uses its own GPU, the names stay.",
         "DistributedDataParallel(model, device_ids=[local_rank]) in one process per GPU.",
         (_DOCS + "generated/torch.nn.DataParallel.html",),
     ),
@@ -303,7 +304,7 @@ _ALL = (
         "parameter-not-averaged",
         "DDP averages the gradients of its model's parameters only: a trained tensor outside of it (the weights of "
         "several losses) drifts apart on each rank.",
-        "rd.distribute_parameter(tensor), where the optimizer is given it.",
+        "rd.model.distribute_parameter(tensor), where the optimizer is given it.",
         "Make the tensor a parameter of the wrapped model, or all_reduce its gradient before optimizer.step().",
         (DDP,),
     ),
@@ -322,7 +323,7 @@ _ALL = (
         "loss-scaled-by-world-size",
         "DDP averages gradients, which is right for a mean over the batch: with the factor every step is N times too "
         "long, as if the learning rate were.",
-        "Leave the factor out; only a loss that is summed over samples needs one: rd.sum_loss(loss).",
+        "Leave the factor out; only a loss that is summed over samples needs one: rd.loss.sum_loss(loss).",
         "Leave the factor out; only a loss that is summed over samples needs it.",
         (DDP,),
         found_in=DISTRIBUTED,
@@ -332,7 +333,7 @@ _ALL = (
         "loss-averaged-per-rank",
         "Each rank divides by its own number of valid elements, and DDP averages these means: an element weighs more "
         "on a rank that has few of them.",
-        "criterion = rd.distribute_criterion(nn.CrossEntropyLoss(...)), which divides by the number of all ranks.",
+        "criterion = rd.loss.distribute_criterion(nn.CrossEntropyLoss(...)), which divides by the number of all ranks.",
         "Divide the summed loss by the all-reduced number of valid elements, and multiply by world_size.",
         ("https://github.com/huggingface/transformers/issues/34373", "https://github.com/pytorch/torchtitan/pull/2206"),
     ),
@@ -360,8 +361,8 @@ _ALL = (
         "schedule-length",
         "The schedule counts other steps than the optimizer makes (of N ranks each draws 1/N of the batches), so the "
         "learning rate falls too early or too late.",
-        "Count the batches of the sharded loader, len(loader) * epochs, or samples // rd.samples_per_step(batch_size), "
-        "and step once for each optimizer step.",
+        "Count the batches of the sharded loader, len(loader) * epochs, or samples // "
+        "rd.data.samples_per_step(batch_size), and step once for each optimizer step.",
         "Count the batches of the sharded loader, len(loader) * epochs, and step once for each optimizer step.",
     ),
     Rule(
@@ -376,7 +377,7 @@ _ALL = (
         "RF307",
         "summed-loss-averaged",
         "DDP averages gradients over N ranks; of a loss that is summed over samples that leaves 1/N of the step.",
-        "rd.sum_loss(loss).backward()",
+        "rd.loss.sum_loss(loss).backward()",
         "(loss * world_size).backward()",
         (DDP,),
     ),
@@ -385,7 +386,7 @@ _ALL = (
         "mean-divided-by-batch",
         "Each rank divides the mean by the size of its own batch, one Nth of the global batch: the gradient is N times "
         "that of one process with the whole batch.",
-        "Divide by what all ranks have: loss / rd.batch_count(len(images)).",
+        "Divide by what all ranks have: loss / rd.loss.batch_count(len(images)).",
         "Divide by what all ranks have: loss / (len(images) * world_size).",
     ),
     Rule(
@@ -393,8 +394,8 @@ _ALL = (
         "loss-couples-samples",
         "The loss is a function of sums over the whole batch (Dice, IoU, Tversky, the root of a mean): the average of "
         "what each rank computes of its own shard is another loss.",
-        "Make each sum over the batch one over all ranks, with its gradient: rd.batch_sum((output * target).sum()), or "
-        "rd.whole_batch_loss(criterion) for a criterion of a library.",
+        "Make each sum over the batch one over all ranks, with its gradient: rd.loss.batch_sum((output * "
+        "target).sum()), or rd.loss.whole_batch_loss(criterion) for a criterion of a library.",
         "Sum over all ranks with gradients: torch.distributed.nn.functional.all_reduce((output * target).sum()).",
         (DISTRIBUTED_PACKAGE,),
     ),
@@ -403,7 +404,7 @@ _ALL = (
         "divided-by-batch-setting",
         "With a global batch of the old size a rank has its shard of the batch, but divides by all of it: the gradient "
         "is one Nth of that of one process.",
-        "loss_sum / rd.rank_share(rd.global_batch(batch_size))",
+        "loss_sum / rd.loss.rank_share(rd.loss.global_batch(batch_size))",
         "Divide by the size of this rank's batch, len(images).",
     ),
     # --- RF4: evaluation and collective calls ---------------------------------------------------------------------
@@ -412,7 +413,8 @@ _ALL = (
         "metric-per-rank",
         "Each rank knows the loss of its own shard only: what is printed, or decides, is not the figure of the whole "
         "batch or data set.",
-        "rd.reduce_loss(loss).item(), on every rank; for sums and counts total, count = rd.reduce_sum([total, count]).",
+        "rd.reduce_loss(loss).item(), on every rank; for sums and counts total, count = "
+        "rd.sum_over_ranks(total, count).",
         "dist.all_reduce sums and counts on every rank, then divide.",
         (DISTRIBUTED_PACKAGE,),
     ),
@@ -440,7 +442,7 @@ _ALL = (
         "figure-of-one-rank",
         "What is computed from a rank's own samples is another figure than that of one process with all of them. It is "
         "listed where it could not be reduced, so that it is not taken for the whole.",
-        "Read it as the figure of rank 0's shard, or reduce it: rd.reduce_loss, rd.reduce_total, rd.gather_batch.",
+        "Read it as the figure of rank 0's shard, or reduce it: rd.reduce_loss, rd.reduce_total, rd.data.gather_batch.",
         "Read it as the figure of rank 0's shard, or all_reduce it on every rank.",
     ),
     Rule(
@@ -448,7 +450,7 @@ _ALL = (
         "figure-not-reduced",
         "Each rank computes its figures from its own samples: an accuracy that rank 0 prints is that of one Nth of the "
         "batch, and a count one Nth of the count.",
-        "rd.reduce_loss(mean), rd.reduce_total(count) or rd.gather_batch(list), on every rank and once per batch.",
+        "rd.reduce_loss(mean), rd.reduce_total(count) or rd.data.gather_batch(list), on every rank and once per batch.",
         "dist.all_reduce it, on every rank and once per batch.",
         (DISTRIBUTED_PACKAGE,),
     ),
@@ -485,7 +487,7 @@ _ALL = (
         "setup-race",
         "Several processes create one folder or fill one cache at the same time: one fails, or reads what is half "
         "written.",
-        "Create folders under `if rd.is_main_process():`, prepare data under `with rd.main_process_first():`.",
+        "Create folders under `if rd.is_main_process():`, prepare data under `with rd.output.main_process_first():`.",
         "Let rank 0 prepare, the others wait in dist.barrier().",
         ("https://github.com/pytorch/tutorials/issues/3065",),
     ),
@@ -493,7 +495,7 @@ _ALL = (
         "RF505",
         "log-on-every-rank",
         "Every process writes logs of its own, so curves and lines appear N times.",
-        "rd.on_main_process(SummaryWriter, logdir), rd.print_main, tqdm(..., disable=not rd.is_main_process()).",
+        "rd.output.on_main_process(SummaryWriter, logdir), rd.print_main, tqdm(..., disable=not rd.is_main_process()).",
         "Create the writer, print and show progress under `if dist.get_rank() == 0:`.",
         ("https://github.com/wandb/wandb/issues/452",),
     ),
@@ -528,7 +530,7 @@ _ALL = (
         "run-name-differs",
         "Processes that start in different seconds have run folders of different names, and do not find each other's "
         "files.",
-        "rd.broadcast_object(time.strftime(...)): the name is that of rank 0.",
+        "rd.collectives.broadcast_object(time.strftime(...)): the name is that of rank 0.",
         "dist.broadcast_object_list([name]): the name is that of rank 0.",
     ),
     Rule(
@@ -544,7 +546,7 @@ _ALL = (
         "RF512",
         "prompt-on-every-rank",
         "The processes read one keyboard: the answer goes to one of them, and the others wait or fail.",
-        "rd.answer_of_main(input, text): rank 0 asks, and all follow the answer.",
+        "rd.output.answer_of_main(input, text): rank 0 asks, and all follow the answer.",
         "Ask on rank 0, and dist.broadcast_object_list the answer.",
     ),
     # --- RF6: launch and devices ----------------------------------------------------------------------------------
@@ -571,8 +573,8 @@ _ALL = (
         "RF603",
         "object-on-some-ranks",
         "An object exists on rank 0 only, and another rank uses it.",
-        "Guard the use too (if rd.is_main_process():), or create it with rd.on_main_process(factory), which takes "
-        "every call on the other ranks.",
+        "Guard the use too (if rd.is_main_process():), or create it with rd.output.on_main_process(factory), which "
+        "takes every call on the other ranks.",
         "Guard the use too: if dist.get_rank() == 0:.",
         found_in=TRACED,
     ),
@@ -580,7 +582,7 @@ _ALL = (
         "RF604",
         "device-shared",
         "Every process computes on the GPU with that number; the others are idle.",
-        "rd.own_device(device), or 'cuda' without a number: the process's own GPU is the current one.",
+        "rd.devices.own_device(device), or 'cuda' without a number: the process's own GPU is the current one.",
         "torch.device('cuda', int(os.environ['LOCAL_RANK'])).",
         (DDP,),
     ),
@@ -598,7 +600,7 @@ _ALL = (
         "visible-gpus-set",
         "A script for one GPU that hides the others from itself hides them from every process: all but one find no "
         "GPU.",
-        "rd.visible_gpus(value), which leaves the choice to the launcher where one GPU is not enough.",
+        "rd.devices.visible_gpus(value), which leaves the choice to the launcher where one GPU is not enough.",
         "Set CUDA_VISIBLE_DEVICES where the training is started, not in the script.",
     ),
     Rule(
@@ -614,7 +616,7 @@ _ALL = (
         "RF608",
         "gpu-count-of-machine",
         "What one process does for N GPUs, N processes then do N times: the batch, the rate or the workers grow twice.",
-        "rd.own_gpu_count(number): started by a launcher, each process counts for one GPU.",
+        "rd.devices.own_gpu_count(number): started by a launcher, each process counts for one GPU.",
         "Count one GPU per process.",
     ),
 )

@@ -1,4 +1,4 @@
-"""What a rule says about a place in a project, and what it would change there."""
+"""A finding: what a rule reports about a place in a project, and what it would change there."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from .resume import Restart, plan_restart
 # What every training imports, torch by itself (dynamo with the first optimizer): once here instead of in each process.
 PRELOADED = ("numpy", "torch._dynamo", "torch.distributed", "torch.utils.data")
 OF_EVERY_RUN = {"WANDB_MODE": "disabled"}  # scalars are still recorded; nothing is uploaded seven times
-BATCH_TWIN = {"RETROFIT_BATCH": "global"}  # plan_batch then keeps the global batch of one process at N
+BATCH_TWIN = {"RETROFIT_BATCH": "global"}  # distribute_loader then keeps the global batch of one process at N
 
 
 @dataclass(frozen=True)

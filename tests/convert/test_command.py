@@ -82,9 +82,12 @@ def test_write_adds_the_runtime_and_the_scripts_and_undo_takes_all_back(
     assert main(["convert", str(script), "--write"]) == 0
     after = files_in(script.parent)
     assert "`python 'train it.py' ARGUMENTS`" in after["MULTI_GPU.md"].decode()
-    assert {"train_torchrun.sh", "train_ddp.sh", ".vscode/launch.json", "retrofit/distributed/parallel.py"} <= set(
-        after
-    )
+    assert {
+        "train_torchrun.sh",
+        "train_ddp.sh",
+        ".vscode/launch.json",
+        "retrofit/distributed/strategies/select.py",
+    } <= set(after)
     assert not any("trace" in name or "verify" in name for name in after)
     assert os.access(script.parent / "train_torchrun.sh", os.X_OK)
     debug = json.loads(after[".vscode/launch.json"])["configurations"][0]
@@ -270,7 +273,7 @@ ADVICE = {  # what the plan says of a script, by the change to SCRIPT that bring
         "loss = model(x).pow(2).mean()",
         "mask = (x[:, :1] > 0).float()\n        loss = model(x).pow(2).mean()\n        if mask.any():\n"
         "            loss = (model(x).pow(2) * mask).sum() / mask.sum()",
-        "rd.rank_share(rd.batch_count(valid))",
+        "rd.loss.rank_share(rd.loss.batch_count(valid))",
     ),
 }
 

@@ -357,5 +357,5 @@ def test_axes_that_may_be_those_of_the_batch_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", [True, False])
 def test_an_option_decides_between_sum_and_mean(option: bool, tmp_path: Path) -> None:
     found = converted(tmp_path, script("loss = criterion(out, y)", FOCAL.replace("OPTION", str(option))))
-    assert ("loss.backward()" in found, "rd.sum_loss(loss).backward()" in found) == (option, not option)
+    assert ("loss.backward()" in found, "rd.loss.sum_loss(loss).backward()" in found) == (option, not option)
     assert sum("sum_loss" in line for line in found) == (not option)

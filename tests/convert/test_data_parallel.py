@@ -95,7 +95,7 @@ def test_a_model_that_is_trained_through_the_function_is_wrapped(tmp_path: Path)
 def test_a_class_that_only_shows_the_attributes_of_the_model_is_kept_for_one_process(tmp_path: Path) -> None:
     text = script(before=PASSING, after="model = Passing(model)\nprint(model.module.main, model.main)\n")
     lines = converted(tmp_path, text)
-    assert "model = rd.data_parallel(Passing, model)" in lines and "print(model.module.main, model.main)" in lines
+    assert "model = rd.model.data_parallel(Passing, model)" in lines and "print(model.module.main, model.main)" in lines
 
 
 def test_a_class_that_adds_something_is_left_to_the_user(tmp_path: Path) -> None:
@@ -106,10 +106,10 @@ def test_a_class_that_adds_something_is_left_to_the_user(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("asked", "answered"),
     [
-        ("isinstance(model, nn.DataParallel)", "rd.is_data_parallel(model)"),
-        ("isinstance(model, (nn.DataParallel, nn.Sequential))", "rd.is_data_parallel(model)"),
-        ("type(model) is nn.DataParallel", "rd.is_data_parallel(model)"),
-        ("type(model) in (nn.DataParallel,)", "rd.is_data_parallel(model)"),
+        ("isinstance(model, nn.DataParallel)", "rd.model.is_data_parallel(model)"),
+        ("isinstance(model, (nn.DataParallel, nn.Sequential))", "rd.model.is_data_parallel(model)"),
+        ("type(model) is nn.DataParallel", "rd.model.is_data_parallel(model)"),
+        ("type(model) in (nn.DataParallel,)", "rd.model.is_data_parallel(model)"),
         ("isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel))", ""),
         ("isinstance(model, nn.Linear)", ""),
         ("hasattr(model, 'module')", ""),
@@ -118,7 +118,7 @@ def test_a_class_that_adds_something_is_left_to_the_user(tmp_path: Path) -> None
 def test_a_test_for_the_wrapper_means_that_of_each_process_too(asked: str, answered: str, tmp_path: Path) -> None:
     after = f"model = nn.DataParallel(model, device_ids=[0, 1])\nnet = model.module if {asked} else model\n"
     lines = converted(tmp_path, script(after=after))
-    assert "model = rd.data_parallel(nn.DataParallel, model, device_ids=[0, 1])" in lines
+    assert "model = rd.model.data_parallel(nn.DataParallel, model, device_ids=[0, 1])" in lines
     assert f"net = model.module if {answered or asked} else model" in lines
 
 

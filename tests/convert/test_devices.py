@@ -51,37 +51,46 @@ for epoch in range(2):
 # What a script says, and what it says when it is converted (None: one device in it is the own one).
 DEVICES = [
     ('device = torch.device("cuda:0")', 'device = torch.device("cuda")'),
-    ('device = torch.device("cuda:1")', 'device = torch.device(rd.own_device("cuda:1"))'),
-    ('d = torch.device("cuda:{}".format(args.gpu))', 'd = torch.device(rd.own_device("cuda:{}".format(args.gpu)))'),
-    ('d = torch.device(f"cuda:{args.gpu}")', 'd = torch.device(rd.own_device(f"cuda:{args.gpu}"))'),
-    ('d = torch.device("cuda:" + str(args.gpu))', 'd = torch.device(rd.own_device("cuda:" + str(args.gpu)))'),
-    ('d = torch.device("cuda:%d" % args.gpu)', 'd = torch.device(rd.own_device("cuda:%d" % args.gpu))'),
-    ('d = ":".join(["cuda", str(args.gpu)])', 'd = rd.own_device(":".join(["cuda", str(args.gpu)]))'),
-    ('kind = "cuda"\nd = f"{kind}:{args.gpu}"', 'kind = "cuda"\nd = rd.own_device(f"{kind}:{args.gpu}")'),
-    ('T = "cuda:{}"\nd = torch.device(T.format(0))', 'T = "cuda:{}"\nd = torch.device(rd.own_device(T.format(0)))'),
-    ('d = torch.device("cuda", args.gpu)', 'd = torch.device("cuda", rd.own_device(args.gpu))'),
-    ('d = torch.device(type="cuda", index=0)', 'd = torch.device(type="cuda", index=rd.own_device(0))'),
-    ("d = torch.device(args.gpu)", "d = torch.device(rd.own_device(args.gpu))"),
-    ("d = torch.device(args.device)", "d = torch.device(rd.own_device(args.device))"),
-    ("d = args.device\nx = x.to(d)", "d = rd.own_device(args.device)\nx = x.to(d)"),
-    ("x = x.to(0)", "x = x.to(rd.own_device(0))"),
-    ("x = x.to(device=args.device)", "x = x.to(device=rd.own_device(args.device))"),
-    ("x = x.cuda(args.gpu, non_blocking=True)", "x = x.cuda(rd.own_device(args.gpu), non_blocking=True)"),
-    ("x = x.cuda(device=0)", "x = x.cuda(device=rd.own_device(0))"),
-    ("gpu = int(args.gpu)\nx = x.cuda(gpu)", "gpu = int(args.gpu)\nx = x.cuda(rd.own_device(gpu))"),
+    ('device = torch.device("cuda:1")', 'device = torch.device(rd.devices.own_device("cuda:1"))'),
+    (
+        'd = torch.device("cuda:{}".format(args.gpu))',
+        'd = torch.device(rd.devices.own_device("cuda:{}".format(args.gpu)))',
+    ),
+    ('d = torch.device(f"cuda:{args.gpu}")', 'd = torch.device(rd.devices.own_device(f"cuda:{args.gpu}"))'),
+    ('d = torch.device("cuda:" + str(args.gpu))', 'd = torch.device(rd.devices.own_device("cuda:" + str(args.gpu)))'),
+    ('d = torch.device("cuda:%d" % args.gpu)', 'd = torch.device(rd.devices.own_device("cuda:%d" % args.gpu))'),
+    ('d = ":".join(["cuda", str(args.gpu)])', 'd = rd.devices.own_device(":".join(["cuda", str(args.gpu)]))'),
+    ('kind = "cuda"\nd = f"{kind}:{args.gpu}"', 'kind = "cuda"\nd = rd.devices.own_device(f"{kind}:{args.gpu}")'),
+    (
+        'T = "cuda:{}"\nd = torch.device(T.format(0))',
+        'T = "cuda:{}"\nd = torch.device(rd.devices.own_device(T.format(0)))',
+    ),
+    ('d = torch.device("cuda", args.gpu)', 'd = torch.device("cuda", rd.devices.own_device(args.gpu))'),
+    ('d = torch.device(type="cuda", index=0)', 'd = torch.device(type="cuda", index=rd.devices.own_device(0))'),
+    ("d = torch.device(args.gpu)", "d = torch.device(rd.devices.own_device(args.gpu))"),
+    ("d = torch.device(args.device)", "d = torch.device(rd.devices.own_device(args.device))"),
+    ("d = args.device\nx = x.to(d)", "d = rd.devices.own_device(args.device)\nx = x.to(d)"),
+    ("x = x.to(0)", "x = x.to(rd.devices.own_device(0))"),
+    ("x = x.to(device=args.device)", "x = x.to(device=rd.devices.own_device(args.device))"),
+    ("x = x.cuda(args.gpu, non_blocking=True)", "x = x.cuda(rd.devices.own_device(args.gpu), non_blocking=True)"),
+    ("x = x.cuda(device=0)", "x = x.cuda(device=rd.devices.own_device(0))"),
+    ("gpu = int(args.gpu)\nx = x.cuda(gpu)", "gpu = int(args.gpu)\nx = x.cuda(rd.devices.own_device(gpu))"),
     (
         'ids = [int(i) for i in args.gpu_ids.split(",")]\nx = x.cuda(ids[0])',
-        'ids = [int(i) for i in args.gpu_ids.split(",")]\nx = x.cuda(rd.own_device(ids[0]))',
+        'ids = [int(i) for i in args.gpu_ids.split(",")]\nx = x.cuda(rd.devices.own_device(ids[0]))',
     ),
-    ("torch.cuda.set_device(args.gpu)", "torch.cuda.set_device(rd.own_device(args.gpu))"),
-    ("with torch.cuda.device(0):\n    x = x.cuda()", "with torch.cuda.device(rd.own_device(0)):\n    x = x.cuda()"),
+    ("torch.cuda.set_device(args.gpu)", "torch.cuda.set_device(rd.devices.own_device(args.gpu))"),
+    (
+        "with torch.cuda.device(0):\n    x = x.cuda()",
+        "with torch.cuda.device(rd.devices.own_device(0)):\n    x = x.cuda()",
+    ),
     ('x = torch.zeros(2, device="cuda:0")', 'x = torch.zeros(2, device="cuda")'),
-    ("x = torch.zeros(2, device=args.device)", "x = torch.zeros(2, device=rd.own_device(args.device))"),
-    ("x = torch.zeros(2, device=0)", "x = torch.zeros(2, device=rd.own_device(0))"),
+    ("x = torch.zeros(2, device=args.device)", "x = torch.zeros(2, device=rd.devices.own_device(args.device))"),
+    ("x = torch.zeros(2, device=0)", "x = torch.zeros(2, device=rd.devices.own_device(0))"),
     ('s = torch.load("a.pt", map_location="cuda:0")', 's = torch.load("a.pt", map_location="cuda")'),
     (
         's = torch.load("a.pt", map_location=lambda storage, _: storage.cuda(args.gpu))',
-        's = torch.load("a.pt", map_location=lambda storage, _: storage.cuda(rd.own_device(args.gpu)))',
+        's = torch.load("a.pt", map_location=lambda storage, _: storage.cuda(rd.devices.own_device(args.gpu)))',
     ),
     ('c = yaml.safe_load(open("c.yml"))\nx = x.to(c["device"])', None),
     ('x = x.to(args.device if torch.cuda.is_available() else "cpu")', None),
@@ -91,10 +100,13 @@ DEVICES = [
 ]  # fmt: skip
 # (batch size, learning rate, lines before them) -> what is left to every process
 COUNTS = [
-    ("args.batch_size * torch.cuda.device_count()", "args.batch_size * rd.own_gpu_count(torch.cuda.device_count())"),
-    ("args.batch_size * max(1, args.n_gpu)", "args.batch_size * rd.own_gpu_count(max(1, args.n_gpu))"),
+    (
+        "args.batch_size * torch.cuda.device_count()",
+        "args.batch_size * rd.devices.own_gpu_count(torch.cuda.device_count())",
+    ),
+    ("args.batch_size * max(1, args.n_gpu)", "args.batch_size * rd.devices.own_gpu_count(max(1, args.n_gpu))"),
     ('args.batch_size * len(args.gpu_ids.split(","))',
-     'args.batch_size * rd.own_gpu_count(len(args.gpu_ids.split(",")))'),
+     'args.batch_size * rd.devices.own_gpu_count(len(args.gpu_ids.split(",")))'),
 ]  # fmt: skip
 
 
@@ -115,7 +127,7 @@ def changed(folder: Path, lines: str, batch: str = "args.batch_size", rate: str 
 def test_a_gpu_that_is_named_is_the_process_own(lines: str, expected: str | None, tmp_path: Path) -> None:
     _, after = changed(tmp_path, lines)
     if expected is None:
-        assert after.count("rd.own_device(") == 1, after
+        assert after.count("rd.devices.own_device(") == 1, after
     else:
         assert expected in after
 
@@ -129,8 +141,10 @@ def test_what_data_parallel_wraps_goes_to_the_own_gpu_and_its_list_stays(tmp_pat
     wrapped = "model = nn.DataParallel(nn.Linear(3, 1).cuda(0), device_ids=[0, 1]).to(f'cuda:{args.gpu}')"
     text = HEAD + TRAIN.replace("BATCH", "4").replace("RATE", "0.1").replace("model = nn.Linear(3, 1)", wrapped)
     result = conversion(tmp_path, text)
-    wrapper = "rd.data_parallel(nn.DataParallel, nn.Linear(3, 1).cuda(rd.own_device(0)), device_ids=[0, 1])"
-    expected = f"model = {wrapper}.to(rd.own_device(f'cuda:{{args.gpu}}'))"
+    wrapper = (
+        "rd.model.data_parallel(nn.DataParallel, nn.Linear(3, 1).cuda(rd.devices.own_device(0)), device_ids=[0, 1])"
+    )
+    expected = f"model = {wrapper}.to(rd.devices.own_device(f'cuda:{{args.gpu}}'))"
     assert expected in result.files[0].text and not result.refusals
 
 
@@ -144,9 +158,11 @@ def test_a_number_of_gpus_counts_for_one_in_rates_workers_and_sums_in_place(tmp_
         print("a batch of", args.batch_size * n_gpu)
     """
     _, after = changed(tmp_path, textwrap.dedent(lines), rate="args.n_gpu * args.lr")
-    assert "lr=rd.scaled_lr(rd.own_gpu_count(args.n_gpu) * args.lr))" in after
-    assert "args.batch_size *= rd.own_gpu_count(n_gpu)" in after and "4 * rd.own_gpu_count(n_gpu)" in after
-    assert "num_workers=rd.own_gpu_count(torch.cuda.device_count())" in after
+    assert "lr=rd.scaled_lr(rd.devices.own_gpu_count(args.n_gpu) * args.lr))" in after
+    assert (
+        "args.batch_size *= rd.devices.own_gpu_count(n_gpu)" in after and "4 * rd.devices.own_gpu_count(n_gpu)" in after
+    )
+    assert "num_workers=rd.devices.own_gpu_count(torch.cuda.device_count())" in after
     assert "if torch.cuda.device_count() > 1:" in after and "args.batch_size * n_gpu)" in after
 
 
@@ -168,8 +184,10 @@ def test_a_script_that_hides_gpus_shows_them_to_several_processes(setting: str, 
     script = f"{before}{setting}\n{HEAD}\n\ndef main():\n{training}\n\nmain()\n".replace("CHOICE", '"1"')
     result = conversion(tmp_path, script)
     text = result.files[0].text
-    assert setting.replace("CHOICE", 'rd.visible_gpus("1")') in text and not result.refusals
-    assert text.index("import retrofit.distributed as rd") < text.index("rd.visible_gpus") < text.index("rd.setup")
+    assert setting.replace("CHOICE", 'rd.devices.visible_gpus("1")') in text and not result.refusals
+    assert (
+        text.index("import retrofit.distributed as rd") < text.index("rd.devices.visible_gpus") < text.index("rd.setup")
+    )
 
 
 FAKE = """\

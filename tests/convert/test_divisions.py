@@ -88,19 +88,25 @@ COUNT = "count = nn.CrossEntropyLoss(ignore_index=2)\n"
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        ("loss = (losses * mask).sum() / mask.sum()", "/ rd.rank_share(rd.batch_count(mask.sum()))"),
-        ("loss = losses[mask].sum() / (mask.sum() + 1e-6)", "/ (rd.rank_share(rd.batch_count(mask.sum()) + 1e-6))"),
-        ("loss = losses.sum()\nloss /= len(y[mask])", "loss /= rd.rank_share(rd.batch_count(len(y[mask])))"),
-        ("if i % 2:\n    mask = ~mask\nloss = losses.sum() / mask.sum()", "rd.batch_count(mask.sum())"),
+        ("loss = (losses * mask).sum() / mask.sum()", "/ rd.loss.rank_share(rd.loss.batch_count(mask.sum()))"),
+        (
+            "loss = losses[mask].sum() / (mask.sum() + 1e-6)",
+            "/ (rd.loss.rank_share(rd.loss.batch_count(mask.sum()) + 1e-6))",
+        ),
+        ("loss = losses.sum()\nloss /= len(y[mask])", "loss /= rd.loss.rank_share(rd.loss.batch_count(len(y[mask])))"),
+        ("if i % 2:\n    mask = ~mask\nloss = losses.sum() / mask.sum()", "rd.loss.batch_count(mask.sum())"),
         (
             "n = max(mask.sum().item(), 1)\nloss = losses.sum() / n",
-            "n = rd.rank_share(max(rd.batch_count(mask.sum().item()), 1))",
+            "n = rd.loss.rank_share(max(rd.loss.batch_count(mask.sum().item()), 1))",
         ),
-        ("loss = weighed(losses, factor=mask.sum())", "loss.sum() / rd.rank_share(rd.batch_count(factor))"),
-        ("n = sum(len(part[part > 0]) for part in y)\nloss = losses.sum() / n", "/ rd.rank_share(rd.batch_count(n))"),
+        ("loss = weighed(losses, factor=mask.sum())", "loss.sum() / rd.loss.rank_share(rd.loss.batch_count(factor))"),
+        (
+            "n = sum(len(part[part > 0]) for part in y)\nloss = losses.sum() / n",
+            "/ rd.loss.rank_share(rd.loss.batch_count(n))",
+        ),
         (
             "found = Heads().boxes(model(x), y)\nloss = found['box'] + sum(found.values())",
-            "number = rd.rank_share(max(1, rd.batch_count(found.sum(dim=1).data.sum())))",
+            "number = rd.loss.rank_share(max(1, rd.loss.batch_count(found.sum(dim=1).data.sum())))",
         ),
     ],
 )
@@ -112,10 +118,10 @@ def test_a_sum_is_divided_by_the_count_of_all_processes(lines: str, expected: st
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        ("loss = criterion(model(x), y)\nloss = loss / x.size(0)", "loss = loss / rd.batch_count(x.size(0))"),
-        ("loss = losses.mean()\nloss /= float(len(x))", "loss /= rd.batch_count(float(len(x)))"),
-        ("loss = losses.mean() / mask.sum()", "loss = losses.mean() / rd.batch_count(mask.sum())"),
-        ("loss = Heads()(model(x), y)", "loss /= rd.batch_count(n)"),
+        ("loss = criterion(model(x), y)\nloss = loss / x.size(0)", "loss = loss / rd.loss.batch_count(x.size(0))"),
+        ("loss = losses.mean()\nloss /= float(len(x))", "loss /= rd.loss.batch_count(float(len(x)))"),
+        ("loss = losses.mean() / mask.sum()", "loss = losses.mean() / rd.loss.batch_count(mask.sum())"),
+        ("loss = Heads()(model(x), y)", "loss /= rd.loss.batch_count(n)"),
     ],
 )
 def test_a_mean_is_divided_by_the_samples_of_all_processes(lines: str, expected: str, tmp_path: Path) -> None:

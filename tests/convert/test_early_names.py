@@ -32,7 +32,7 @@ torch.save(model.state_dict(), args.save_dir + "last.pt")
 PARSER = "parser = argparse.ArgumentParser()\n"
 STAMP = "stamp = time.strftime('%H%M%S')\n"
 PARSE = "args = parser.parse_args()\n"
-SAVE = "args.save_dir = rd.broadcast_object(args.save_dir)"
+SAVE = "args.save_dir = rd.collectives.broadcast_object(args.save_dir)"
 
 
 def indented(text: str) -> str:
@@ -60,7 +60,9 @@ def test_what_is_made_of_a_name_is_handed_out_too(tmp_path: Path) -> None:
     start = STAMP + "folder = os.path.join('runs', stamp)\n" + PARSER + PARSE
     lines = converted(tmp_path, IMPORTS + start + REST.replace("args.save_dir", "folder"))
     joined = lines.index("rd.setup_distributed()")
-    assert lines[joined + 1 : joined + 3] == [f"{name} = rd.broadcast_object({name})" for name in ("stamp", "folder")]
+    assert lines[joined + 1 : joined + 3] == [
+        f"{name} = rd.collectives.broadcast_object({name})" for name in ("stamp", "folder")
+    ]
 
 
 @pytest.mark.parametrize("line", ["os.makedirs(stamp)\n", "file = open(stamp, 'w')\n"])
@@ -72,4 +74,4 @@ def test_what_is_done_with_an_early_name_is_the_users_to_move(line: str, tmp_pat
 
 def test_a_name_behind_the_start_is_handed_out_where_it_is_made(tmp_path: Path) -> None:
     lines = converted(tmp_path, IMPORTS + PARSER + PARSE + STAMP + REST.replace("args.save_dir", "stamp"))
-    assert "stamp = rd.broadcast_object(time.strftime('%H%M%S'))" in lines
+    assert "stamp = rd.collectives.broadcast_object(time.strftime('%H%M%S'))" in lines

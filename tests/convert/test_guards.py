@@ -69,7 +69,7 @@ def test_a_model_that_runs_inside_a_statement_that_writes_is_refused(tmp_path: P
 
 def test_a_writer_that_runs_the_model_gets_the_model_itself(tmp_path: Path) -> None:
     conversion = conversion_of(tmp_path, "writer.add_graph(model, torch.ones(1, 3))")
-    assert "rd.run_alone(writer.add_graph, model, torch.ones(1, 3))" in lines_of(conversion)
+    assert "rd.model.run_alone(writer.add_graph, model, torch.ones(1, 3))" in lines_of(conversion)
 
 
 def test_what_is_guarded_already_stays(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_all_processes_skip_the_same_batches(tmp_path: Path) -> None:
         "loader = DataLoader(dataset, batch_size, shuffle=True)\n"
         "for (x,) in loader:\n" + skipping + STEP
     )
-    assert "if rd.on_any_rank(x.size(0) != rd.micro_batch(batch_size)):" in converted(tmp_path, script)
+    assert "if rd.collectives.on_any_rank(x.size(0) != rd.data.micro_batch(batch_size)):" in converted(tmp_path, script)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_mean_over_sequences_of_several_lengths_is_one_over_all_processes(
         "for (x,) in loader:\n"
         f"    targets = {target}\n" + STEP.replace("model(x).pow(2).mean()", "criterion(model(x), targets)")
     )
-    wrapped = "criterion = rd.distribute_criterion(torch.nn.CrossEntropyLoss())"
+    wrapped = "criterion = rd.loss.distribute_criterion(torch.nn.CrossEntropyLoss())"
     assert (wrapped in converted(tmp_path, script)) is counts
 
 

@@ -71,7 +71,7 @@ def find(tmp_path: Path, before: str, loss: str) -> list[str]:
             "table = {'ce': partial(nn.CrossEntropyLoss, ignore_index=2), 'mse': nn.MSELoss}\n"
             "criterion = table[args.loss]()\n",
             CALL,
-            "criterion = rd.distribute_criterion(table[args.loss]())",
+            "criterion = rd.loss.distribute_criterion(table[args.loss]())",
         ),
         (
             "options = dict(ignore_index=2)\ncriterion = nn.CrossEntropyLoss(**options)\n",
@@ -86,7 +86,7 @@ def find(tmp_path: Path, before: str, loss: str) -> list[str]:
         (
             "def ce(output, target):\n    return F.cross_entropy(output, target, weight)\n\n\n" + TABLE % "ce",
             "table[args.loss](model(x), y)",
-            "rd.distribute_criterion(F.cross_entropy)(output, target, weight)",
+            "rd.loss.distribute_criterion(F.cross_entropy)(output, target, weight)",
         ),
         (
             MODULE + "criterion = Loss(weight)\n",

@@ -106,7 +106,7 @@ BODIES = {
     ),
     "conditional expression": (
         "wandb.log({'l': loss.item()}) if step % 2 else None",
-        "rd.on_main_process(wandb.log, {'l': R}) if step % 2 else None",
+        "rd.output.on_main_process(wandb.log, {'l': R}) if step % 2 else None",
     ),
 }
 WORDS = {
@@ -145,7 +145,8 @@ class Stand:
         self.is_main, self.reduced, self.seen = is_main, 0, []
         self.offset = offset
         self.rd = SimpleNamespace(reduce_loss=self._reduce, is_main_process=lambda: is_main)
-        self.rd.on_main_process = lambda function, *given: function(*given) if is_main else None
+        on_main = lambda function, *given: function(*given) if is_main else None  # noqa: E731
+        self.rd.output = SimpleNamespace(on_main_process=on_main)
         self.wandb = SimpleNamespace(log=lambda *given: self.seen.append(("log", given)))
 
     def _reduce(self, loss: Any) -> Any:

@@ -57,7 +57,7 @@ def test_a_layer_that_nothing_uses_is_no_obstacle(tmp_path: Path) -> None:
 def test_the_group_is_joined_behind_the_choice_of_gpus(tmp_path: Path) -> None:
     (file,) = conversion_of(tmp_path, behind="if args.gpu:\n    os.environ['CUDA_VISIBLE_DEVICES'] = args.gpu").files
     lines = file.text.splitlines()
-    choice = lines.index("    os.environ['CUDA_VISIBLE_DEVICES'] = rd.visible_gpus(args.gpu)")
+    choice = lines.index("    os.environ['CUDA_VISIBLE_DEVICES'] = rd.devices.visible_gpus(args.gpu)")
     assert lines[choice + 1] == "rd.setup_distributed()"
 
 
@@ -67,7 +67,7 @@ def test_gpus_that_are_chosen_before_the_imports_are_the_launchers_to_choose(tmp
     assert advice.place.line == 3 and advice.edits
     (file,) = conversion.files
     lines = file.text.splitlines()
-    choice = lines.index("os.environ['CUDA_VISIBLE_DEVICES'] = rd.visible_gpus('0')")
+    choice = lines.index("os.environ['CUDA_VISIBLE_DEVICES'] = rd.devices.visible_gpus('0')")
     assert lines.index("import retrofit.distributed as rd") < choice < lines.index("import torch")
     assert choice < lines.index("rd.setup_distributed()")
 
@@ -81,7 +81,7 @@ def test_a_name_that_the_runtime_cannot_have_is_refused(before: str, tmp_path: P
 @pytest.mark.parametrize(
     ("given", "plain"),
     [
-        ("torch.nn.DataParallel(board.same(net))", "rd.data_parallel(torch.nn.DataParallel, board.same(net))"),
+        ("torch.nn.DataParallel(board.same(net))", "rd.model.data_parallel(torch.nn.DataParallel, board.same(net))"),
         ("torch.nn.parallel.data_parallel(board.same, net)", "board.same(net)"),
     ],
 )

@@ -57,7 +57,7 @@ print(model.weight.item())
 """
 MISSING = "if not os.path.exists(self.path):\n    self.build()\nself.samples = torch.load(self.path)"
 SAVE, ITEM = "torch.save(samples, self.path)", "return self.samples[index]"
-FIRST, MAIN = "with rd.main_process_first():", "rd.is_main_process()"
+FIRST, MAIN = "with rd.output.main_process_first():", "rd.is_main_process()"
 
 
 def script(init: str = MISSING, save: str = SAVE, item: str = ITEM, function: str = "", after: str = "") -> str:
@@ -95,10 +95,10 @@ def test_what_is_returned_where_it_is_there(tmp_path: Path) -> None:
         "    with open(path, 'wb') as file:\n        pickle.dump(words, file)\n    return words\n\n\n"
     )
     result = conversion(tmp_path, script(function=function, after="vocabulary('words.pkl')\n"))
-    assert f"@rd.main_process_first()\n{function}" in result.files[0].text, "it is all that the function does"
+    assert f"@rd.output.main_process_first()\n{function}" in result.files[0].text, "it is all that the function does"
     beside = function.replace("    if os", "    for k in range(2):\n        print(k)\n    if os", 1)
     text = conversion(tmp_path, script(function=beside, after="vocabulary('words.pkl')\n")).files[0].text
-    assert "    with rd.main_process_first():\n        if os.path.exists(path):\n" in text
+    assert "    with rd.output.main_process_first():\n        if os.path.exists(path):\n" in text
     assert "        # keep them\n        with open(path, 'wb') as file:\n" in text and "        return words\n" in text
     drawing = function.replace("{'a': 1}", "np.random.rand(2)")
     (finding,) = conversion(tmp_path, script(function=drawing, after="vocabulary('words.pkl')\n")).refusals

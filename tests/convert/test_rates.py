@@ -120,7 +120,7 @@ def test_a_rate_that_is_seen_is_scaled_where_it_stands(lines: str, expected: str
 )
 def test_an_optimizer_whose_rate_is_not_seen_is_scaled_as_a_whole(lines: str, tmp_path: Path) -> None:
     found = converted(tmp_path, HEAD + TABLE + lines + "\n" + TRAIN)
-    assert sum(line.count("rd.scale_optimizer(") for line in found) == 1
+    assert sum(line.count("rd.learning_rate.scale_optimizer(") for line in found) == 1
     assert not any("scaled_lr" in line for line in found)
 
 
@@ -150,7 +150,7 @@ def test_what_makes_all_sorts_of_things_is_scaled_where_it_makes_an_optimizer(tm
     make += "optimizer = make(optim, 'Adam', model.parameters())\n"
     make += "schedule = make(optim.lr_scheduler, 'StepLR', optimizer)\n"
     found = converted(tmp_path, HEAD + make + TRAIN)
-    assert "optimizer = rd.scale_optimizer(make(optim, 'Adam', model.parameters()))" in found
+    assert "optimizer = rd.learning_rate.scale_optimizer(make(optim, 'Adam', model.parameters()))" in found
     assert sum("scale_optimizer" in line for line in found) == 1
 
 
@@ -158,8 +158,8 @@ def test_all_rates_are_scaled_once_where_one_optimizer_is_scaled_as_a_whole(tmp_
     make = "optimizer = Adam(model.parameters())\nother = SGD([{'params': [], 'lr': 0.2}], lr=args.lr)\n"
     make += "optimizer.add_param_group({'params': [], 'lr': 0.3})\n"
     found = converted(tmp_path, HEAD + make + TRAIN)
-    assert "optimizer = rd.scale_optimizer(Adam(model.parameters()))" in found
-    assert "other = rd.scale_optimizer(SGD([{'params': [], 'lr': 0.2}], lr=args.lr))" in found
+    assert "optimizer = rd.learning_rate.scale_optimizer(Adam(model.parameters()))" in found
+    assert "other = rd.learning_rate.scale_optimizer(SGD([{'params': [], 'lr': 0.2}], lr=args.lr))" in found
     assert "optimizer.add_param_group({'params': [], 'lr': rd.scaled_lr(0.3)})" in found
 
 

@@ -42,7 +42,7 @@ def converted(folder: Path, text: str) -> str:
 def test_the_training_of_a_click_command(tmp_path: Path) -> None:
     text = converted(tmp_path, TRAINING.format(before=COMMAND, after='if __name__ == "__main__":\n    main()'))
     assert "    if rd.is_main_process():\n        torch.save(model.module.state_dict()" in text
-    wrapped = "    model = rd.data_parallel(torch.nn.DataParallel, torch.nn.Linear(3, 1))\n"
+    wrapped = "    model = rd.model.data_parallel(torch.nn.DataParallel, torch.nn.Linear(3, 1))\n"
     assert wrapped + "    model = rd.distribute_model(model)\n" in text
 
 

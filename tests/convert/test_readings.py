@@ -55,7 +55,7 @@ def test_a_loss_read_after_the_loop_is_that_of_the_last_batch(tmp_path: Path) ->
     lines = converted(tmp_path, f"{script}  print(loss.item())\n")
     inside, after = (number for number, line in enumerate(lines) if line.startswith("print("))
     assert lines[inside] == "print(rd.reduce_loss(loss).item())"
-    assert lines[after] == "print(rd.reduce_last_loss(loss).item())"
+    assert lines[after] == "print(rd.loss.reduce_last_loss(loss).item())"
 
 
 def test_a_look_at_a_batch_of_the_test_set_is_no_training(tmp_path: Path) -> None:

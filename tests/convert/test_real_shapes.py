@@ -68,7 +68,7 @@ def test_a_rate_computed_from_the_optimizers_own_is_not_scaled_twice(tmp_path: P
 def test_a_sum_that_is_divided_by_the_number_of_samples_is_a_mean(tmp_path: Path) -> None:
     loss = "        loss = nn.functional.mse_loss(model(x), x[:, :1], reduction='sum')\n        {}loss.backward()\n"
     train = TRAIN.replace("        model(x).pow(2).mean().backward()\n", loss)
-    assert "rd.sum_loss(loss).backward()" in converted(tmp_path, HEAD + MAKE + train.format(""))
+    assert "rd.loss.sum_loss(loss).backward()" in converted(tmp_path, HEAD + MAKE + train.format(""))
     assert "loss.backward()" in converted(tmp_path, HEAD + MAKE + train.format("loss /= len(x)\n        "))
 
 
@@ -94,7 +94,7 @@ def test_a_model_that_is_taken_out_of_something_in_every_epoch_is_not_wrapped_th
 def test_a_choice_of_gpus_comes_before_the_first_file(tmp_path: Path) -> None:
     middle = "args.out = 'runs'\nos.makedirs(args.out)\nos.environ['CUDA_VISIBLE_DEVICES'] = str({})  # one\n"
     lines = converted(tmp_path, HEAD + middle.format("args.gpu") + MAKE + TRAIN)
-    choice = lines.index("os.environ['CUDA_VISIBLE_DEVICES'] = rd.visible_gpus(str(args.gpu))")
+    choice = lines.index("os.environ['CUDA_VISIBLE_DEVICES'] = rd.devices.visible_gpus(str(args.gpu))")
     assert choice < lines.index("rd.setup_distributed()") < lines.index("os.makedirs(args.out)")
     assert sum("CUDA_VISIBLE_DEVICES" in line for line in lines) == 1
     lines = converted(tmp_path, HEAD + middle.format("args.out") + MAKE + TRAIN)  # known behind the folder only
@@ -165,7 +165,7 @@ def test_a_choice_of_gpus_in_a_function_comes_before_its_loader(tmp_path: Path) 
     body = parse + first + loader + choice + rest + TRAIN
     main = "def main():\n" + "".join(f"    {line}\n" for line in body.splitlines()) + "\n\nmain()\n"
     lines = converted(tmp_path, HEAD.replace(parse, "") + main)
-    assert lines.index("os.environ['CUDA_VISIBLE_DEVICES'] = rd.visible_gpus(args.gpu)") < lines.index(
+    assert lines.index("os.environ['CUDA_VISIBLE_DEVICES'] = rd.devices.visible_gpus(args.gpu)") < lines.index(
         "rd.setup_distributed()"
     )
     assert lines.index("rd.setup_distributed()") < lines.index("loader = rd.distribute_loader(loader)")
@@ -183,9 +183,9 @@ def test_a_model_that_is_made_anew_for_a_second_training_is_wrapped_again(tmp_pa
 def test_the_first_child_of_data_parallel_is_the_module(tmp_path: Path) -> None:
     make = MAKE.replace("optimizer =", "model = nn.DataParallel(model)\noptimizer =")
     lines = converted(tmp_path, HEAD + make + TRAIN + "print(next(model.children()).weight)\n")
-    assert "print(next(rd.script_model(model).children()).weight)" in lines
+    assert "print(next(rd.model.script_model(model).children()).weight)" in lines
     lines = converted(tmp_path, HEAD + make + TRAIN + "print(model.module.weight)\n")
-    assert "model = rd.data_parallel(nn.DataParallel, model)" in lines and "print(model.module.weight)" in lines
+    assert "model = rd.model.data_parallel(nn.DataParallel, model)" in lines and "print(model.module.weight)" in lines
 
 
 def test_a_step_every_few_batches_is_no_skipped_step(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ for epoch in range(2):
 
 def test_samples_that_the_batch_size_counts_are_those_of_all_processes(tmp_path: Path) -> None:
     lines = converted(tmp_path, HEAD + COUNTED)
-    assert "seen += rd.global_batch(batch_size) * 3" in lines
+    assert "seen += rd.loss.global_batch(batch_size) * 3" in lines
     assert "right += rd.reduce_total((y > 0).sum()).item()" in lines
 
 
@@ -247,7 +247,7 @@ def test_another_name_of_the_model_is_not_wrapped_again(tmp_path: Path) -> None:
 def test_a_name_of_the_time_is_agreed_upon_once(tmp_path: Path) -> None:
     script = HEAD + "import datetime\nname = str(datetime.datetime.now().strftime('%H'))\n" + MAKE + TRAIN
     lines = converted(tmp_path, script + "torch.save(model.state_dict(), name)\n")
-    assert "name = str(rd.broadcast_object(datetime.datetime.now().strftime('%H')))" in lines
+    assert "name = str(rd.collectives.broadcast_object(datetime.datetime.now().strftime('%H')))" in lines
 
 
 def test_a_picture_that_is_drawn_into_memory_is_drawn_by_every_process(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_a_sum_of_losses_is_no_sum_over_samples(tmp_path: Path) -> None:
     for loss, is_summed in (("model(x).pow(2).mean()", False), ("model(x).pow(2).sum()", True)):
         step = TRAIN.replace("        model(x).pow(2).mean().backward()\n", heads.format(loss=loss) + total)
         lines = converted(tmp_path, HEAD + MAKE + step)
-        assert ("rd.sum_loss(torch.stack(losses).sum()).backward()" in lines) == is_summed
+        assert ("rd.loss.sum_loss(torch.stack(losses).sum()).backward()" in lines) == is_summed
 
 
 def test_a_file_of_this_run_is_waited_for_wherever_it_is_read_again(tmp_path: Path) -> None:

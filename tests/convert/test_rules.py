@@ -51,7 +51,7 @@ class Net(nn.Linear):
 
 parser = argparse.ArgumentParser()
 total = 0
-dataset = TensorDataset(torch.randn(100, 4), torch.randn(100, 2))
+dataset = TensorDataset(torch.ones(100, 4), torch.ones(100, 2))
 test_loader = DataLoader(dataset, 8)
 """
 # What an example does not say itself, done well: (a word of it, the lines).

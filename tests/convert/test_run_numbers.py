@@ -64,20 +64,20 @@ out = Saver("runs").folder
 @pytest.mark.parametrize(
     ("naming", "agreed"),
     [
-        (FUNCTION + "out = next_folder()\n" + MAKE, "out = rd.broadcast_object(next_folder())"),
+        (FUNCTION + "out = next_folder()\n" + MAKE, "out = rd.collectives.broadcast_object(next_folder())"),
         (FUNCTION + "def made():\n    return Path(next_folder())\n\n\nout = made()\nout.mkdir(parents=True)\n",
-         "out = rd.broadcast_object(made())"),
-        (SAVER, 'run_id = rd.broadcast_object(int(self.runs[-1].split("_")[-1]) + 1 if self.runs else 0)'),
+         "out = rd.collectives.broadcast_object(made())"),
+        (SAVER, 'run_id = rd.collectives.broadcast_object(int(self.runs[-1].split("_")[-1]) + 1 if self.runs else 0)'),
         ("number = len(os.listdir('.'))\nout = f'run_{number}'\n" + MAKE,
-         "number = rd.broadcast_object(len(os.listdir('.')))"),
+         "number = rd.collectives.broadcast_object(len(os.listdir('.')))"),
         ("number = 1\nwhile os.path.exists(f'run_{number}'):\n    number += 1\nout = f'run_{number}'\n" + MAKE,
-         "number = rd.broadcast_object(number)"),
+         "number = rd.collectives.broadcast_object(number)"),
         ("for n in range(99):\n    out = Path(f'run_{n}')\n    if not out.exists():\n        break\nout.mkdir()\n",
-         "out = rd.broadcast_object(out)"),
+         "out = rd.collectives.broadcast_object(out)"),
         ("out = f'{time.strftime(\"%H\")}_{len(os.listdir(\".\"))}'\n" + MAKE,
-         "out = rd.broadcast_object(f'{time.strftime(\"%H\")}_{len(os.listdir(\".\"))}')"),
+         "out = rd.collectives.broadcast_object(f'{time.strftime(\"%H\")}_{len(os.listdir(\".\"))}')"),
         ("n = 0\nfor name in os.listdir('.'):\n    n = max(n, len(name))\nout = f'run_{n + 1}'\n" + MAKE,
-         "out = rd.broadcast_object(f'run_{n + 1}')"),
+         "out = rd.collectives.broadcast_object(f'run_{n + 1}')"),
     ],
 )  # fmt: skip
 def test_a_number_is_that_of_the_first_process(naming: str, agreed: str, tmp_path: Path) -> None:
@@ -87,7 +87,9 @@ def test_a_number_is_that_of_the_first_process(naming: str, agreed: str, tmp_pat
 
 def test_the_last_checkpoint_of_a_folder_is_that_of_the_first_process(tmp_path: Path) -> None:
     latest = "latest = sorted(glob.glob('*.pt'))[-1]\nprint(torch.load(latest))\nout = '.'\n"
-    assert "latest = rd.broadcast_object(sorted(glob.glob('*.pt'))[-1])" in converted(tmp_path, HEAD + latest + TRAIN)
+    assert "latest = rd.collectives.broadcast_object(sorted(glob.glob('*.pt'))[-1])" in converted(
+        tmp_path, HEAD + latest + TRAIN
+    )
 
 
 def test_workers_of_a_loader_do_not_wait_for_another_process(tmp_path: Path) -> None:
@@ -103,7 +105,7 @@ def test_workers_of_a_loader_do_not_wait_for_another_process(tmp_path: Path) -> 
 def test_a_number_that_some_processes_do_not_count(tmp_path: Path) -> None:
     naming = "if os.path.exists('runs'):\n    out = f'runs/{len(os.listdir(\"runs\"))}'\nelse:\n    out = 'runs/0'\n"
     lines = converted(tmp_path, HEAD + naming + MAKE + TRAIN)
-    assert lines[lines.index("out = 'runs/0'") + 1] == "out = rd.broadcast_object(out)"
+    assert lines[lines.index("out = 'runs/0'") + 1] == "out = rd.collectives.broadcast_object(out)"
     leaving = naming.replace("    out", "    if len(os.listdir('runs')) > 9:\n        raise OSError\n    out", 1)
     result = conversion(tmp_path, HEAD + leaving + MAKE + TRAIN)
     (finding,) = [finding for finding in result.findings if finding.code == "RF509"]

@@ -52,31 +52,31 @@ SGD = "optimizer = optim.SGD(model.parameters(), lr=0.1)\n"
     [
         (
             "total = int(len(frame) / BATCH * EPOCHS)\nscheduler = lr_scheduler.OneCycleLR(optimizer, 0.1, total)",
-            "total = int(len(frame) / rd.samples_per_step(BATCH) * EPOCHS)",
+            "total = int(len(frame) / rd.data.samples_per_step(BATCH) * EPOCHS)",
         ),
         (
             "total = len(frame) // args.batch_size * EPOCHS\n"
             "scheduler = get_linear_schedule_with_warmup(optimizer, int(0.1 * total), total)",
-            "total = len(frame) // rd.samples_per_step(args.batch_size) * EPOCHS",
+            "total = len(frame) // rd.data.samples_per_step(args.batch_size) * EPOCHS",
         ),
         (
             "steps = math.ceil(args.samples / float(BATCH * 2))\n"
             "scheduler = lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * steps)",
-            "steps = math.ceil(args.samples / float(rd.samples_per_step(BATCH) * 2))",
+            "steps = math.ceil(args.samples / float(rd.data.samples_per_step(BATCH) * 2))",
         ),
         (
             "scheduler = lr_scheduler.StepLR(optimizer, step_size=48 // BATCH)",
-            "scheduler = lr_scheduler.StepLR(optimizer, step_size=48 // rd.samples_per_step(BATCH))",
+            "scheduler = lr_scheduler.StepLR(optimizer, step_size=48 // rd.data.samples_per_step(BATCH))",
         ),
         (
             "def decay(step):\n    return max(0.0, 1 - step / (EPOCHS * len(frame) / BATCH))\n"
             "scheduler = lr_scheduler.LambdaLR(optimizer, decay)",
-            "return max(0.0, 1 - step / (EPOCHS * len(frame) / rd.samples_per_step(BATCH)))",
+            "return max(0.0, 1 - step / (EPOCHS * len(frame) / rd.data.samples_per_step(BATCH)))",
         ),
         (
             "warm = args.samples // BATCH\n"
             "scheduler = lr_scheduler.LambdaLR(optimizer, lr_lambda=lambda step: min(1.0, step / warm))",
-            "warm = args.samples // rd.samples_per_step(BATCH)",
+            "warm = args.samples // rd.data.samples_per_step(BATCH)",
         ),
     ],
 )
@@ -92,7 +92,10 @@ def test_steps_counted_from_samples_are_those_of_all_processes(lines: str, expec
         ("transformers.optimization.Adafactor(model.parameters(), lr=1e-3)", "lr=rd.scaled_lr(1e-3))"),
         ("timm.optim.Lamb(model.parameters(), lr=args.samples)", "lr=rd.scaled_lr(args.samples))"),
         ("create_optimizer_v2(model.parameters(), opt='adamw', lr=5e-4)", "opt='adamw', lr=rd.scaled_lr(5e-4))"),
-        ("transformers.AdamW(model.parameters())", "rd.scale_optimizer(transformers.AdamW(model.parameters()))"),
+        (
+            "transformers.AdamW(model.parameters())",
+            "rd.learning_rate.scale_optimizer(transformers.AdamW(model.parameters()))",
+        ),
     ],
 )
 def test_rates_of_other_libraries_follow_the_batch(line: str, expected: str, tmp_path: Path) -> None:

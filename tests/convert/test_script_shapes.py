@@ -56,7 +56,7 @@ def test_what_is_done_without_data_parallel_is_done_where_it_was(tmp_path: Path)
     ]
     start = HEAD + MODEL + "".join(f"{line}\n" for line in wrap) + REST
     (file,) = conversion(tmp_path, start).files
-    wrap[1] = "    model = rd.data_parallel(torch.nn.DataParallel, model)"
+    wrap[1] = "    model = rd.model.data_parallel(torch.nn.DataParallel, model)"
     assert "\n".join(wrap[:-1]) in file.text, "the rest of the branches is as it was"
 
 
@@ -70,7 +70,7 @@ def test_what_stands_for_the_console_is_reached(tmp_path: Path) -> None:
 
 def test_a_writer_of_the_project_is_made_once(tmp_path: Path) -> None:
     lines = ["class Board(SummaryWriter):", "    pass", "board = Board('log')"]
-    assert "board = rd.on_main_process(Board, 'log')" in converted(tmp_path, script(*lines))
+    assert "board = rd.output.on_main_process(Board, 'log')" in converted(tmp_path, script(*lines))
 
 
 def in_function(*lines: str) -> str:
@@ -82,7 +82,7 @@ def in_function(*lines: str) -> str:
 def test_the_group_is_joined_behind_the_choice_of_gpus_in_a_function(tmp_path: Path) -> None:
     lines = converted(tmp_path, in_function("os.environ['CUDA_VISIBLE_DEVICES'] = '0,1'"))
     position = lines.index("rd.setup_distributed()")
-    assert lines[position - 1] == "os.environ['CUDA_VISIBLE_DEVICES'] = rd.visible_gpus('0,1')"
+    assert lines[position - 1] == "os.environ['CUDA_VISIBLE_DEVICES'] = rd.devices.visible_gpus('0,1')"
 
 
 def test_the_group_is_joined_before_what_is_written_in_front_of_the_choice_of_gpus(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_the_training_of_another_script_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "answered"),
     [
-        ("isinstance(model, torch.nn.DataParallel)", "rd.is_data_parallel(model)"),
+        ("isinstance(model, torch.nn.DataParallel)", "rd.model.is_data_parallel(model)"),
         ("hasattr(model, 'module')", "hasattr(model, 'module')"),
         ("isinstance(args, argparse.Namespace)", "isinstance(args, argparse.Namespace)"),
         ("args.hasattr", "args.hasattr"),
@@ -113,7 +113,7 @@ def test_a_module_that_is_asked_for(asked: str, answered: str, tmp_path: Path) -
     model = f"model = torch.nn.DataParallel(torch.nn.Linear(3, 1))\nplain = model.module if {asked} else model\n"
     lines = converted(tmp_path, script(*lines, model=model))
     assert f"plain = model.module if {answered} else model" in lines
-    assert "model = rd.data_parallel(torch.nn.DataParallel, torch.nn.Linear(3, 1))" in lines
+    assert "model = rd.model.data_parallel(torch.nn.DataParallel, torch.nn.Linear(3, 1))" in lines
 
 
 def test_nothing_is_put_behind_what_ends_the_program(tmp_path: Path) -> None:

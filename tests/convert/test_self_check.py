@@ -14,6 +14,7 @@ from retrofit.convert.plan import plan_conversion
 from retrofit.convert.self_check import ConversionError
 from retrofit.project import read_project
 from retrofit.project.edits import Edit, surround
+from retrofit.project.runtime_names import MODULES
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits import resolve
 from retrofit.rules.finding import found
@@ -102,13 +103,23 @@ def test_the_table_of_collectives_is_what_the_docstrings_say() -> None:
     import retrofit.distributed as rd
 
     said = set()
-    for path in RUNTIME.glob("*.py"):
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name in rd.__all__:
+    for path in RUNTIME.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
                 text = " ".join((ast.get_docstring(node) or "").split())
-                said |= {node.name} if "Collective: every rank" in text else set()
+                said |= {node.name} if "ollective: every rank" in text else set()
+    public = {name for module in (rd, *(getattr(rd, name) for name in MODULES)) for name in module.__all__}
     known = {name.rpartition(".")[2] for name in EVERY_RANK if name.startswith("retrofit.distributed.")}
-    assert len(said) > 30 and said == known
+    assert len(said) > 30 and said & public <= known <= said
+
+
+def test_the_modules_of_the_runtime_are_those_that_it_has_at_the_top() -> None:
+    import retrofit.distributed as rd
+
+    assert len(rd.__all__) <= 25
+    folder = {path.stem for path in RUNTIME.iterdir() if not path.name.startswith("_")}
+    exported = {name for name in folder - {"trace"} if name in vars(rd) and hasattr(getattr(rd, name), "__all__")}
+    assert exported == MODULES
 
 
 RANKS = """\
@@ -153,7 +164,7 @@ def codes(folder: Path, example: str) -> list[str]:
     [
         "if rd.is_main_process(): rd.print_main(rd.reduce_loss(loss))",
         "rd.print_main(rd.reduce_loss(loss) if rd.is_main_process() else 0)",
-        "means = [1 for _ in range(3) if rd.is_main_process() and rd.on_any_rank(True)]",
+        "means = [1 for _ in range(3) if rd.is_main_process() and rd.collectives.on_any_rank(True)]",
         "if rd.is_main_process():\n    pass\nelse:\n    break\nrd.barrier()",
         "with torch.no_grad():\n    if rd.get_rank() > 0:\n        continue\nrd.barrier()",
         "if rd.is_main_process():\n    rd.save_checkpoint('x.pt', {})",
@@ -175,8 +186,8 @@ def test_a_collective_that_some_ranks_leave_out_is_found(example: str, tmp_path:
         "global_loss = rd.reduce_loss(loss)\nif rd.is_main_process():\n    rd.print_main(global_loss)",
         "if rd.is_main_process():\n    rd.barrier()\nelse:\n    rd.barrier()",
         "if rd.get_world_size() > 1:\n    rd.barrier()",
-        "rd.on_main_process(print, rd.reduce_loss(loss))",
-        "if rd.on_any_rank(torch.rand(1).item() > 0.5):\n    rd.barrier()",
+        "rd.output.on_main_process(print, rd.reduce_loss(loss))",
+        "if rd.collectives.on_any_rank(torch.rand(1).item() > 0.5):\n    rd.barrier()",
         "if x.max() > 0:\n    rd.reduce_loss(loss)\nelse:\n    rd.reduce_loss(loss * 0)",
         "if x.is_cuda:\n    rd.barrier()",
         "top = x.max()\ntorch.distributed.all_reduce(top)\nif top > 1:\n    rd.barrier()",
@@ -225,12 +236,12 @@ for epoch in range(2):
         optimizer.step()
 """
 CHANGED_ONCE = {
-    "a cache that one rank makes first": (CACHED, "Samples('ids.pt')", "", "with rd.main_process_first():"),
+    "a cache that one rank makes first": (CACHED, "Samples('ids.pt')", "", "with rd.output.main_process_first():"),
     "the class of a model that may be a DataParallel": (
         "",
         "torch.randn(16, 3)",
         "if len(sys.argv) > 1:\n    model = nn.DataParallel(model)\nname = type(model).__name__",
-        "name = type(rd.script_model(model)).__name__",
+        "name = type(rd.model.script_model(model)).__name__",
     ),
 }
 

@@ -132,6 +132,11 @@ MEANS = [
     "loss = ((out - y) ** 2 / len(x)).sum()",
     "loss = ((out - y).abs().sum() * (1.0 / y.shape[0]))",
     "loss = 0\nfor j in range(len(x)):\n    loss = loss + F.mse_loss(out[j], y[j])\nloss = loss / len(x)",
+    "loss = 0\nfor j in range(len(x)):\n    loss = loss + F.mse_loss(out[j], y[j]) / len(x)",
+    "loss = 0\nfor j in range(len(x)):\n    loss += F.mse_loss(out[j], y[j]) / x.size(0)",
+    "loss = 0\nfor part, label in zip(out, y):\n    loss += F.mse_loss(part, label, reduction='sum') * (1 / len(x))",
+    "loss = sum(F.mse_loss(out[j], y[j]) / len(x) for j in range(len(x)))",
+    "losses = [F.mse_loss(out[j], y[j]) / len(x) for j in range(len(x))]\nloss = sum(losses)",
     "losses = [F.mse_loss(part, y) for part in (out, mu)]\nloss = sum(losses)",
     "parts = {'a': F.mse_loss(out, y), 'b': F.l1_loss(out, y)}\nloss = sum(parts.values())",
     "loss = -(y * torch.log_softmax(out, 1)).sum(1).mean()",
@@ -145,9 +150,10 @@ def test_what_is_applied_to_the_loss_decides(tmp_path: Path) -> None:
         folder.mkdir()
         found = converted(folder, script(lines))
         is_sum = lines in SUMS
-        assert ("rd.sum_loss(loss).backward()" in found, "loss.backward()" in found) == (is_sum, not is_sum), lines
+        assert ("rd.loss.sum_loss(loss).backward()" in found, "loss.backward()" in found) == (is_sum, not is_sum), lines
         assert ("optimizer = optim.SGD(model.parameters(), lr=args.lr)" in found) == is_sum, lines
-        assert f"print(rd.reduce_{'summed_' * is_sum}loss(loss).item())" in found, lines
+        assert "batch_count" not in found, lines
+        assert f"print(rd.{'loss.reduce_summed_' if is_sum else 'reduce_'}loss(loss).item())" in found, lines
 
 
 @pytest.mark.parametrize(
@@ -176,15 +182,15 @@ def test_the_length_of_a_pair_does_not_follow_the_batch(tmp_path: Path) -> None:
     [
         (
             "loss = F.mse_loss(out, y, reduction='sum') + F.l1_loss(out, y)",
-            "loss = rd.sum_loss(F.mse_loss(out, y, reduction='sum')) + F.l1_loss(out, y)",
+            "loss = rd.loss.sum_loss(F.mse_loss(out, y, reduction='sum')) + F.l1_loss(out, y)",
         ),
         (
             "error = ((out - y) ** 2).sum()\nloss = error + sum(p.abs().sum() for p in model.parameters())",
-            "loss = rd.sum_loss(error) + sum(p.abs().sum() for p in model.parameters())",
+            "loss = rd.loss.sum_loss(error) + sum(p.abs().sum() for p in model.parameters())",
         ),
         (
             "loss = F.l1_loss(out, y)\nif i:\n    loss += 0.5 * elbo(out, y, mu)[1]",
-            "loss += rd.sum_loss(0.5 * elbo(out, y, mu)[1])",
+            "loss += rd.loss.sum_loss(0.5 * elbo(out, y, mu)[1])",
         ),
     ],
 )
@@ -197,7 +203,7 @@ def test_a_sum_among_other_terms_is_scaled_alone(lines: str, expected: str, tmp_
 
 def test_a_sum_that_is_divided_by_the_batch_size_of_the_settings(tmp_path: Path) -> None:
     found = converted(tmp_path, script("loss = F.mse_loss(out, y, reduction='sum') / args.batch_size"))
-    expected = "loss = F.mse_loss(out, y, reduction='sum') / rd.rank_share(rd.global_batch(args.batch_size))"
+    expected = "loss = F.mse_loss(out, y, reduction='sum') / rd.loss.rank_share(rd.loss.global_batch(args.batch_size))"
     assert expected in found and "loss.backward()" in found
     assert "optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(args.lr))" in found
 

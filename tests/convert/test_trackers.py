@@ -121,7 +121,7 @@ wandb.finish()
 
 def test_a_disabled_run_needs_no_guards(tmp_path: Path) -> None:
     lines = converted(tmp_path, SCRIPT)
-    assert 'run = rd.start_tracker(wandb.init, project="example", config={"lr": 0.1, "width": 4})' in lines
+    assert 'run = rd.output.start_tracker(wandb.init, project="example", config={"lr": 0.1, "width": 4})' in lines
     assert 'wandb.log({"loss": rd.reduce_loss(loss).item()})' in lines
     guarded = [lines[index + 1] for index, line in enumerate(lines) if line == "if rd.is_main_process():"]
     assert guarded == ["wandb.login()"]
@@ -170,20 +170,32 @@ for x in loader:
         (
             "import neptune",
             "run = neptune.init_run(project='a')",
-            "run = rd.start_tracker(neptune.init_run, project='a')",
+            "run = rd.output.start_tracker(neptune.init_run, project='a')",
         ),
-        ("import swanlab", "swanlab.init(project='a')", "rd.start_tracker(swanlab.init, project='a')"),
-        ("from comet_ml import Experiment", "e = Experiment('key')", "e = rd.start_tracker(Experiment, 'key')"),
-        ("from clearml import Task", "task = Task.init('a', 'b')", "task = rd.start_tracker(Task.init, 'a', 'b')"),
-        ("from aim import Run", "run = Run()", "run = rd.start_tracker(Run)"),
+        ("import swanlab", "swanlab.init(project='a')", "rd.output.start_tracker(swanlab.init, project='a')"),
+        ("from comet_ml import Experiment", "e = Experiment('key')", "e = rd.output.start_tracker(Experiment, 'key')"),
+        (
+            "from clearml import Task",
+            "task = Task.init('a', 'b')",
+            "task = rd.output.start_tracker(Task.init, 'a', 'b')",
+        ),
+        ("from aim import Run", "run = Run()", "run = rd.output.start_tracker(Run)"),
         ("import mlflow", "mlflow.log_params({'a': 1})", "mlflow.log_params({'a': 1})"),
         (
             "import mlflow",
             "with mlflow.start_run() as run: pass",
-            "with rd.on_main_process(mlflow.start_run) as run: pass",
+            "with rd.output.on_main_process(mlflow.start_run) as run: pass",
         ),
-        ("import mlflow", "info = mlflow.log_artifact('a')", "info = rd.on_main_process(mlflow.log_artifact, 'a')"),
-        ("import wandb", "a = wandb.Artifact('a', type='b')", "a = rd.on_main_process(wandb.Artifact, 'a', type='b')"),
+        (
+            "import mlflow",
+            "info = mlflow.log_artifact('a')",
+            "info = rd.output.on_main_process(mlflow.log_artifact, 'a')",
+        ),
+        (
+            "import wandb",
+            "a = wandb.Artifact('a', type='b')",
+            "a = rd.output.on_main_process(wandb.Artifact, 'a', type='b')",
+        ),
         ("import wandb", "wandb.define_metric('a')", "wandb.define_metric('a')"),
     ],
 )

@@ -56,7 +56,7 @@ def lines_with(lines: list[str], word: str) -> list[str]:
 def test_a_tensor_is_averaged_where_the_optimizer_gets_it(tmp_path: Path, given: str, scale: str) -> None:
     text = SCRIPT.format(scale=scale, optimizer=GIVEN[given], loss="(net(x) * scale.exp()).mean()")
     (line,) = lines_with(converted(tmp_path, text), "distribute_parameter")
-    assert line.count("rd.distribute_parameter(scale)") == 1
+    assert line.count("rd.model.distribute_parameter(scale)") == 1
 
 
 def test_parameters_of_a_wrapped_model_are_left_to_the_wrapper(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_parameters_of_a_wrapped_model_are_left_to_the_wrapper(tmp_path: Path) -
 def test_a_module_that_nothing_calls_is_averaged_by_its_parameters(tmp_path: Path) -> None:
     optimizer = "optimizer = optim.SGD([*net.parameters(), *scale.parameters()], lr=0.1)"
     text = SCRIPT.format(scale="nn.Embedding(4, 3)", optimizer=optimizer, loss="(net(x) - scale.weight[0]).mean()")
-    assert lines_with(converted(tmp_path, text), "*map(rd.distribute_parameter, scale.parameters())")
+    assert lines_with(converted(tmp_path, text), "*map(rd.model.distribute_parameter, scale.parameters())")
 
 
 LISTS = {

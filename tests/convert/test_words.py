@@ -39,7 +39,7 @@ for (x,) in loader:
     INSIDE
 rd.cleanup_distributed()
 """
-APART = ["rd.seed_everything(0)", "torch.manual_seed(rd.get_rank())"]
+APART = ["rd.random_state.seed_everything(0)", "torch.manual_seed(rd.get_rank())"]
 SPLIT = "train_set, val_set = random_split(dataset, [8, 8])"
 
 
@@ -82,7 +82,7 @@ def test_a_file_of_one_process(lines: list[str], expected: set[str], tmp_path: P
     ("lines", "expected"),
     [
         (["if args.frank:", f"    {SPLIT}"], {"RF108"}),
-        (["with rd.main_process_first():", f"    {SPLIT}"], {"RF108"}),
+        (["with rd.output.main_process_first():", f"    {SPLIT}"], {"RF108"}),
         (["if rd.is_main_process():", f"    {SPLIT}"], set()),
     ],
 )

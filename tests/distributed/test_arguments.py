@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from retrofit.distributed import add_distributed_arguments, distributed_options
-from retrofit.distributed.arguments import RUNTIME_FLAGS
+from retrofit.distributed.options import FLAGS, read_twin
+from retrofit.distributed.production_flags import RUNTIME_FLAGS, add_all_flags
 
 # Frozen: scripts and launchers in the wild use these names and defaults.
 DEFAULTS = {
@@ -73,17 +73,21 @@ OTHER_VALUES = {
 }
 
 
+def twins(environ=None):
+    return {name: read_twin(flag, os.environ if environ is None else environ) for name, flag in FLAGS.items()}
+
+
 def parse(*arguments, environ=None):
-    parser = add_distributed_arguments(argparse.ArgumentParser(allow_abbrev=False), environ or {})
+    parser = add_all_flags(argparse.ArgumentParser(allow_abbrev=False), environ or {})
     return vars(parser.parse_args(arguments))
 
 
 def test_the_set_of_flags_is_frozen():
     assert parse() == DEFAULTS
-    assert distributed_options({}) == DEFAULTS
+    assert twins({}) == DEFAULTS
     spellings = {
         option
-        for action in add_distributed_arguments(argparse.ArgumentParser(add_help=False), {})._actions
+        for action in add_all_flags(argparse.ArgumentParser(add_help=False), {})._actions
         for option in action.option_strings
     }
     assert spellings == {f"--{name}" for name in DEFAULTS} | {"--local-rank"}
@@ -94,13 +98,13 @@ def test_every_flag_has_a_twin(name):
     text, value = OTHER_VALUES[name]
     environ = {f"RETROFIT_{name.upper()}": text}
     assert parse(environ=environ) == {**DEFAULTS, name: value}
-    assert distributed_options(environ) == {**DEFAULTS, name: value}
+    assert twins(environ) == {**DEFAULTS, name: value}
 
 
 def test_twins_are_read_from_the_process_environment(monkeypatch):
     monkeypatch.setenv("RETROFIT_BATCH", "global")
-    assert distributed_options()["batch"] == "global"
-    assert add_distributed_arguments(argparse.ArgumentParser()).parse_args([]).batch == "global"
+    assert twins()["batch"] == "global"
+    assert add_all_flags(argparse.ArgumentParser()).parse_args([]).batch == "global"
 
 
 def test_the_flag_beats_its_twin():
@@ -111,12 +115,12 @@ def test_the_flag_beats_its_twin():
 
 @pytest.mark.parametrize("text", ["1", "true", "True", "TRUE"])
 def test_switch_on(text):
-    assert distributed_options({"RETROFIT_DISTRIBUTED": text})["distributed"] is True
+    assert twins({"RETROFIT_DISTRIBUTED": text})["distributed"] is True
 
 
 @pytest.mark.parametrize("text", ["0", "false", "False", ""])
 def test_switch_off(text):
-    assert distributed_options({"RETROFIT_DISTRIBUTED": text})["distributed"] is False
+    assert twins({"RETROFIT_DISTRIBUTED": text})["distributed"] is False
 
 
 @pytest.mark.parametrize(
@@ -131,7 +135,7 @@ def test_switch_off(text):
     ],
 )
 def test_a_bad_twin_is_named_with_its_value_and_what_is_allowed(name, text, remedy):
-    for read in (distributed_options, lambda environ: parse(environ=environ)):
+    for read in (twins, lambda environ: parse(environ=environ)):
         with pytest.raises(ValueError, match=f"RETROFIT_{name}='{text}' is not valid; use one of: {remedy}, or unset"):
             read({f"RETROFIT_{name}": text})
 
@@ -165,7 +169,7 @@ def test_reading_options_changes_no_environment():
 
 def test_one_rank_of_a_node_says_what_the_parser_refuses(capsys):
     for rank, shown in (("0", "unrecognized arguments: --no_such_flag"), ("1", "")):
-        parser = add_distributed_arguments(argparse.ArgumentParser(), {"LOCAL_RANK": rank})
+        parser = add_all_flags(argparse.ArgumentParser(), {"LOCAL_RANK": rank})
         with pytest.raises(SystemExit) as ended:
             parser.parse_args(["--no_such_flag"])
         assert ended.value.code == 2
@@ -187,6 +191,6 @@ def test_what_is_no_number_for_a_flag_is_refused_in_one_line(flag, capsys):
         assert ended.value.code == 2
         assert f"argument --{flag.name}" in capsys.readouterr().err.splitlines()[-1]
         with pytest.raises(ValueError, match=f"{flag.environment_twin}='{text}' is not valid; use one of: .* from "):
-            distributed_options({flag.environment_twin: text})
+            twins({flag.environment_twin: text})
     for bound in flag.bounds:
         assert parse(f"--{flag.name}={flag.type(bound)}")[flag.name] == bound

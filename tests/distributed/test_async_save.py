@@ -17,7 +17,7 @@ from run_program import ROOT, program_environment, run_python
 from torch import nn
 
 import retrofit.distributed as rd
-from retrofit.distributed import checkpoint
+from retrofit.distributed.checkpoint import full as checkpoint
 
 NEW_TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
 KINDS = [
@@ -46,7 +46,7 @@ def slow_writers() -> Any:
 
 def new_training() -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
-    model = rd.wrap_model(nn.Linear(8, 8), "ddp")
+    model = rd.strategies.select.wrap_model(nn.Linear(8, 8), "ddp")
     return model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
 
 
@@ -68,7 +68,7 @@ def train_while_saving(path: str, kind: str) -> dict[str, Any]:
         for _ in range(20):
             step(model, optimizer)
         trained_s, was_there = time.monotonic() - started, Path(path).exists()
-        rd.finish_saves()
+        rd.checkpoint.finish_saves()
     return {"trained_s": trained_s, "was_there": was_there, "weight": weight, "momentum": momentum}
 
 
@@ -79,7 +79,7 @@ def test_the_training_goes_on_and_the_checkpoint_is_of_the_moment_of_its_save(
     ranks(2).run(train_while_saving, str(tmp_path / "warm"), kind)  # imports
     for result in ranks(2).run(train_while_saving, str(tmp_path / "c"), kind):
         assert result["trained_s"] < SLOW_S and not result["was_there"]
-        content = rd.read_checkpoint(tmp_path / "c")
+        content = rd.checkpoint.read_checkpoint(tmp_path / "c")
         assert torch.equal(content["model"]["weight"], result["weight"])
         assert torch.equal(content["optimizer"]["state"][0]["momentum_buffer"], result["momentum"])
     assert sorted(os.listdir(tmp_path)) == ["c", "warm"]
@@ -92,7 +92,7 @@ def complete_without_being_asked(path: str, kind: str) -> bool:
     while not Path(path).exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     there = Path(path).exists()
-    rd.finish_saves()
+    rd.checkpoint.finish_saves()
     return there
 
 
@@ -109,7 +109,7 @@ def saves_in_a_row(folder: str, kind: str) -> list[int]:
                 model, optimizer, epoch, f"{folder}/{epoch}", sharded=kind == "sharded", asynchronous=True
             )
         first = Path(folder, "1").exists()
-        rd.find_checkpoint("auto", [], to_train=True)  # as does who looks for checkpoints
+        rd.checkpoint.find_checkpoint("auto", [], to_train=True)  # as does who looks for checkpoints
         return [first, Path(folder, "2").exists()]
 
 
@@ -134,9 +134,9 @@ def failing(folder: str, kind: str, at: str, failing_rank: int) -> tuple[str, st
         if at == "the next save":
             rd.save_checkpoint(model, optimizer, 2, f"{folder}/2", sharded=kind == "sharded", asynchronous=True)
         else:
-            rd.finish_saves()
+            rd.checkpoint.finish_saves()
     except Exception as error:
-        rd.finish_saves()  # nothing is left to wait for
+        rd.checkpoint.finish_saves()  # nothing is left to wait for
         return type(error).__name__, str(error), returned
     return "", "", returned
 
@@ -163,8 +163,8 @@ SAVE_SLOWLY = """
 import sys, time, torch
 from torch import nn
 import retrofit.distributed as rd
-from retrofit.distributed import checkpoint
-from retrofit.distributed.resume import save_position
+from retrofit.distributed.checkpoint import full as checkpoint
+from retrofit.distributed.checkpoint.positions import save_position
 from pathlib import Path
 folder, kind, then = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 def half_written(real):
@@ -181,7 +181,7 @@ os.environ.update(RETROFIT_CKPT=kind, RETROFIT_ASYNC_SAVE="1")
 model = nn.Linear(4, 4)
 rd.setup_distributed()
 save_position(folder, 1, 0, is_best=True, model=model, optimizer=None)
-rd.finish_saves()
+rd.checkpoint.finish_saves()
 for name in ("write_part", "write_atomically"):
     setattr(checkpoint, name, half_written(getattr(checkpoint, name)))
 save_position(folder, 2, 0, is_best=True, model=model, optimizer=None)
@@ -189,7 +189,7 @@ if then == "raise":
     raise ValueError("an error of the training")
 if then == "cleanup":
     rd.cleanup_distributed()
-    print([path.name for path in rd.checkpoints_in(folder)], flush=True)
+    print([path.name for path in rd.checkpoint.checkpoints_in(folder)], flush=True)
 """
 
 
@@ -203,8 +203,8 @@ def test_killed_in_mid_write_the_former_one_is_found(tmp_path: Path, kind: str) 
             process.send_signal(signal.SIGKILL)
     assert any(path.name.startswith(".") for path in tmp_path.iterdir()), "it was not killed in mid write"
     for to_train in (True, False):
-        path = rd.find_checkpoint("auto", [tmp_path], to_train=to_train)
-        assert path is not None and rd.read_checkpoint(path)["epoch"] == 1
+        path = rd.checkpoint.find_checkpoint("auto", [tmp_path], to_train=to_train)
+        assert path is not None and rd.checkpoint.read_checkpoint(path)["epoch"] == 1
 
 
 @pytest.mark.parametrize("then", ["return", "raise", "cleanup"])
@@ -212,7 +212,7 @@ def test_killed_in_mid_write_the_former_one_is_found(tmp_path: Path, kind: str) 
 def test_an_exit_waits_for_the_one_under_way(tmp_path: Path, kind: str, then: str) -> None:
     result = run_python("-c", SAVE_SLOWLY, str(tmp_path), kind, then, "0.5")
     assert result.returncode == (1 if then == "raise" else 0), result.stderr
-    assert [rd.read_checkpoint(path)["epoch"] for path in rd.checkpoints_in(tmp_path)] == [2, 1]
+    assert [rd.checkpoint.read_checkpoint(path)["epoch"] for path in rd.checkpoint.checkpoints_in(tmp_path)] == [2, 1]
     if then == "cleanup":
         assert "checkpoint_0002" in result.stdout
 

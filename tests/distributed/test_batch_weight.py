@@ -9,7 +9,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import retrofit.distributed as rd
-from retrofit.distributed import process_group
 
 
 class Pair(nn.Module):
@@ -27,11 +26,13 @@ def of_count(output, target):
     """Return a loss over the elements that count: none at all on some ranks, and in some batches."""
     count = (target > 1.2).sum()
     total = (F.mse_loss(output, target, reduction="none") * (target > 1.2)).sum() + output.square().sum()
-    return total / rd.rank_share(max(rd.batch_count(count), 1)) + total / rd.rank_share(rd.batch_count(count) + 3.0)
+    return total / rd.loss.rank_share(max(rd.loss.batch_count(count), 1)) + total / rd.loss.rank_share(
+        rd.loss.batch_count(count) + 3.0
+    )
 
 
 def of_size(output, target):
-    return F.mse_loss(output, target) / rd.batch_count(len(target)) + output.mean() / rd.batch_count(
+    return F.mse_loss(output, target) / rd.loss.batch_count(len(target)) + output.mean() / rd.loss.batch_count(
         torch.tensor(len(target))
     )
 
@@ -39,7 +40,7 @@ def of_size(output, target):
 def train(number, kind):
     """Return the loss that is shown and all parameters after each step of an epoch of `number` samples."""
     torch.manual_seed(0)
-    process_group._options.update(batch="global")
+    rd.options._values.update(batch="global")
     lower, upper = nn.Linear(3, 3), Pair()
     data = TensorDataset(torch.randn(number, 3), torch.randn(number, 4))
     loader = rd.distribute_loader(DataLoader(data, 6))
@@ -52,7 +53,7 @@ def train(number, kind):
         optimizer.zero_grad()
         if kind == "sum":
             loss = F.mse_loss(out["sum"], y.double(), reduction="sum")
-            rd.sum_loss(loss).backward()
+            rd.loss.sum_loss(loss).backward()
             shown = 0.0
         elif kind in ("sum over a count", "mean over the size"):
             loss = of_count(out["sum"], y.double()) if kind == "sum over a count" else of_size(out["sum"], y.double())
@@ -64,7 +65,7 @@ def train(number, kind):
             shown = rd.reduce_loss(loss).item()
         optimizer.step()
         steps.append([shown, *torch.cat([p.detach().flatten() for p in optimizer.param_groups[0]["params"]]).tolist()])
-    process_group._options.clear()
+    rd.options._values.clear()
     return steps
 
 
@@ -81,17 +82,17 @@ def test_the_training_is_that_of_one_process(ranks, world_size, number, kind):
 
 def counts():
     with torch.no_grad():  # an evaluation, of which ranks may have other numbers of batches
-        alone = rd.batch_count(rd.get_rank()), rd.rank_share(6)
-    return alone, rd.batch_count(2), rd.batch_count(torch.tensor(rd.get_rank())).item(), rd.rank_share(6)
+        alone = rd.loss.batch_count(rd.get_rank()), rd.loss.rank_share(6)
+    return alone, rd.loss.batch_count(2), rd.loss.batch_count(torch.tensor(rd.get_rank())).item(), rd.loss.rank_share(6)
 
 
 def test_what_all_ranks_have_of_a_batch(ranks):
     assert ranks(3).run(counts) == [((rank, 6), 6, 3, 2.0) for rank in range(3)]
-    assert (rd.batch_count(7), rd.rank_share(7)) == (7, 7)
+    assert (rd.loss.batch_count(7), rd.loss.rank_share(7)) == (7, 7)
 
 
 def peek_and_leave():
-    process_group._options.update(batch="global")
+    rd.options._values.update(batch="global")
     loader = rd.distribute_loader(DataLoader(TensorDataset(torch.arange(7.0)), 4))
     loss = torch.tensor(float(rd.get_rank()))
     found = []
@@ -99,8 +100,8 @@ def peek_and_leave():
     for _ in loader:
         next(iter(loader))
         found.append(rd.reduce_loss(loss).item())
-    found += [rd.reduce_loss(loss).item(), rd.reduce_last_loss(loss).item()]
-    process_group._options.clear()
+    found += [rd.reduce_loss(loss).item(), rd.loss.reduce_last_loss(loss).item()]
+    rd.options._values.clear()
     return found
 
 
@@ -114,7 +115,7 @@ def keeps_its_class():
         label = "own"
 
     loader = rd.distribute_loader(Loader(TensorDataset(torch.arange(8.0)), 2))
-    return type(loader).__name__, loader.label, isinstance(loader, Loader), len(loader), len(list(loader))
+    return loader.__class__.__name__, loader.label, isinstance(loader, Loader), len(loader), len(list(loader))
 
 
 def test_a_loader_keeps_its_class(ranks):

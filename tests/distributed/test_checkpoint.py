@@ -20,18 +20,10 @@ import torch
 from run_program import ROOT, program_environment
 from torch import nn
 
-from retrofit.distributed import (
-    DDPWrapper,
-    get_rank,
-    get_rng_state,
-    load_checkpoint,
-    load_weights,
-    read_checkpoint,
-    restore_checkpoint,
-    save_checkpoint,
-    set_rng_state,
-)
-from retrofit.distributed.atomic_file import copy_atomically
+from retrofit.distributed import DDPWrapper, get_rank, load_checkpoint, save_checkpoint
+from retrofit.distributed.checkpoint.atomic_file import copy_atomically
+from retrofit.distributed.checkpoint.full import load_weights, read_checkpoint, restore_checkpoint
+from retrofit.distributed.random_state import get_rng_state, set_rng_state
 
 
 def new_model(width=4):
@@ -317,7 +309,9 @@ def test_killed_at_any_moment_the_file_is_whole(path):
 DISK_FULL = """
 import os, resource, sys, torch
 from torch import nn
-from retrofit.distributed import read_checkpoint, report_failure, save_checkpoint
+from retrofit.distributed.checkpoint.full import read_checkpoint
+from retrofit.distributed.job.failure import report_failure
+from retrofit.distributed import save_checkpoint
 path, is_small = sys.argv[1], sys.argv[2] == "small disk"
 save_checkpoint(nn.Linear(10, 10), None, 1, path)
 if not is_small:

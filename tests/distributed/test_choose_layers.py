@@ -6,7 +6,7 @@ import pytest
 from strategy_training import Transformer
 from torch import nn
 
-from retrofit.distributed.layers import choose_layers
+from retrofit.distributed.strategies.layers import choose_layers
 
 
 class Pair(nn.Sequential):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from retrofit.distributed import DDPWrapper
-from retrofit.distributed.comm_hooks import POWERSGD_START, adds_bfloat16, register_comm_hook
+from retrofit.distributed.ddp.comm_hooks import POWERSGD_START, adds_bfloat16, register_comm_hook
 
 
 def trained(hook, steps, layers=0):

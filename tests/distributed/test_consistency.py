@@ -14,7 +14,8 @@ from torch import nn
 from torch.distributions import Normal
 
 import retrofit.distributed as rd
-from retrofit.distributed import consistency, get_rank
+from retrofit.distributed import get_rank
+from retrofit.distributed.ddp import consistency
 
 DIFFER = r"the ranks have different parameters: '(\S+)' is the first of \d+ of \d+ tensors of \w+ that differ"
 
@@ -32,12 +33,12 @@ class Net(nn.Module):
 def batch(step=0, num=4, width=3):
     """This rank's half of a common batch; outside a group the whole."""
     x = torch.randn(2 * num, width, generator=torch.Generator().manual_seed(step))
-    return x[get_rank() * num : (get_rank() + 1) * num] if rd.is_distributed() else x
+    return x[get_rank() * num : (get_rank() + 1) * num] if rd.process_group.is_distributed() else x
 
 
 def model_and_optimizer(make=Net, **options):
     torch.manual_seed(0)
-    model = rd.wrap_model(make())
+    model = rd.strategies.select.wrap_model(make())
     options = {"lr": 0.1, "momentum": 0.9, **options}
     return model, torch.optim.SGD(model.parameters(), **options)
 
@@ -243,7 +244,7 @@ def two_passes(kind):
             norms = [torch.autograd.grad(loss, last, retain_graph=True)[0].norm() for loss in (first, second)]
             norms = [norm.detach() for norm in norms]
             total = torch.stack(norms)
-            if rd.is_distributed():
+            if rd.process_group.is_distributed():
                 dist.all_reduce(total)
             (first + second * total[0] / total[1]).backward()
             return gradients(model)
@@ -323,7 +324,7 @@ def accumulation_without_no_sync():
 def accumulation_with_no_sync():
     model, optimizer = model_and_optimizer()
     for step in range(12):
-        with rd.gradient_sync(model, step % 3 == 2):
+        with rd.strategies.gradient_sync(model, step % 3 == 2):
             model(batch(step)).square().mean().backward()
         if step % 3 == 2:
             optimizer.step()
@@ -403,7 +404,7 @@ def frozen_and_thawed():
 
 def compiled():
     torch.manual_seed(0)
-    model = rd.wrap_model(torch.compile(Net(), backend="eager"))
+    model = rd.strategies.select.wrap_model(torch.compile(Net(), backend="eager"))
     optimizer = torch.optim.Adam(model.parameters())
     for step in range(4):
         one_step(model, optimizer, step)
@@ -483,7 +484,7 @@ def second_network_alone():
 
 def test_a_network_that_was_not_wrapped_is_named_in_a_warning(ranks):
     (message,), nothing = ranks(2).run(second_network_alone)
-    assert "Adam with 2 parameter(s), the first of shape (1, 1)" in message and "wrap_model" in message
+    assert "Adam with 2 parameter(s), the first of shape (1, 1)" in message and "distribute_model" in message
     assert nothing == []
 
 

@@ -14,22 +14,22 @@ from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, Sampler, TensorDataset
 
 import retrofit.distributed as rd
-from retrofit.distributed import arguments, process_group
+from retrofit.distributed import options as arguments
+from retrofit.distributed.sharding import ShardedSampler
 
 
 @pytest.fixture
 def options(monkeypatch):
     """Options as setup_distributed would keep them."""
-    monkeypatch.setattr(process_group, "_options", {})
-    monkeypatch.setattr(arguments, "given_options", {})
-    return process_group._options
+    monkeypatch.setattr(arguments, "_values", {})
+    return arguments._values
 
 
 def batches(batch_size, batch):
-    process_group._options.update(batch=batch)
+    rd.options._values.update(batch=batch)
     loader = rd.distribute_loader(DataLoader(TensorDataset(torch.arange(32)), batch_size, shuffle=True))
     result = [part.tolist() for (part,) in loader]
-    process_group._options.clear()
+    rd.options._values.clear()
     return result
 
 
@@ -107,11 +107,11 @@ def test_local_batchnorm_is_that_of_rank_0_in_an_evaluation(ranks):
 
 
 def rates(batch, rule):
-    process_group._options.update(batch=batch, lr_scale=rule)
+    rd.options._values.update(batch=batch, lr_scale=rule)
     try:
-        return rd.scaled_lr(0.1), rd.micro_batch(12)
+        return rd.scaled_lr(0.1), rd.data.micro_batch(12)
     finally:
-        process_group._options.clear()
+        rd.options._values.clear()
 
 
 def test_the_rate_follows_the_batch_of_all_ranks(ranks):
@@ -121,13 +121,15 @@ def test_the_rate_follows_the_batch_of_all_ranks(ranks):
 
 
 def shapes(batch, batch_size):
-    process_group._options.update(batch=batch)
+    rd.options._values.update(batch=batch)
     try:
         loader = rd.distribute_loader(DataLoader(TensorDataset(torch.arange(10)), batch_size))
-        sizes = [(len(x), rd.own_batch_size(batch_size), rd.own_batch_size(4 * batch_size)) for (x,) in loader]
-        return sizes, rd.own_batch_size(batch_size)
+        sizes = [
+            (len(x), rd.data.own_batch_size(batch_size), rd.data.own_batch_size(4 * batch_size)) for (x,) in loader
+        ]
+        return sizes, rd.data.own_batch_size(batch_size)
     finally:
-        process_group._options.clear()
+        rd.options._values.clear()
 
 
 def test_the_size_of_an_uneven_last_batch(ranks):
@@ -137,16 +139,16 @@ def test_the_size_of_an_uneven_last_batch(ranks):
 
 
 def scaled_groups(batch):
-    process_group._options.update(batch=batch, lr_scale="linear")
+    rd.options._values.update(batch=batch, lr_scale="linear")
     try:
         weights = [nn.Parameter(torch.ones(1)) for _ in range(3)]
-        optimizer = rd.scale_optimizer(
+        optimizer = rd.learning_rate.scale_optimizer(
             torch.optim.Adam([{"params": weights[:1]}, {"params": weights[1:2], "lr": 0.25}])
         )
         optimizer.add_param_group({"params": weights[2:]})
         return [group["lr"] for group in optimizer.param_groups]
     finally:
-        process_group._options.clear()
+        rd.options._values.clear()
 
 
 def test_the_rates_of_all_groups_follow_the_batch_of_all_ranks(ranks):
@@ -165,31 +167,31 @@ def test_gpus_that_a_script_chooses_are_those_of_the_launcher_where_they_are_too
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", from_outside)
-    assert rd.visible_gpus(chosen) == chosen
+    assert rd.devices.visible_gpus(chosen) == chosen
     for rank in ("0", "1"):
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
         for name, value in {**place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
             monkeypatch.setenv(name, value)
-        assert rd.visible_gpus(chosen) == visible
+        assert rd.devices.visible_gpus(chosen) == visible
         assert ("not enough for 2 processes" in capsys.readouterr().out) is (visible != chosen and rank == "0")
 
 
 def test_one_process_is_as_it_was(options, tmp_path):
     loader, model = DataLoader(TensorDataset(torch.arange(4)), 2), nn.Linear(2, 2)
     assert rd.distribute_loader(loader) is loader and rd.distribute_model(model) is model
-    assert rd.scaled_lr(0.3) == 0.3 and rd.micro_batch(7) == 7 == rd.own_batch_size(7)
+    assert rd.scaled_lr(0.3) == 0.3 and rd.data.micro_batch(7) == 7 == rd.data.own_batch_size(7)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
-    assert rd.scale_optimizer(optimizer) is optimizer and optimizer.param_groups[0]["lr"] == 0.3
+    assert rd.learning_rate.scale_optimizer(optimizer) is optimizer and optimizer.param_groups[0]["lr"] == 0.3
     state = torch.get_rng_state()
     rd.share_random_state()
     assert torch.equal(torch.get_rng_state(), state)
     assert rd.path_on_main(tmp_path) is tmp_path
-    rd.quiet_logging()
+    rd.output.quiet_logging()
     assert logging.root.manager.disable == 0
 
 
 def quiet():
-    rd.quiet_logging()
+    rd.output.quiet_logging()
     try:
         return logging.getLogger("x").isEnabledFor(logging.INFO), rd.path_on_main("log.csv")
     finally:
@@ -208,7 +210,7 @@ def test_flags_leave_no_trace_in_the_options_of_a_script(options):
     rd.add_runtime_flags(parser)
     assert vars(parser.parse_args([])) == {"lr": 0.1}
     assert vars(parser.parse_args(["--batch", "global", "--distributed"])) == {"lr": 0.1}
-    assert arguments.given_options == {"batch": "global", "distributed": True}
+    assert arguments._values == {"batch": "global", "distributed": True}
 
 
 @pytest.mark.parametrize("own", ["--batch", "--batch_size"])
@@ -218,15 +220,15 @@ def test_a_flag_or_an_abbreviation_of_the_script_stays_what_it_is(options, own):
     rd.add_runtime_flags(parser)
     assert vars(parser.parse_args(["--batch", "32"])) == {"size": 32}
     parser.parse_args(["--dist_batch", "global"])
-    assert arguments.given_options == {"batch": "global"}
+    assert arguments._values == {"batch": "global"}
 
 
 def test_an_endless_sampler_is_drawn_from_as_needed():
     sampler = RandomSampler(range(50), replacement=True, num_samples=10**10)
-    shares = [rd.ShardedSampler(sampler, 4, seed=1, rank=rank, world_size=2) for rank in range(2)]
+    shares = [ShardedSampler(sampler, 4, seed=1, rank=rank, world_size=2) for rank in range(2)]
     first, second = (list(islice(iter(share), 100)) for share in shares)
     assert first != second and set(first) | set(second) <= set(range(50))
-    assert list(islice(iter(rd.ShardedSampler(sampler, 4, seed=1, rank=0, world_size=2)), 100)) == first
+    assert list(islice(iter(ShardedSampler(sampler, 4, seed=1, rank=0, world_size=2)), 100)) == first
 
 
 class EndlessSampler(Sampler):
@@ -242,7 +244,7 @@ class EndlessSampler(Sampler):
 
 def test_an_endless_sampler_of_the_project_keeps_its_order_whatever_else_draws():
     def draw(rank, between):
-        share = iter(rd.ShardedSampler(EndlessSampler(), 2, seed=1, rank=rank, world_size=2))
+        share = iter(ShardedSampler(EndlessSampler(), 2, seed=1, rank=rank, world_size=2))
         return [(next(share), torch.rand(between))[0] for _ in range(25)]
 
     state = torch.get_rng_state()
@@ -250,7 +252,7 @@ def test_an_endless_sampler_of_the_project_keeps_its_order_whatever_else_draws()
     for start in range(0, 25, 5):  # a permutation of 10 is shared out by two
         assert sorted(first[start : start + 5] + second[start : start + 5]) == list(range(10))
     torch.set_rng_state(state)
-    list(islice(iter(rd.ShardedSampler(EndlessSampler(), 2, seed=1, rank=0, world_size=2)), 25))
+    list(islice(iter(ShardedSampler(EndlessSampler(), 2, seed=1, rank=0, world_size=2)), 25))
     assert torch.equal(torch.get_rng_state(), state)
 
 

@@ -9,18 +9,20 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import retrofit.distributed as rd
-from retrofit.distributed import process_group
 
 
 def dice(out, target):
     """Dice over the batch for each class, with a term of the samples' own and a factor of the whole batch."""
-    both, union = rd.batch_sum((out * target).sum(0)), rd.batch_sum(out.sum(0)) + rd.batch_sum(target.sum(0))
+    both, union = (
+        rd.loss.batch_sum((out * target).sum(0)),
+        rd.loss.batch_sum(out.sum(0)) + rd.loss.batch_sum(target.sum(0)),
+    )
     score = (2 * both + 1) / (union + 1)
-    return (1 - score).pow(0.75).mean() * rd.batch_mean(target.mean()) + F.binary_cross_entropy(out, target)
+    return (1 - score).pow(0.75).mean() * rd.loss.batch_mean(target.mean()) + F.binary_cross_entropy(out, target)
 
 
 def root(out, target):
-    return torch.sqrt(rd.batch_mean(F.mse_loss(out, target))) + rd.batch_mean(out.mean()).exp()
+    return torch.sqrt(rd.loss.batch_mean(F.mse_loss(out, target))) + rd.loss.batch_mean(out.mean()).exp()
 
 
 def ranked(out, target, power=1):
@@ -31,22 +33,28 @@ def ranked(out, target, power=1):
 
 def uneven(out, target):
     """The mean of the ranks' losses where each is another function of the sum: times a mean of its own samples."""
-    return rd.batch_sum(out.sum()).square() * 0.01 + out.square().mean()
+    return rd.loss.batch_sum(out.sum()).square() * 0.01 + out.square().mean()
 
 
 def centered(out, target):
     """Rows from which the mean of all samples is taken, and a matrix product over the samples."""
-    both = rd.batch_sum(out.T @ target)
-    return (out - rd.batch_mean(out.mean(0))).square().mean() + both.square().mean() * 0.01
+    both = rd.loss.batch_sum(out.T @ target)
+    return (out - rd.loss.batch_mean(out.mean(0))).square().mean() + both.square().mean() * 0.01
 
 
-LOSSES = {"centered": centered, "dice": dice, "root": root, "ranked": rd.whole_batch_loss(ranked), "uneven": uneven}
+LOSSES = {
+    "centered": centered,
+    "dice": dice,
+    "root": root,
+    "ranked": rd.loss.whole_batch_loss(ranked),
+    "uneven": uneven,
+}
 
 
 def train(number, kind):
     """Return the loss that is shown, that of an evaluation, and all parameters after each step of an epoch."""
     torch.manual_seed(0)
-    process_group._options.update(batch="global")
+    rd.options._values.update(batch="global")
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3), nn.Sigmoid()).double()
     data = TensorDataset(torch.rand(number, 3).double(), (torch.rand(number, 3) > 0.6).double())
     loader = rd.distribute_loader(DataLoader(data, 6))
@@ -62,7 +70,7 @@ def train(number, kind):
         steps.append([rd.reduce_loss(loss).item(), *weights])
     with torch.no_grad():  # of an evaluation each rank has other batches, or none
         steps.append([LOSSES[kind](model(x), y).item() for x, y in [data[:5]] if rd.get_rank() == 0])
-    process_group._options.clear()
+    rd.options._values.clear()
     return steps
 
 
@@ -86,7 +94,7 @@ def gradients():
     own = torch.rand(3, dtype=torch.float64, requires_grad=True)
 
     def loss(values):
-        total = rd.batch_sum(values.square().sum())
+        total = rd.loss.batch_sum(values.square().sum())
         return total.log() * (1 + rd.get_rank()) + values.sum() / total
 
     loss(own).backward()
@@ -98,7 +106,7 @@ def gradients():
                 moved = own.detach().clone().requires_grad_()
                 if rank == rd.get_rank():
                     moved.data[index] += shift
-                pair.append(rd.reduce_tensor_sum(loss(moved)).item())
+                pair.append(rd.collectives.reduce_tensor_sum(loss(moved)).item())
             if rank == rd.get_rank():
                 numeric.append((pair[0] - pair[1]) / 2e-6)
     return own.grad.tolist(), numeric

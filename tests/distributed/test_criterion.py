@@ -11,7 +11,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import retrofit.distributed as rd
-from retrofit.distributed import process_group
 
 WEIGHT = torch.tensor([1.0, 0.2, 3.0, 1.0], dtype=torch.float64)
 CRITERIA = {
@@ -28,7 +27,7 @@ CRITERIA = {
 def train(kind, number):
     """Return the loss that is shown and all parameters after each step of an epoch of `number` images."""
     torch.manual_seed(0)
-    process_group._options.update(batch="global")
+    rd.options._values.update(batch="global")
     labels = torch.randint(0, 4, (number, 3))
     labels[: number // 2, 1:] = 3  # ignored
     images = torch.randn(number, 2, 3, dtype=torch.float64)
@@ -36,7 +35,7 @@ def train(kind, number):
     loader = rd.distribute_loader(DataLoader(TensorDataset(images, target), 6))
     layers = [nn.Conv1d(2, 4, 1), *([nn.LogSoftmax(1)] if kind == "log probabilities" else [])]
     model = rd.distribute_model(nn.Sequential(*layers).double())
-    criterion = rd.distribute_criterion(CRITERIA[kind])
+    criterion = rd.loss.distribute_criterion(CRITERIA[kind])
     options = {"ignore_index": 3} if kind == "function" else {}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     steps = []
@@ -47,7 +46,7 @@ def train(kind, number):
         optimizer.step()
         parameters = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
         steps.append([rd.reduce_loss(loss).item(), *parameters.tolist()])
-    process_group._options.clear()
+    rd.options._values.clear()
     return steps
 
 
@@ -62,7 +61,7 @@ def test_the_training_is_that_of_one_process(ranks, kind, number):
 
 
 def without_gradients():
-    criterion = rd.distribute_criterion(nn.CrossEntropyLoss(ignore_index=3))
+    criterion = rd.loss.distribute_criterion(nn.CrossEntropyLoss(ignore_index=3))
     output, target = torch.randn(2, 4), torch.tensor([rd.get_rank(), 3])
     if rd.get_rank() == 0:  # no rank waits for another one
         assert torch.equal(criterion(output, target), F.cross_entropy(output, target, ignore_index=3))
@@ -83,8 +82,8 @@ def of_a_wrapped_function():
 
     weight = torch.tensor([1.0, 2.0, 3.0, 4.0])
     output, target = torch.randn(2, 4, requires_grad=True), torch.tensor([rd.get_rank(), 3])
-    given = rd.distribute_criterion(cross_entropy)(output, target, weight, None, 3)
-    return given.item(), rd.distribute_criterion(F.cross_entropy)(output, target, weight, ignore_index=3).item()
+    given = rd.loss.distribute_criterion(cross_entropy)(output, target, weight, None, 3)
+    return given.item(), rd.loss.distribute_criterion(F.cross_entropy)(output, target, weight, ignore_index=3).item()
 
 
 def test_options_by_position_are_those_of_torch(ranks):
@@ -100,10 +99,10 @@ def other_criteria():
         nn.MSELoss(reduction="none"),
         F.triplet_margin_loss,
     ]
-    assert [rd.distribute_criterion(criterion) for criterion in others] == others
+    assert [rd.loss.distribute_criterion(criterion) for criterion in others] == others
     output, target = torch.randn(2, 4, requires_grad=True), torch.tensor([rd.get_rank(), 3])
     for options in ({"reduction": "sum"}, {"reduction": "none"}, {"size_average": False}):
-        losses = rd.distribute_criterion(F.cross_entropy)(output, target, **options)
+        losses = rd.loss.distribute_criterion(F.cross_entropy)(output, target, **options)
         assert torch.equal(losses, F.cross_entropy(output, target, **options))
 
 
@@ -114,4 +113,4 @@ def test_a_loss_of_another_kind_is_as_it_was(ranks):
 
 def test_one_process_is_as_it_was():
     criterion = nn.CrossEntropyLoss()
-    assert rd.distribute_criterion(criterion) is criterion
+    assert rd.loss.distribute_criterion(criterion) is criterion

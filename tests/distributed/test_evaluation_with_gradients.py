@@ -75,8 +75,8 @@ def evaluated(attack, num_batches, is_loader):
     """Train two steps, evaluate, train on: return the figures and the weights."""
     torch.manual_seed(0)
     model = rd.distribute_model(Net())
-    model.shift = rd.distribute_parameter(torch.ones(3, requires_grad=True))
-    criterion = rd.distribute_criterion(CRITERION)
+    model.shift = rd.model.distribute_parameter(torch.ones(3, requires_grad=True))
+    criterion = rd.loss.distribute_criterion(CRITERION)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x = torch.randn(3 * num_batches, 4, generator=torch.Generator().manual_seed(1))
     data = TensorDataset(x, torch.arange(len(x)) % 3)
@@ -85,7 +85,7 @@ def evaluated(attack, num_batches, is_loader):
     def train():
         for step in range(2):
             batch = torch.randn(8, 4, generator=torch.Generator().manual_seed(step))
-            own = batch[rd.get_rank() * 4 : rd.get_rank() * 4 + 4] if rd.is_distributed() else batch
+            own = batch[rd.get_rank() * 4 : rd.get_rank() * 4 + 4] if rd.process_group.is_distributed() else batch
             optimizer.zero_grad()
             model(own).square().mean().backward()
             optimizer.step()
@@ -100,7 +100,7 @@ def evaluated(attack, num_batches, is_loader):
     total = rd.sum_over_ranks(total)
     model.train()
     if attack is half_training:
-        rd.broadcast_buffers(model)
+        rd.model.broadcast_buffers(model)
         return total, []
     train()
     return total, [parameter.detach().clone() for parameter in model.parameters()]
@@ -131,7 +131,7 @@ def only_totals():
     model = rd.distribute_model(Net()).eval()
     with torch.no_grad():
         for x, y in rd.share_batches([(torch.randn(3, 4), torch.arange(3))] * 4):
-            pgd(model, rd.distribute_criterion(CRITERION), x, y)
+            pgd(model, rd.loss.distribute_criterion(CRITERION), x, y)
     return rd.get_rank()
 
 

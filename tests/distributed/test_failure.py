@@ -8,11 +8,13 @@ import time
 import pytest
 from run_program import run_python
 
-from retrofit.distributed import report_failure
+from retrofit.distributed.job.failure import report_failure
 
 PROGRAM = """
 import torch
-from retrofit.distributed import cleanup_distributed, get_rank, reduce_mean, report_failure, setup_distributed
+from retrofit.distributed import cleanup_distributed, get_rank, setup_distributed
+from retrofit.distributed.collectives import reduce_mean
+from retrofit.distributed.job.failure import report_failure
 
 
 @report_failure
@@ -104,7 +106,7 @@ def test_an_exit_status_passes_unchanged():
 
 
 def test_an_uncaught_error_exits_with_1_and_an_ordinary_traceback():
-    program = "from retrofit.distributed import report_failure\n@report_failure\ndef main():\n    1 / 0\nmain()"
+    program = "from retrofit.distributed.job import report_failure\n@report_failure\ndef main():\n    1 / 0\nmain()"
     result = run_python("-c", program)
     assert result.returncode == 1
     assert result.stderr.strip().endswith("ZeroDivisionError: division by zero")

@@ -15,9 +15,9 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 import retrofit.distributed as rd
-from retrofit.distributed import checkpoint
-from retrofit.distributed.host_copy import host_copy
-from retrofit.distributed.sharded_state import map_entries
+from retrofit.distributed.checkpoint import full as checkpoint
+from retrofit.distributed.checkpoint.host_copy import host_copy
+from retrofit.distributed.checkpoint.sharded_state import map_entries
 
 NEW_TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
 
@@ -46,7 +46,7 @@ def new_training(strategy: str) -> dict[str, Any]:
     model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 6))
     model[2].weight = model[0].weight  # tied
     average = AveragedModel(model)
-    model = rd.wrap_model(model, strategy)
+    model = rd.strategies.select.wrap_model(model, strategy)
     optimizer = torch.optim.Adam(model.parameters(), 0.1)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4, 4])
     return {
@@ -125,7 +125,7 @@ def change_while_it_is_written(folder: str, kind: str, strategy: str) -> None:
                 change_everything(part.state_dict())
             training["extra"]["scheduler"].milestones.clear()
             changed.set()
-            rd.finish_saves()
+            rd.checkpoint.finish_saves()
 
 
 def assert_equal(one: Any, other: Any, place: str = "") -> None:
@@ -153,7 +153,7 @@ def test_what_is_changed_in_place_after_the_save_is_not_in_it(
     if not NEW_TORCH and f"{strategy}/{kind}" != "ddp/full":
         pytest.skip(f"needs torch 2.6, this is {torch.__version__}")
     ranks(2).run(change_while_it_is_written, str(tmp_path), kind, strategy)
-    now, later = (rd.read_checkpoint(tmp_path / name) for name in ("now", "later"))
+    now, later = (rd.checkpoint.read_checkpoint(tmp_path / name) for name in ("now", "later"))
     assert_equal(now, later)
     assert now["scheduler"]["milestones"] == collections.Counter({2: 1, 4: 2})
     assert now["position"]["counts"] == collections.Counter({3: 2, 5: 1})
@@ -164,7 +164,7 @@ def test_also_in_one_process(tmp_path: Path) -> None:
     for kind in ("full", "sharded") if NEW_TORCH else ("full",):
         (tmp_path / kind).mkdir()
         change_while_it_is_written(str(tmp_path / kind), kind, "single")
-        assert_equal(*(rd.read_checkpoint(tmp_path / kind / name) for name in ("now", "later")))
+        assert_equal(*(rd.checkpoint.read_checkpoint(tmp_path / kind / name) for name in ("now", "later")))
 
 
 def test_a_copy_keeps_names_of_one_tensor_and_shares_no_memory() -> None:
@@ -193,7 +193,7 @@ def save_what_cannot_be_pickled(path: str, kind: str, asynchronous: bool) -> str
     hook = (lambda: 0) if rd.is_main_process() else None
     try:
         rd.save_checkpoint(model, None, 1, path, sharded=kind == "sharded", asynchronous=asynchronous, hook=hook)
-        rd.finish_saves()
+        rd.checkpoint.finish_saves()
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""

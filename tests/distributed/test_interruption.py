@@ -8,33 +8,28 @@ import sys
 
 import pytest
 
-from retrofit.distributed import Interruption, get_rank, reduce_sum
-from retrofit.distributed.interruption import OneLineAtInterrupt
+from retrofit.distributed import get_rank
+from retrofit.distributed.job import Interruption
+from retrofit.distributed.supervision.interrupt_message import OneLineAtInterrupt
 
 
-def test_no_signal_no_votes():
+def test_no_signal_no_status():
     with Interruption() as interruption:
         assert interruption.received is None
-        assert interruption.votes() == [0.0, 0.0, 0.0]
-    assert Interruption.exit_status([0.0, 0.0, 0.0]) == 0
+        assert interruption.agreed_status() is None
 
 
 @pytest.mark.parametrize(
-    ("number", "votes", "status"),
-    [
-        (signal.SIGTERM, [1.0, 0.0, 0.0], 143),
-        (signal.SIGINT, [0.0, 1.0, 0.0], 0),
-        (signal.SIGHUP, [0.0, 0.0, 1.0], 129),
-    ],
+    ("number", "status"),
+    [(signal.SIGTERM, 143), (signal.SIGINT, 0), (signal.SIGHUP, 129)],
     ids=["SIGTERM", "SIGINT", "SIGHUP"],
 )
-def test_a_signal_is_remembered_and_not_raised(number, votes, status):
+def test_a_signal_is_remembered_and_not_raised(number, status):
     with Interruption() as interruption:
         os.kill(os.getpid(), number)
         assert interruption.received is number
-        assert interruption.votes() == votes
-    assert interruption.votes() == votes, "the decision outlives the block"
-    assert interruption.exit_status(interruption.votes()) == status
+        assert interruption.agreed_status() == status
+    assert interruption.agreed_status() == status, "the decision outlives the block"
 
 
 def test_the_first_signal_counts():
@@ -44,8 +39,14 @@ def test_the_first_signal_counts():
     assert interruption.received is signal.SIGINT
 
 
-def test_a_preempted_rank_decides_for_all():
-    assert Interruption.exit_status([1.0, 2.0, 1.0]) == 143
+def status_of_different_signals():
+    with Interruption() as interruption:
+        os.kill(os.getpid(), signal.SIGTERM if get_rank() == 1 else signal.SIGINT)
+        return interruption.agreed_status()
+
+
+def test_a_preempted_rank_decides_for_all(ranks):
+    assert ranks(2).run(status_of_different_signals) == [143] * 2
 
 
 def test_a_sighup_that_nohup_ignores_stays_ignored():
@@ -78,9 +79,9 @@ def steps_until_all_agree(signalled_rank, at_step):
         for step in range(10):
             if get_rank() == signalled_rank and step == at_step:
                 os.kill(os.getpid(), signal.SIGTERM)
-            votes = reduce_sum(interruption.votes())
-            if any(votes):
-                return step, interruption.exit_status(votes)
+            status = interruption.agreed_status()
+            if status is not None:
+                return step, status
     return None
 
 

@@ -18,10 +18,10 @@ from torch.utils.data import DataLoader, TensorDataset
 import retrofit.distributed as rd
 
 if __name__ == "__main__":
-    parser = rd.add_distributed_arguments(argparse.ArgumentParser())
+    parser = rd.add_runtime_flags(argparse.ArgumentParser())
     rd.setup_distributed(parser.parse_args(["--distributed"]))
-    loader = DataLoader(TensorDataset(torch.zeros(64, 1)), batch_size=2, **rd.loader_workers(2))
-    running = [iter(shared) for shared in (rd.shard_loader(loader), rd.shard_eval_loader(loader))]
+    loader = DataLoader(TensorDataset(torch.zeros(64, 1)), batch_size=2, **rd.data.loader_workers(2))
+    running = [iter(shared) for shared in (rd.distribute_loader(loader), rd.share_batches(loader))]
     for batches in running:
         next(batches)
     print("started", flush=True)

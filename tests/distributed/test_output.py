@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from retrofit.distributed import SilentObject, answer_of_main, get_rank, on_main_process, print_main
+from retrofit.distributed import get_rank, print_main
+from retrofit.distributed.output import SilentObject, answer_of_main, on_main_process
 
 
 def test_one_process_prints_and_writes(capsys):

@@ -10,7 +10,6 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
 import retrofit.distributed as rd
-from retrofit.distributed import process_group
 
 VOCABULARY = 5
 
@@ -41,13 +40,13 @@ CRITERIA = {
 def train(kind, number):
     """Return the loss that is shown and all parameters after each step of an epoch of `number` sequences."""
     torch.manual_seed(0)
-    process_group._options.update(batch="global")
+    rd.options._values.update(batch="global")
     words, targets = torch.randint(0, VOCABULARY, (2, number, 7))
     lengths = torch.randint(1, 8, (number,))
     loader = rd.distribute_loader(DataLoader(TensorDataset(words, targets, lengths), 6))
     shape = "flat" if kind == "flat" else "whole" if kind == "packed outside" else "packed"
     model = rd.distribute_model(Tagger(shape).double())
-    criterion = rd.distribute_criterion(CRITERIA[kind])
+    criterion = rd.loss.distribute_criterion(CRITERIA[kind])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     steps = []
     for word, target, length in loader:
@@ -66,7 +65,7 @@ def train(kind, number):
         optimizer.step()
         parameters = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
         steps.append([rd.reduce_loss(loss).item(), *parameters.tolist()])
-    process_group._options.clear()
+    rd.options._values.clear()
     return steps
 
 

@@ -12,19 +12,14 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from retrofit.distributed import (
-    DDPWrapper,
-    broadcast_buffers,
-    convert_sync_batchnorm,
-    gather_objects,
-    get_rank,
-    gradient_sync,
-    is_distributed,
-    run_alone,
-    unwrap_model,
-    wrap_model,
-)
-from retrofit.distributed.unwrap import strip_wrapper_prefixes
+from retrofit.distributed import DDPWrapper, get_rank, unwrap_model
+from retrofit.distributed.collectives import gather_objects
+from retrofit.distributed.ddp.forward_guard import run_alone
+from retrofit.distributed.ddp.sync_batchnorm import convert_sync_batchnorm
+from retrofit.distributed.ddp.unwrap import strip_wrapper_prefixes
+from retrofit.distributed.ddp.wrapper import broadcast_buffers
+from retrofit.distributed.process_group import is_distributed
+from retrofit.distributed.strategies.select import gradient_sync, wrap_model
 
 
 class Model(nn.Module):

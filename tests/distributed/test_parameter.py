@@ -9,16 +9,15 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import retrofit.distributed as rd
-from retrofit.distributed import process_group
 
 
 def train(number):
     """Return a tensor after each step of an epoch of `number` samples; two optimizers are given it."""
     torch.manual_seed(0)
-    process_group._options.update(batch="global")
+    rd.options._values.update(batch="global")
     loader = rd.distribute_loader(DataLoader(TensorDataset(torch.randn(number, 3, dtype=torch.float64)), 6))
     scale = torch.full((3,), 1.0 + rd.get_rank(), dtype=torch.float64, requires_grad=True)
-    optimizers = [torch.optim.SGD([rd.distribute_parameter(scale)], lr=0.1) for _ in range(2)]
+    optimizers = [torch.optim.SGD([rd.model.distribute_parameter(scale)], lr=0.1) for _ in range(2)]
     steps = []
     for (x,) in loader:
         optimizers[0].zero_grad()
@@ -26,7 +25,7 @@ def train(number):
             part.square().mean().backward()
         optimizers[0].step()
         steps.append(scale.tolist())
-    process_group._options.clear()
+    rd.options._values.clear()
     return steps
 
 
@@ -41,13 +40,13 @@ def test_a_tensor_is_changed_as_by_one_process(ranks, world_size, number):
 
 
 def saved_and_frozen(path):
-    scale = rd.distribute_parameter(torch.nn.Parameter(torch.ones(2)))
+    scale = rd.model.distribute_parameter(torch.nn.Parameter(torch.ones(2)))
     frozen = torch.zeros(2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         torch.save({"scale": scale}, path / f"{rd.get_rank()}.pt")
     loaded = torch.load(path / f"{rd.get_rank()}.pt", weights_only=True)["scale"]
-    return loaded.tolist(), rd.distribute_parameter(frozen) is frozen
+    return loaded.tolist(), rd.model.distribute_parameter(frozen) is frozen
 
 
 def test_it_can_be_saved_and_what_is_not_trained_is_left_alone(ranks, tmp_path):
@@ -56,4 +55,4 @@ def test_it_can_be_saved_and_what_is_not_trained_is_left_alone(ranks, tmp_path):
 
 def test_one_process_gets_the_tensor_as_it_is():
     scale = torch.ones(2, requires_grad=True)
-    assert rd.distribute_parameter(scale) is scale and not scale._backward_hooks
+    assert rd.model.distribute_parameter(scale) is scale and not scale._backward_hooks

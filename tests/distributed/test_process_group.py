@@ -17,23 +17,19 @@ import torch.distributed as dist
 from run_program import program_environment, run_python
 
 from retrofit.distributed import (
-    DistributedEnvironment,
-    answer_of_main,
     barrier,
     cleanup_distributed,
-    gather_objects,
     get_device,
-    get_local_rank,
     get_rank,
     get_world_size,
-    is_distributed,
     is_main_process,
-    main_process_first,
     process_group,
-    reduce_sum,
     setup_distributed,
 )
-from retrofit.distributed.process_group import gpu_index
+from retrofit.distributed.collectives import gather_objects, reduce_sum
+from retrofit.distributed.environment import DistributedEnvironment
+from retrofit.distributed.output import answer_of_main, main_process_first
+from retrofit.distributed.process_group import get_local_rank, gpu_index, is_distributed
 
 
 @pytest.fixture(autouse=True)
@@ -286,7 +282,7 @@ def what_a_turn_takes():
 def test_a_collective_while_ranks_take_turns_is_an_error_and_no_hang(ranks):
     for rank, (calls, error, total) in enumerate(ranks(2).run(what_a_turn_takes)):
         assert calls == (["by both"] if rank == 0 else ["by both", "asked by itself"]) and total == 2.0
-        assert error.startswith("rd.barrier is called inside `with rd.main_process_first():`")
+        assert error.startswith("barrier is called inside `with rd.output.main_process_first():`")
 
 
 def order_on_two_nodes():

@@ -10,8 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrofit.distributed import get_rng_state, seed_everything, set_rng_state, split_random_streams
-from retrofit.distributed.random_state import mix_seed, seeded
+from retrofit.distributed.random_state import (
+    get_rng_state,
+    mix_seed,
+    seed_everything,
+    seeded,
+    set_rng_state,
+    split_random_streams,
+)
 
 
 @pytest.fixture(autouse=True)

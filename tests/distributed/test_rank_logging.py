@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from run_program import run_python
 
-from retrofit.distributed import keep_rank_log_in, rank_logging, setup_rank_logging
-from retrofit.distributed.rank_logging import RankLog
+from retrofit.distributed.job import rank_logging
+from retrofit.distributed.job.rank_logging import RankLog, keep_rank_log_in, setup_rank_logging
 
 PROGRAM = """
 import logging, sys, warnings
@@ -24,12 +24,12 @@ own.addHandler(logging.StreamHandler())
 own.propagate = False
 
 
-@rd.report_failure
+@rd.job.report_failure
 def main():
     rank, _, _ = rd.setup_distributed()
     elsewhere = logging.FileHandler(f"{sys.argv[1]}/elsewhere{rank}.txt")
     logging.getLogger("file").addHandler(elsewhere)
-    rd.setup_rank_logging()
+    rd.job.setup_rank_logging()
     folder = Path(sys.argv[1]) / "run"
     logging.getLogger("a").info("info of %d", rank)
     if rank < 2:
@@ -40,7 +40,7 @@ def main():
     if rank == 0:
         folder.mkdir()
     rd.barrier()
-    rd.keep_rank_log_in(folder)
+    rd.job.keep_rank_log_in(folder)
     print(f"{rank} sees {sorted(path.name for path in folder.iterdir()) if rank == 1 else ''}", flush=True)
     if rank < 2:
         logging.error("late error of %d", rank)
@@ -181,6 +181,6 @@ def test_the_default_changes_no_output_of_a_process() -> None:
         "import logging, warnings; logging.getLogger('a').error('e'); warnings.warn('p'); logging.warning('w %d', 1); "
         "logging.getLogger('a').error('e')"
     )
-    ours = "from retrofit.distributed.rank_logging import setup_rank_logging as s; s('INFO')"
+    ours = "from retrofit.distributed.job.rank_logging import setup_rank_logging as s; s('INFO')"
     shown = [run_python("-c", f"{first}\n{said}").stderr for first in ("pass", ours)]
     assert shown[0] == shown[1] and shown[0].startswith("e\n") and shown[0].endswith("WARNING:root:w 1\nERROR:a:e\n")

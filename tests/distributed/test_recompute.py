@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import nn
 
-from retrofit.distributed.recompute import recompute_layers
+from retrofit.distributed.strategies.recompute import recompute_layers
 
 
 def kept_by(model, image):

@@ -8,8 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from retrofit.distributed import checkpoints_in, find_checkpoint, get_rank, is_newest_checkpoint, read_checkpoint
-from retrofit.distributed.resume import save_position
+from retrofit.distributed import get_rank
+from retrofit.distributed.checkpoint.full import read_checkpoint
+from retrofit.distributed.checkpoint.positions import (
+    checkpoints_in,
+    find_checkpoint,
+    is_newest_checkpoint,
+    save_position,
+)
 
 
 def save(folder, epoch, samples, is_best=False):

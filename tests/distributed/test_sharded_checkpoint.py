@@ -18,8 +18,8 @@ from rank_pool import RankPool
 from strategy_training import batch_of, new_model, train, with_options
 
 import retrofit.distributed as rd
-from retrofit.distributed.resume import save_position
-from retrofit.distributed.sharded_checkpoint import META_NAME, METADATA_NAME, require_dcp
+from retrofit.distributed.checkpoint.positions import save_position
+from retrofit.distributed.checkpoint.sharded import META_NAME, METADATA_NAME, require_dcp
 
 NEW_TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
 SINGLE, DDP, FSDP = ({"strategy": name} for name in ("single", "ddp", "fsdp"))
@@ -62,7 +62,7 @@ def test_a_training_goes_on_at_another_number_of_ranks_and_under_another_strateg
 
 def both_kinds(folder: str, options: dict[str, Any]) -> None:
     with with_options(min_num_params=1000.0, **options):
-        model = rd.wrap_model(new_model())
+        model = rd.strategies.select.wrap_model(new_model())
     rd.unwrap_model(model).register_buffer("number", torch.tensor([1.0 + rd.get_rank()]))  # as BatchNorm: each its own
     optimizer = torch.optim.AdamW(model.parameters())
     words, _ = batch_of(0)
@@ -80,7 +80,7 @@ def test_it_holds_what_a_full_one_holds_and_no_tensor_twice(
     ranks: Any, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     ranks(3).run(both_kinds, str(tmp_path), options)
-    sharded, full = (rd.read_checkpoint(tmp_path / kind) for kind in ("sharded", "full"))
+    sharded, full = (rd.checkpoint.read_checkpoint(tmp_path / kind) for kind in ("sharded", "full"))
     assert_same({**sharded, "rng_states": 0}, {**full, "rng_states": 0})
     assert len(sharded["rng_states"]) == 3 and sharded["world_size"] == 3
     assert sharded["model"]["number"] == 1.0, "rank 0's, as in a full one"
@@ -103,7 +103,7 @@ def assert_same(one: Any, other: Any) -> None:
 def without_gathering(folder: str) -> int:
     """Save and load where whatever brings a whole tensor together is an error."""
     with with_options(strategy="fsdp", min_num_params=1000.0, ckpt="sharded"):
-        model = rd.wrap_model(new_model())
+        model = rd.strategies.select.wrap_model(new_model())
         optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
         model(batch_of(0)[0]).sum().backward()
         optimizer.step()
@@ -148,7 +148,7 @@ def test_a_sharded_model_is_never_gathered(ranks: Any, tmp_path: Path) -> None:
 
 def save_on_rank_0_alone(path: str) -> str:
     with with_options(strategy="fsdp", min_num_params=1000.0, dist_timeout=3.0, ckpt="sharded"):
-        model = rd.wrap_model(new_model())
+        model = rd.strategies.select.wrap_model(new_model())
         if not rd.is_main_process():
             return ""
         with pytest.raises(RuntimeError) as caught:
@@ -167,7 +167,7 @@ def test_a_save_by_rank_0_alone_ends_and_names_the_others(tmp_path: Path) -> Non
 
 
 def save_on_a_full_disk(path: str, full_rank: int, asynchronous: bool) -> tuple[str, str]:
-    model = rd.wrap_model(torch.nn.Linear(300, 300), "ddp")
+    model = rd.strategies.select.wrap_model(torch.nn.Linear(300, 300), "ddp")
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     model(torch.ones(1, 300)).sum().backward()
     optimizer.step()
@@ -178,7 +178,7 @@ def save_on_a_full_disk(path: str, full_rank: int, asynchronous: bool) -> tuple[
         if rd.get_rank() == full_rank:
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
         rd.save_checkpoint(model, optimizer, 2, path, sharded=True, asynchronous=asynchronous)
-        rd.finish_saves()
+        rd.checkpoint.finish_saves()
     except Exception as error:
         return type(error).__name__, str(error)
     finally:
@@ -199,7 +199,7 @@ def test_a_full_disk_of_one_rank_is_an_error_on_all_and_the_former_stays(
     assert answers[1 - full_rank][0] == "RuntimeError" and answers[1 - full_rank][1].startswith(
         f"rank {full_rank} failed"
     )
-    assert rd.read_checkpoint(path)["epoch"] == 1
+    assert rd.checkpoint.read_checkpoint(path)["epoch"] == 1
     assert os.listdir(tmp_path) == ["sharded"]
 
 
@@ -222,12 +222,14 @@ def test_the_last_two_and_the_best_are_kept(tmp_path: Path) -> None:
     for epoch in (2, 3, 4):
         newest = save(tmp_path, epoch, 0)
     assert names(tmp_path) == ["best.dcp"] + [f"checkpoint_000{epoch}_00000000.dcp" for epoch in (1, 3, 4)]
-    assert rd.checkpoints_in(tmp_path)[0] == newest and rd.is_newest_checkpoint(newest)
-    assert not rd.is_newest_checkpoint(first) and not rd.is_newest_checkpoint(tmp_path / "best.dcp")
+    assert rd.checkpoint.checkpoints_in(tmp_path)[0] == newest and rd.checkpoint.is_newest_checkpoint(newest)
+    assert not rd.checkpoint.is_newest_checkpoint(first) and not rd.checkpoint.is_newest_checkpoint(
+        tmp_path / "best.dcp"
+    )
     for resume in ("auto", str(tmp_path), str(newest)):
-        assert rd.find_checkpoint(resume, [tmp_path], to_train=True) == newest
-    assert rd.find_checkpoint("auto", [tmp_path], to_train=False) == tmp_path / "best.dcp"
-    assert rd.read_checkpoint(tmp_path / "best.dcp")["epoch"] == 1
+        assert rd.checkpoint.find_checkpoint(resume, [tmp_path], to_train=True) == newest
+    assert rd.checkpoint.find_checkpoint("auto", [tmp_path], to_train=False) == tmp_path / "best.dcp"
+    assert rd.checkpoint.read_checkpoint(tmp_path / "best.dcp")["epoch"] == 1
     save(tmp_path, 5, 0, is_best=True)
     assert names(tmp_path) == ["best.dcp"] + [f"checkpoint_000{epoch}_00000000.dcp" for epoch in (4, 5)]
 
@@ -237,8 +239,8 @@ def test_both_kinds_in_one_run(tmp_path: Path) -> None:
     save(tmp_path, 2, 0, "full", is_best=True)
     assert names(tmp_path) == ["best.pt", "checkpoint_0001_00000000.dcp", "checkpoint_0002_00000000.pt"]
     newest = save(tmp_path, 3, 0, is_best=True)
-    assert rd.checkpoints_in(tmp_path) == [newest, tmp_path / "checkpoint_0002_00000000.pt"]
-    assert rd.find_checkpoint("auto", [tmp_path], to_train=False) == tmp_path / "best.dcp"
+    assert rd.checkpoint.checkpoints_in(tmp_path) == [newest, tmp_path / "checkpoint_0002_00000000.pt"]
+    assert rd.checkpoint.find_checkpoint("auto", [tmp_path], to_train=False) == tmp_path / "best.dcp"
     assert not (tmp_path / "best.pt").exists()
 
 
@@ -248,11 +250,11 @@ def test_what_is_not_complete_is_not_found_and_goes_with_the_next_save(tmp_path:
     half.mkdir()
     (half / "__0_0.distcp").write_bytes(b"half")
     (tmp_path / ".checkpoint_0003_00000000.dcp.tmp").mkdir()
-    assert rd.find_checkpoint("auto", [tmp_path], to_train=True) == good
+    assert rd.checkpoint.find_checkpoint("auto", [tmp_path], to_train=True) == good
     with pytest.raises(FileNotFoundError, match=f"no checkpoint at {half}"):
-        rd.read_checkpoint(half)
+        rd.checkpoint.read_checkpoint(half)
     newest = save(tmp_path, 2, 0)
-    assert newest == half and rd.read_checkpoint(half)["epoch"] == 2
+    assert newest == half and rd.checkpoint.read_checkpoint(half)["epoch"] == 2
     assert names(tmp_path) == ["checkpoint_0001_00000000.dcp", "checkpoint_0002_00000000.dcp"]
 
 
@@ -260,7 +262,7 @@ def test_the_moment_between_two_renames(tmp_path: Path) -> None:
     path = tmp_path / "sharded"
     rd.save_checkpoint(torch.nn.Linear(2, 2), None, 1, path, sharded=True)
     path.rename(tmp_path / ".sharded.former")
-    assert rd.read_checkpoint(path)["epoch"] == 1
+    assert rd.checkpoint.read_checkpoint(path)["epoch"] == 1
 
 
 def damage(path: Path, how: str) -> None:
@@ -278,14 +280,14 @@ def test_a_damaged_newest_is_set_aside_and_said(tmp_path: Path, capsys: Any, nam
     older, newest = save(tmp_path, 1, 0), save(tmp_path, 2, 0)
     damage(newest / name, how)
     if (name, how) == (META_NAME, "gone"):  # not complete
-        assert rd.find_checkpoint("auto", [tmp_path], to_train=True) == older
+        assert rd.checkpoint.find_checkpoint("auto", [tmp_path], to_train=True) == older
         return
     for whole in (True, False):
         with pytest.raises(ValueError, match=rf"checkpoint {newest} is damaged.*use an older one"):
-            rd.read_checkpoint(newest, whole=whole)
-    assert rd.find_checkpoint("auto", [tmp_path], to_train=True) == older
+            rd.checkpoint.read_checkpoint(newest, whole=whole)
+    assert rd.checkpoint.find_checkpoint("auto", [tmp_path], to_train=True) == older
     assert f"notice: checkpoint {newest} is damaged" in capsys.readouterr().out
-    assert newest.with_name(newest.name + ".damaged").is_dir() and rd.is_newest_checkpoint(older)
+    assert newest.with_name(newest.name + ".damaged").is_dir() and rd.checkpoint.is_newest_checkpoint(older)
 
 
 class RunsCode:
@@ -302,7 +304,7 @@ def test_its_pickles_run_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     torch.save(meta, path / META_NAME)
     for whole in (True, False):
         with pytest.raises(ValueError, match=rf"checkpoint {path} is damaged, or no checkpoint \(.*mkdir"):
-            rd.read_checkpoint(path, whole=whole)
+            rd.checkpoint.read_checkpoint(path, whole=whole)
     assert names(tmp_path) == [path.name], "the code was run"
 
 
@@ -332,7 +334,7 @@ def test_content_that_could_not_be_loaded_again_is_not_saved(tmp_path: Path) -> 
 
 def test_an_older_torch_is_told_what_to_do() -> None:
     with (
-        mock.patch.object(sys.modules["retrofit.distributed.sharded_checkpoint"].torch, "__version__", "2.5.1"),
+        mock.patch.object(sys.modules["retrofit.distributed.checkpoint.sharded"].torch, "__version__", "2.5.1"),
         pytest.raises(
             RuntimeError, match=r"need torch 2\.6 or newer.*this is 2\.5\.1; update torch, or use --ckpt full"
         ),

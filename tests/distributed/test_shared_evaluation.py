@@ -76,9 +76,9 @@ def sums_of_shares():
     whole, meter = loader_of("plain"), Meter()
     share = rd.distribute_loader(loader_of("plain"))
     meter.update(1.0, 2)
-    rd.sum_attributes(meter, "sum", of=whole)
+    rd.evaluation.sum_attributes(meter, "sum", of=whole)
     before = meter.sum
-    rd.sum_attributes(meter, "sum", of=share)
+    rd.evaluation.sum_attributes(meter, "sum", of=share)
     return rd.sum_over_ranks(5, of=whole), rd.sum_over_ranks(5, 1, of=share), before, meter.sum
 
 
@@ -92,8 +92,8 @@ def lists(count):
     for number in rd.share_batches(range(count)):
         numbers.append(number)
         tensors.append(torch.full((2,), number))
-    numbers, tensors = rd.gather_batches(numbers, tensors)
-    return numbers, torch.stack(tensors).tolist() if tensors else [], rd.gather_batches([rd.get_rank()])
+    numbers, tensors = rd.evaluation.gather_batches(numbers, tensors)
+    return numbers, torch.stack(tensors).tolist() if tensors else [], rd.evaluation.gather_batches([rd.get_rank()])
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 6])
@@ -117,7 +117,7 @@ def meters():
     meter = Meter()
     for value in rd.share_batches([1.0, 2.0, 6.0, 8.0]):
         meter.update(value, 2)
-    rd.sum_attributes(meter, "sum", "count", avg=lambda m: m.sum / m.count)
+    rd.evaluation.sum_attributes(meter, "sum", "count", avg=lambda m: m.sum / m.count)
     return vars(meter)
 
 
@@ -128,8 +128,8 @@ def test_a_meter_is_that_of_all_batches(ranks):
 def test_one_process_is_as_it_was():
     loader, values, meter = loader_of("plain"), [1, 2], Meter()
     assert rd.share_batches(loader) is loader and rd.sum_over_ranks(3) == 3 and rd.sum_over_ranks(3, 4) == (3, 4)
-    assert rd.gather_batches(values) is values
-    rd.sum_attributes(meter, "sum", avg=lambda m: 1 / 0)
+    assert rd.evaluation.gather_batches(values) is values
+    rd.evaluation.sum_attributes(meter, "sum", avg=lambda m: 1 / 0)
     assert vars(meter) == vars(Meter())
 
 
@@ -144,7 +144,7 @@ def whole_passes(kind):
     torch.manual_seed(rd.get_rank())
     passes = []
     for _ in range(2):
-        batches = rd.same_batches(loader)
+        batches = rd.evaluation.same_batches(loader)
         assert len(batches) == 6 and batches.dataset is loader.dataset
         passes.append([batch.tolist() for _, batch in zip(range(3), batches)])
         torch.rand(1)  # as a model would between two batches
@@ -160,4 +160,4 @@ def test_a_whole_evaluation_draws_the_same_on_all_ranks(ranks, kind):
 
 def test_one_process_evaluates_its_loader_as_it_is():
     loader = loader_of("shuffled")
-    assert rd.same_batches(loader) is loader
+    assert rd.evaluation.same_batches(loader) is loader

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from retrofit.distributed import convert_sync_batchnorm, gather_objects, get_rank
-from retrofit.distributed.sync_batchnorm import CPUSyncBatchNorm
+from retrofit.distributed import get_rank
+from retrofit.distributed.collectives import gather_objects
+from retrofit.distributed.ddp.sync_batchnorm import CPUSyncBatchNorm, convert_sync_batchnorm
 
 SIZES = {2: (1, 5), 3: (4, 1, 3)}  # samples per rank, uneven
 

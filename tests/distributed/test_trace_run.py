@@ -43,25 +43,26 @@ def main():
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--iterable", action="store_true")
     parser.add_argument("--subset", action="store_true")
-    args = rd.add_distributed_arguments(parser).parse_args()
+    rd.strategies.add_all_flags(parser)
+    parser.set_defaults(batch="global")
+    args = parser.parse_args()
     rd.setup_distributed(args)
-    rd.seed_everything(3)
-    plan = rd.plan_batch(args.rows, rd.get_world_size(), args.accum, "global")
-    model = rd.wrap_model(nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)))
+    rd.random_state.seed_everything(3)
+    model = rd.distribute_model(nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if args.iterable:
-        loader = DataLoader(Stream(), batch_size=plan.micro_batch)
+        loader = DataLoader(Stream(), batch_size=rd.data.micro_batch(args.rows, args.accum))
     else:
         data = Subset(Numbers(), range(12, 0, -1)) if args.subset else Numbers()
-        loader = DataLoader(data, plan.micro_batch, True, num_workers=args.workers, drop_last=True)
-        loader = rd.shard_loader(loader)
-    rd.split_random_streams(3)
+        loader = DataLoader(data, args.rows, True, num_workers=args.workers, drop_last=True)
+        loader = rd.distribute_loader(loader, seed=3, accum_steps=args.accum)
+    rd.random_state.split_random_streams(3)
     for epoch in range(args.epochs):
         model.train()
         for number, (x, y) in enumerate(loader):
             noise = torch.randn(len(x), 4) * 0.1
             last = (number + 1) % args.accum == 0
-            with rd.gradient_sync(model, last):
+            with rd.strategies.gradient_sync(model, last):
                 loss = nn.functional.cross_entropy(model(x + noise), y) / args.accum
                 loss.backward()
             if last:
@@ -69,7 +70,7 @@ def main():
                 optimizer.zero_grad()
         model.eval()
         with torch.no_grad():
-            for x, y in rd.shard_eval_loader(DataLoader(Numbers(), 5)):
+            for x, y in rd.share_batches(DataLoader(Numbers(), 5)):
                 model(x)
     rd.cleanup_distributed()
 

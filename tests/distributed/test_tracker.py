@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from retrofit.distributed import get_rank, start_tracker
+from retrofit.distributed import get_rank
+from retrofit.distributed.output import start_tracker
 
 
 class Task:

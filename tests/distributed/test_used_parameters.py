@@ -12,7 +12,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import retrofit.distributed as rd
-from retrofit.distributed import consistency, get_rank
+from retrofit.distributed import get_rank
+from retrofit.distributed.ddp import consistency
 
 NUM_STEPS = 14
 WORLD_SIZE = 2
@@ -225,13 +226,17 @@ def alternating_gan():
             fake = self.net["g"](x)
             return self.net["d"](fake if what == "g" else torch.cat([x, fake.detach()])).mean()
 
-    model = rd.distribute_model(Both()) if rd.is_distributed() else Both()
+    model = rd.distribute_model(Both()) if rd.process_group.is_distributed() else Both()
     optimizers = {part: torch.optim.Adam(net[part].parameters(), lr=0.01) for part in "gd"}
     for step in range(10):
         for part in "dg":
             net["d"].requires_grad_(part == "d")
             optimizers[part].zero_grad()
-            x = half(step, get_rank()) if rd.is_distributed() else torch.cat([half(step, 0), half(step, 1)])
+            x = (
+                half(step, get_rank())
+                if rd.process_group.is_distributed()
+                else torch.cat([half(step, 0), half(step, 1)])
+            )
             model(x, part).backward()
             optimizers[part].step()
     return {name: value.detach().clone() for name, value in net.named_parameters()}
@@ -247,13 +252,13 @@ def test_parts_that_are_trained_and_frozen_in_turns(ranks):
 
 def accumulated():
     """A part may be used in one micro batch only, and by one rank only."""
-    model = rd.distribute_model(new_model({})) if rd.is_distributed() else new_model({})
+    model = rd.distribute_model(new_model({})) if rd.process_group.is_distributed() else new_model({})
     optimizer = optimizer_of(model, {})
     for step in range(6):
         optimizer.zero_grad()
         for micro in range(2):
-            places = [get_rank()] if rd.is_distributed() else [0, 1]
-            with rd.gradient_sync(model, micro == 1):
+            places = [get_rank()] if rd.process_group.is_distributed() else [0, 1]
+            with rd.strategies.gradient_sync(model, micro == 1):
                 for rank in places:
                     parts = {"labels", "left"} if micro or (rank and step % 2) else {"right"}
                     out = model(half(2 * step + micro, rank), parts)["out"]
@@ -272,13 +277,13 @@ def hidden_output():
 
     torch.manual_seed(0)
     model = Keeps()
-    wrapped = rd.distribute_model(model) if rd.is_distributed() else model
+    wrapped = rd.distribute_model(model) if rd.process_group.is_distributed() else model
     optimizer = optimizer_of(wrapped, {})
     for step in range(4):
         optimizer.zero_grad()
-        for rank in [get_rank()] if rd.is_distributed() else [0, 1]:
+        for rank in [get_rank()] if rd.process_group.is_distributed() else [0, 1]:
             wrapped(half(step, rank), never(step, 0))
-            (model.kept[0] / (1 if rd.is_distributed() else 2)).backward()
+            (model.kept[0] / (1 if rd.process_group.is_distributed() else 2)).backward()
         optimizer.step()
     return state_of(wrapped)
 

@@ -12,14 +12,14 @@ import pytest
 from run_program import run_python
 
 from retrofit.distributed.collective_calls import Journal, collective, start_journal, stop_journal
-from retrofit.distributed.failure import LOST_CONNECTION, TIMED_OUT
+from retrofit.distributed.job.failure import LOST_CONNECTION, TIMED_OUT
 
 # Patience and periods are a fifth of the real ones, but for `real`.
 PROGRAM = """
 import atexit, ctypes, os, signal, sys, time
 import torch
 import retrofit.distributed as rd
-from retrofit.distributed import deadlock, rank_state, watchdog
+from retrofit.distributed.supervision import deadlock, rank_state, watchdog
 from torch.utils.data import DataLoader
 
 mode = sys.argv[1]
@@ -57,14 +57,14 @@ def on_rank_0_alone(model, optimizer):
         if mode == "save_checkpoint":
             rd.save_checkpoint(model, optimizer, 1, "c.pt")
         if mode == "reduce_mean":
-            rd.reduce_mean(torch.ones(1))
+            rd.collectives.reduce_mean(torch.ones(1))
         if mode == "barrier":
             rd.barrier()
         if mode == "gather_batches":
-            rd.gather_batches([1.0])
+            rd.evaluation.gather_batches([1.0])
 
 
-@rd.report_failure
+@rd.job.report_failure
 def main():
     rd.setup_distributed()
     model = rd.distribute_model(torch.nn.Linear(1, 1))
@@ -214,7 +214,7 @@ def test_a_collective_under_a_rank_guard_is_named_with_its_line(launcher: Any, t
     ended = run(launcher, tmp_path, mode, timeout_s=600)
     assert ended["statuses"] == [1, 1, 1], ended["outputs"]
     name = "save_checkpoint" if mode == "at the end" else mode
-    call = {"gather_batches": "rd.gather_batches([1.0])", "barrier": "rd.barrier()"}.get(mode, f"rd.{name}(")
+    call = {"gather_batches": "rd.evaluation.gather_batches([1.0])", "barrier": "rd.barrier()"}.get(mode, f"{name}(")
     lines = [number for number, line in enumerate(PROGRAM.splitlines(), start=1) if call in line]
     line = lines[-1] if mode == "at the end" else lines[0]
     first, *others = conclusion(ended)
@@ -236,7 +236,7 @@ SLOW = """
 import time
 import torch
 import retrofit.distributed as rd
-from retrofit.distributed import deadlock, watchdog
+from retrofit.distributed.supervision import deadlock, watchdog
 
 watchdog.PATIENCE_S = deadlock.PATIENCE_S = 0.5
 watchdog.PERIOD_S = 0.1
@@ -260,7 +260,7 @@ class Slow(torch.autograd.Function):
         return gradient
 
 
-@rd.report_failure
+@rd.job.report_failure
 def main():
     rd.setup_distributed()
     last = rd.get_rank() == rd.get_world_size() - 1
@@ -268,8 +268,8 @@ def main():
     model(torch.ones(1, 1)).sum().backward()
     if last:
         time.sleep(SLOW_S)  # loads
-    rd.reduce_mean(torch.ones(1))
-    with rd.main_process_first():
+    rd.collectives.reduce_mean(torch.ones(1))
+    with rd.output.main_process_first():
         if rd.is_main_process():
             busy()  # downloads and unpacks
     output = model(torch.ones(1, 1))
@@ -278,15 +278,11 @@ def main():
         with torch.no_grad():
             model(torch.ones(1, 1))  # evaluates alone
         busy()
-    rd.gather_objects(1)
-    wait = rd.reduce_sum_later([1.0])
-    if last:
-        busy()
-    assert wait() == [2.0] * 1 if rd.get_world_size() == 2 else True
+    rd.collectives.gather_objects(1)
     if rd.is_main_process():
-        rd.broadcast_object(1)
+        rd.collectives.broadcast_object(1)
     else:
-        rd.broadcast_object(None)  # at another line, but of the same kind
+        rd.collectives.broadcast_object(None)  # at another line, but of the same kind
     rd.cleanup_distributed()
     print("done")
 
@@ -332,7 +328,7 @@ def test_no_thread_outside_a_group_of_several():
         "import threading, retrofit.distributed as rd\n"
         "rd.setup_distributed()\nassert threading.active_count() == 1\nrd.cleanup_distributed()\n"
         "rd.setup_distributed(__import__('argparse').Namespace(distributed=True))\n"
-        "assert rd.is_distributed() and threading.active_count() == 1\nrd.cleanup_distributed()\n"
+        "assert rd.process_group.is_distributed() and threading.active_count() == 1\nrd.cleanup_distributed()\n"
     )
     ended = run_python("-c", program)
     assert ended.returncode == 0, ended.stderr

@@ -15,6 +15,7 @@ from unittest import mock
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 from training import run_training
 
 import retrofit.distributed as rd
@@ -84,10 +85,10 @@ def options(strategy, stage, config=""):
 def train(kind, strategy="ddp", stage=0, accum=1, clip=0.0, amp="off", config="", first=0, load="", save=""):
     """Train STEPS steps from step `first` on and return losses of the global batches, weights and optimizer state."""
     with options(strategy, stage, config):
-        model = rd.wrap_model(new_model())
-        plan = rd.plan_batch(BATCH, rd.get_world_size(), accum, "global")
-        optimizer = rd.wrap_optimizer(model, new_optimizer(model, kind), plan, amp=amp, clip_grad=clip)
-        rd.read_environment(os.environ)  # which half of a launcher's variables would be an error for
+        model = rd.strategies.select.wrap_model(new_model())
+        sizes = {"micro_batch": BATCH // rd.get_world_size() // accum, "accum_steps": accum}
+        optimizer = rd.strategies.wrap_optimizer(model, new_optimizer(model, kind), **sizes, amp=amp, clip_grad=clip)
+        rd.environment.read_environment(os.environ)  # which half of a launcher's variables would be an error for
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.9**step)
     if load:
         rd.load_checkpoint(model, optimizer, load, scheduler=scheduler)
@@ -95,15 +96,15 @@ def train(kind, strategy="ddp", stage=0, accum=1, clip=0.0, amp="off", config=""
     for step in range(first, first + STEPS):
         share = 0.0
         for number, (x, y) in enumerate(micro_batches(step, accum), start=1):
-            with rd.gradient_sync(model, enabled=number == accum):
+            with rd.strategies.gradient_sync(model, enabled=number == accum):
                 with torch.autocast("cpu", torch.bfloat16, enabled=amp == "bf16"):
                     output = model(x)
-                loss = rd.global_mean(((output.float() - y) ** 2).sum(), BATCH * 3)
-                rd.backward(model, loss)
+                loss = ((output.float() - y) ** 2).sum() / rd.loss.rank_share(BATCH * 3)
+                rd.strategies.backward(model, loss)
             share += loss.item() / rd.get_world_size()
-        losses += rd.reduce_sum([share])
+        losses.append(rd.sum_over_ranks(share))
         if clip:
-            rd.clip_grad_norm(model, clip)
+            rd.strategies.clip_grad_norm(model, clip)
         optimizer.step()
         optimizer.zero_grad()
         scheduler.step()
@@ -147,7 +148,7 @@ def test_two_ranks_train_the_model_of_one_process(pair, stage, kind):
 
 def save_in_the_background(folder, stage):
     """Save at once as `now`; then as `later`, whose file is written when all of the training has changed."""
-    from retrofit.distributed import checkpoint
+    from retrofit.distributed.checkpoint import full as checkpoint
 
     changed = threading.Event()
 
@@ -169,7 +170,7 @@ def save_in_the_background(folder, stage):
                     value.add_(1)
         extra["scheduler"].base_lrs.append(7.0)
         changed.set()
-        rd.finish_saves()
+        rd.checkpoint.finish_saves()
 
     real = rd.save_checkpoint
     with mock.patch.object(rd, "save_checkpoint", save_both):
@@ -179,7 +180,7 @@ def save_in_the_background(folder, stage):
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_save_in_the_background_is_of_its_moment(pair, tmp_path, stage):
     pair.run(save_in_the_background, str(tmp_path), stage)
-    now, later = (rd.read_checkpoint(tmp_path / name) for name in ("now", "later"))
+    now, later = (rd.checkpoint.read_checkpoint(tmp_path / name) for name in ("now", "later"))
     for name, value in now["model"].items():
         assert torch.equal(value, later["model"][name]), name
     assert_same_state(now["optimizer"], later["optimizer"])
@@ -239,8 +240,8 @@ def test_a_checkpoint_goes_from_ddp_to_deepspeed_to_one_process(pair, tmp_path, 
 
 def load_and_save(kind, stage, load, save):
     with options("deepspeed", stage):
-        model = rd.wrap_model(new_model())
-        optimizer = rd.wrap_optimizer(model, new_optimizer(model, kind))
+        model = rd.strategies.select.wrap_model(new_model())
+        optimizer = rd.strategies.wrap_optimizer(model, new_optimizer(model, kind))
     rd.load_checkpoint(model, optimizer, load)
     rd.save_checkpoint(model, optimizer, 1, save)
     with torch.no_grad():  # the loaded weights are those of the forward pass, too
@@ -264,16 +265,16 @@ def test_what_is_loaded_is_saved_bit_for_bit(pair, tmp_path, stage):
 def refusals(saved):
     """Return the errors of wrong uses."""
     with options("deepspeed", 3):
-        model = rd.wrap_model(new_model())
-        assert rd.wrap_model(model) is model and model.num_outputs == 3
+        model = rd.strategies.select.wrap_model(new_model())
+        assert rd.strategies.select.wrap_model(model) is model and model.num_outputs == 3
         errors = [error_of(lambda: model(batch(0)[0]))]
-        optimizer = rd.wrap_optimizer(model, new_optimizer(model, "adamw"), clip_grad=2.0)
-        errors.append(error_of(lambda: rd.wrap_optimizer(model, new_optimizer(new_model(), "sgd"))))
-        errors.append(error_of(lambda: rd.clip_grad_norm(model, 1.0)))
+        optimizer = rd.strategies.wrap_optimizer(model, new_optimizer(model, "adamw"), clip_grad=2.0)
+        errors.append(error_of(lambda: rd.strategies.wrap_optimizer(model, new_optimizer(new_model(), "sgd"))))
+        errors.append(error_of(lambda: rd.strategies.clip_grad_norm(model, 1.0)))
         errors.append(error_of(lambda: rd.load_checkpoint(model, optimizer, saved)))
         model.frozen.requires_grad_(True)
         errors.append(error_of(lambda: model(batch(0)[0])))
-        errors.append(error_of(lambda: rd.wrap_model(torch.compile(new_model()))))
+        errors.append(error_of(lambda: rd.strategies.select.wrap_model(torch.compile(new_model()))))
     return errors
 
 
@@ -302,11 +303,11 @@ def test_wrong_uses_are_refused(pair, tmp_path):
 
 def sharded_refused(path):
     with options("deepspeed", 2):
-        model = rd.wrap_model(new_model())
+        model = rd.strategies.select.wrap_model(new_model())
         at_save = error_of(lambda: rd.save_checkpoint(model, None, 1, path, sharded=True))
         os.environ["RETROFIT_CKPT"] = "sharded"
         try:
-            return at_save, error_of(lambda: rd.wrap_model(new_model()))
+            return at_save, error_of(lambda: rd.strategies.select.wrap_model(new_model()))
         finally:
             del os.environ["RETROFIT_CKPT"]
 
@@ -323,17 +324,19 @@ def test_a_sharded_checkpoint_is_refused(pair, tmp_path):
 def average(stage):
     """Return an EMA made and updated as train.py does, and evaluations of uneven numbers of batches."""
     with options("deepspeed", stage):
-        model = rd.wrap_model(new_model())
+        model = rd.strategies.select.wrap_model(new_model())
         ema = torch.optim.swa_utils.AveragedModel(rd.unwrap_model(model))
-        optimizer = rd.wrap_optimizer(model, new_optimizer(model, "sgd"))
-    rd.backward(model, model(batch(0)[0]).sum())
+        optimizer = rd.strategies.wrap_optimizer(model, new_optimizer(model, "sgd"))
+    rd.strategies.backward(model, model(batch(0)[0]).sum())
     optimizer.step()
-    with rd.whole_parameters(model):
+    with rd.strategies.whole_parameters(model):
         ema.update_parameters(rd.unwrap_model(model))
-    loader = [batch(step)[0] for step in range(1 + 2 * rd.get_rank())]
-    with torch.no_grad(), rd.even_forwards(model.eval(), loader):
-        outputs = [model(x) for x in loader]
-    return ema.module.state_dict(), model.state_dict(), outputs[0], ema.module(loader[0]).detach()
+    inputs = DataLoader(torch.cat([batch(step)[0] for step in range(3)]), batch_size=BATCH)
+    with torch.no_grad():
+        outputs = [(x, model(x)) for x in rd.strategies.EvaluationBatches(inputs, model.eval())]
+    assert len(outputs) == 2 - rd.get_rank()
+    x, output = outputs[0]
+    return ema.module.state_dict(), model.state_dict(), output, ema.module(x).detach()
 
 
 @pytest.mark.parametrize("stage", [1, 3])
@@ -369,7 +372,7 @@ def test_train_py_under_torchrun_leaves_a_checkpoint_for_one_process(tmp_path):
         [*command, "--logdir", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
     assert ended.returncode == 0, ended.stderr
-    content = rd.read_checkpoint(next(tmp_path.glob("*/checkpoint_*.pt")))
+    content = rd.checkpoint.read_checkpoint(next(tmp_path.glob("*/checkpoint_*.pt")))
     model = build_model("swin_mlp", 18, 5)
     model.load_state_dict(content["model"])
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from torch import nn
 
-from retrofit.distributed import wrap_model, wrap_optimizer
-from retrofit.distributed.zero import import_deepspeed
-from retrofit.distributed.zero_config import ZeroTraining, fill_in, read_ds_config
+from retrofit.distributed.strategies.select import wrap_model, wrap_optimizer
+from retrofit.distributed.strategies.zero import import_deepspeed
+from retrofit.distributed.strategies.zero_config import ZeroTraining, fill_in, read_ds_config
 
 TRAINING = ZeroTraining(
     world_size=2, micro_batch=4, accum_steps=3, amp="off", clip_grad=1.0, stage=2, optimizer="AdamW"

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from ..ddp.sync_batchnorm import SumOverRanks, sync_batch_norm
 from ..process_group import get_world_size
-from ..sync_batchnorm import SumOverRanks, sync_batch_norm
 from .operators import untraced
 
 

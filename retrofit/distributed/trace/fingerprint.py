@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..bit_hash import CHUNK, bit_hash, weighted_sum
+from ..ddp.bit_hash import CHUNK, bit_hash, weighted_sum
 
 
 def norm_and_projection(tensor: torch.Tensor) -> list[float]:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from ..unwrap import WRAPPER_PREFIXES
+from ..ddp.unwrap import WRAPPER_PREFIXES
 
 
 class ModelTrace:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..bypass import _in_backward
+from ..ddp.forward_guard import _in_backward
 from .collectives import describe_collective, is_collective
 from .draws import RowDraws
 from .evidence import ForwardEvidence

@@ -93,7 +93,7 @@ def _weight_of_batch() -> float:
 
     The script may have imported a copy of the runtime of its own, which is the one that knows.
     """
-    runtime = sys.modules.get("retrofit.distributed.batch_weight")
+    runtime = sys.modules.get("retrofit.distributed.batch")
     return 1.0 if runtime is None else float(runtime.weight_of())
 
 

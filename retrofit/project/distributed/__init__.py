@@ -1,1 +1,1 @@
-"""What a script does already to train on several processes, and which of them run what."""
+"""Distribution that a script has already: groups, wrappers, samplers, and which processes run what."""

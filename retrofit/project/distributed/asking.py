@@ -1,4 +1,4 @@
-"""What tells a process its rank, or the number of processes: calls, variables of the environment, and names."""
+"""Sources of the rank and of the number of processes: calls, variables of the environment, and names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a project does already to train on several processes: groups joined, models wrapped, samplers, collectives."""
+"""Calls that distribute a project already: groups joined, models wrapped, samplers, collectives."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DDP = {
     "torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel",
     "apex.parallel.DistributedDataParallel",
 }  # fmt: skip
-WRAPPERS = DDP | {f"{RUNTIME}.{name}" for name in ("distribute_model", "wrap_model", "DDPWrapper")}
+WRAPPERS = DDP | {f"{RUNTIME}.{name}" for name in ("distribute_model", "DDPWrapper", "FSDPWrapper")}
 SAMPLERS = {"torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler"}
 OF_TORCH = (
     "all_reduce", "reduce", "broadcast", "broadcast_object_list", "all_gather", "all_gather_object", "gather",
@@ -25,10 +25,10 @@ OF_TORCH = (
     "barrier", "monitored_barrier",
 )  # fmt: skip
 OF_THE_RUNTIME = (
-    "reduce_sum", "reduce_sum_later", "reduce_tensor_sum", "reduce_mean", "reduce_dict", "gather_objects",
+    "reduce_sum", "reduce_tensor_sum", "reduce_mean", "reduce_dict", "gather_objects",
     "on_any_rank", "broadcast_object", "broadcast_buffers", "barrier", "main_process_first", "save_checkpoint",
     "batch_count", "batch_sum", "batch_mean", "sum_over_ranks", "sum_attributes", "gather_batches",
-    "reduce_total", "gather_batch",
+    "reduce_total", "gather_batch", "answer_of_main", "open_run",
 )  # fmt: skip
 WITH_GRADIENT = ("all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter")
 COLLECTIVES = {f"torch.distributed.nn.{name}" for name in WITH_GRADIENT}

@@ -1,4 +1,4 @@
-"""Whether a loader draws its samples in a random order, also one that a helper makes in several ways."""
+"""Detect loaders that draw their samples in a random order, also those that a helper creates in several ways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a text, a path, a message, differs between processes."""
+"""Detect texts (a path, a message) that differ between processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which expressions are the rank, or the number of processes: asked for, handed over, or called so."""
+"""Expressions that are the rank, or the number of processes: asked for, passed on, or named so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is computed from a process's rank, or from the number of processes."""
+"""Values computed from a process's rank, or from the number of processes."""
 
 from __future__ import annotations
 

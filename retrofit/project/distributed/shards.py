@@ -1,4 +1,4 @@
-"""How a loader's samples are shared out among processes: by which sampler, or by a data set that is cut by rank."""
+"""Sharding of a loader's samples: by a sampler, or by a data set that is cut by rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processes a piece of code runs on: tests for the rank around it, and returns before it."""
+"""Processes that run a piece of code: tests of the rank around it, and returns before it."""
 
 from __future__ import annotations
 

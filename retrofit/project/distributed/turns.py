@@ -1,4 +1,4 @@
-"""Whether processes run a piece of code one after the other, rank 0 first: a download, a cache."""
+"""Detect code that processes run one after the other, rank 0 first: a download, a cache."""
 
 from __future__ import annotations
 

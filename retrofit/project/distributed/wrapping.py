@@ -1,4 +1,4 @@
-"""Whether an expression is a model inside DistributedDataParallel, or the same model without it.
+"""Tell a model inside DistributedDataParallel from the same model without it.
 
 Unlike `Analysis.evaluate` this goes by the order of statements: `model` is bare before `model = DDP(model)` and wrapped
 behind it.

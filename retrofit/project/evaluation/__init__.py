@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..analysis import Analysis
 from ..guards import runs_on_one
 from ..homes import Home
-from ..loaders import EVALUATION, Loader, is_shared_out
+from ..loaders import EVALUATION, SHARING, Loader, is_shared_out
 from ..outputs import Output
 from ..reach import known_scopes
 from ..scopes import Scope
@@ -19,8 +19,6 @@ from .meters import LIST, METER, SUM, Accumulator, Meter
 from .mode import Mode
 
 __all__ = ["LIST", "METER", "SUM", "Accumulator", "Evaluation", "Meter", "find_evaluations"]
-
-SHARING = {"retrofit.distributed.share_batches"}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What is around an evaluation's loop: accumulators that start from zero, and nothing of the last batch read later."""
+"""Surroundings of an evaluation's loop: accumulators that start from zero, and nothing of the last batch read later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the statements of an evaluation's loop do with a batch: add to something, show something, or more than that."""
+"""Statements of an evaluation's loop by what they do with a batch: add it up, show something, or more than that."""
 
 from __future__ import annotations
 

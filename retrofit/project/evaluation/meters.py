@@ -1,4 +1,4 @@
-"""What a loop over batches adds up: numbers, arrays, lists with an entry per batch, meters of the project's classes."""
+"""Accumulators of a loop over batches: numbers, arrays, lists with an entry per batch, meters of own classes."""
 
 from __future__ import annotations
 

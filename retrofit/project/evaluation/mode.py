@@ -1,4 +1,4 @@
-"""Whether an evaluation runs its model without gradients, with dropout and BatchNorm switched off."""
+"""Detect evaluations that run their model without gradients, with dropout and BatchNorm switched off."""
 
 from __future__ import annotations
 

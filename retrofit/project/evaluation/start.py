@@ -1,4 +1,4 @@
-"""What a variable holds when a loop begins."""
+"""The value of a variable when a loop begins."""
 
 from __future__ import annotations
 

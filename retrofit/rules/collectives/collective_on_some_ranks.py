@@ -30,9 +30,9 @@ rd.is_main_process() and rd.reduce_loss(value)  # RF402
 rd.get_rank() or rd.barrier()  # RF402
 shown = [rd.reduce_loss(value) for _ in range(3) if rd.is_main_process()]  # RF402
 while rd.is_main_process():
-    rd.gather_batches([])  # RF402
+    rd.evaluation.gather_batches([])  # RF402
 if rd.get_rank() % 2:
-    rd.on_any_rank(True)  # RF402
+    rd.collectives.on_any_rank(True)  # RF402
 for epoch in range(2):
     if rd.get_rank() > 0:
         continue
@@ -48,7 +48,7 @@ def show_alone(value):
     rd.print_main(rd.reduce_loss(value))  # RF402
 
 
-rd.on_main_process(show, torch.ones(1))  # RF402
+rd.output.on_main_process(show, torch.ones(1))  # RF402
 if rd.get_rank() == 0:
     show(torch.ones(1))  # RF402
 show_alone(torch.ones(1))
@@ -58,7 +58,7 @@ for images, labels in loader:
     loss = criterion(model(images), labels)
     loss.backward()
     shown = rd.reduce_loss(loss) if images.max() > 0 else 0  # RF402
-    images.max() > 0 and rd.on_any_rank(True)  # RF402
+    images.max() > 0 and rd.collectives.on_any_rank(True)  # RF402
     while images.max() > 0:
         rd.barrier()  # RF402
     if loss.item() > 1:
@@ -93,13 +93,15 @@ for epoch in range(2):
         dist.all_gather(tops, images.max())
         if images.dim() == 2 and rd.reduce_loss(loss).item() > max(tops):
             rd.barrier()
-        if epoch > 1 and rd.on_any_rank(bool(images.max() > 0)):
+        if epoch > 1 and rd.collectives.on_any_rank(bool(images.max() > 0)):
             rd.barrier()
-        if rd.broadcast_object(torch.rand(1).item()) > 0.5:
+        if rd.collectives.broadcast_object(torch.rand(1).item()) > 0.5:
             rd.barrier()
 """,
 ]
-DECIDE = "let all processes decide by one value, rd.on_any_rank(test) or rd.reduce_loss(mean), or move it out"
+DECIDE = (
+    "let all processes decide by one value, rd.collectives.on_any_rank(test) or rd.reduce_loss(mean), or move it out"
+)
 
 
 def find(project: Project) -> Iterator[Finding]:

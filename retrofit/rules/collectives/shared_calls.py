@@ -42,10 +42,10 @@ class SharedCalls:
         return found
 
     def handed_to_main(self, call: ast.Call, scope: Scope) -> set[str]:
-        """Return what a function takes part in that is handed to rd.on_main_process(function, ...)."""
-        if not call.args or ON_MAIN not in self.project.analysis.called(call, scope):
+        """Return what a function takes part in that is given to rd.output.on_main_process(function, ...)."""
+        if not call.args or not ON_MAIN & self.project.analysis.called(call, scope):
             return set()
-        values = self.project.analysis.evaluate(call.args[0], scope)
+        values = (value for given in call.args for value in self.project.analysis.evaluate(given, scope))
         functions = [value.scope for value in values if isinstance(value, LocalFunction)]
         return {name for function in functions for name in self._inside(function, MOST_DEPTH)}
 

@@ -12,7 +12,9 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 
 RULE = CATALOG["RF112"]
-HELP_SKIPPED = "rd.on_any_rank(len(images) < rd.micro_batch(batch_size)): all processes leave out the same batches"
+HELP_SKIPPED = (
+    "rd.collectives.on_any_rank(len(images) < rd.data.micro_batch(batch_size)): all ranks leave out the same batches"
+)
 INVALID = [
     """\
 batch_size = 8
@@ -42,7 +44,7 @@ VALID = [
 batch_size = 8
 loader = rd.distribute_loader(DataLoader(dataset, batch_size, shuffle=True, drop_last=True))
 for images, labels in loader:
-    loss = criterion(model(images.view(rd.own_batch_size(batch_size), -1)), labels)
+    loss = criterion(model(images.view(rd.data.own_batch_size(batch_size), -1)), labels)
     loss.backward()
 """,
     # the batch tells its own size
@@ -58,7 +60,7 @@ for images, labels in loader:
 batch_size = 8
 loader = rd.distribute_loader(DataLoader(dataset, batch_size))
 for images, labels in loader:
-    if rd.on_any_rank(len(images) < rd.micro_batch(batch_size)):
+    if rd.collectives.on_any_rank(len(images) < rd.data.micro_batch(batch_size)):
         continue
     criterion(model(images), labels).backward()
 """,
@@ -93,7 +95,7 @@ def find(project: Project) -> Iterator[Finding]:
                 outer = scope.source.parents[part]
                 if isinstance(outer, ast.Call) and _name(outer) in ("own_batch_size", "micro_batch"):
                     continue
-                edits = surround(scope.source, part, "rd.own_batch_size(", ")")
+                edits = surround(scope.source, part, "rd.data.own_batch_size(", ")")
                 message = f"{ast.unparse(part)} is taken for the size of the batch in hand"
                 yield found(RULE, scope.source, part, message, edits)
 
@@ -102,8 +104,8 @@ def _skipped(project: Project) -> Iterator[Finding]:
     for node, part, scope in incomplete_batches(project):
         start, end = scope.source.span(part)
         edits = [
-            *surround(scope.source, node.test, "rd.on_any_rank(", ")"),
-            Edit(scope.source, start, end, f"rd.micro_batch({scope.source.segment(part)})"),
+            *surround(scope.source, node.test, "rd.collectives.on_any_rank(", ")"),
+            Edit(scope.source, start, end, f"rd.data.micro_batch({scope.source.segment(part)})"),
         ]
         message = "processes may differ in which batch is a whole one"
         yield found(RULE, scope.source, node.test, message, edits, help=HELP_SKIPPED)

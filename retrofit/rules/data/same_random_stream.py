@@ -33,17 +33,19 @@ class Noisy(Dataset):
 
 
 torch.manual_seed(0)
-torch.distributed.init_process_group("gloo")
-loader = rd.shard_loader(DataLoader(Noisy(), batch_size=8))
+dist.init_process_group("gloo")
+loader = DataLoader(Noisy(), 8, sampler=torch.utils.data.DistributedSampler(Noisy()))
 """,
     """\
 dist.init_process_group("gloo")
 torch.manual_seed(0)
+loader = DataLoader(dataset, 8, sampler=torch.utils.data.DistributedSampler(dataset))
 model = DDP(nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.1)))
 """,
     """\
 dist.init_process_group("gloo")
 torch.manual_seed(0)
+loader = DataLoader(dataset, 8, sampler=torch.utils.data.DistributedSampler(dataset))
 for images, labels in loader:
     criterion(model(images + torch.randn_like(images)), labels).backward()
 """,
@@ -65,9 +67,9 @@ class Noisy(Dataset):
         return torch.ones(4) + torch.randn(4), torch.ones(2)
 
 
-torch.distributed.init_process_group("gloo")
-torch.manual_seed(0 + torch.distributed.get_rank())
-loader = rd.shard_loader(DataLoader(Noisy(), batch_size=8))
+dist.init_process_group("gloo")
+torch.manual_seed(0 + dist.get_rank())
+loader = DataLoader(Noisy(), 8, sampler=torch.utils.data.DistributedSampler(Noisy()))
 """,
     # drawn once, before the batches
     """\
@@ -81,11 +83,13 @@ for images, labels in loader:
     """\
 dist.init_process_group("gloo")
 torch.manual_seed(0)
+loader = DataLoader(dataset, 8, sampler=torch.utils.data.DistributedSampler(dataset))
 model = DDP(nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.1)))
 torch.manual_seed(dist.get_rank())
 """,
 ]
 SEED_ALL = f"{RUNTIME}.seed_everything"
+SPLITTING = ("split_random_streams", "distribute_loader")  # the latter at its first iteration
 MESSAGE = "all processes draw the same numbers for their samples"
 # Asked for in a worker, these tell what torch seeded it with, which differs where the processes' own seeds do.
 OF_WORKER = {"torch.initial_seed", "torch.utils.data.get_worker_info", "torch.seed", "random.getrandbits"}
@@ -93,7 +97,7 @@ OF_WORKER = {"torch.initial_seed", "torch.utils.data.get_worker_info", "torch.se
 
 def find(project: Project) -> Iterator[Finding]:
     is_ours = project.distribution.is_by_hand or project.calls_any({SEED_ALL})
-    if not is_ours or project.calls_any({f"{RUNTIME}.split_random_streams"}):
+    if not is_ours or project.calls_any({f"{RUNTIME}.{name}" for name in SPLITTING}):
         return
     seeds = sorted(_seeds(project), key=lambda seed: seed[0].lineno)
     apart = {stream for _, _, streams, differs in seeds if differs for stream in streams}

@@ -47,7 +47,7 @@ VALID = [
     """\
 sampler = torch.utils.data.WeightedRandomSampler([0.1, 0.9] * 50, 100)
 loader = DataLoader(dataset, batch_size=8, sampler=sampler)
-loader = rd.shard_loader(loader)
+loader = rd.distribute_loader(loader)
 """,
     # shards what the weighted sampler draws
     """\

@@ -12,7 +12,7 @@ from retrofit.project.guards import runs_on_some
 from retrofit.project.main_guard import is_main_guard
 from retrofit.project.reach import reached_nodes
 from retrofit.project.scopes import Scope
-from retrofit.project.seeds import drawn_unseeded, is_drawn
+from retrofit.project.seeds import SPLITS, drawn_unseeded, is_drawn
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import behind_setup
 from retrofit.rules.finding import Finding, found
@@ -37,6 +37,14 @@ torch.manual_seed(int(time.time()))
     """\
 torch.manual_seed(0)
 order = np.random.permutation(len(dataset))
+""",
+    """\
+train_set, val_set = random_split(dataset, [80, 20])
+torch.manual_seed(0)
+""",
+    """\
+noise = torch.randn(100, 4)
+torch.manual_seed(0)
 """,
 ]
 VALID = [
@@ -74,7 +82,6 @@ SEEDING = {"retrofit.distributed.share_random_state", "retrofit.distributed.seed
 
 
 SEEDS = {"torch.manual_seed", "torch.random.manual_seed", *SEEDING}
-SPLITS = {"torch.utils.data.random_split", "torch.utils.data.dataset.random_split"}
 
 
 def find(project: Project) -> Iterator[Finding]:

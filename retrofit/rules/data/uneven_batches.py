@@ -29,7 +29,7 @@ loader = DataLoader(share, batch_size=8)
 ]
 VALID = [
     """\
-loader = rd.shard_loader(DataLoader(dataset, batch_size=8, shuffle=True))
+loader = rd.distribute_loader(DataLoader(dataset, batch_size=8, shuffle=True))
 """,
     # the last batch is left out
     """\

@@ -1,1 +1,1 @@
-"""How the edits of all rules come together: where they go, and the texts they give."""
+"""Edits of all rules together: their places, and the texts that they give."""

@@ -1,4 +1,4 @@
-"""Where in a script the processes become one job: behind the parsing of its options, before anything is made."""
+"""The place in a script where the process group is joined: after its options are parsed, before anything is created."""
 
 from __future__ import annotations
 

@@ -41,10 +41,10 @@ def handed_out(project: Project, statement: ast.stmt, scope: Scope) -> list[Edit
         ):
             continue
         if _option(node) and space:
-            lines.append(f"{space}.{_option(node)} = rd.broadcast_object({space}.{_option(node)})")
+            lines.append(f"{space}.{_option(node)} = rd.collectives.broadcast_object({space}.{_option(node)})")
         elif isinstance(node, ast.Assign) and scope.parent is where.parent and _is_text(node.value):
             names |= stored_names([node])
-            lines += [f"{name} = rd.broadcast_object({name})" for name in sorted(stored_names([node]))] * (
+            lines += [f"{name} = rd.collectives.broadcast_object({name})" for name in sorted(stored_names([node]))] * (
                 scope is where
             )
         else:

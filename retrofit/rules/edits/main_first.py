@@ -1,4 +1,4 @@
-"""How rank 0 gets ahead of the others: neighbouring preparations go under one `with rd.main_process_first():`."""
+"""Run neighbouring preparations on rank 0 first, under one `with rd.output.main_process_first():`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retrofit.project.preparations import Preparation
 from retrofit.project.source import Source
 from retrofit.rules.edits.after_setup import behind_setup
 
-CALL = "rd.main_process_first()"
+CALL = "rd.output.main_process_first()"
 FEW_LINES = 3  # that are put under a `with`; for more the function that is nothing else gets a decorator
 
 

@@ -13,8 +13,9 @@ from retrofit.rules.finding import Finding, found
 RULE = CATALOG["RF111"]
 INVALID = [
     """\
-model = rd.distribute_model(Net())
-for images, labels in rd.shard_eval_loader(DataLoader(dataset, batch_size=8, drop_last=True)):
+model = DDP(Net())
+sampler = torch.utils.data.DistributedSampler(dataset, shuffle=False)
+for images, labels in DataLoader(dataset, 8, sampler=sampler, drop_last=True):
     total += (model(images) - labels).square().sum().item()
 """,
     """\
@@ -27,12 +28,12 @@ for images, labels in DataLoader(share, 8, drop_last=True):
 VALID = [
     """\
 model = rd.distribute_model(Net())
-for images, labels in rd.shard_eval_loader(DataLoader(dataset, batch_size=8)):
+for images, labels in rd.share_batches(DataLoader(dataset, batch_size=8)):
     total += (model(images) - labels).square().sum().item()
 """,
     # a training may leave samples out
     """\
-loader = rd.shard_loader(DataLoader(dataset, batch_size=8, drop_last=True))
+loader = rd.distribute_loader(DataLoader(dataset, batch_size=8, drop_last=True))
 """,
     # every process evaluates all samples, and leaves out the same batch as one process
     """\
@@ -40,10 +41,17 @@ model = rd.distribute_model(Net())
 for images, labels in DataLoader(dataset, batch_size=8, drop_last=True):
     total += (model(images) - labels).square().sum().item()
 """,
-    # nothing is added up
+    # all ranks together leave out the batch that one process leaves out
     """\
 model = rd.distribute_model(Net())
-for images, labels in rd.shard_eval_loader(DataLoader(dataset, batch_size=8, drop_last=True)):
+for images, labels in rd.share_batches(DataLoader(dataset, batch_size=8, drop_last=True)):
+    total += (model(images) - labels).square().sum().item()
+""",
+    # nothing is added up
+    """\
+model = DDP(Net())
+sampler = torch.utils.data.DistributedSampler(dataset, shuffle=False)
+for images, labels in DataLoader(dataset, 8, sampler=sampler, drop_last=True):
     rd.print_main(model(images).shape)
 """,
 ]

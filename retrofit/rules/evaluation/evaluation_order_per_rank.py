@@ -58,7 +58,7 @@ shuffled = DataLoader(dataset, 8, shuffle=True)
 model.eval()
 losses = []
 with torch.no_grad():
-    for step, (images, labels) in enumerate(rd.same_batches(shuffled)):
+    for step, (images, labels) in enumerate(rd.evaluation.same_batches(shuffled)):
         if step == 3:
             break
         losses.append((model(images) - labels).square().mean().item())
@@ -119,5 +119,5 @@ def find(project: Project) -> Iterator[Finding]:
                 continue
             seen.add(use.expression)
             message = f"each process draws an order of its own from {source.segment(use.expression)}"
-            edits = surround(source, use.expression, "rd.same_batches(", ")")
+            edits = surround(source, use.expression, "rd.evaluation.same_batches(", ")")
             yield found(RULE, source, use.expression, message, edits)

@@ -38,7 +38,7 @@ dist.all_gather_object(parts, torch.cat(outputs))
 VALID = [
     """\
 model = rd.distribute_model(Net())
-for images, labels in rd.shard_eval_loader(DataLoader(dataset, batch_size=8)):
+for images, labels in rd.share_batches(DataLoader(dataset, batch_size=8)):
     total += (model(images) - labels).square().sum().item()
 """,
     # the padding is cut off

@@ -105,7 +105,7 @@ def _edits(source: Source, evaluation: Evaluation) -> list[Edit]:
 def reductions(accumulators: tuple[Accumulator, ...], of: str = "") -> Iterator[str]:
     """Yield the lines that put together what the processes have accumulated; `of` a loader, if that is shared out."""
     only = f", of={of}" if of else ""
-    for kind, function in ((SUM, "sum_over_ranks"), (LIST, "gather_batches")):
+    for kind, function in ((SUM, "sum_over_ranks"), (LIST, "evaluation.gather_batches")):
         names = ", ".join(ast.unparse(a.target) for a in accumulators if a.kind == kind)
         if names:
             yield f"{names} = rd.{function}({names}{only})"
@@ -114,4 +114,4 @@ def reductions(accumulators: tuple[Accumulator, ...], of: str = "") -> Iterator[
             meter = accumulator.meter
             arguments = [repr(name).replace("'", '"') for name in meter.sums]
             arguments += [f"{name}=lambda {meter.receiver}: {text}" for name, text in meter.derived.items()]
-            yield f"rd.sum_attributes({', '.join([ast.unparse(accumulator.target), *arguments])}{only})"
+            yield f"rd.evaluation.sum_attributes({', '.join([ast.unparse(accumulator.target), *arguments])}{only})"

@@ -71,7 +71,7 @@ for images, labels in loader:
 """,
 ]
 WORDS = {MEAN: "mean", LIST: "list"}
-FUNCTIONS = {MEAN: "rd.reduce_loss", LIST: "rd.gather_batch", BATCH_SIZE: "rd.global_batch"}
+FUNCTIONS = {MEAN: "rd.reduce_loss", LIST: "rd.data.gather_batch", BATCH_SIZE: "rd.loss.global_batch"}
 COPIES = {"item", "detach", "data", "cpu", "numpy", "tolist"}
 
 

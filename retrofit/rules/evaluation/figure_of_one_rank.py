@@ -29,7 +29,7 @@ for images, labels in loader:
         break
 """,
     """\
-writer = rd.on_main_process(SummaryWriter, "log")
+writer = rd.output.on_main_process(SummaryWriter, "log")
 for images, labels in loader:
     outputs = model(images)
     criterion(outputs, labels).backward()
@@ -49,7 +49,7 @@ VALID = [
 for images, labels in loader:
     outputs = model(images)
     criterion(outputs, labels).backward()
-    print("largest", rd.reduce_mean(outputs.max()).item())
+    print("largest", rd.reduce_loss(outputs.max()).item())
 """,
     # the same on all processes: weights, rates, the shape of a sample
     """\

@@ -54,7 +54,7 @@ for images, labels in loader:
 """,
 ]
 
-COLLECT = "total, count = rd.reduce_sum([total, count]), on every process, before it decides"
+COLLECT = "total, count = rd.sum_over_ranks(total, count), on every process, before it decides"
 
 
 def find(project: Project) -> Iterator[Finding]:

@@ -43,7 +43,7 @@ for epoch in range(3):
 ]
 VALID = [
     """\
-writer = rd.on_main_process(SummaryWriter, "log")
+writer = rd.output.on_main_process(SummaryWriter, "log")
 """,
     # each process says which one it is
     """\
@@ -85,14 +85,14 @@ def find(project: Project) -> Iterator[Finding]:
             yield found(RULE, source, output.call, f"{output.name} on every process", edits)
         elif output.kind == LOGGER and not logging:
             logging = True
-            _, _, edit = behind_setup(project, "rd.quiet_logging()")
+            _, _, edit = behind_setup(project, "rd.output.quiet_logging()")
             yield found(RULE, source, output.call, "every process logs", [edit])
         elif output.kind == SHOW and output.call in printing:
             yield found(RULE, source, output.call, "every process prints", guarded(project, output))
         elif output.kind == TRACK and tool_of_run(output.name) not in disabled:
             is_alone = isinstance(source.parents[output.call], ast.Expr)  # nothing reads what it returns
             guards = guarded(project, output) if is_alone else []
-            changes = guards or call_through(source, output.call, "rd.on_main_process")
+            changes = guards or call_through(source, output.call, "rd.output.on_main_process")
             yield found(RULE, source, output.call, f"{output.name} on every process", changes)
         elif output.kind == BAR and not any(keyword.arg == "disable" for keyword in output.call.keywords):
             edits = add_argument(source, output.call, "disable=not rd.is_main_process()")
@@ -104,7 +104,7 @@ def find(project: Project) -> Iterator[Finding]:
 
 def _through(project: Project, output: Output) -> str:
     """Return the function of the runtime that starts a tracker: its own disabled run for the others, or an object."""
-    return "rd.start_tracker" if output.name in STARTS else "rd.on_main_process"
+    return "rd.output.start_tracker" if output.name in STARTS else "rd.output.on_main_process"
 
 
 def _disabled(project: Project) -> set[str]:

@@ -28,7 +28,7 @@ if os.path.exists("out"):
 ]
 VALID = [
     """\
-answer = rd.answer_of_main(input, "overwrite? ")
+answer = rd.output.answer_of_main(input, "overwrite? ")
 """,
     # one process asks
     """\
@@ -47,5 +47,5 @@ except FileNotFoundError:
 
 def find(project: Project) -> Iterator[Finding]:
     for call, scope in prompts(project.analysis):
-        edits = call_through(scope.source, call, "rd.answer_of_main")
+        edits = call_through(scope.source, call, "rd.output.answer_of_main")
         yield found(RULE, scope.source, call, "every process asks the user", edits)

@@ -18,7 +18,7 @@ from retrofit.rules.edits.early_names import handed_out, is_early, is_handed_out
 from retrofit.rules.finding import Finding, found
 
 RULE = CATALOG["RF509"]
-EARLY_HELP = "make the name behind rd.setup_distributed(), with rd.broadcast_object(...)"
+EARLY_HELP = "make the name behind rd.setup_distributed(), with rd.collectives.broadcast_object(...)"
 MESSAGE = "this is another name in every process"
 INVALID = [
     """\
@@ -36,7 +36,7 @@ os.makedirs(f"runs/{number}")
 ]
 VALID = [
     """\
-folder = "runs/" + rd.broadcast_object(time.strftime("%Y%m%d_%H%M%S"))
+folder = "runs/" + rd.collectives.broadcast_object(time.strftime("%Y%m%d_%H%M%S"))
 """,
     # a time that names nothing
     """\
@@ -65,7 +65,7 @@ NAMING = {
     "time.strftime", "time.ctime", "time.asctime", "uuid.uuid1", "uuid.uuid4", "tempfile.mkdtemp",
     *(f"{clock}.{method}" for clock in CLOCKS for method in ("strftime", "isoformat", "ctime")),
 }  # fmt: skip
-AGREEING = {"retrofit.distributed.broadcast_object"}
+AGREEING = {f"retrofit.distributed.{name}" for name in ("broadcast_object", "answer_of_main", "open_run")}
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -90,7 +90,7 @@ def find(project: Project) -> Iterator[Finding]:
         agrees = _agrees(project, node, scope) or is_handed_out(project, statement, scope, AGREEING)
         if statement not in whole and not agrees:
             name = _formatted(scope.source, node)
-            edits = surround(scope.source, name, "rd.broadcast_object(", ")")
+            edits = surround(scope.source, name, "rd.collectives.broadcast_object(", ")")
             edits = handed_out(project, statement, scope) if early else edits
             yield found(RULE, scope.source, node, MESSAGE, edits, help="" if edits else EARLY_HELP)
 
@@ -101,8 +101,10 @@ def _agreeing(numbered: Numbered) -> list[Edit]:
     if not numbered.is_common:
         return []
     if isinstance(node, (ast.Assign, ast.AnnAssign)):
-        return surround(source, node.value, "rd.broadcast_object(", ")") if node.value is not None else []
-    return [insert_after(source, node, [f"{name} = rd.broadcast_object({name})" for name in numbered.names])]
+        return surround(source, node.value, "rd.collectives.broadcast_object(", ")") if node.value is not None else []
+    return [
+        insert_after(source, node, [f"{name} = rd.collectives.broadcast_object({name})" for name in numbered.names])
+    ]
 
 
 def _is_agreed(project: Project, numbered: Numbered) -> bool:

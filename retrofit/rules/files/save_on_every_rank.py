@@ -31,7 +31,7 @@ torch.save([1], "last.pt")  # RF501
 from PIL import Image
 
 for epoch in range(3):
-    for image, name in rd.shard_eval_loader(test_loader):
+    for image, name in rd.share_batches(test_loader):
         Image.fromarray(image).save(f"{epoch}.png")
 """,
 ]
@@ -57,7 +57,7 @@ def keep(image, path):
     Image.fromarray(image).save(path)
 
 
-for image, name in rd.shard_eval_loader(test_loader):
+for image, name in rd.share_batches(test_loader):
     keep(image, f"{name}.png")
 """,
     # it may be opened for reading
@@ -73,6 +73,16 @@ import csv
 log = open(rd.path_on_main("log.csv"), "w")
 rows = csv.writer(log)
 rows.writerow(["epoch", "loss"])
+""",
+    # rank 0 alone runs the function
+    """\
+def new_run(folder):
+    with open(folder + "/options.txt", "w") as file:
+        file.write("lr 0.1")
+    return folder
+
+
+folder = rd.output.answer_of_main(new_run, "runs")
 """,
 ]
 PATH_ON_MAIN = "retrofit.distributed.path_on_main"

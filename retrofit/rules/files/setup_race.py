@@ -18,7 +18,7 @@ from retrofit.rules.finding import Finding, found, guarded
 from retrofit.training.answers import asked_per_process
 
 RULE = CATALOG["RF504"]
-ASKED_HELP = "rd.answer_of_main(os.path.exists, path): all processes go by what rank 0 finds"
+ASKED_HELP = "rd.output.answer_of_main(os.path.exists, path): all processes go by what rank 0 finds"
 EARLY_HELP = "join the process group first, or read the rank from os.environ['RANK']"
 INVALID = [
     """\
@@ -52,7 +52,7 @@ VALID = [
     """\
 if rd.is_main_process():
     os.makedirs("checkpoints")
-with rd.main_process_first():
+with rd.output.main_process_first():
     if not os.path.exists("samples.pt"):
         torch.save(torch.randn(100, 4), "samples.pt")
 samples = torch.load("samples.pt")
@@ -109,7 +109,7 @@ def find(project: Project) -> Iterator[Finding]:
         yield found(RULE, preparation.scope.source, preparation.node, preparation.message, edits, refusal)
     for call, scope in _asked_per_process(project):
         message = "rank 0 makes what is asked for here: another process finds it, and decides something else"
-        edits = [] if project.distribution.is_by_hand else call_through(scope.source, call, "rd.answer_of_main")
+        edits = [] if project.distribution.is_by_hand else call_through(scope.source, call, "rd.output.answer_of_main")
         yield found(RULE, scope.source, call, message, edits, help=ASKED_HELP)
     for call, scope in asked_too_early(analysis, project.distribution):
         message = "the rank is asked before the process group exists: every process is told 0"

@@ -1,1 +1,1 @@
-"""How the processes start: process group, devices, flags, ports."""
+"""The start of the processes: process group, devices, flags, ports."""

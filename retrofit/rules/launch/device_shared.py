@@ -91,7 +91,7 @@ def _edits(device: NamedDevice) -> list[Edit]:
     source = device.scope.source
     if device.is_literal and device.is_text and _is_first(device):
         return [replace(source, device.node, NUMBERED.sub("cuda", source.segment(device.node)))]
-    return surround_inside(source, device.node, "rd.own_device(", ")")
+    return surround_inside(source, device.node, "rd.devices.own_device(", ")")
 
 
 def _is_first(device: NamedDevice) -> bool:

@@ -31,7 +31,7 @@ batch_size = 8 * max(1, args.n_gpu)
 ]
 VALID = [
     """\
-batch_size = 8 * rd.own_gpu_count(torch.cuda.device_count())
+batch_size = 8 * rd.devices.own_gpu_count(torch.cuda.device_count())
 """,
     # a test, and what is shown
     """\
@@ -59,5 +59,5 @@ def find(project: Project) -> Iterator[Finding]:
         if any(last_name(call.func) in SHOWING or OWN in project.analysis.called(call, scope) for call in around):
             continue
         message = f"{scope.source.segment(node)} counts the GPUs of all processes, in each of them"
-        edits = surround_inside(scope.source, node, "rd.own_gpu_count(", ")")
+        edits = surround_inside(scope.source, node, "rd.devices.own_gpu_count(", ")")
         yield found(RULE, scope.source, node, message, edits)

@@ -32,7 +32,7 @@ tune.run(print)
 VALID = [
     """\
 import wandb
-run = rd.start_tracker(wandb.init, project="sweep")
+run = rd.output.start_tracker(wandb.init, project="sweep")
 """,
     # an optimizer of the project
     """\

@@ -36,7 +36,7 @@ model = DDP(Net())
 VALID = [
     """\
 args = parser.parse_args()
-os.environ["CUDA_VISIBLE_DEVICES"] = rd.visible_gpus(args.gpu)
+os.environ["CUDA_VISIBLE_DEVICES"] = rd.devices.visible_gpus(args.gpu)
 """,
     # no GPU at all
     """\
@@ -83,8 +83,8 @@ def _edits(project: Project, scope: Scope, statement: ast.stmt, value: ast.expr)
     if scope.parent is None and import_edit(source, "", before=start).start > start:
         return []
     (start, end), (first, last) = source.span(statement), source.span(value)
-    line = f"{source.text[start:first]}rd.visible_gpus({source.text[first:last]}){source.text[last:end]}"
+    line = f"{source.text[start:first]}rd.devices.visible_gpus({source.text[first:last]}){source.text[last:end]}"
     moved = place_in_front(project, statement, line)
     if moved is not None:
         return [delete_statement(source, statement), moved]
-    return surround(source, value, "rd.visible_gpus(", ")")
+    return surround(source, value, "rd.devices.visible_gpus(", ")")

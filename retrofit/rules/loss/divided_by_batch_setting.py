@@ -35,7 +35,7 @@ VALID = [
 batch_size = 8
 loader = rd.distribute_loader(DataLoader(dataset, batch_size, shuffle=True))
 for images, labels in loader:
-    loss = (model(images) - labels).pow(2).sum() / rd.rank_share(rd.global_batch(batch_size))
+    loss = (model(images) - labels).pow(2).sum() / rd.loss.rank_share(rd.loss.global_batch(batch_size))
     loss.backward()
 """,
     # the batch tells its own size
@@ -79,6 +79,6 @@ def find(project: Project) -> Iterator[Finding]:
         for node, where in sorted(settings, key=lambda place: (place[1].source.name, place[0].lineno)):
             if node not in seen:
                 seen.add(node)
-                edits = surround(where.source, node, "rd.rank_share(rd.global_batch(", "))")
+                edits = surround(where.source, node, "rd.loss.rank_share(rd.loss.global_batch(", "))")
                 message = "a sum over the batch is divided by the batch size of the settings"
                 yield found(RULE, where.source, node, message, edits)

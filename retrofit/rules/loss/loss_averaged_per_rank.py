@@ -21,8 +21,10 @@ from retrofit.training.losses.coupling import coupled_nodes, is_made_global
 from retrofit.training.losses.reduction import reader_of
 
 RULE = CATALOG["RF302"]
-HELP_COUNT = "divide by the number of all processes: loss_sum / rd.rank_share(rd.batch_count(valid))"
-HELP_CHOSEN = "divide the sum by the number of all processes: x.sum() / rd.rank_share(rd.batch_count(x.numel()))"
+HELP_COUNT = "divide by the number of all processes: loss_sum / rd.loss.rank_share(rd.loss.batch_count(valid))"
+HELP_CHOSEN = (
+    "divide the sum by the number of all processes: x.sum() / rd.loss.rank_share(rd.loss.batch_count(x.numel()))"
+)
 HELP_CURVED = (
     "processes average the values of a function of their means, which is not that of the mean over the whole batch: "
     "apply it to each sample, or bring the mean of all processes together with gradients (torch.distributed.nn)"
@@ -50,7 +52,7 @@ for images, labels in loader:
 ]
 VALID = [
     """\
-criterion = rd.distribute_criterion(nn.CrossEntropyLoss(ignore_index=255))
+criterion = rd.loss.distribute_criterion(nn.CrossEntropyLoss(ignore_index=255))
 for images, labels in loader:
     loss = criterion(model(images), labels)
     loss.backward()
@@ -71,7 +73,7 @@ for images, labels in loader:
 criterion = nn.CrossEntropyLoss(**{"label_smoothing": 0.1})
 other = nn.CrossEntropyLoss(torch.ones(2), size_average=False)
 for images, labels in loader:
-    loss = criterion(model(images), labels) + rd.sum_loss(other(model(images), labels))
+    loss = criterion(model(images), labels) + rd.loss.sum_loss(other(model(images), labels))
     loss.backward()
 """,
 ]
@@ -169,7 +171,7 @@ def _is_of_some(project: Project, term: Term) -> bool:
 def _edits(term: Term) -> list[Edit]:
     """Return edits at the place where the criterion is made, or at the function that is called."""
     node = term.maker.func if term.maker is term.call else term.maker
-    return surround(term.maker_scope.source, node, "rd.distribute_criterion(", ")")
+    return surround(term.maker_scope.source, node, "rd.loss.distribute_criterion(", ")")
 
 
 def _of_division(project: Project, division: Division) -> Finding:
@@ -185,9 +187,11 @@ def _of_division(project: Project, division: Division) -> Finding:
         else None
     )
     if place is not None and place[0] is place[1]:
-        edits += surround(source, place[0], "rd.rank_share(rd.batch_count(", "))")
+        edits += surround(source, place[0], "rd.loss.rank_share(rd.loss.batch_count(", "))")
     elif place is not None:
-        edits += surround(source, place[0], "rd.rank_share(", ")") + surround(source, place[1], "rd.batch_count(", ")")
+        edits += surround(source, place[0], "rd.loss.rank_share(", ")") + surround(
+            source, place[1], "rd.loss.batch_count(", ")"
+        )
     return found(RULE, source, division.node, "the loss is divided by this process's own count", edits, help=HELP_COUNT)
 
 

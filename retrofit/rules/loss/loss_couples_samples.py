@@ -12,7 +12,7 @@ from retrofit.training.losses.coupling import couplings, is_brought_together
 from retrofit.training.losses.library import library_couplings
 
 RULE = CATALOG["RF309"]
-HELP_WHOLE = "rd.whole_batch_loss(criterion)(output, target), which gathers the outputs of all processes"
+HELP_WHOLE = "rd.loss.whole_batch_loss(criterion)(output, target), which gathers the outputs of all processes"
 INVALID = [
     """\
 for images, labels in loader:
@@ -49,8 +49,8 @@ VALID = [
     """\
 for images, labels in loader:
     output = model(images)
-    overlap = rd.batch_sum((output * labels).sum())
-    loss = 1 - (2 * overlap + 1) / (rd.batch_sum(output.sum()) + rd.batch_sum(labels.sum()) + 1)
+    overlap = rd.loss.batch_sum((output * labels).sum())
+    loss = 1 - (2 * overlap + 1) / (rd.loss.batch_sum(output.sum()) + rd.loss.batch_sum(labels.sum()) + 1)
     loss.backward()
 """,
     # criteria that are a mean over the samples
@@ -95,5 +95,5 @@ def find(project: Project) -> Iterator[Finding]:
         else:
             yield found(RULE, source, coupling.node, f"{message}, and {coupling.reason}", help=HELP_WHOLE)
     for maker, scope, name, takes_more in library_couplings(project):
-        edits = surround(scope.source, maker, "rd.whole_batch_loss(", ")") if not takes_more else []
+        edits = surround(scope.source, maker, "rd.loss.whole_batch_loss(", ")") if not takes_more else []
         yield found(RULE, scope.source, maker, f"{name} couples the samples of a batch", edits, help=HELP_WHOLE)

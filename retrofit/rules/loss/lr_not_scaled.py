@@ -28,7 +28,9 @@ from retrofit.training.losses.optimized import summed_optimizers, unbatched_opti
 from retrofit.training.shown_rates import shown_rates
 
 RULE = CATALOG["RF306"]
-HELP_WHOLE = "rd.scale_optimizer(optimizer); --lr_scale none leaves it, and with --batch global it stays by itself"
+HELP_WHOLE = (
+    "rd.learning_rate.scale_optimizer(optimizer); --lr_scale none leaves it, and with --batch global it stays by itself"
+)
 INVALID = [
     """\
 optimizer = optim.SGD(model.parameters(), lr=0.1)
@@ -51,7 +53,7 @@ optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
     """\
 optimizer = optim.SGD(model.parameters(), lr=0.1)
 for images, labels in loader:
-    rd.sum_loss((model(images) - labels).pow(2).sum()).backward()
+    rd.loss.sum_loss((model(images) - labels).pow(2).sum()).backward()
     optimizer.step()
 """,
     # a rate computed from that of the optimizer
@@ -63,7 +65,7 @@ scheduler = optim.lr_scheduler.CosineAnnealingLR(optimizer, 10, eta_min=0)
 """,
 ]
 WHOLE_OPTIMIZER = "retrofit.distributed.scale_optimizer"
-SCALING = {"retrofit.distributed.scaled_lr", "retrofit.distributed.scale_lr", WHOLE_OPTIMIZER}
+SCALING = {"retrofit.distributed.scaled_lr", WHOLE_OPTIMIZER}
 # What schedulers take, up to the last rate among it: the highest, the lowest and the first rate of a schedule.
 SCHEDULERS = {
     "OneCycleLR": "optimizer max_lr",
@@ -114,7 +116,7 @@ def _as_whole(project: Project, optimizer: Optimizer) -> Iterator[Finding]:
     for call, scope in places:
         holder = scope.source.parents[call]
         if not (isinstance(holder, ast.Call) and WHOLE_OPTIMIZER in project.analysis.called(holder, scope)):
-            edits = surround(scope.source, call, "rd.scale_optimizer(", ")")
+            edits = surround(scope.source, call, "rd.learning_rate.scale_optimizer(", ")")
             yield found(RULE, scope.source, call, message, edits, help=HELP_WHOLE)
     if not places:
         yield found(RULE, optimizer.scope.source, optimizer.call, message, help=HELP_WHOLE)

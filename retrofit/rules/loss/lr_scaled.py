@@ -17,14 +17,14 @@ from retrofit.rules.loss.lr_not_scaled import SCALING
 RULE = CATALOG["RF304"]
 INVALID = [
     """\
-loader = rd.shard_loader(DataLoader(dataset, 64 // rd.get_world_size(), shuffle=True))
+loader = rd.distribute_loader(DataLoader(dataset, 64 // rd.get_world_size(), shuffle=True))
 model = rd.distribute_model(Net())
 optimizer = optim.SGD(model.parameters(), lr=0.1 * rd.get_world_size())
 """,
     """\
 batch_size, rate = 64, 0.1
 batch_size //= rd.get_world_size()
-loader = rd.shard_loader(DataLoader(dataset, batch_size, shuffle=True))
+loader = rd.distribute_loader(DataLoader(dataset, batch_size, shuffle=True))
 model = rd.distribute_model(Net())
 rate *= rd.get_world_size()
 optimizer = optim.SGD(model.parameters(), lr=rate)
@@ -37,26 +37,26 @@ optimizer = optim.SGD(model.parameters(), lr=rate * rd.get_world_size())
 ]
 VALID = [
     """\
-loader = rd.shard_loader(DataLoader(dataset, 64 // rd.get_world_size(), shuffle=True))
+loader = rd.distribute_loader(DataLoader(dataset, 64 // rd.get_world_size(), shuffle=True))
 model = rd.distribute_model(Net())
 optimizer = optim.SGD(model.parameters(), lr=0.1)
 """,
     # the global batch grows with the processes
     """\
-loader = rd.shard_loader(DataLoader(dataset, 64, shuffle=True))
+loader = rd.distribute_loader(DataLoader(dataset, 64, shuffle=True))
 model = rd.distribute_model(Net())
 optimizer = optim.SGD(model.parameters(), lr=0.1 * rd.get_world_size())
 """,
     # divided, and multiplied again
     """\
-loader = rd.shard_loader(DataLoader(dataset, 64 // rd.get_world_size() * 4, shuffle=True))
+loader = rd.distribute_loader(DataLoader(dataset, 64 // rd.get_world_size() * 4, shuffle=True))
 model = rd.distribute_model(Net())
 optimizer = optim.SGD(model.parameters(), lr=0.1 * rd.get_world_size())
 """,
     # scaled by the global batch, whatever that is
     """\
 batch_size = 64 // rd.get_world_size()
-loader = rd.shard_loader(DataLoader(dataset, batch_size, shuffle=True))
+loader = rd.distribute_loader(DataLoader(dataset, batch_size, shuffle=True))
 model = rd.distribute_model(Net())
 optimizer = optim.SGD(model.parameters(), lr=0.1 * batch_size * rd.get_world_size() / 256)
 """,

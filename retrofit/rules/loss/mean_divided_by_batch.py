@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from retrofit.project import Project
-from retrofit.project.divisions import COUNT, SIZE
+from retrofit.project.divisions import COUNT, SIZE, Division
 from retrofit.project.edits import surround
 from retrofit.project.losses import MEAN
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training.losses.reduction import is_sum, loss_kind
 
 RULE = CATALOG["RF308"]
 INVALID = [
@@ -34,7 +36,7 @@ for images, labels in loader:
 VALID = [
     """\
 for images, labels in loader:
-    loss = criterion(model(images), labels) / rd.batch_count(images.size(0))
+    loss = criterion(model(images), labels) / rd.loss.batch_count(images.size(0))
     loss.backward()
 """,
     # a sum, which becomes the mean
@@ -71,8 +73,14 @@ def find(project: Project) -> Iterator[Finding]:
     if project.distribution.is_by_hand:
         return  # there a step may be meant to be that of one process's batch
     for division in project.divisions:
-        if division.loss == MEAN and division.kind in (SIZE, COUNT):
+        if division.loss == MEAN and division.kind in (SIZE, COUNT) and not _is_sum(project, division):
             source = division.scope.source
-            edits = surround(source, division.count, "rd.batch_count(", ")") if division.is_settled else []
+            edits = surround(source, division.count, "rd.loss.batch_count(", ")") if division.is_settled else []
             message = "a mean is divided by this process's part of the batch: the gradient becomes N times as large"
             yield found(RULE, source, division.node, message, edits)
+
+
+def _is_sum(project: Project, division: Division) -> bool:
+    """Return whether what is divided is a sum over the samples, added up in a loop over them: a mean of each."""
+    node = division.node
+    return is_sum(loss_kind(project, node.target if isinstance(node, ast.AugAssign) else node.left, division.scope))

@@ -97,7 +97,7 @@ def find(project: Project) -> Iterator[Finding]:
 
 
 def _edits(divisors: list[Place]) -> list[Edit]:
-    return [edit for node, scope in divisors for edit in surround(scope.source, node, "rd.samples_per_step(", ")")]
+    return [edit for node, scope in divisors for edit in surround(scope.source, node, "rd.data.samples_per_step(", ")")]
 
 
 def _steps_per_process(project: Project, call: ast.Call, scope: Scope) -> bool:

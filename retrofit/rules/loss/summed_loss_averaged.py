@@ -16,8 +16,8 @@ from retrofit.training.losses.reduction import backward_kind, is_sum, loss_kind,
 
 RULE = CATALOG["RF307"]
 A_TERM = "a term of the loss is a sum over the batch"
-HELP_TERM = "loss = rd.sum_loss(summed_term) + other_term"
-HELP_SUM = "where the divisor is not the number of samples: rd.sum_loss(loss).backward()"
+HELP_TERM = "loss = rd.loss.sum_loss(summed_term) + other_term"
+HELP_SUM = "where the divisor is not the number of samples: rd.loss.sum_loss(loss).backward()"
 INVALID = [
     """\
 criterion = nn.MSELoss(reduction="sum")
@@ -47,7 +47,7 @@ VALID = [
 criterion = nn.MSELoss(reduction="sum")
 for images, labels in loader:
     loss = criterion(model(images), labels)
-    rd.sum_loss(loss).backward()
+    rd.loss.sum_loss(loss).backward()
 """,
     # a sum divided by the samples is a mean
     """\
@@ -98,12 +98,12 @@ def _of_loss(project: Project, call: ast.Call, scope: Scope) -> Iterator[tuple[F
     source, loss = scope.source, call.func.value
     kind = backward_kind(project, call, scope)
     if is_sum(kind):
-        edits = surround(source, loss, "rd.sum_loss(", ")")
+        edits = surround(source, loss, "rd.loss.sum_loss(", ")")
         yield found(RULE, source, call, "the loss is a sum over the batch", edits), call
     elif SUM in kind.parts:
         terms = sum_terms(project, loss, scope)
         for term, where in terms or ():
-            edits = surround(where.source, term, "rd.sum_loss(", ")")
+            edits = surround(where.source, term, "rd.loss.sum_loss(", ")")
             yield found(RULE, where.source, term, A_TERM, edits, help=HELP_TERM), term
         if not terms:
             yield found(RULE, source, call, A_TERM, help=HELP_TERM), call

@@ -86,7 +86,7 @@ def find(project: Project) -> Iterator[Finding]:
     wrapping = [(call, scope, more) for call, scope, more in wrapping if more is not None]
     for call, scope, more in wrapping:
         refusal = f"{scope.source.segment(call.func)} is more than DataParallel: {', '.join(more)}" if more else ""
-        edits = [] if refusal else call_through(scope.source, call, "rd.data_parallel")
+        edits = [] if refusal else call_through(scope.source, call, "rd.model.data_parallel")
         yield found(RULE, scope.source, call, MESSAGE, edits, refusal)
     if wrapping:
         yield from _asking(analysis, nodes)
@@ -102,7 +102,7 @@ def _asking(analysis: Analysis, nodes: list[tuple[ast.AST, Scope]]) -> Iterator[
         model = asked_for(analysis, node, scope)
         if model is not None:
             (start, end), (first, last) = scope.source.span(node), scope.source.span(model)
-            edits = [Edit(scope.source, start, first, "rd.is_data_parallel("), Edit(scope.source, last, end, ")")]
+            edits = [Edit(scope.source, start, first, "rd.model.is_data_parallel("), Edit(scope.source, last, end, ")")]
             yield found(RULE, scope.source, node, message, edits)
 
 
@@ -116,7 +116,7 @@ def _loading(analysis: Analysis, calls: list[tuple[ast.Call, Scope]], homes: set
         if state is None or isinstance(model, ast.Call) or not homes_of(analysis, model, scope) & homes:
             continue
         if EITHER not in analysis.named(state, scope):
-            before = f"rd.fitting_keys({scope.source.segment(model)}, "
+            before = f"rd.model.fitting_keys({scope.source.segment(model)}, "
             yield found(RULE, scope.source, call, message, surround(scope.source, state, before, ")"))
 
 

@@ -44,7 +44,7 @@ VALID = [
     """\
 model = rd.distribute_model(Net())
 scale = nn.Parameter(torch.zeros(1))
-optimizer = optim.SGD([*model.parameters(), rd.distribute_parameter(scale)], lr=rd.scaled_lr(0.1))
+optimizer = optim.SGD([*model.parameters(), rd.model.distribute_parameter(scale)], lr=rd.scaled_lr(0.1))
 for images, labels in loader:
     loss = criterion(model(images), labels) * scale.exp() - scale.sum()
     loss.backward()
@@ -94,18 +94,18 @@ def find(project: Project) -> Iterator[Finding]:
         if node in per_batch:
             continue
         message = f"the gradient of {ast.unparse(node)} is not averaged over the processes"
-        edits = surround(scope.source, node, "rd.distribute_parameter(", ")")
+        edits = surround(scope.source, node, "rd.model.distribute_parameter(", ")")
         yield found(RULE, scope.source, node, message, edits)
 
     for call, scope in read_modules(project.analysis, optimizers, project.models, project.in_batches):
         if not _is_mended(project, call, scope):
             message = f"no wrapper averages the gradients of {ast.unparse(call.func.value)}, which nothing calls"  # type: ignore[attr-defined]
-            edits = surround(scope.source, call, "map(rd.distribute_parameter, ", ")")
+            edits = surround(scope.source, call, "map(rd.model.distribute_parameter, ", ")")
             yield found(RULE, scope.source, call, message, edits)
 
 
 def _is_mended(project: Project, call: ast.Call, scope: Scope) -> bool:
-    """Return whether this stands in `map(rd.distribute_parameter, centers.parameters())`."""
+    """Return whether this stands in `map(rd.model.distribute_parameter, centers.parameters())`."""
     outer = scope.source.parents[call]
     given = outer.args if isinstance(outer, ast.Call) else []
     return any(AVERAGING in project.analysis.named(argument, scope) for argument in given)

@@ -25,7 +25,7 @@ names = [name for name, _ in model.named_modules()]  # RF207
 traced = torch.jit.trace(model, torch.ones(1, 4))  # RF207
 """,
     """\
-writer = rd.on_main_process(SummaryWriter, "log")
+writer = rd.output.on_main_process(SummaryWriter, "log")
 writer.add_graph(model, torch.ones(1, 4))
 """,
     """\
@@ -71,11 +71,11 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         source = scope.source
         if is_run and isinstance(node, ast.Call):
-            edits = call_through(source, node, "rd.run_alone")
+            edits = call_through(source, node, "rd.model.run_alone")
         elif project.analysis.named(model, scope) & WRAPPERS:
             if asked_for(project.analysis, source.parents[node], scope) is not None:
                 continue  # it asks for DataParallel, which is another rule's
-            edits = surround(source, model, "rd.script_model(", ")")
+            edits = surround(source, model, "rd.model.script_model(", ")")
         else:
             edits = surround(source, model, "rd.unwrap_model(", ")")
         yield found(RULE, source, node, "this would be told about the wrapper", edits)

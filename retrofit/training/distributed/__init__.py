@@ -1,1 +1,1 @@
-"""What a training script needs on several ranks: values that are reduced, and where."""
+"""Facts that matter on several ranks: values to reduce, and places to reduce them."""

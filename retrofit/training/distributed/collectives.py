@@ -9,13 +9,12 @@ from retrofit.project.distributed.distribution import COLLECTIVES, RUNTIME
 
 # In addition to those that combine values of the ranks, which `COLLECTIVES` has.
 OTHERS = (
-    "DDPWrapper", "FSDPWrapper", "ZeroModel", "ZeroOptimizer", "answer_of_main", "backward",
-    "claim_run", "cleanup_distributed",
-    "clip_grad_norm", "distribute_criterion", "distribute_loader", "distribute_model", "distribute_parameter",
-    "even_forwards", "find_checkpoint", "finish_saves", "gather_state", "own_run", "raise_together", "reduce_last_loss",
-    "reduce_loss", "reduce_summed_loss", "resume_own_run", "save_position", "settle_buckets", "setup_distributed",
-    "share_random_state", "start_tracker", "whole_batch_loss", "whole_parameters",
-    "wrap_model", "wrap_optimizer",
+    "DDPWrapper", "EvaluationBatches", "FSDPWrapper", "ZeroModel", "ZeroOptimizer", "agreed_status",
+    "backward", "cleanup_distributed", "clip_grad_norm", "distribute_criterion", "distribute_loader",
+    "distribute_model", "distribute_parameter", "find_checkpoint", "finish_saves", "gather_state",
+    "raise_together", "read_resumed", "reduce_last_loss", "reduce_loss", "reduce_summed_loss", "save_position",
+    "setup_distributed", "share_random_state", "start_tracker", "whole_batch_loss", "whole_parameters",
+    "wrap_optimizer",
 )  # fmt: skip
 OTHERS_OF_TORCH = (
     "all_to_all_single", "all_gather_coalesced", "all_reduce_coalesced", "reduce_scatter_v", "new_group",

@@ -1,4 +1,4 @@
-"""Whether a value exists where it would be computed earlier: set on every way there, and not one that is asked for."""
+"""Detect values that exist where they would be computed earlier: set on every path there, and not tested there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where ranks part: tests and loops by which some of them leave out what others run.
+"""Tests and loops by which some ranks leave out what others run.
 
 Two things part ranks: a test for the rank, and a test that depends on a rank's own samples. What all ranks know,
 as the epoch, an option or a value that was reduced, parts nothing.

@@ -1,4 +1,4 @@
-"""Where a training draws random numbers for its samples, by the stream that they come from."""
+"""Random numbers that a training draws for its samples, by the stream that they come from."""
 
 from __future__ import annotations
 

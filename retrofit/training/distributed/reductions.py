@@ -3,7 +3,7 @@
 A rule puts `reduce_value(scope, node)` into the edits of its finding, next to ordinary edits:
 
     found(CODE, source, node, message, HELP, [reduce_value(scope, node)])
-    found(CODE, source, node, message, HELP, [reduce_value(scope, node, "rd.reduce_sum")])
+    found(CODE, source, node, message, HELP, [reduce_value(scope, node, "rd.reduce_loss")])
 
 and says nothing about the place. When all rules have spoken, `placement.place_reductions` decides for all requests
 together: in the expression itself, or in a variable before the first read where the value is read several times or

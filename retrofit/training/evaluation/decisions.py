@@ -1,4 +1,4 @@
-"""Whether a branch that only some processes take decides something about the run: an end, a save, what is kept."""
+"""Detect branches that only some ranks take and that decide about the run: an end, a save, what is kept."""
 
 from __future__ import annotations
 

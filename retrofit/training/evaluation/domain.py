@@ -1,4 +1,4 @@
-"""What an interpreter has to know about torch: which values are of one rank's samples, and what becomes of them."""
+"""The interpreter's knowledge of torch: which values are of one rank's samples, and what operations make of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from retrofit.project import Project, shapes
 from retrofit.project.analysis import Analysis
 from retrofit.project.drawing import HANDING_ON, made_before
-from retrofit.project.loaders import EVALUATION, SHARDED, TRAIN
+from retrofit.project.loaders import EVALUATION, SHARDED, SHARING, TRAIN
 from retrofit.project.losses import MEAN as REDUCED_MEAN
 from retrofit.project.losses import terms_at
 from retrofit.project.optimizers import is_module
@@ -43,7 +43,6 @@ from .sinks import Sinks
 from .together import gives_the_same, made_the_same
 
 RUNTIME = "retrofit.distributed"
-SHARING = {f"{RUNTIME}.share_batches"}
 RANK_SHARE = f"{RUNTIME}.rank_share"
 OWN_SHARES = {f"{RUNTIME}.own_batch_size", f"{RUNTIME}.micro_batch"}
 SOURCES = SHARING | SHARDED
@@ -163,7 +162,7 @@ class TorchDomain:
         return self._as_term(node, scope, flow) if is_loss else flow
 
     def _is_micro(self, node: ast.expr, scope: Scope) -> bool:
-        """Return whether the part of a batch size that a rank has is asked for: rd.own_batch_size(batch_size)."""
+        """Return whether the part of a batch size that a rank has is asked for: rd.data.own_batch_size(batch_size)."""
         outer = scope.source.parents[node]
         return isinstance(outer, ast.Call) and bool(self.analysis.called(outer, scope) & OWN_SHARES)
 

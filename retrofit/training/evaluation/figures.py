@@ -16,12 +16,10 @@ from retrofit.training.flow.frames import Frame
 from retrofit.training.flow.interpreter import Interpreter
 from retrofit.training.flow.state import Root
 
-from .domain import RUNTIME, TorchDomain
+from .domain import TorchDomain
 from .kinds import BATCH_SIZE, LIST, MEAN, REDUCIBLE, SIZE, SUM
 from .shown import Shown
 
-# Of the runtime, what only a script that was written for several ranks calls.
-BY_HAND = {f"{RUNTIME}.{name}" for name in ("shard_loader", "shard_eval_loader", "wrap_model", "plan_batch")}
 MOST_STARTS = 40
 PLACES = (ast.Name, ast.Attribute, ast.Subscript)
 
@@ -42,7 +40,7 @@ def figures_of(project: Project) -> Figures:
 
 def find_figures(project: Project) -> Figures:
     """Run through a project and return its figures of one rank."""
-    if not project.paths or project.distribution.is_by_hand or project.calls_any(BY_HAND):
+    if not project.paths or project.distribution.is_by_hand:
         return Figures([], [])  # one that shows the figures of rank 0 knows it
     domain, run = followed(project)
     shown = sorted(domain.shown.values(), key=lambda place: place.scope.source.place(place.node))

@@ -1,4 +1,4 @@
-"""How a figure of one batch depends on this rank's share of it, and what operations make of that.
+"""Kinds of figures by how they depend on this rank's part of a batch, and what operations make of them.
 
 A figure that is a mean or a sum over the samples of a batch can be brought together over the ranks; one that is a
 list with an entry per sample as well.

@@ -1,4 +1,4 @@
-"""Where a figure of one rank is shown, kept, or decides something."""
+"""Places where a figure of one rank is shown, kept, or decides something."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a value that a function only hands on comes from: `log(message)` shows what its callers give it."""
+"""Arguments of callers for a value that a function only passes on: `log(message)` shows what its callers pass."""
 
 from __future__ import annotations
 

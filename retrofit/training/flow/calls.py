@@ -1,4 +1,4 @@
-"""What calls do: run functions of the program, change objects, show values."""
+"""Effects of calls: they run functions of the program, change objects, show values."""
 
 from __future__ import annotations
 

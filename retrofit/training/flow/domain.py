@@ -1,4 +1,4 @@
-"""What an interpreter asks about the library that a program uses: where values differ, and what operations make."""
+"""The interface between the interpreter and a library: where values differ, and what operations make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What expressions are worth, in terms of what differs between processes."""
+"""Values of expressions, in terms of what differs between processes."""
 
 from __future__ import annotations
 

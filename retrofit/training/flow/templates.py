@@ -1,4 +1,4 @@
-"""What `"{loss.avg:.3f}".format(loss=losses)` reads of the objects that it is given: the attributes that it names."""
+"""Attributes that a text template reads of its arguments: `"{loss.avg:.3f}".format(loss=losses)`."""
 
 from __future__ import annotations
 

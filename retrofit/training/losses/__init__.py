@@ -1,1 +1,1 @@
-"""How training losses are made of the losses of single samples."""
+"""Training losses as sums and means of the losses of single samples."""

@@ -1,4 +1,4 @@
-"""Where the samples of a batch are in a tensor, through changes of its shape and sums over some of its axes."""
+"""The axis of the samples in a tensor, through changes of its shape and sums over some of its axes."""
 
 from __future__ import annotations
 

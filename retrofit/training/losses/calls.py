@@ -35,7 +35,7 @@ OPERATORS: dict[str, ast.operator] = {
     "subtract": ast.Sub(), "div": ast.Div(), "divide": ast.Div(), "true_divide": ast.Div(),
 }  # fmt: skip
 RUNTIME = "retrofit.distributed."
-OF_ALL = {f"{RUNTIME}{name}" for name in ("global_mean", "distribute_criterion")}  # of which DDP makes a mean
+OF_ALL = {f"{RUNTIME}distribute_criterion"}  # of which DDP makes a mean
 ON_ALL = {f"{RUNTIME}{name}" for name in ("batch_sum", "batch_mean")}  # the same on all ranks
 
 

@@ -20,7 +20,7 @@ from .reduction import backward_kind, reader_of
 if TYPE_CHECKING:
     from retrofit.project import Project
 
-FUNCTION_OF = {SUM: "rd.batch_sum", MEAN: "rd.batch_mean"}
+FUNCTION_OF = {SUM: "rd.loss.batch_sum", MEAN: "rd.loss.batch_mean"}
 SHAPES = {"shape", "ndim", "dtype", "device"}
 ABOUT_SHAPES = {"size", "dim", "len", "isinstance", "numel", "is_tensor", "hasattr"}
 MOST_PLACES = 100

@@ -102,7 +102,7 @@ class LossReader:
         if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
             element = self.kind(node.elt, scope, frame, keys[1:])
             is_of_samples = any(self.samples.goes_through(part.iter, scope) for part in node.generators)
-            return kinds.of(kinds.ROWS) if is_of_samples and element.parts else element
+            return element if not is_of_samples or element.parts <= {kinds.SHARE} else kinds.of(kinds.ROWS)
         return CONSTANT
 
     # Names.
@@ -135,7 +135,7 @@ class LossReader:
         found = self.kind(binding.value, scope, frame, (*binding.path, *keys))
         adds = any(isinstance(part, ast.Name) and part.id == binding.name for part in ast.walk(binding.value))
         is_of_samples = adds and self.samples.is_within(binding.node, scope)
-        return kinds.summed_up(found) if is_of_samples and not found.has_rows else found
+        return kinds.summed_up(found) if is_of_samples and _is_of_sample(found) else found
 
     def _of_element(self, binding: Binding, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         if binding.node in self.project.batch_values.loops:
@@ -244,11 +244,19 @@ class LossReader:
                 self.reductions.setdefault(leaf, set()).add("")  # not that of all ranks by its sum alone
             return replace(kinds.per_size(kind), coupled=kind.coupled | kind.leaves)
         if what == SIZE or looks_like_size(divisor, scope):
+            if kind.parts & {kinds.SUM, kinds.MEAN} and self._is_per_sample(divisor, scope):
+                return replace(kinds.of(kinds.SHARE), coupled=kind.coupled)
             return self._mean(kinds.per_size(kind), divisor, scope, whole)
         if what == NOTHING:
             own = self.kind(divisor, scope, frame)
             return kind if not own.parts or own.parts == {kinds.UNKNOWN} else kinds.divide(kind, own)
         return kinds.divide(kind, self.kind(divisor, scope, frame))
+
+    def _is_per_sample(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether an expression is computed for each sample: in a loop over them, also of a comprehension."""
+        loops = (outer for outer in scope.source.ancestors(node) if isinstance(outer, (ast.ListComp, ast.GeneratorExp)))
+        generators = (part.iter for loop in loops for part in loop.generators)
+        return self.samples.is_within(node, scope) or any(self.samples.goes_through(g, scope) for g in generators)
 
     def _mean(self, kind: Kind, divisor: ast.expr, scope: Scope, whole: ast.expr | None) -> Kind:
         """Return the kind of a mean over the samples, which is a reduction as a whole: its sum alone is not."""
@@ -301,6 +309,11 @@ class LossReader:
             [v for v in values if not is_ruled_out(self.analysis, v, function.scope)] if len(values) > 1 else values
         )
         return kinds.join(self.kind(value, function.scope, inner, keys) for value in reached)
+
+
+def _is_of_sample(kind: Kind) -> bool:
+    """Return whether this is what one sample gives in a loop over them, also divided by their number."""
+    return not kind.has_rows or kind.parts == {kinds.SHARE}
 
 
 def _in_place(name: str, scope: Scope) -> Iterator[ast.AugAssign]:

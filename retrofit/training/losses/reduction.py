@@ -1,4 +1,4 @@
-"""Whether a training loss is a sum over the samples of a batch or a mean, and how all ranks' losses become one."""
+"""Tell a loss that is a sum over the samples of a batch from a mean, and how all ranks' losses become one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from retrofit.project import Project
 
 MOST_STEPS = 200
-MEAN_OF_RANKS, SUM_OF_RANKS, MEAN_OF_LAST = "rd.reduce_loss", "rd.reduce_summed_loss", "rd.reduce_last_loss"
+MEAN_OF_RANKS, SUM_OF_RANKS, MEAN_OF_LAST = "rd.reduce_loss", "rd.loss.reduce_summed_loss", "rd.loss.reduce_last_loss"
 
 
 def reader_of(project: Project) -> LossReader:

@@ -1,4 +1,4 @@
-"""Where a summed loss is shown: divided by the number of samples."""
+"""Places where a summed loss is shown divided by the number of samples."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def quotient_edits(project: Project, loss: ast.expr, scope: Scope) -> list[Edit 
     reader = Reader(project.analysis, project.batch_values, project.distribution)
     is_size = reader.kind_of(outer.right, scope) == SIZE
     if (outer.right, scope) in project.batch_sizes:
-        return [*surround(source, outer.right, "rd.global_batch(", ")")]
+        return [*surround(source, outer.right, "rd.loss.global_batch(", ")")]
     if not is_size and not looks_like_size(outer.right, scope):
         return []
-    return [reduce_value(scope, without_guard(outer.right), "rd.batch_count")]
+    return [reduce_value(scope, without_guard(outer.right), "rd.loss.batch_count")]

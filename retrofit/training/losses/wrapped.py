@@ -32,7 +32,7 @@ def objects_inside(analysis: Analysis, node: ast.expr, scope: Scope, depth: int 
     for value in analysis.evaluate(outer, scope):
         if not isinstance(value, Result) or value.maker not in WRAPPERS:
             continue
-        for given in value.call.args[:2]:  # of rd.data_parallel(nn.DataParallel, model) the second
+        for given in value.call.args[:2]:  # of rd.model.data_parallel(nn.DataParallel, model) the second
             inner = analysis.evaluate(given, value.scope)
             found += [part for part in inner if isinstance(part, Instance)]
             found += objects_inside(analysis, given, value.scope, depth - 1) if depth else []

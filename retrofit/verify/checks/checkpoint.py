@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 
-from retrofit.distributed.unwrap import WRAPPER_PREFIXES
+from retrofit.distributed.ddp.unwrap import WRAPPER_PREFIXES
 from retrofit.verify.evidence import Run, Runs
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from .bug import Bug
-from .snippets import CLASSIFIER_DATA, CLASSIFIER_SAMPLER, CLASSIFIER_SET_EPOCH, CLASSIFIER_SHARD
+from .snippets import (
+    CLASSIFIER_DATA,
+    CLASSIFIER_SAMPLER,
+    DISTRIBUTE_LOADER,
+    SET_EPOCH,
+    SPLIT_STREAMS,
+    classifier_sampler,
+)
 
 METRIC_DATA = "from torch.utils.data import DataLoader\n"
 
@@ -16,14 +23,15 @@ DATA_BUGS = [
             ("train.py", METRIC_DATA, METRIC_DATA.replace("DataLoader", "DataLoader, DistributedSampler")),
             (
                 "train.py",
-                "    train_loader = rd.shard_loader(train_loader, seed=args.seed)\n",
+                DISTRIBUTE_LOADER,
                 """\
-    if rd.is_distributed():
-        sampler = DistributedSampler(train_loader.dataset)
-        train_loader = DataLoader(train_loader.dataset, plan.micro_batch, sampler=sampler, drop_last=True)
+    if rd.process_group.is_distributed():
+        size, sampler = rd.data.micro_batch(args.batchsize), DistributedSampler(train_loader.dataset)
+        train_loader = DataLoader(train_loader.dataset, size, sampler=sampler, drop_last=True)
 """,
             ),
-            ("train.py", CLASSIFIER_SET_EPOCH, ""),
+            SPLIT_STREAMS,
+            ("train.py", SET_EPOCH, ""),
         ],
         cause=("RF101",),
         check="reshuffle",
@@ -33,7 +41,7 @@ DATA_BUGS = [
         id="01b",
         title="set_epoch is never called on a sampler that counts epochs itself: a resumed run repeats the first order",
         project="classifier",
-        edits=[("train.py", CLASSIFIER_SET_EPOCH, "")],
+        edits=[("train.py", SET_EPOCH, "")],
         cause=("RF101", "RF507"),
         check="resume",
         note="runs through; resumed after epoch 1, epoch 2 has the order of epoch 1 again: loss 0.409, not 0.354",
@@ -42,7 +50,7 @@ DATA_BUGS = [
         id="02",
         title="the training loader is not sharded: every rank trains on the whole set",
         project="language_model",
-        edits=[("train.py", "        train_loader = rd.shard_loader(train_loader, seed=args.seed)\n", "")],
+        edits=[("train.py", f"    {DISTRIBUTE_LOADER}", "")],
         cause=("RF103",),
         check="shards",
         note="runs through with twice the steps per epoch: perplexity falls faster, 4.8 in place of 5.9",
@@ -55,13 +63,13 @@ DATA_BUGS = [
             CLASSIFIER_SAMPLER,
             (
                 "train.py",
-                "    val_loader = rd.shard_eval_loader(val_loader)\n",
+                "    return train_loader, DataLoader(val_set, args.batchsize, **workers)\n",
                 """\
-    if rd.is_distributed():
-        val_sampler = DistributedSampler(val_set, shuffle=False)
-        val_loader = DataLoader(val_set, plan.micro_batch, sampler=val_sampler, **workers)
+    val_sampler = DistributedSampler(val_set, shuffle=False) if rd.process_group.is_distributed() else None
+    return train_loader, DataLoader(val_set, args.batchsize, sampler=val_sampler, **workers)
 """,
             ),
+            ("train.py", "rd.share_batches(loader)", "loader"),
         ],
         cause=("RF105",),
         check="evaluation",
@@ -76,14 +84,15 @@ DATA_BUGS = [
             ("train.py", CLASSIFIER_DATA, CLASSIFIER_DATA.replace("DataLoader, ", "DataLoader, Subset, ")),
             (
                 "train.py",
-                CLASSIFIER_SHARD,
+                DISTRIBUTE_LOADER,
                 """\
-    if rd.is_distributed():
+    if rd.process_group.is_distributed():
         shard = Subset(train_set, range(rd.get_rank(), len(train_set), rd.get_world_size()))
-        train_loader = DataLoader(Augmented(shard), plan.micro_batch, shuffle=True, **workers)
+        train_loader = DataLoader(Augmented(shard), rd.data.micro_batch(args.batchsize), shuffle=True, **workers)
 """,
             ),
-            ("train.py", CLASSIFIER_SET_EPOCH, ""),
+            SPLIT_STREAMS,
+            ("train.py", SET_EPOCH, ""),
         ],
         cause=("RF106",),
         check="completes",
@@ -93,14 +102,8 @@ DATA_BUGS = [
         id="16",
         title="every rank takes the whole global batch: the batch grows with the number of ranks, the rate does not",
         project="classifier",
-        arguments=["--batch", "global"],
-        edits=[
-            (
-                "train.py",
-                "Augmented(train_set), plan.micro_batch, shuffle",
-                "Augmented(train_set), args.batchsize, shuffle",
-            )
-        ],
+        arguments=["--dist_batch", "global"],
+        edits=[*classifier_sampler("args.batchsize"), SPLIT_STREAMS],
         cause=("RF107",),
         check="global_batch",
         note="runs through with half the steps per epoch and the rate of the smaller batch",
@@ -109,7 +112,7 @@ DATA_BUGS = [
         id="21",
         title="all ranks draw the same augmentation and dropout",
         project="classifier",
-        edits=[("train.py", "    rd.split_random_streams(args.seed)\n", "")],
+        edits=classifier_sampler("rd.data.micro_batch(args.batchsize)"),
         cause=("RF109",),
         check="random_streams",
         note="runs through; augmentation and dropout repeat on both ranks",
@@ -119,8 +122,11 @@ DATA_BUGS = [
         title="seed + rank before random_split: every rank has another training and validation set",
         project="classifier",
         edits=[
-            ("train.py", "rd.seed_everything(args.seed)", "rd.seed_everything(args.seed + rd.get_rank())"),
-            ("train.py", "    rd.split_random_streams(args.seed)\n", ""),
+            (
+                "train.py",
+                "rd.random_state.seed_everything(args.seed)",
+                "rd.random_state.seed_everything(args.seed + rd.get_rank())",
+            ),
         ],
         cause=("RF108",),
         check="split",
@@ -131,18 +137,7 @@ DATA_BUGS = [
         title="DistributedSampler takes the place of the weighted sampler: classes are no longer balanced",
         project="classifier",
         arguments=["--sampler", "weighted"],
-        edits=[
-            CLASSIFIER_SAMPLER,
-            (
-                "train.py",
-                CLASSIFIER_SHARD,
-                """\
-    if rd.is_distributed():
-        sampler = DistributedSampler(train_set, seed=args.seed)
-        train_loader = DataLoader(Augmented(train_set), plan.micro_batch, sampler=sampler, drop_last=True, **workers)
-""",
-            ),
-        ],
+        edits=[*classifier_sampler("rd.data.micro_batch(args.batchsize)"), SPLIT_STREAMS],
         cause=("RF102",),
         check="shards",
         note="runs through; classes come as often as they are in the set",
@@ -164,7 +159,7 @@ DATA_BUGS = [
         edits=[
             (
                 "train.py",
-                "    with rd.main_process_first():\n        path = prepare_data(args.data, args.num_samples)\n",
+                "    with rd.output.main_process_first():\n        path = prepare_data(args.data, args.num_samples)\n",
                 "    path = prepare_data(args.data, args.num_samples)\n",
             )
         ],
@@ -194,7 +189,7 @@ DATA_BUGS = [
         edits=[
             (
                 "train.py",
-                "    with rd.main_process_first():\n        path = prepare_data(args.data, args.num_samples)\n",
+                "    with rd.output.main_process_first():\n        path = prepare_data(args.data, args.num_samples)\n",
                 "    path = prepare_data(args.data, args.num_samples)\n",
             ),
             (

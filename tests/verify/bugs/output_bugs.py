@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from .bug import Bug
-from .snippets import CLASSIFIER_DDP, METRIC_CONTENT, METRIC_DDP, METRIC_IMPORT_OS, METRIC_SAVE_CALL
+from .snippets import METRIC_CONTENT, METRIC_DDP, METRIC_IMPORT_OS, METRIC_SAVE_CALL, classifier_ddp
 
-CLASSIFIER_REDUCE = "    correct, count = rd.reduce_sum([correct, count])\n"
+CLASSIFIER_REDUCE = "    correct, count = rd.sum_over_ranks(correct, count)\n"
 LM_SETUP = "    rd.setup_distributed(args)\n"
 
 OUTPUT_BUGS = [
@@ -33,9 +33,8 @@ OUTPUT_BUGS = [
         title="rank 0 evaluates alone through the live DDP model, whose forward broadcasts buffers",
         project="classifier",
         edits=[
-            *CLASSIFIER_DDP,
-            ("train.py", "    val_loader = rd.shard_eval_loader(val_loader)\n", ""),
-            ("train.py", "    rd.broadcast_buffers(model)\n", ""),
+            *classifier_ddp(""),
+            ("train.py", "rd.share_batches(loader)", "loader"),
             ("train.py", CLASSIFIER_REDUCE, ""),
             (
                 "train.py",
@@ -49,17 +48,17 @@ OUTPUT_BUGS = [
     ),
     Bug(
         id="06b",
-        title="the sum over ranks is asked for by rank 0 alone, where it is printed",
+        title="the mean over ranks is asked for by rank 0 alone, where it is printed",
         project="language_model",
         edits=[
-            ("train.py", "    (total,) = rd.reduce_sum([total])\n", ""),
+            ("train.py", "        total += rd.reduce_loss(loss).item()\n", "        total += loss.item()\n"),
             (
                 "train.py",
                 "        perplexity = get_perplexity(model, val_loader, device)\n",
                 """\
         perplexity = get_perplexity(model, val_loader, device)
         if rd.is_main_process():
-            (loss,) = rd.reduce_sum([loss])
+            loss = rd.reduce_loss(loss)
 """,
             ),
         ],
@@ -149,7 +148,7 @@ OUTPUT_BUGS = [
         id="24",
         title="every rank opens a TensorBoard writer in the same folder",
         project="gan",
-        edits=[("train.py", "rd.on_main_process(SummaryWriter, args.out)", "SummaryWriter(args.out)")],
+        edits=[("train.py", "rd.output.on_main_process(SummaryWriter, args.out)", "SummaryWriter(args.out)")],
         cause=("RF505",),
         check="logs",
         note="runs through; one event file per rank, or both in one if they start in the same second",
@@ -158,7 +157,7 @@ OUTPUT_BUGS = [
         id="24b",
         title="the axis of the curves counts rank 0's images: it grows slower with more ranks",
         project="gan",
-        edits=[("train.py", "            num_images += plan.global_batch\n", "            num_images += len(real)\n")],
+        edits=[("train.py", "            num_images += global_batch\n", "            num_images += len(real)\n")],
         cause=("RF506",),
         check="logs",
         note="runs through; with --batch global the curves end at half the images",
@@ -170,11 +169,9 @@ OUTPUT_BUGS = [
         edits=[
             (
                 "train.py",
-                "    rd.add_distributed_arguments(parser)\n",
+                "    rd.add_runtime_flags(parser)\n",
                 """\
     parser.add_argument("--local_rank", type=int, default=-1, help="passed by torch.distributed.launch")
-    parser.add_argument("--batch", choices=("per_gpu", "global"), default="global")
-    parser.add_argument("--lr_scale", choices=("linear", "sqrt", "none"), default="linear")
 """,
             )
         ],

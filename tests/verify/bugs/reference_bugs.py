@@ -14,7 +14,7 @@ LOST_WRAPPER: list[Edit] = [
         "        self.model = get_model(args, self.device)\n",
         """\
         self.model = get_model(args, self.device)
-        if rd.is_distributed():
+        if rd.process_group.is_distributed():
             self.model = param_restore(self.model.module, args.model_path)
 """,
     ),
@@ -25,7 +25,7 @@ LOST_WRAPPER: list[Edit] = [
 def param_restore(model, path):
     """Return the model with the weights of a file, as far as they fit."""
     if path != "none":
-        model.load_state_dict(rd.read_checkpoint(path)["model"], strict=False)
+        model.load_state_dict(rd.checkpoint.read_checkpoint(path)["model"], strict=False)
     return model
 
 
@@ -34,12 +34,16 @@ class Trainer:
     ),
 ]
 EVALUATE_REDUCE = """\
-    confusion.matrix = rd.reduce_tensor_sum(confusion.matrix)
-    samples, loss, valid = rd.reduce_sum([confusion.num_samples, loss, valid])
-    confusion.num_samples = int(samples)
+    confusion.matrix, confusion.num_samples = rd.sum_over_ranks(confusion.matrix, confusion.num_samples)
+    loss, valid = rd.sum_over_ranks(loss, valid)
     if confusion.num_samples != len(loader.dataset) and not args.dry_run:
         raise RuntimeError(f"evaluated {confusion.num_samples} images, not each of {len(loader.dataset)} once")
 """
+EVALUATE_LOOP = """\
+    batches = rd.strategies.EvaluationBatches(loader, model, most=1 if args.dry_run else None)
+    for batch in tqdm(batches, desc="validation"\
+"""
+EVALUATE_LOOP_OVER_LOADER = '    for batch in tqdm(loader, desc="validation"'
 LORM = ["--model_type", "deeplabv3p_lorm", "--dataset", "synthetic_scribble"]
 
 REFERENCE_BUGS = [
@@ -61,7 +65,7 @@ REFERENCE_BUGS = [
             (
                 "train.py",
                 '            "model": self.model,\n',
-                '            "model": self.model.module if rd.is_distributed() else self.model,\n',
+                '            "model": self.model.module if rd.process_group.is_distributed() else self.model,\n',
             ),
         ],
         cause=("RF207", "RF201"),
@@ -99,13 +103,13 @@ REFERENCE_BUGS = [
             ),
             (
                 "utils.py",
-                "    return rd.shard_eval_loader(loader)\n",
+                "    return DataLoader(dataset, batch_size=batch_size, **loading)\n",
                 """\
-    if rd.is_distributed():
-        loader = DataLoader(dataset, loader.batch_size, sampler=DistributedSampler(dataset), **loading)
-    return loader
+    sampler = DistributedSampler(dataset) if rd.process_group.is_distributed() else None
+    return DataLoader(dataset, batch_size=batch_size, sampler=sampler, **loading)
 """,
             ),
+            ("train.py", EVALUATE_LOOP, EVALUATE_LOOP_OVER_LOADER),
             ("train.py", EVALUATE_REDUCE, ""),
         ],
         cause=("RF111", "RF401"),
@@ -139,8 +143,8 @@ REFERENCE_BUGS = [
             HAS_LORM,
             (
                 "train.py",
-                'logits = model(batch["image"].to(device))\n            prediction',
-                'logits = model.forward_eval(batch["image"].to(device))\n            prediction',
+                'logits = model(batch["image"].to(device))\n        prediction',
+                'logits = model.forward_eval(batch["image"].to(device))\n        prediction',
             ),
             (
                 "segmentation/models/deeplab.py",
@@ -190,8 +194,8 @@ REFERENCE_BUGS = [
         edits=[
             (
                 "train.py",
-                'checkpoint, checkpoint["path"], self.model, self.optimizer, scaler=self.scaler, ema=self.ema\n',
-                'checkpoint, checkpoint["path"], self.model, scaler=self.scaler, ema=self.ema\n',
+                "            self.model,\n            self.optimizer,\n            warm_up=",
+                "            self.model,\n            warm_up=",
             )
         ],
         cause=("RF507",),
@@ -206,7 +210,7 @@ REFERENCE_BUGS = [
         edits=[
             (
                 "train.py",
-                "rd.scale_lr(args.lr, self.plan.global_batch, self.plan.reference_batch, args.lr_scale)",
+                "rd.scaled_lr(args.lr, args.accum_steps)",
                 "args.lr * rd.get_world_size()",
             )
         ],
@@ -216,9 +220,18 @@ REFERENCE_BUGS = [
     ),
     Bug(
         id="R10",
-        title="the same seed on every rank: the same augmentation",
+        title="every rank seeds each epoch alike: the same augmentation",
         project="reference",
-        edits=[("train.py", "        rd.split_random_streams(args.seed)\n", "")],
+        edits=[
+            (
+                "train.py",
+                "        self.model.train()\n",
+                """\
+        self.model.train()
+        rd.random_state.seed_everything(self.args.seed + self.epochs.epoch)
+""",
+            )
+        ],
         cause=("RF109",),
         check="random_streams",
         note="runs through; both ranks augment alike",

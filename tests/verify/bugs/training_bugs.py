@@ -10,23 +10,19 @@ CLASSIFIER_FORWARD = """\
                 loss = F.cross_entropy(model(image.to(device)), label.to(device)) / args.accum_steps
 """
 CLASSIFIER_MICRO_BATCH = f"""\
-        with rd.gradient_sync(model, enabled=is_last):
+        with rd.strategies.gradient_sync(model, enabled=is_last):
 {CLASSIFIER_FORWARD}            loss.backward()
 """
 UNINDENTED_FORWARD = CLASSIFIER_FORWARD.replace("\n    ", "\n")[4:]
 LM_LOSS = """\
         loss_sum = F.cross_entropy(logits.flatten(0, 1), target.to(device).flatten(), ignore_index=PAD, reduction="sum")
-        loss = rd.global_mean(loss_sum, count)
+        loss = loss_sum / rd.loss.rank_share(count)
 """
 LM_LOSS_PER_RANK = """\
         loss = F.cross_entropy(logits.flatten(0, 1), target.to(device).flatten(), ignore_index=PAD)
 """
-TAKE_MODULE = """\
-    model.train()
-    net = model.module if hasattr(model, "module") else model
-"""
 NO_SYNC_BACKWARD = """\
-        with rd.gradient_sync(model, enabled=is_last):
+        with rd.strategies.gradient_sync(model, enabled=is_last):
             loss.backward()
 """
 ACCUMULATE = ["--accum_steps", "2"]
@@ -57,8 +53,8 @@ TRAINING_BUGS = [
         edits=[
             (
                 "train.py",
-                "rd.gradient_sync(model, enabled=is_last)",
-                "rd.gradient_sync(model, enabled=(number + 1) % args.accum_steps == 0)",
+                "rd.strategies.gradient_sync(model, enabled=is_last)",
+                "rd.strategies.gradient_sync(model, enabled=(number + 1) % args.accum_steps == 0)",
             )
         ],
         cause=("RF202",),
@@ -114,8 +110,8 @@ TRAINING_BUGS = [
         edits=[
             (
                 "train.py",
-                "    return rd.wrap_model(rd.convert_sync_batchnorm(model.to(device)))\n",
-                "    return rd.wrap_model(model.to(device))\n",
+                "    discriminator = rd.distribute_model(Discriminator().to(device))\n",
+                "    discriminator = rd.distribute_model(Discriminator().to(device), sync_batchnorm=False)\n",
             )
         ],
         cause=("RF205", "RF206"),
@@ -147,7 +143,7 @@ TRAINING_BUGS = [
                 "    real_score, fake_score = discriminator(real), discriminator(fake.detach())\n",
                 """\
     real_score = discriminator(real)
-    rd.broadcast_buffers(discriminator)
+    rd.model.broadcast_buffers(discriminator)
     fake_score = discriminator(fake.detach())
 """,
             ),
@@ -160,7 +156,13 @@ TRAINING_BUGS = [
         id="15",
         title="BatchNorm computes its statistics of each rank's share alone",
         project="classifier",
-        edits=[("train.py", "    model = rd.convert_sync_batchnorm(model)\n", "")],
+        edits=[
+            (
+                "train.py",
+                "rd.distribute_model(SmallNet(NUM_CLASSES).to(device))",
+                "rd.distribute_model(SmallNet(NUM_CLASSES).to(device), sync_batchnorm=False)",
+            )
+        ],
         cause=("RF206",),
         check="batchnorm",
         note="runs through; losses differ from those of one process with the same batches",
@@ -178,16 +180,7 @@ TRAINING_BUGS = [
         id="17b",
         title="the rate is scaled twice: by the global batch and by the number of ranks",
         project="metric_learning",
-        edits=[
-            (
-                "train.py",
-                "    lr = rd.scale_lr(args.lr, plan.global_batch, plan.reference_batch, args.lr_scale)\n",
-                """\
-    lr = rd.scale_lr(args.lr, plan.global_batch, plan.reference_batch, args.lr_scale)
-    lr = lr * rd.get_world_size()
-""",
-            )
-        ],
+        edits=[("train.py", "rd.scaled_lr(args.lr)", "rd.scaled_lr(args.lr) * rd.get_world_size()")],
         cause=("RF304",),
         check="lr",
         note="runs through at four times the rate for twice the batch",
@@ -200,7 +193,10 @@ TRAINING_BUGS = [
             (
                 "train.py",
                 "    steps_per_epoch = math.ceil(len(train_loader) / args.accum_steps)\n",
-                "    steps_per_epoch = math.ceil(len(train_loader.dataset) // plan.micro_batch / args.accum_steps)\n",
+                """\
+    batches = len(train_loader.dataset) // rd.data.micro_batch(args.batchsize)
+    steps_per_epoch = math.ceil(batches / args.accum_steps)
+""",
             )
         ],
         cause=("RF305",),
@@ -227,12 +223,8 @@ TRAINING_BUGS = [
         title="the loss is the mean over each rank's own tokens, and ranks differ in tokens",
         project="language_model",
         edits=[
-            ("train.py", "        (count,) = rd.reduce_sum([(target != PAD).sum()])\n", ""),
-            (
-                "train.py",
-                LM_LOSS,
-                "        loss = F.cross_entropy(logits.flatten(0, 1), target.to(device).flatten(), ignore_index=PAD)\n",
-            ),
+            ("train.py", "        count = rd.loss.batch_count((target != PAD).sum().item())\n", ""),
+            ("train.py", LM_LOSS, LM_LOSS_PER_RANK),
         ],
         cause=("RF302",),
         check="gradients",
@@ -257,9 +249,9 @@ TRAINING_BUGS = [
         edits=[
             (
                 "gather.py",
-                "    return GatherRows.apply(rows) if rd.is_distributed() else rows\n",
+                "    return GatherRows.apply(rows) if rd.process_group.is_distributed() else rows\n",
                 """\
-    if not rd.is_distributed():
+    if not rd.process_group.is_distributed():
         return rows
     parts = [torch.empty_like(rows) for _ in range(rd.get_world_size())]
     dist.all_gather(parts, rows.detach().contiguous())

@@ -27,7 +27,7 @@ def main():
     sampler = DistributedSampler(train_set)
     loader = DataLoader(train_set, batch_size=8, sampler=sampler)
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2)).to(device)
-    model = DDP(rd.convert_sync_batchnorm(model))
+    model = DDP(rd.model.convert_sync_batchnorm(model))
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.Adam(model.parameters())
     for epoch in range(2):

@@ -14,7 +14,7 @@ import retrofit.distributed as rd
 def get_loader(dataset, labels, batch_size):
     weights = 1.0 / torch.bincount(labels)[labels]
     sampler = WeightedRandomSampler(weights.tolist(), len(weights))
-    return rd.shard_loader(DataLoader(dataset, batch_size=batch_size, sampler=sampler))
+    return rd.distribute_loader(DataLoader(dataset, batch_size=batch_size, sampler=sampler))
 
 
 def main():

@@ -1,7 +1,7 @@
 """Train a small classifier of striped images on one or many GPUs.
 
 python train.py --epochs 3
-torchrun --standalone --nproc_per_node=2 train.py --epochs 3 --batch global
+torchrun --standalone --nproc_per_node=2 train.py --epochs 3 --dist_batch global
 """
 
 import argparse
@@ -33,12 +33,12 @@ def get_arguments():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", default="out")
     parser.add_argument("--resume", default="", help="checkpoint, or auto")
-    rd.add_distributed_arguments(parser)
+    rd.add_runtime_flags(parser)
     return parser.parse_args()
 
 
-def get_loaders(args, plan):
-    with rd.main_process_first():
+def get_loaders(args):
+    with rd.output.main_process_first():
         path = prepare_data(args.data, args.num_samples)
     dataset = Stripes(path)
     num_val = len(dataset) // 4
@@ -46,14 +46,12 @@ def get_loaders(args, plan):
     sampler = None
     if args.sampler == "weighted":
         sampler = WeightedRandomSampler(balanced_weights(dataset.labels[train_set.indices]), len(train_set))
-    workers = rd.loader_workers(args.workers)
+    workers = rd.data.loader_workers(args.workers)
     train_loader = DataLoader(
-        Augmented(train_set), plan.micro_batch, shuffle=sampler is None, sampler=sampler, drop_last=True, **workers
+        Augmented(train_set), args.batchsize, shuffle=sampler is None, sampler=sampler, drop_last=True, **workers
     )
-    val_loader = DataLoader(val_set, plan.micro_batch, **workers)
-    train_loader = rd.shard_loader(train_loader, seed=args.seed)
-    val_loader = rd.shard_eval_loader(val_loader)
-    return train_loader, val_loader
+    train_loader = rd.distribute_loader(train_loader, seed=args.seed)
+    return train_loader, DataLoader(val_set, args.batchsize, **workers)
 
 
 def train_one_epoch(model, loader, optimizer, scheduler, device, args):
@@ -61,7 +59,7 @@ def train_one_epoch(model, loader, optimizer, scheduler, device, args):
     total = 0.0
     for number, (image, label) in enumerate(loader, start=1):
         is_last = number % args.accum_steps == 0 or number == len(loader)
-        with rd.gradient_sync(model, enabled=is_last):
+        with rd.strategies.gradient_sync(model, enabled=is_last):
             with torch.autocast(device.type, torch.bfloat16, enabled=args.amp == "bf16"):
                 loss = F.cross_entropy(model(image.to(device)), label.to(device)) / args.accum_steps
             loss.backward()
@@ -70,53 +68,46 @@ def train_one_epoch(model, loader, optimizer, scheduler, device, args):
             optimizer.step()
             optimizer.zero_grad()
             scheduler.step()
-    (total,) = rd.reduce_sum([total])
-    return total / (len(loader) * rd.get_world_size())
+    return rd.sum_over_ranks(total) / (len(loader) * rd.get_world_size())
 
 
 @torch.no_grad()
 def evaluate(model, loader, device):
     model.eval()
-    rd.broadcast_buffers(model)
     correct, count = 0, 0
-    for image, label in loader:
+    for image, label in rd.share_batches(loader):
         correct += (model(image.to(device)).argmax(1).cpu() == label).sum().item()
         count += len(label)
-    correct, count = rd.reduce_sum([correct, count])
+    correct, count = rd.sum_over_ranks(correct, count)
     return correct / count
 
 
-@rd.report_failure
+@rd.job.report_failure
 def main():
     args = get_arguments()
     rd.setup_distributed(args)
     device = rd.get_device()
-    rd.seed_everything(args.seed)
-    plan = rd.plan_batch(args.batchsize, rd.get_world_size(), batch=args.batch)
-    train_loader, val_loader = get_loaders(args, plan)
-    model = SmallNet(NUM_CLASSES).to(device)
-    model = rd.convert_sync_batchnorm(model)
-    model = rd.wrap_model(model)
-    lr = rd.scale_lr(args.lr, plan.global_batch, plan.reference_batch, args.lr_scale)
+    rd.random_state.seed_everything(args.seed)
+    train_loader, val_loader = get_loaders(args)
+    model = rd.distribute_model(SmallNet(NUM_CLASSES).to(device))
+    lr = rd.scaled_lr(args.lr)
     optimizer = torch.optim.SGD(model.parameters(), lr, momentum=0.9, weight_decay=5e-4)
     steps_per_epoch = math.ceil(len(train_loader) / args.accum_steps)
     scheduler = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: lr_factor(step, steps_per_epoch, args.epochs, args.warmup)
     )
-    rd.split_random_streams(args.seed)
     out = Path(args.out)
     epoch, best, bad_epochs = 0, 0.0, 0
-    saved = rd.broadcast_object(sorted(out.glob("epoch_*.pt")))
+    saved = rd.collectives.broadcast_object(sorted(out.glob("epoch_*.pt")))
     path = (saved[-1] if saved else None) if args.resume == "auto" else args.resume
     if path:
         checkpoint = rd.load_checkpoint(model, optimizer, path, scheduler=scheduler)
         epoch, best, bad_epochs = checkpoint["epoch"], checkpoint["best"], checkpoint["bad_epochs"]
         if checkpoint["world_size"] == rd.get_world_size():
-            rd.set_rng_state(checkpoint["rng_states"][rd.get_rank()])
+            rd.random_state.set_rng_state(checkpoint["rng_states"][rd.get_rank()])
 
     while epoch < args.epochs and bad_epochs < args.patience:
-        if rd.is_distributed():
-            train_loader.sampler.set_epoch(epoch)
+        rd.set_epoch(train_loader, epoch)
         loss = train_one_epoch(model, train_loader, optimizer, scheduler, device, args)
         accuracy = evaluate(model, val_loader, device)
         epoch += 1

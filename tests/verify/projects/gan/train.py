@@ -1,7 +1,7 @@
 """Train a small GAN on one or many GPUs.
 
 python train.py --epochs 3
-torchrun --standalone --nproc_per_node=2 train.py --epochs 3 --batch global
+torchrun --standalone --nproc_per_node=2 train.py --epochs 3 --dist_batch global
 """
 
 import argparse
@@ -27,7 +27,7 @@ def get_arguments():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", default="out")
     parser.add_argument("--resume", default="", help="checkpoint")
-    rd.add_distributed_arguments(parser)
+    rd.add_runtime_flags(parser)
     return parser.parse_args()
 
 
@@ -40,7 +40,7 @@ def train_one_step(generator, discriminator, g_optimizer, d_optimizer, real):
     d_optimizer.step()
 
     # The discriminator's gradients of this part are thrown away: no need to synchronise them.
-    with rd.gradient_sync(discriminator, enabled=False):
+    with rd.strategies.gradient_sync(discriminator, enabled=False):
         g_loss = F.softplus(-discriminator(fake)).mean()
         g_optimizer.zero_grad()
         g_loss.backward()
@@ -53,43 +53,38 @@ def train_one_step(generator, discriminator, g_optimizer, d_optimizer, real):
     return rd.reduce_dict(values)
 
 
-def get_model(model, device):
-    return rd.wrap_model(rd.convert_sync_batchnorm(model.to(device)))
-
-
-@rd.report_failure
+@rd.job.report_failure
 def main():
     args = get_arguments()
     rd.setup_distributed(args)
     device = rd.get_device()
-    rd.seed_everything(args.seed)
-    plan = rd.plan_batch(args.batchsize, rd.get_world_size(), batch=args.batch)
-    loader = DataLoader(Spots(args.num_images), plan.micro_batch, shuffle=True, drop_last=True)
-    loader = rd.shard_loader(loader, seed=args.seed)
-    generator, discriminator = get_model(Generator(), device), get_model(Discriminator(), device)
-    lr = rd.scale_lr(args.lr, plan.global_batch, plan.reference_batch, args.lr_scale)
+    rd.random_state.seed_everything(args.seed)
+    loader = DataLoader(Spots(args.num_images), args.batchsize, shuffle=True, drop_last=True)
+    loader = rd.distribute_loader(loader, seed=args.seed)
+    generator = rd.distribute_model(Generator().to(device))
+    discriminator = rd.distribute_model(Discriminator().to(device))
+    lr = rd.scaled_lr(args.lr)
     g_optimizer = torch.optim.Adam(generator.parameters(), lr, betas=(0.5, 0.999))
     d_optimizer = torch.optim.Adam(discriminator.parameters(), lr, betas=(0.5, 0.999))
-    rd.split_random_streams(args.seed)
     first_epoch = 0
     if args.resume:
         others = {"discriminator": discriminator, "d_optimizer": d_optimizer}
         checkpoint = rd.load_checkpoint(generator, g_optimizer, args.resume, **others)
         first_epoch = checkpoint["epoch"]
         if checkpoint["world_size"] == rd.get_world_size():
-            rd.set_rng_state(checkpoint["rng_states"][rd.get_rank()])
+            rd.random_state.set_rng_state(checkpoint["rng_states"][rd.get_rank()])
 
     if rd.is_main_process():
         os.makedirs(args.out, exist_ok=True)
-    writer = rd.on_main_process(SummaryWriter, args.out)
-    num_images = first_epoch * len(loader) * plan.global_batch
+    writer = rd.output.on_main_process(SummaryWriter, args.out)
+    global_batch = rd.data.samples_per_step(args.batchsize)
+    num_images = first_epoch * len(loader) * global_batch
     for epoch in range(first_epoch, args.epochs):
-        if rd.is_distributed():
-            loader.sampler.set_epoch(epoch)
+        rd.set_epoch(loader, epoch)
         sums = {}
         for real in loader:
             values = train_one_step(generator, discriminator, g_optimizer, d_optimizer, real.to(device))
-            num_images += plan.global_batch
+            num_images += global_batch
             for name, value in values.items():
                 writer.add_scalar(name, value, num_images)
                 sums[name] = sums.get(name, 0.0) + value

@@ -1,7 +1,7 @@
 """Train a small language model on one or many GPUs.
 
 python train.py --epochs 3
-torchrun --standalone --nproc_per_node=2 train.py --epochs 3 --batch global
+torchrun --standalone --nproc_per_node=2 train.py --epochs 3 --dist_batch global
 """
 
 import argparse
@@ -28,37 +28,35 @@ def get_arguments():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", default="out")
     parser.add_argument("--resume", default="", help="checkpoint")
-    rd.add_distributed_arguments(parser)
+    rd.add_runtime_flags(parser)
     return parser.parse_args()
 
 
-def get_loaders(args, plan):
+def get_loaders(args):
     train = make_sentences(args.num_sentences, seed=0)
     if args.iterable:
         stream = SentenceStream(train, args.seed, part=rd.get_rank(), num_parts=rd.get_world_size())
-        train_loader = DataLoader(stream, plan.micro_batch)
+        train_loader = DataLoader(stream, rd.data.micro_batch(args.batchsize))
     else:
-        train_loader = DataLoader(Sentences(train), plan.micro_batch, shuffle=True)
-        train_loader = rd.shard_loader(train_loader, seed=args.seed)
-    val_loader = DataLoader(Sentences(make_sentences(33, seed=1)), plan.micro_batch)
-    return train_loader, rd.shard_eval_loader(val_loader)
+        train_loader = DataLoader(Sentences(train), args.batchsize, shuffle=True)
+        train_loader = rd.distribute_loader(train_loader, seed=args.seed)
+    return train_loader, DataLoader(Sentences(make_sentences(33, seed=1)), args.batchsize)
 
 
 def train_one_epoch(model, epochs, optimizer, scheduler, device, args):
     model.train()
     total = 0.0
     for [(tokens, target)] in epochs.steps():
-        (count,) = rd.reduce_sum([(target != PAD).sum()])
+        count = rd.loss.batch_count((target != PAD).sum().item())
         logits = model(tokens.to(device))
         loss_sum = F.cross_entropy(logits.flatten(0, 1), target.to(device).flatten(), ignore_index=PAD, reduction="sum")
-        loss = rd.global_mean(loss_sum, count)
+        loss = loss_sum / rd.loss.rank_share(count)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip_grad)
         optimizer.step()
         optimizer.zero_grad()
         scheduler.step()
-        total += loss.item() / rd.get_world_size()
-    (total,) = rd.reduce_sum([total])
+        total += rd.reduce_loss(loss).item()
     return total / epochs.steps_per_epoch
 
 
@@ -66,29 +64,28 @@ def train_one_epoch(model, epochs, optimizer, scheduler, device, args):
 def get_perplexity(model, loader, device):
     model.eval()
     total, count = 0.0, 0
-    for tokens, target in loader:
+    for tokens, target in rd.share_batches(loader):
         logits, target = model(tokens.to(device)).flatten(0, 1), target.to(device).flatten()
         total += F.cross_entropy(logits, target, ignore_index=PAD, reduction="sum").item()
         count += (target != PAD).sum().item()
-    total, count = rd.reduce_sum([total, count])
+    total, count = rd.sum_over_ranks(total, count)
     return math.exp(total / count)
 
 
-@rd.report_failure
+@rd.job.report_failure
 def main():
     args = get_arguments()
     rd.setup_distributed(args)
     device = rd.get_device()
-    rd.seed_everything(args.seed)
-    plan = rd.plan_batch(args.batchsize, rd.get_world_size(), batch=args.batch)
-    train_loader, val_loader = get_loaders(args, plan)
-    model = rd.wrap_model(GRUModel(NUM_TOKENS).to(device))
-    lr = rd.scale_lr(args.lr, plan.global_batch, plan.reference_batch, args.lr_scale)
+    rd.random_state.seed_everything(args.seed)
+    train_loader, val_loader = get_loaders(args)
+    model = rd.distribute_model(GRUModel(NUM_TOKENS).to(device))
+    lr = rd.scaled_lr(args.lr)
     optimizer = torch.optim.AdamW(model.parameters(), lr, weight_decay=0.01)
     total_steps = len(train_loader) * args.epochs
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lr_factor(step, total_steps))
-    rd.split_random_streams(args.seed)
-    epochs = rd.ResumableEpochs(train_loader)
+    rd.random_state.split_random_streams(args.seed)  # distribute_loader does it, but takes no stream
+    epochs = rd.checkpoint.ResumableEpochs(train_loader)
     if args.resume:
         checkpoint = rd.load_checkpoint(model, optimizer, args.resume, scheduler=scheduler)
         epochs.resume(checkpoint["position"], checkpoint["rng_states"])

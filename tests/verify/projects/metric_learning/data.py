@@ -33,7 +33,7 @@ class TwoViews(Dataset):
 
 
 class Labelled(Dataset):
-    """Points with their classes, and their numbers."""
+    """Points with their classes."""
 
     def __init__(self, points, classes):
         self.points, self.classes = points, classes
@@ -42,4 +42,4 @@ class Labelled(Dataset):
         return len(self.points)
 
     def __getitem__(self, index):
-        return self.points[index], self.classes[index], index
+        return self.points[index], self.classes[index]

@@ -26,4 +26,4 @@ class GatherRows(torch.autograd.Function):
 
 def gather_rows(rows):
     """Return the rows of all ranks (the same number on each); outside a group, `rows`. Collective: every rank."""
-    return GatherRows.apply(rows) if rd.is_distributed() else rows
+    return GatherRows.apply(rows) if rd.process_group.is_distributed() else rows

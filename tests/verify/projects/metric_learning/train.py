@@ -1,7 +1,7 @@
 """Train embeddings with a contrastive loss on one or many GPUs.
 
 python train.py --epochs 3
-torchrun --standalone --nproc_per_node=2 train.py --epochs 3 --batch global
+torchrun --standalone --nproc_per_node=2 train.py --epochs 3 --dist_batch global
 """
 
 import argparse
@@ -24,7 +24,7 @@ def get_arguments():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", default="out")
     parser.add_argument("--resume", default="", help="checkpoint")
-    rd.add_distributed_arguments(parser)
+    rd.add_runtime_flags(parser)
     return parser.parse_args()
 
 
@@ -37,7 +37,7 @@ def train_one_epoch(model, loader, optimizer, device):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        total += loss.item()
+        total += rd.reduce_loss(loss).item()
     return total / len(loader)
 
 
@@ -45,40 +45,34 @@ def train_one_epoch(model, loader, optimizer, device):
 def evaluate(model, loader, device):
     """Return recall@1 over the whole set, which needs the embeddings of all ranks in one place."""
     model.eval()
-    embedded = [(numbers, model(points.to(device)).cpu()) for points, _, numbers in loader]
-    embedded = [pair for part in rd.gather_objects(embedded) for pair in part]
-    order = torch.cat([numbers for numbers, _ in embedded]).argsort()
-    embeddings = torch.cat([embedding for _, embedding in embedded])[order]
+    embeddings = [model(points.to(device)).cpu() for points, _ in rd.share_batches(loader)]
+    embeddings = torch.cat(rd.evaluation.gather_batches(embeddings))
     return recall_at_1(embeddings, loader.dataset.classes)
 
 
-@rd.report_failure
+@rd.job.report_failure
 def main():
     args = get_arguments()
     rd.setup_distributed(args)
     device = rd.get_device()
-    rd.seed_everything(args.seed)
-    plan = rd.plan_batch(args.batchsize, rd.get_world_size(), batch=args.batch)
+    rd.random_state.seed_everything(args.seed)
     points, _ = make_points(args.num_points, seed=1)
-    train_loader = DataLoader(TwoViews(points), plan.micro_batch, shuffle=True, drop_last=True)
-    train_loader = rd.shard_loader(train_loader, seed=args.seed)
-    val_loader = DataLoader(Labelled(*make_points(41, seed=2)), plan.micro_batch)
-    val_loader = rd.shard_eval_loader(val_loader)
-    model = rd.wrap_model(Encoder(NUM_FEATURES).to(device))
-    lr = rd.scale_lr(args.lr, plan.global_batch, plan.reference_batch, args.lr_scale)
+    train_loader = DataLoader(TwoViews(points), args.batchsize, shuffle=True, drop_last=True)
+    train_loader = rd.distribute_loader(train_loader, seed=args.seed)
+    val_loader = DataLoader(Labelled(*make_points(41, seed=2)), args.batchsize)
+    model = rd.distribute_model(Encoder(NUM_FEATURES).to(device))
+    lr = rd.scaled_lr(args.lr)
     optimizer = torch.optim.Adam(model.parameters(), lr)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs)
-    rd.split_random_streams(args.seed)
     first_epoch = 0
     if args.resume:
         checkpoint = rd.load_checkpoint(model, optimizer, args.resume, scheduler=scheduler)
         first_epoch = checkpoint["epoch"]
         if checkpoint["world_size"] == rd.get_world_size():
-            rd.set_rng_state(checkpoint["rng_states"][rd.get_rank()])
+            rd.random_state.set_rng_state(checkpoint["rng_states"][rd.get_rank()])
 
     for epoch in range(first_epoch, args.epochs):
-        if rd.is_distributed():
-            train_loader.sampler.set_epoch(epoch)
+        rd.set_epoch(train_loader, epoch)
         loss = train_one_epoch(model, train_loader, optimizer, device)
         scheduler.step()
         recall = evaluate(model, val_loader, device)

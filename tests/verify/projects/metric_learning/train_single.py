@@ -40,7 +40,7 @@ def train_one_epoch(model, loader, optimizer, device):
 @torch.no_grad()
 def evaluate(model, loader, device):
     model.eval()
-    embeddings = torch.cat([model(points.to(device)).cpu() for points, _, _ in loader])
+    embeddings = torch.cat([model(points.to(device)).cpu() for points, _ in loader])
     return recall_at_1(embeddings, loader.dataset.classes)
 
 

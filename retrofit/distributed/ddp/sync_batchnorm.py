@@ -1,0 +1,139 @@
+"""BatchNorm over the global batch on any backend; torch's nn.SyncBatchNorm refuses CPU tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..process_group import group_for, is_distributed
+
+
+def convert_sync_batchnorm(model: nn.Module) -> nn.Module:
+    """Return `model` with every BatchNorm layer synchronised over ranks; outside a group, `model` as it is.
+
+    On CUDA this is torch's own nn.SyncBatchNorm, on the CPU `CPUSyncBatchNorm`. Call it on every rank before wrapping.
+    """
+    if not is_distributed():
+        return model
+    if torch.cuda.is_available():
+        return nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    return _convert(model)
+
+
+def _convert(module: nn.Module) -> nn.Module:
+    if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, CPUSyncBatchNorm):
+        layer = CPUSyncBatchNorm(
+            module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats
+        )
+        # The very parameters and buffers, so that an optimizer that already holds them stays valid.
+        layer._parameters, layer._buffers = module._parameters, module._buffers
+        layer.training = module.training
+        return layer
+    for name, child in module.named_children():
+        setattr(module, name, _convert(child))
+    return module
+
+
+class CPUSyncBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch normalisation whose training statistics are those of the batches of all ranks together.
+
+    Input (N, C, ...) float. Collective: every rank, in training mode. See `sync_batch_norm`.
+    """
+
+    def _check_input_dim(self, input: torch.Tensor) -> None:
+        if input.dim() < 2:
+            raise ValueError(f"expected (N, C, ...), got {input.dim()} dimension(s)")
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        self._check_input_dim(input)
+        if not self.training or not is_distributed():
+            return super().forward(input)
+        if not self.track_running_stats or self.running_mean is None or self.running_var is None:
+            return sync_batch_norm(input, None, None, self.weight, self.bias, 0.0, self.eps)
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        return sync_batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, momentum, self.eps)
+
+
+class SumOverRanks(torch.autograd.Function):
+    """Sum over ranks; the gradient of a sum of every rank's loss is the sum of the ranks' gradients.
+
+    Collective: every rank, in forward and in backward; differentiable as often as wanted.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        total = tensor.detach().clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=group_for(total))
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return SumOverRanks.apply(gradient)
+
+
+def sync_batch_norm(
+    input: torch.Tensor,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    momentum: float,
+    eps: float,
+    sum_over_ranks: type[SumOverRanks] = SumOverRanks,
+) -> torch.Tensor:
+    """Return `input` (N, C, ...) normalised with the statistics of all ranks' batches; update the running ones.
+
+    What torch.nn.functional.batch_norm computes in training, for the batches of all ranks together. Collective: every
+    rank, in forward and in backward. Statistics in float32 (float64 for float64 input); running variance unbiased over
+    the global count.
+    """
+    x = input if input.dtype == torch.float64 else input.float()
+    dims = [0, *range(2, x.dim())]
+    shape = [1, -1] + [1] * (x.dim() - 2)
+    local_count = torch.full((1,), x.numel() / x.shape[1], dtype=x.dtype, device=x.device)
+    sums = sum_over_ranks.apply(torch.cat([x.sum(dims), local_count]))
+    count = sums[-1]
+    mean = sums[:-1] / count
+    centered = x - mean.view(shape)
+    # Two passes: E[x^2] - E[x]^2 cancels badly in float32.
+    variance = sum_over_ranks.apply((centered * centered).sum(dims)) / count
+    output = centered * torch.rsqrt(variance + eps).view(shape)
+    if weight is not None:
+        output = output * weight.view(shape)
+    if bias is not None:
+        output = output + bias.view(shape)
+    total = float(count.detach())
+    if running_mean is not None:
+        running_mean.lerp_(mean.detach().to(running_mean.dtype), momentum)
+    if running_var is not None:
+        unbiased = variance.detach() * total / max(total - 1, 1)
+        running_var.lerp_(unbiased.to(running_var.dtype), momentum)
+    return output.to(input.dtype)
+
+
+@contextmanager
+def own_statistics(module: nn.Module) -> Iterator[None]:
+    """Let synchronised BatchNorm layers in training mode take the statistics of this rank's batch, as one process does.
+
+    In evaluation mode they wait for nobody.
+    """
+    waiting = [layer for layer in module.modules() if is_synchronised(layer) and layer.training]
+    for layer in waiting:
+        layer.forward = partial(nn.modules.batchnorm._BatchNorm.forward, layer)  # type: ignore[method-assign,arg-type]
+    try:
+        yield
+    finally:
+        for layer in waiting:
+            del layer.forward
+
+
+def is_synchronised(layer: nn.Module) -> bool:
+    return isinstance(layer, (nn.SyncBatchNorm, CPUSyncBatchNorm))

@@ -1,0 +1,81 @@
+"""The GPU of this process in place of the one that a script names, for devices and counts of GPUs."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+from typing import Any
+
+import torch
+
+from .environment import read_environment
+from .process_group import gpu_index
+
+__all__ = [
+    "own_device",
+    "own_gpu_count",
+    "visible_gpus",
+]
+
+_NUMBERED = re.compile(r"cuda:\d+")
+
+
+def own_device(device: Any) -> Any:
+    """Return `device` with the number of this process's own GPU in the place of the one that it names.
+
+    `device` is anything that names one: "cuda:0", 0, torch.device("cuda:0"), a map_location. Without a launcher, and
+    where no GPU is named by number ("cuda", "cpu", None, -1), it comes back as it is. It may be called before
+    `setup_distributed`. Raises ValueError where this process has no GPU.
+    """
+    place = read_environment(os.environ)
+    if place.world_size == 1:
+        return device
+    if isinstance(device, dict):
+        return {saved_on: own_device(target) for saved_on, target in device.items()}
+    is_index = isinstance(device, int) and not isinstance(device, bool) and device >= 0
+    is_text = isinstance(device, str) and _NUMBERED.fullmatch(device)
+    is_device = isinstance(device, torch.device) and device.type == "cuda" and device.index is not None
+    if not (is_index or is_text or is_device):
+        return device
+    own = gpu_index(place, torch.cuda.device_count())
+    if place.local_rank == 0:
+        _notice(str(device), own)
+    return own if is_index else f"cuda:{own}" if is_text else torch.device("cuda", own)
+
+
+def own_gpu_count(count: Any) -> Any:
+    """Return how many of `count` GPUs this process drives: all of them without a launcher, else one of them.
+
+    For a script that multiplies its batch, its learning rate or its workers by the number of GPUs: started by a
+    launcher, every process counts for one GPU. What is not a whole number comes back as it is.
+    """
+    is_number = isinstance(count, int) and not isinstance(count, bool)
+    return min(count, 1) if is_number and read_environment(os.environ).world_size > 1 else count
+
+
+@cache
+def _notice(chosen: str, own: int) -> None:
+    """Say once that a script's choice of a GPU does not count; where it is the same GPU there is nothing to say."""
+    if chosen.rpartition(":")[2] != str(own):
+        print(f"notice: the script's choice of a GPU ({chosen}) is for one process; each process uses its own GPU")
+
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def visible_gpus(chosen: str) -> str:
+    """Return what a script sets CUDA_VISIBLE_DEVICES to: its own choice, where that is enough for all processes here.
+
+    Started by a launcher with more processes on this machine than `chosen` names GPUs, the choice is the launcher's.
+    """
+    place = read_environment(os.environ)
+    named = [name for name in str(chosen).split(",") if name.strip() not in ("", "-1")]
+    if place.launcher == "none" or not named or len(named) >= place.local_world_size:
+        return chosen
+    if place.local_rank == 0:
+        print(
+            f"notice: the script's choice of GPUs ({chosen}) is not enough for {place.local_world_size} processes; "
+            "CUDA_VISIBLE_DEVICES, set where the training is started, decides"
+        )
+    return os.environ.get(VISIBLE) or ",".join(str(index) for index in range(place.local_world_size))

@@ -1,0 +1,29 @@
+"""Parallel strategies other than plain DDP, and what a training loop needs to work with each: `rd.strategies`."""
+
+from ..production_flags import add_all_flags
+from .evaluation_batches import EvaluationBatches
+from .fsdp import MixedPrecision, is_sharded
+from .select import (
+    backward,
+    clip_grad_norm,
+    gradient_sync,
+    resolve_strategy,
+    whole_parameters,
+    wrap_optimizer,
+)
+from .zero import ZeroModel, ZeroOptimizer
+
+__all__ = [
+    "EvaluationBatches",
+    "MixedPrecision",
+    "ZeroModel",
+    "ZeroOptimizer",
+    "add_all_flags",
+    "backward",
+    "clip_grad_norm",
+    "gradient_sync",
+    "is_sharded",
+    "resolve_strategy",
+    "whole_parameters",
+    "wrap_optimizer",
+]
