@@ -128,7 +128,7 @@ def test_a_worker_killed_at_a_random_step_changes_nothing(tmp_path: Path, start)
     status = job.process.wait(DEADLINE_S)
     other.unlink()
     assert status == 0, job.text()
-    assert f"started again after a failure, going on with {run}" in job.text()
+    assert f"started again after a failure, continuing with {run}" in job.text()
     assert_same_training(run, undisturbed_run)
 
 
