@@ -104,7 +104,7 @@ def test_a_worker_killed_on_one_host_starts_again_on_both(tmp_path: Path, hosts:
     children = psutil.Process(nodes[1].pid).children(recursive=True)
     next(child for child in children if child.environ().get("RANK") == "1").kill()
     assert [node.wait(DEADLINE_S) for node in nodes] == [0, 0], text_of(tmp_path, 0) + text_of(tmp_path, 1)
-    assert "started again after a failure, going on with" in text_of(tmp_path, 0)
+    assert "started again after a failure, continuing with" in text_of(tmp_path, 0)
     (checkpoint,) = tmp_path.glob("log/*/checkpoint_0001_00000000.pt")
     assert torch.load(checkpoint, weights_only=True)["scheduler"]["last_epoch"] == 10
 
