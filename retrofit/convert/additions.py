@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from retrofit.project.runtime_names import FILE_MARK, FILE_NAME
 from retrofit.project.start import Start
 from retrofit.rules.finding import Finding
 
@@ -17,44 +18,21 @@ from .confined import Confined, WriteError
 from .guide import NAME, guide, undo_command
 from .journal import LAUNCH, Journal
 from .launch_scripts import launch_scripts
+from .runtime_file import TEXT, is_changed, is_runtime, version
 
 DEBUG = "Debug DDP Training"
-KIT = Path(__file__).resolve().parents[1]
 
-COMMAND = '''\
-"""`python -m retrofit` next to a converted script is the installed kit; this copy of it holds the runtime alone."""
+REDIRECT = '''\
+"""{mark}, where `python -m` looks for them: see {file}."""
 
+import importlib.util
 import os
 import sys
 
-
-def main():
-    files = (__file__, sys.modules["retrofit"].__file__)  # the package may be one that leads here
-    here = [os.path.dirname(os.path.dirname(os.path.realpath(file))) for file in files]
-    sys.path[:] = [folder for folder in sys.path if os.path.realpath(folder) not in here]
-    for name in [name for name in sys.modules if name.partition(".")[0] == "retrofit"]:
-        del sys.modules[name]
-    try:
-        from retrofit.__main__ import main as installed
-    except ImportError:  # also of another project named retrofit
-        sys.exit(
-            f"the kit torch-retrofit is not installed for {sys.executable}, only its runtime is in this folder; run "
-            "`pip install CLONE`, where CLONE is the path of the kit's clone, or git+ and its URL"
-        )
-    return installed()
-
-
-if __name__ == "__main__":
-    sys.exit(main())
-'''
-
-
-REDIRECT = '''\
-"""The runtime of the scripts that `retrofit convert` has changed is in another folder of this project."""
-
-import os
-
-__path__ = [os.path.join(os.path.dirname(os.path.abspath(__file__)), *{parts!r})]
+_path = os.path.join(os.path.dirname(os.path.abspath(__file__)), *{parts!r})
+_spec = importlib.util.spec_from_file_location(__name__, _path)
+sys.modules[__name__] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(sys.modules[__name__])
 '''
 
 
@@ -68,13 +46,13 @@ def additions(
 ) -> dict[Path, bytes]:
     """Return the files that are put next to the user's, by their path, for a script that is started as `start` says.
 
-    `texts` are those of the project's modules; `vendor`: the runtime is copied. A file there that is not of an earlier
-    conversion of this script keeps its name: another conversion's, say. `not_read`, `listed`, `steps`: see
-    `guide`.
+    `texts` are those of the project's modules; `vendor`: the runtime file is among them. A file there that is not of
+    an earlier conversion of this script keeps its name: another conversion's, say. `not_read`, `listed`, `steps`: see
+    `guide`. Raises WriteError where the runtime's name is taken.
     """
     root, path = start.root, os.path.relpath(start.entry, start.root)
     page = guide(start, vendor, not_read, listed, steps)
-    usual = {**launch_scripts(start, runtime_folder(start) if vendor else None, texts), root / NAME: os.fsencode(page)}
+    usual = {**launch_scripts(start, start.first_folder if vendor else None, texts), root / NAME: os.fsencode(page)}
     ending = f'{shlex.join(start.words)} "$@"\n'
     marks = {name.name: f"`{undo_command(path)}`" if name.name == NAME else ending for name in usual}
     names = {name: _free_name(root, name, path, mark) for name, mark in marks.items()}
@@ -87,28 +65,32 @@ def additions(
     if merged is not None:
         files[root / LAUNCH] = merged
     if vendor:
-        files.update(runtime_files(runtime_folder(start)))
-        files.update(_redirect(start))
+        files.update(_runtime(start))
     return files
 
 
-def runtime_folder(start: Start) -> Path:
-    """Return the folder that Python searches first: that of a script, or the one in which a module is started."""
-    return start.root if start.module else start.entry.parent
+def _runtime(start: Start) -> dict[Path, bytes]:
+    """Return the runtime file beside a script, and what leads to it from where the other way to start would look.
 
-
-def _redirect(start: Start) -> dict[Path, bytes]:
-    """Return the package that leads to the runtime for the other way to start a script, where both are possible."""
-    here = start.entry.parent if start.module else start.root
-    if not start.is_guessed or here == runtime_folder(start):
-        return {}
-    parts = os.path.relpath(runtime_folder(start) / "retrofit", here / "retrofit").split(os.sep)
-    path, text = here / "retrofit" / "__init__.py", REDIRECT.format(parts=parts).encode()
+    Raises WriteError where another file has the name. One that somebody has changed stays as it is.
+    """
+    folder, files = start.first_folder, dict[Path, bytes]()
+    other = start.entry.parent if start.module else start.root
+    if start.is_guessed and other != folder:
+        parts = os.path.relpath(folder / FILE_NAME, other).split(os.sep)
+        text = REDIRECT.format(mark=FILE_MARK, file="/".join(parts), parts=parts)
+        files[other / FILE_NAME] = text.encode()
+    files[folder / FILE_NAME] = TEXT.read_bytes()
     with Confined(start.root) as inside:
-        name = inside.relative(path)
-        found = inside.read(name) if inside.has_folder(os.path.dirname(name)) else None
-        is_free = found is None and not inside.names(os.path.dirname(name))
-    return {path: text} if is_free or (found is not None and found[0] == text) else {}
+        for path in files:
+            found = inside.read(inside.relative(path))
+            if found and not is_runtime(found[0]):
+                raise WriteError(
+                    f"{path} is not of retrofit, and the runtime needs this name; rename it, or add --no-vendor"
+                )
+            if found and version(found[0]) and is_changed(found[0]):
+                files[path] = found[0]
+    return files
 
 
 def _free_name(root: Path, usual: str, script: str, mark: str) -> str:
@@ -140,17 +122,6 @@ def again(path: str, before: bytes | None, journal: Journal, like: bytes | None 
         return None
     is_special = like is not None and json.dumps(_special_name(journal.script)).encode() in like
     return merge_launch(before or b"", journal.script, is_special, journal.module, journal.search_path)[0]
-
-
-def runtime_files(folder: Path) -> dict[Path, bytes]:
-    """Return the copy of the runtime that goes beside a script: what it needs to train, no more."""
-    runtime = KIT / "distributed"
-    target = folder / "retrofit"
-    paths = (path.relative_to(runtime) for path in sorted(runtime.rglob("*.py")))
-    files = {target / "distributed" / path: (runtime / path).read_bytes() for path in paths if path.parts[0] != "trace"}
-    files[target / "__init__.py"] = (KIT / "__init__.py").read_bytes()
-    files[target / "__main__.py"] = COMMAND.encode()
-    return files
 
 
 def merge_launch(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrofit.installation import DISTRIBUTION, requirement
+from retrofit.project.runtime_names import FILE_MODULE, FILE_NAME, RUNTIME
 
 if TYPE_CHECKING:
     from retrofit.project.start import Start
@@ -23,6 +24,7 @@ examples:
   retrofit convert train.py             the changes as a diff, nothing is written
   retrofit convert train.py --write     write them, with the runtime and two launch scripts
   retrofit convert train.py --undo      take the last conversion back
+  retrofit convert train.py --update-runtime     renew multigpu.py after the kit was updated
   retrofit convert -m tools.train       a script that is started as `python -m tools.train`, from this folder
 
 exit status: 0 converted (or nothing to do), 1 cannot be converted correctly, 2 wrong usage
@@ -57,13 +59,18 @@ def add_parser(commands: Any) -> None:
     )
     add("--write", action="store_true", help="write the changes (default: show them)")
     add("--undo", action="store_true", help="restore what the last --write changed")
-    add("--force", action="store_true", help="write into a git work tree with uncommitted changes too")
+    add(
+        "--force",
+        action="store_true",
+        help="write into a git work tree with uncommitted changes too, or over a runtime file that was changed by hand",
+    )
     add(
         "--no-vendor",
         action="store_true",
         help=f"import the runtime from the installed kit, which every machine that trains then needs (the distribution "
-        f"{DISTRIBUTION}); default: a copy of the runtime next to the script",
+        f"{DISTRIBUTION}); default: write the runtime as one file, {FILE_NAME}, next to the script",
     )
+    add("--update-runtime", action="store_true", help=f"write the {FILE_NAME} of this kit in the place of an older one")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -95,6 +102,8 @@ def _convert(args: argparse.Namespace) -> int:
 
     if args.undo:
         return _undo(args)
+    if args.update_runtime:
+        return _update(args)
     _recover(args)
     start, conversion = with_deep_stack(lambda: _plan(args))
     if is_converted(conversion.project):
@@ -120,7 +129,11 @@ def _plan(args: argparse.Namespace) -> tuple[Start, Conversion]:
 
     from .plan import plan_conversion
 
-    project, start = open_project(args.path, args.module, args.root)
+    runtime = RUNTIME if args.no_vendor else FILE_MODULE
+    project, start = open_project(args.path, args.module, args.root, runtime)
+    own = project.modules.find(FILE_MODULE, 0, project.entry)
+    if own and not args.no_vendor:
+        raise ValueError(f"{own} is not of retrofit, and the runtime needs this name; rename it, or add --no-vendor")
     conversion = plan_conversion(project)
     conversion.missing = missing_modules(project.modules)
     return start, conversion
@@ -156,6 +169,16 @@ def _undo(args: argparse.Namespace) -> int:
     if undone.kept:
         needed_by = printable(", ".join(undone.needed_by))
         print(f"kept {len(undone.kept)} files that the conversion of {needed_by} needs")
+    return 0
+
+
+def _update(args: argparse.Namespace) -> int:
+    from retrofit.project.source import printable
+
+    from .update_runtime import runtime_places, update
+
+    for path in runtime_places(*_places(args)):
+        print(printable(update(path, args.force)))
     return 0
 
 
@@ -219,6 +242,7 @@ def _write(args: argparse.Namespace, start: Start, conversion: Conversion) -> No
     from .additions import additions
     from .listing import steps
     from .plan import files_needed
+    from .runtime_file import is_changed, version
     from .work_tree import has_uncommitted_changes
     from .write import real_places, write_all
 
@@ -234,6 +258,9 @@ def _write(args: argparse.Namespace, start: Start, conversion: Conversion) -> No
     places = real_places(root, [file.path for file in users])
     files.update(zip(places, (file.data for file in users)))
     number = write_all(root, files, start)
+    for path, data in files.items():
+        if path.name == FILE_NAME and is_changed(data) and version(data):
+            _say(f"{os.path.relpath(path, root)} was changed by hand and stays as it is")
     again = shlex.join(["retrofit", "convert", *_given(args), "--undo"])
     page = next(path for path in files if path.suffix == ".md")
     shown = page.name if root == start.entry.parent else os.path.relpath(page)

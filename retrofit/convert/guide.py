@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from retrofit import __version__
 from retrofit.installation import DISTRIBUTION
+from retrofit.project.runtime_names import FILE_NAME
 from retrofit.project.start import Start
 from retrofit.rules.finding import Finding
 
@@ -57,9 +58,9 @@ together over all processes where it is read (`rd.reduce_loss`, `rd.reduce_total
 {runtime}
 """
 COPIED = """\
-**The runtime** is in `retrofit/` next to the script: training needs no installation. The command `retrofit` is that of
-the kit: `pip install 'CLONE[verify]'`, where CLONE is the path of its clone, or `git+` and the clone's URL."""
-COPIED_HERE = COPIED.replace("next to the script", "in this folder, where `python -m` finds it")
+**Commit** the changed files, `{runtime}`, the two scripts and this page; `.retrofit/`, for `--undo`, ignores itself.
+`{runtime}` is all that training needs. The command `retrofit` is that of the kit: `pip install 'CLONE[verify]'`, where
+CLONE is the path of its clone, or `git+` and the clone's URL; `retrofit convert --update-runtime` renews the file."""
 INSTALLED = f"""\
 **The runtime** is not part of this folder: every machine that trains needs the kit, {DISTRIBUTION} {__version__}:
 `pip install CLONE`, where CLONE is the path of its clone, or `git+` and the clone's URL. `pip install 'CLONE[verify]'`
@@ -69,12 +70,13 @@ brings what `retrofit verify` needs, too."""
 def guide(
     start: Start, vendor: bool, not_read: Sequence[str] = (), listed: Sequence[Finding] = (), steps: str = ""
 ) -> str:
-    """Return the page for a script that is started as `start` says; `vendor`: the runtime is copied.
+    """Return the page for a script that is started as `start` says; `vendor`: with the runtime file.
 
     `not_read` are the places where any module may be imported by name, or one that was not found: nothing is changed
     in what they import. `listed` are the figures of one rank, `steps` is the part about trainings that count steps.
     """
     path = ":".join(start.folders)
+    runtime = os.path.relpath(start.first_folder / FILE_NAME, start.root)
     page = PAGE.format(
         entry=start.words[-1],
         command=_in_table(start.words),
@@ -83,7 +85,7 @@ def guide(
         undo=undo_command(os.path.relpath(start.entry, start.root)),
         figures=figures(listed),
         steps=steps,
-        runtime=(COPIED_HERE if start.module else COPIED) if vendor else INSTALLED,
+        runtime=COPIED.format(runtime=runtime) if vendor else INSTALLED,
     )
     return page + (NOT_READ.format(places="".join(f"- {place}\n" for place in not_read)) if not_read else "")
 

@@ -12,6 +12,7 @@ from .confined import NEW_FILE, Confined, State, WriteError, digest
 
 FOLDER = ".retrofit"
 ORIGINALS = f"{FOLDER}/originals"
+IGNORE = f"{FOLDER}/.gitignore"  # the folder is for this clone alone
 WRITING, COMPLETE, UNDOING = "writing", "complete", "undoing"
 LAUNCH = ".vscode/launch.json"
 _NUMBER = re.compile(r"(\d{4,9})\.json")
@@ -111,8 +112,10 @@ def tidy(inside: Confined, journals: list[Journal]) -> None:
             inside.remove(f"{ORIGINALS}/{name}")
         for name in temporary:
             inside.remove(f"{FOLDER}/{name}")
-        for folder in (ORIGINALS, FOLDER):
-            inside.remove_folder(folder)
+        inside.remove_folder(ORIGINALS)
+        if inside.names(FOLDER) == [IGNORE.rpartition("/")[2]]:
+            inside.remove(IGNORE)
+        inside.remove_folder(FOLDER)
 
 
 def check_path(path: str) -> str:

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
+from retrofit.project.runtime_names import FILE_NAME
 from retrofit.project.start import Start
 
 # Flags of torchrun that set a variable of the scripts, unless the word is one of the project: it may be a flag there.
@@ -59,7 +60,7 @@ elif [[ -n "${{MASTER_PORT:-}}" ]]; then
   meeting=(--master_addr=127.0.0.1 "--master_port=${{MASTER_PORT}}")
 fi
 export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}"
-# The launcher of torch; launcher.py adds how it ends at Ctrl-C.
+# The launcher of torch; {runtime_name} adds how it ends at Ctrl-C.
 exec "${{PYTHON}}" {start} {launcher} "${{meeting[@]}}" \\
   --nproc_per_node="${{NPROC_PER_NODE}}" {script} "$@"
 """
@@ -89,15 +90,14 @@ set -- ${{arguments[@]+"${{arguments[@]}}"}}
 def launch_scripts(start: Start, runtime: Path | None, texts: Iterable[str]) -> dict[Path, bytes]:
     """Return the two scripts by their path.
 
-    `runtime` is the folder that the copy of the runtime is in, None where it is installed. `texts` are those of the
+    `runtime` is the folder that the runtime file is in, None where the library is installed. `texts` are those of the
     project's modules.
     """
     texts = list(texts)
     flags = [flag for flag in LAUNCH_FLAGS if not any(_mentions(text, flag) for text in texts)]
     take_flags = TAKE_FLAGS.format(patterns=" | ".join(f"__{flag}" for flag in flags)) if flags else ""
     note = FLAGS_NOTE.format(flags=", ".join(f"--{flag}" for flag in flags)) if flags else ""
-    installed, copied = "-m retrofit.distributed.launcher", "retrofit/distributed/launcher.py"
-    place = os.path.relpath(runtime / copied, start.root) if runtime else ""
+    place = os.path.relpath(runtime / FILE_NAME, start.root) if runtime else ""
     path = SEARCH_PATH.format(folders=":".join(map(_below_here, start.folders))) if start.path else ""
     words = shlex.join(start.words)
     files = {}
@@ -105,9 +105,10 @@ def launch_scripts(start: Start, runtime: Path | None, texts: Iterable[str]) -> 
         body = BODY.format(
             take_flags=take_flags,
             path=path,
-            start=shlex.quote(place) if runtime else installed,
+            start=shlex.quote(place) if runtime else "-m retrofit.distributed.launcher",
             launcher=LAUNCHERS[name],
             script=words,
+            runtime_name=FILE_NAME if runtime else "retrofit",
         )
         entry = start.words[-1].replace("\n", " ")
         text = "#!/usr/bin/env bash\n#\n" + head.format(entry=entry) + note + body

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from retrofit.project import Project, Source, SourceError
 from retrofit.project.edits import Edit, EditConflict, apply_edits
-from retrofit.project.placement import import_edit, imports_name
-from retrofit.rules.edits.rewrite import NAME, RUNTIME, ChangedFile, places_of_name
+from retrofit.project.placement import runtime_name
+from retrofit.project.runtime_names import FILE_MODULE, RUNTIME
+from retrofit.rules.edits.rewrite import NAME, ChangedFile, places_of_name, runtime_import
 from retrofit.rules.evaluation.rewritten_figures import in_places_of, rewritten
 from retrofit.rules.finding import Finding, found
 from retrofit.rules.launch import not_convertible
@@ -42,7 +43,7 @@ def files_needed(conversion: Conversion) -> list[ChangedFile]:
     """Return the modules that use the runtime already, for another script, and that this one needs as they are."""
     changed = {file.source for file in conversion.files}
     sources = [source for source in conversion.project.sources if source not in changed]
-    needed = [ChangedFile(source, source.text) for source in sources if imports_name(source, RUNTIME)]
+    needed = [ChangedFile(source, source.text) for source in sources if runtime_name(source)]
     return [file for file in needed if file.path.read_bytes() == file.data]
 
 
@@ -64,9 +65,9 @@ def plan_conversion(project: Project) -> Conversion:
     for source, changes in edits.items():
         text = _changed(source, changes, authors)
         is_new = len(places_of_name(_parsed(source, text, authors))) > len(places_of_name(source.tree))
-        if is_new and imports_name(source, RUNTIME) != NAME:
+        if is_new and runtime_name(source) != NAME:
             conversion.findings += _other_meanings(project, source)
-            changes.insert(0, _import_edit(source, changes))
+            changes.insert(0, runtime_import(source, changes, project.runtime))
             text = _changed(source, changes, authors)
             _parsed(source, text, authors)
         conversion.files.append(ChangedFile(source, text))
@@ -114,15 +115,11 @@ def _changed(source: Source, changes: list[Edit], authors: Authors) -> str:
         raise EditConflict(message, error.edits) from error
 
 
-def _import_edit(source: Source, changes: list[Edit]) -> Edit:
-    first_use = min(edit.start for edit in changes if f"{NAME}." in edit.text)
-    return import_edit(source, f"import {RUNTIME} as {NAME}", before=first_use)
-
-
 def is_converted(project: Project) -> bool:
     """Return whether the script uses the runtime already; a module may do so for another script."""
     joins = (name for site in project.distribution.joins for name in site.names)
-    return imports_name(project.entry, RUNTIME) is not None or any(name.startswith(f"{RUNTIME}.") for name in joins)
+    own = project.modules.find(FILE_MODULE, 0, project.entry)  # a module of the project with the runtime's name
+    return (runtime_name(project.entry) is not None and own is None) or any(name.startswith(f"{RUNTIME}.") for name in joins)
 
 
 def _other_meanings(project: Project, source: Source) -> list[Finding]:

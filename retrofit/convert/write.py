@@ -12,6 +12,7 @@ from .confined import NEW_FILE, NEW_PROGRAM, Confined, State, WriteError, digest
 from .journal import (
     COMPLETE,
     FOLDER,
+    IGNORE,
     ORIGINALS,
     Entry,
     Journal,
@@ -89,6 +90,8 @@ def _plan(inside: Confined, contents: dict[str, bytes], script: str) -> tuple[li
 def _write(inside: Confined, journal: Journal, contents: dict[str, bytes]) -> None:
     changed = [entry for entry in journal.entries if entry.is_changed]
     inside.make_folder(FOLDER)
+    if inside.state(IGNORE) is None:
+        inside.create(IGNORE, b"*\n", NEW_FILE)
     inside.make_folder(ORIGINALS)
     for entry in changed:
         found = inside.read(entry.path) if entry.before else None

@@ -30,6 +30,7 @@ from .outputs import TRACK, Output, find_outputs
 from .preparations import Preparation, find_preparations
 from .reach import reached_nodes
 from .run_numbers import Numbered, numbered_names
+from .runtime_names import FILE_MODULE
 from .scopes import Scope
 from .source import Place, Source, SourceError
 from .training import Path as TrainingPath
@@ -39,10 +40,14 @@ __all__ = ["Place", "Project", "Source", "SourceError", "read_project"]
 
 
 class Project:
-    """The facts about a project. Each is worked out when it is first asked for."""
+    """The facts about a project. Each is worked out when it is first asked for.
 
-    def __init__(self, modules: Modules) -> None:
+    `runtime` is the module from which a converted text imports the runtime.
+    """
+
+    def __init__(self, modules: Modules, runtime: str = FILE_MODULE) -> None:
         self.modules = modules
+        self.runtime = runtime
         self.analysis = Analysis(self.modules)
 
     @property
@@ -67,7 +72,7 @@ class Project:
 
     def with_texts(self, texts: Mapping[Path, bytes]) -> Project:
         """Return this project as it is when some of its files hold other texts."""
-        return Project(self.modules.with_texts(texts))
+        return Project(self.modules.with_texts(texts), self.runtime)
 
     def calls_any(self, names: set[str]) -> bool:
         """Return whether the code that runs calls one of these functions, given by their full names."""

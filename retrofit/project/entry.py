@@ -6,22 +6,26 @@ import os
 from pathlib import Path
 
 from . import Project, read_project
+from .runtime_names import FILE_MODULE, is_runtime_file
 from .source import SourceError
 from .start import Start, read_module, read_script
 
 MOST_FILES = 200
 
 
-def open_project(place: str, module: str | None = None, root: str | None = None) -> tuple[Project, Start]:
+def open_project(
+    place: str, module: str | None = None, root: str | None = None, runtime: str = FILE_MODULE
+) -> tuple[Project, Start]:
     """Return the project of the script at `place`, or of `module`, and how it is started; `root`: in which folder.
 
+    `runtime`: see `Project`.
     Raises ValueError where no script is found, SourceError when it cannot be read.
     """
     folder = Path(root) if root else None
     if module and place != os.curdir:
         raise ValueError(f"both {place} and -m {module}; give one of them")
     modules, start = read_module(module, folder) if module else read_script(find_entry(Path(place)), folder)
-    return Project(modules), start
+    return Project(modules, runtime), start
 
 
 def find_entry(place: Path) -> Path:
@@ -33,7 +37,7 @@ def find_entry(place: Path) -> Path:
         return place
     if not place.is_dir():
         raise ValueError(f"no script at {place}; give the script that trains, or the folder that holds it")
-    paths = sorted(place.glob("*.py"))
+    paths = sorted(path for path in place.glob("*.py") if not is_runtime_file(path))
     if len(paths) > MOST_FILES:
         raise ValueError(f"{place} holds {len(paths)} Python files; give the script that trains")
     projects = [project for path in paths if (project := _read(path)) is not None]

@@ -13,11 +13,12 @@ from retrofit.analysis.search_path import Added, added_folders
 from retrofit.analysis.standard_library import standard_modules
 
 from .repository import common_folder, folders_above, may_hold
+from .runtime_names import FILE_MODULE, is_runtime_file
 from .source import Source, SourceError, read_source
 
 MOST_FILES = 500
 IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
-RUNTIME = "retrofit"
+RUNTIME = ("retrofit", FILE_MODULE)  # names that need not be found
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ class Modules:
         """Return whether a statement finds something, were it only a folder or a compiled module."""
         dotted, level, source = statement.dotted, statement.level, statement.source
         top = dotted.partition(".")[0]
-        if (level == 0 and (top in standard_modules() or top == RUNTIME)) or self.find(dotted, level, source):
+        if (level == 0 and (top in standard_modules() or top in RUNTIME)) or self.find(dotted, level, source):
             return True
         folders = [_package(source, level)] if level else self.folders
         if not dotted:  # from . import names
@@ -183,7 +184,7 @@ class Modules:
     def _of_name(self, name: str, source: Source) -> Iterator[Path]:
         if ANYTHING in name:
             found = modules_named(name, self.folders, source.path)
-            yield from (path for path in found if path != self.entry.path and RUNTIME not in path.parts)
+            yield from (path for path in found if path != self.entry.path and not is_runtime_file(path))
         else:
             level = len(name) - len(name.lstrip("."))
             yield from self._with_packages(name.lstrip("."), level, source)
@@ -199,14 +200,16 @@ class Modules:
         """Return the file of a module as seen from `importer`, None when it is not part of the project."""
         folder = _package(importer, level) if level else None
         top = dotted.partition(".")[0]
-        if top == RUNTIME and not level:
-            return None  # the runtime's copy beside a converted script is no part of the project
+        if top == "retrofit" and not level:
+            return None  # the library
         key = (dotted, folder)
         if key not in self._known:
             folders = [folder] if folder else self.folders
             if not level and top in standard_modules():  # the folders of an installation come after it
                 folders = self._search_path()
-            found = ((path, base) for base in folders for path in _candidates(base, dotted))
+            found = (
+                (path, base) for base in folders for path in _candidates(base, dotted) if not is_runtime_file(path)
+            )
             self._known[key] = next(found, None)
         result = self._known[key]
         if result and not level:

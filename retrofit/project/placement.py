@@ -8,6 +8,7 @@ from .analysis import Analysis
 from .edits import Edit, block_of, insert_after, insert_before
 from .homes import Home, assignments_to, first_alias
 from .main_guard import is_main_guard
+from .runtime_names import RUNTIME, canonical
 from .scopes import FUNCTIONS, Scope
 from .source import Source
 from .training import Path
@@ -54,11 +55,11 @@ def import_edit(source: Source, line: str, before: float = float("inf")) -> Edit
     return insert_before(source, body[0], [line, ""]) if body else Edit(source, 0, 0, line + source.newline)
 
 
-def imports_name(source: Source, module: str) -> str | None:
-    """Return the name under which a file has imported a module at its top, None if it has not."""
+def runtime_name(source: Source) -> str | None:
+    """Return the name under which a file has imported the runtime at its top, None if it has not."""
     for statement in _top_imports(source):
         for alias in statement.names:
-            if isinstance(statement, ast.Import) and alias.name == module:
+            if isinstance(statement, ast.Import) and canonical(alias.name) == RUNTIME:
                 return alias.asname or alias.name
     return None
 

@@ -1,12 +1,16 @@
 """Full names in the runtime: a function has one name, whichever module it is reached through.
 
-`rd.loss.sum_loss` and `from retrofit.distributed.loss import sum_loss` are `retrofit.distributed.sum_loss` in every
-table of the analysis.
+`rd.loss.sum_loss`, `from retrofit.distributed.loss import sum_loss` and `multigpu.sum_loss`, of the runtime file beside
+a converted script, are `retrofit.distributed.sum_loss` in every table of the analysis.
 """
 
 from __future__ import annotations
 
-RUNTIME = "retrofit.distributed"
+from pathlib import Path
+
+RUNTIME, FILE_MODULE = "retrofit.distributed", "multigpu"
+FILE_NAME = f"{FILE_MODULE}.py"
+FILE_MARK = "The functions by which this project trains on many GPUs"  # so it begins
 # The modules of the runtime through which a script reaches a function. A test compares them with the runtime.
 MODULES = frozenset(
     {
@@ -19,7 +23,20 @@ _PREFIX = f"{RUNTIME}."
 
 def canonical(name: str) -> str:
     """Return the one full name of what `name` is, the name itself outside the runtime."""
+    if name.startswith(f"{FILE_MODULE}."):
+        name = _PREFIX + name[len(FILE_MODULE) + 1 :]
     if not name.startswith(_PREFIX):
-        return name
+        return RUNTIME if name == FILE_MODULE else name
     module, _, inner = name[len(_PREFIX) :].partition(".")
     return f"{RUNTIME}.{inner}" if inner and module in MODULES else name
+
+
+def is_runtime_file(path: Path) -> bool:
+    """Return whether a file is the runtime beside a converted script, which is no part of the project."""
+    if path.name != FILE_NAME:
+        return False
+    try:
+        with path.open("rb") as file:
+            return file.read(len(FILE_MARK) + 3) == b'"""' + FILE_MARK.encode()
+    except OSError:
+        return False

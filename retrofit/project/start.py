@@ -44,6 +44,11 @@ class Start:
         return ["-m", self.module] if self.module else [self.script]
 
     @property
+    def first_folder(self) -> Path:
+        """The folder that Python searches first: that of a script, or the one in which a module is started."""
+        return self.root if self.module else self.entry.parent
+
+    @property
     def folders(self) -> list[str]:
         """The folders of PYTHONPATH, relative to `root`."""
         return [os.path.relpath(folder, self.root) for folder in self.path]

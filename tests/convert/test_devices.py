@@ -186,7 +186,7 @@ def test_a_script_that_hides_gpus_shows_them_to_several_processes(setting: str, 
     text = result.files[0].text
     assert setting.replace("CHOICE", 'rd.devices.visible_gpus("1")') in text and not result.refusals
     assert (
-        text.index("import retrofit.distributed as rd") < text.index("rd.devices.visible_gpus") < text.index("rd.setup")
+        text.index("import multigpu as rd") < text.index("rd.devices.visible_gpus") < text.index("rd.setup")
     )
 
 

@@ -182,7 +182,7 @@ def test_an_import_right_before_what_is_changed(tmp_path: Path) -> None:
         "    model(x).mean().backward()\n    optimizer.step()\n"
     )
     lines = converted(tmp_path, script)
-    assert lines[2] == "import wandb" and "import retrofit.distributed as rd" in lines[3:5]
+    assert lines[2] == "import wandb" and "import multigpu as rd" in lines[3:5]
     assert "from retrofit.distributed import print_main as print" in lines[3:5]
 
 

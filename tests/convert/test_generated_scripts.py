@@ -56,7 +56,7 @@ def test_only_what_is_planned_changes(script: Script) -> None:
         assert lost <= may_change | {len(before) - 1}, b"".join(before[first:last])  # the last may get its newline
         stripped = {line.strip() for line in before[first:last]}
         for line in after[new_first:new_last]:
-            assert line.strip() in stripped or b"rd." in line or b"retrofit.distributed" in line, line
+            assert line.strip() in stripped or b"rd." in line or b"multigpu" in line, line
 
 
 @MANY

@@ -172,7 +172,7 @@ def test_a_trainer_whose_method_draws_the_next_batch(tmp_path: Path) -> None:
 
 def test_the_import_stands_before_what_uses_it(tmp_path: Path) -> None:
     lines = converted(tmp_path, HEAD + "import elsewhere\nloader = DataLoader(dataset, 4)\n" + LOOP)
-    assert lines.index("import retrofit.distributed as rd") < lines.index("rd.setup_distributed()")
+    assert lines.index("import multigpu as rd") < lines.index("rd.setup_distributed()")
 
 
 def test_a_bar_with_the_name_of_what_nobody_knows_ends_the_search(tmp_path: Path) -> None:

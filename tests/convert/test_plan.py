@@ -68,7 +68,7 @@ def test_gpus_that_are_chosen_before_the_imports_are_the_launchers_to_choose(tmp
     (file,) = conversion.files
     lines = file.text.splitlines()
     choice = lines.index("os.environ['CUDA_VISIBLE_DEVICES'] = rd.devices.visible_gpus('0')")
-    assert lines.index("import retrofit.distributed as rd") < choice < lines.index("import torch")
+    assert lines.index("import multigpu as rd") < choice < lines.index("import torch")
     assert choice < lines.index("rd.setup_distributed()")
 
 

@@ -115,7 +115,7 @@ def test_a_module_that_both_changed_is_undone_in_turn(project: Path, capsys: pyt
     assert convert(project, "one", "--write") == 0
     assert convert(project, "more", "--write") == 0
     text = (project / "utils.py").read_text()
-    assert "rd.path_on_main" in text and text.count("import retrofit.distributed as rd") == 1
+    assert "rd.path_on_main" in text and text.count("import multigpu as rd") == 1
     both = tree(project)
     assert convert(project, "one", "--undo") == 2
     message = capsys.readouterr().err
@@ -143,15 +143,15 @@ def test_what_another_conversion_needs_is_kept_and_said(project: Path, capsys: p
     capsys.readouterr()
     assert convert(project, "one", "--undo") == 0
     assert "files that the conversion of two.py needs" in capsys.readouterr().out
-    assert (project / "retrofit" / "__init__.py").exists() and "rd." in (project / "utils.py").read_text()
+    assert (project / "multigpu.py").exists() and "rd." in (project / "utils.py").read_text()
 
 
 def test_compiled_files_of_the_runtime_go_with_it(project: Path) -> None:
     before = tree(project)
     assert convert(project, "one", "--write") == 0
-    for name in ("__pycache__/__init__.cpython-311.pyc", "distributed/__pycache__/data.cpython-39.pyc"):
-        (project / "retrofit" / name).parent.mkdir()
-        (project / "retrofit" / name).write_bytes(b"")
+    (project / "__pycache__").mkdir()
+    for version in (39, 311):
+        (project / "__pycache__" / f"multigpu.cpython-{version}.pyc").write_bytes(b"")
     assert convert(project, "one", "--undo") == 0 and tree(project) == before
 
 

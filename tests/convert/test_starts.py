@@ -215,10 +215,10 @@ def test_a_project_of_a_repository_starts_in_every_way(tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("files", "arguments", "starts"),
     [
-        (STARTS["os.path"][0], ["tools/train.py"], ["exec", "tools/retrofit/distributed/launcher.py"]),
+        (STARTS["os.path"][0], ["tools/train.py"], ["exec", "tools/multigpu.py"]),
         (STARTS["both folders"][0], ["tools/train.py"], ['export PYTHONPATH="${PWD}""${PYTHONPATH:+']),
         ({f"src/{k}": v for k, v in PACKAGE.items()} | {"src/pkg/train.py": OF_PACKAGE}, ["-m", "pkg.train"],
-         ['export PYTHONPATH="${PWD}"/src"${PYTHONPATH:+', " retrofit/distributed/launcher.py"]),
+         ['export PYTHONPATH="${PWD}"/src"${PYTHONPATH:+', " multigpu.py"]),
     ],
 )  # fmt: skip
 def test_the_launch_script_starts_it_so(

@@ -196,9 +196,9 @@ def link_folder(path: Path, elsewhere: Path) -> None:
     path.symlink_to(elsewhere)
 
 
-FILES = ("MULTI_GPU.md", "train_torchrun.sh", "train_ddp.sh", "retrofit/__init__.py", "retrofit/distributed/data.py",
+FILES = ("MULTI_GPU.md", "train_torchrun.sh", "train_ddp.sh", "multigpu.py",
          ".retrofit/0001.json", ".retrofit/new-0", ".train.py.retrofit", ".vscode/launch.json")  # fmt: skip
-FOLDERS = (".retrofit", ".retrofit/originals", "retrofit", "retrofit/distributed", ".vscode")
+FOLDERS = (".retrofit", ".retrofit/originals", ".vscode")
 LEFT_ALONE = {".train.py.retrofit", ".vscode/launch.json", ".vscode", ".retrofit/new-0"}
 
 

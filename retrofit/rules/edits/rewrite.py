@@ -10,10 +10,10 @@ from pathlib import Path
 
 from retrofit.project import Project, Source
 from retrofit.project.edits import Edit, EditConflict, apply_edits
-from retrofit.project.placement import import_edit, imports_name
+from retrofit.project.placement import import_edit, runtime_name
 from retrofit.rules.finding import Finding
 
-RUNTIME, NAME = "retrofit.distributed", "rd"
+NAME = "rd"  # of the runtime in a converted text
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class ChangedFile:
         return len(places_of_name(_parsed(self.source, self.text))) > len(places_of_name(self.source.tree))
 
 
-def changed_files(findings: Iterable[Finding]) -> list[ChangedFile]:
-    """Return the files that edits change, each with the import that it needs.
+def changed_files(findings: Iterable[Finding], runtime: str) -> list[ChangedFile]:
+    """Return the files that edits change, each with the import of `runtime` that it needs.
 
     Raises EditConflict when two rules want to change the same text, which is an error of the rules.
     """
@@ -49,18 +49,22 @@ def changed_files(findings: Iterable[Finding]) -> list[ChangedFile]:
     for finding in findings:
         for edit in finding.edits:
             edits[edit.source].append(edit)
-    return [_changed(source, changes) for source, changes in edits.items()]
+    return [_changed(source, changes, runtime) for source, changes in edits.items()]
 
 
-def _changed(source: Source, changes: list[Edit]) -> ChangedFile:
+def _changed(source: Source, changes: list[Edit], runtime: str) -> ChangedFile:
     file = ChangedFile(source, apply_edits(source, changes))
-    if not file.uses_runtime or imports_name(source, RUNTIME) == NAME:
+    if not file.uses_runtime or runtime_name(source) == NAME:
         return file
-    first_use = min(edit.start for edit in changes if f"{NAME}." in edit.text)
-    added = import_edit(source, f"import {RUNTIME} as {NAME}", before=first_use)
-    file = ChangedFile(source, apply_edits(source, [added, *changes]))
+    file = ChangedFile(source, apply_edits(source, [runtime_import(source, changes, runtime), *changes]))
     _parsed(source, file.text)
     return file
+
+
+def runtime_import(source: Source, changes: list[Edit], runtime: str) -> Edit:
+    """Return the edit that imports the module `runtime` before the first use of its name in the changes."""
+    first_use = min(edit.start for edit in changes if f"{NAME}." in edit.text)
+    return import_edit(source, f"import {runtime} as {NAME}", before=first_use)
 
 
 def places_of_name(tree: ast.AST) -> list[ast.Name]:

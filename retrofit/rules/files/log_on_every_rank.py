@@ -66,7 +66,7 @@ print("joined")
 """,
 ]
 BUILTINS = {"builtins", "__builtin__", "__builtins__"}
-PRINT_IMPORT = "from retrofit.distributed import print_main as print"
+PRINT_IMPORT = "from {runtime} import print_main as print"
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -99,7 +99,13 @@ def find(project: Project) -> Iterator[Finding]:
             yield found(RULE, source, output.call, "a progress bar per process", edits)
         elif output.kind == PRINT and source not in quiet and output.call in printing:
             quiet.add(source)
-            yield found(RULE, source, output.call, "every process prints", [import_edit(source, PRINT_IMPORT)])
+            yield found(
+                RULE,
+                source,
+                output.call,
+                "every process prints",
+                [import_edit(source, PRINT_IMPORT.format(runtime=project.runtime))],
+            )
 
 
 def _through(project: Project, output: Output) -> str:

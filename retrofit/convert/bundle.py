@@ -1,0 +1,269 @@
+"""The runtime file: the core of `retrofit.distributed` as one module, which a converted project receives.
+
+  python -m retrofit.convert.bundle             write retrofit/multigpu.py
+  python -m retrofit.convert.bundle --check     exit with status 1 where it is not what would be written
+
+The modules follow each other in the order of MODULES, without their imports of each other. Of their functions and
+classes those are left out that nothing reaches from what the modules offer in `__all__`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from retrofit import __version__
+from retrofit.installation import DISTRIBUTION
+from retrofit.project.runtime_names import FILE_MARK, FILE_MODULE
+
+from .runtime_file import TEXT, sealed
+
+LIBRARY = Path(__file__).resolve().parents[1] / "distributed"
+FUTURE = ("__future__", "annotations")
+LINE_LENGTH = 120
+
+# A module follows those that it imports.
+MODULES = (
+    "environment", "options", "collective_calls", "process_group", "collectives",
+)  # fmt: skip
+
+HEAD = '''\
+"""{mark}: the runtime of {distribution} {version}.
+
+This file was put here by `retrofit convert` and belongs to your project: commit it. It needs torch alone. Started
+without a launcher every function gives back what it was given, so that the script trains on one GPU as before.
+
+`retrofit convert --update-runtime` writes the file of the kit that is installed in its place.
+What you change here yourself is not overwritten without --force. The names are those of the library: with the kit
+installed, `import retrofit.distributed as rd` does the same as `import {name} as rd`.
+"""
+'''
+NAMESPACES = """\
+RETROFIT_RUNTIME = "{version}"
+# The same functions by subject, as the library has them: rd.loss.batch_sum.
+"""
+TAIL = """\
+def __getattr__(name: str) -> Any:
+    raise AttributeError(
+        f"{name} is not in {__file__}; a newer kit may have it (`retrofit convert --update-runtime`), the library has "
+        "strategies, checkpoints and jobs: install the kit and `import retrofit.distributed as rd`"
+    )
+"""
+
+
+class BundleError(Exception):
+    """The modules cannot be put into one file; the message says what to change in them."""
+
+
+@dataclass
+class Part:
+    """A top-level statement of a module: its text, the names that it defines and those that it uses."""
+
+    module: str
+    text: str
+    defines: set[str]  # one that defines nothing is always kept
+    uses: set[str]
+
+
+@dataclass
+class Module:
+    """A module without its imports. `exports` is its `__all__`."""
+
+    name: str
+    subject: str
+    parts: list[Part] = field(default_factory=list)
+    exports: list[str] = field(default_factory=list)
+    imports: set[tuple[str, str]] = field(default_factory=set)  # (module, name) or (module, "")
+
+
+def bundle(modules: Iterable[str] = MODULES, library: Path = LIBRARY) -> str:
+    """Return the text of the runtime file. Raises BundleError."""
+    read = [read_module(library, name) for name in modules]
+    _check(read)
+    wanted = _reached(read)
+    sections = [_section(module, wanted) for module in read]
+    used = {name for module in read for part in module.parts if _is_kept(part, wanted) for name in part.uses}
+    return sealed("\n\n\n".join([_head(read, used), *filter(None, sections), _namespaces(read), TAIL]))
+
+
+def read_module(library: Path, name: str) -> Module:
+    """Return a module's parts. Raises BundleError for what cannot stand in a file with other modules."""
+    path = library / f"{name}.py"
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    lines = text.splitlines()
+    module = Module(name, (ast.get_docstring(tree) or "").partition("\n\n")[0].replace("\n", " "))
+    end = 0
+    for number, statement in enumerate(tree.body):
+        start, end = end, statement.end_lineno or 0
+        if number == 0 and ast.get_docstring(tree) is not None:
+            continue
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+            module.imports |= set(_imports(statement, path))
+        elif _is_all(statement):
+            module.exports = ast.literal_eval(statement.value)  # type: ignore[attr-defined]
+        else:
+            own = "\n".join(lines[start:end]).strip("\n")
+            module.parts.append(_part(name, statement, own))
+    return module
+
+
+def _imports(statement: ast.Import | ast.ImportFrom, path: Path) -> Iterator[tuple[str, str]]:
+    """Yield what a statement imports from outside the library."""
+    place = f"{path.name}:{statement.lineno}"
+    renamed = [alias for alias in statement.names if alias.asname]
+    if isinstance(statement, ast.Import):
+        yield from ((alias.name + (f" as {alias.asname}" if alias.asname else ""), "") for alias in statement.names)
+    elif statement.level == 0:
+        yield from ((statement.module or "", alias.name) for alias in statement.names)
+        if renamed:
+            raise BundleError(f"{place}: imports {renamed[0].name} under another name; use its own")
+    elif not statement.module or renamed:
+        raise BundleError(f"{place}: imports a module of the library, or by another name; import its functions")
+
+
+def _is_all(statement: ast.stmt) -> bool:
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets)
+
+
+def _part(module: str, statement: ast.stmt, text: str) -> Part:
+    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+        defines = {statement.name}
+    elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        defines = {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+    else:
+        defines = set()
+    nodes = list(ast.walk(statement))
+    inner = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.level]
+    if inner:
+        raise BundleError(f"{module}.py:{inner[0].lineno}: imports the library inside a function; do it at the top")
+    uses = {node.id for node in nodes if isinstance(node, ast.Name)} - defines
+    return Part(module, text, defines, uses | _quoted(nodes))
+
+
+def _quoted(nodes: list[ast.AST]) -> set[str]:
+    """Return names in annotations that are texts."""
+    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def _check(modules: list[Module]) -> None:
+    """Raise BundleError where a name would stand for two things."""
+    owner: dict[str, str] = {}
+    for module in modules:
+        names = {name: f"{module.name}.{name}" for part in module.parts for name in part.defines}
+        names.update({_binds(source, name): f"{source}.{name}" for source, name in module.imports})
+        for name, meaning in names.items():
+            if owner.setdefault(name, meaning) != meaning and not _is_same_package(owner[name], meaning):
+                raise BundleError(f"{name} is {owner[name]} and {meaning}; give one of them another name")
+
+
+def _is_same_package(one: str, other: str) -> bool:
+    """Return whether two plain imports bind the same package: `import torch` and `import torch.distributed`."""
+    return one.endswith(".") and other.endswith(".") and one.split(".")[0] == other.split(".")[0]
+
+
+def _reached(modules: list[Module]) -> set[str]:
+    """Return the names that the exported functions need, directly and indirectly."""
+    uses = {name: part.uses for module in modules for part in module.parts for name in part.defines}
+    waiting = [name for module in modules for name in module.exports]
+    waiting += [name for module in modules for part in module.parts if not part.defines for name in part.uses]
+    reached: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in reached and name in uses:
+            reached.add(name)
+            waiting += uses[name]
+    return reached
+
+
+def _is_kept(part: Part, wanted: set[str]) -> bool:
+    return not part.defines or bool(part.defines & wanted)
+
+
+def _section(module: Module, wanted: set[str]) -> str:
+    parts = [part for part in module.parts if _is_kept(part, wanted)]
+    if not parts:
+        return ""
+    text = f"# {module.name}: {module.subject}"
+    before_is_code = True
+    for part in parts:
+        is_code = part.text.lstrip("# ").startswith(("def ", "class ", "@")) or "\n" in part.text
+        text += ("\n\n\n" if is_code or before_is_code else "\n") + part.text
+        before_is_code = is_code
+    return text
+
+
+def _head(modules: list[Module], used: set[str]) -> str:
+    head = HEAD.format(mark=FILE_MARK, version=__version__, distribution=DISTRIBUTION, name=FILE_MODULE)
+    imports = {(source, name) for module in modules for source, name in module.imports if _binds(source, name) in used}
+    imports |= {("types", "SimpleNamespace"), ("typing", "Any")}
+    own = {one for one in imports if one[0].partition(".")[0] != "torch"}
+    return "\n".join([head, *_import_lines(own - {FUTURE}), "", *_import_lines(imports - own)])
+
+
+def _binds(source: str, name: str) -> str:
+    """Return the name that an import gives a meaning to."""
+    return name or source.rpartition(" as ")[2].partition(".")[0]
+
+
+def _import_lines(imports: set[tuple[str, str]]) -> list[str]:
+    named: dict[str, set[str]] = defaultdict(set)
+    for source, name in imports:
+        if name:
+            named[source].add(name)
+    lines = [f"import {source}" for source, name in sorted(imports) if not name]
+    for source, names in sorted(named.items()):
+        line = f"from {source} import {', '.join(sorted(names, key=_isort_key))}"
+        if len(line) > LINE_LENGTH:
+            line = line.replace(" import ", " import (\n    ").replace(", ", ",\n    ") + ",\n)"
+        lines.append(line)
+    return lines
+
+
+def _isort_key(name: str) -> tuple[int, str]:
+    """Return the place of an imported name among others: constants, classes, functions."""
+    return (0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2, name)
+
+
+def _namespaces(modules: list[Module]) -> str:
+    lines = [
+        f"{module.name} = SimpleNamespace({', '.join(f'{name}={name}' for name in module.exports)})"
+        for module in modules
+        if module.exports
+    ]
+    return NAMESPACES.format(version=__version__) + "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write the file, or compare it; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m retrofit.convert.bundle", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit status 1 where the file is not current"
+    )
+    args = parser.parse_args(argv)
+    try:
+        text = bundle()
+    except BundleError as error:
+        print(f"bundle: error: {error}", file=sys.stderr)
+        return 2
+    if not args.check:
+        TEXT.write_text(text, encoding="utf-8")
+        print(f"wrote {TEXT}: {text.count(chr(10))} lines")
+        return 0
+    if TEXT.read_text(encoding="utf-8") != text:
+        print(f"{TEXT} is not current; run `python -m retrofit.convert.bundle`", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
