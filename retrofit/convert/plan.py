@@ -119,7 +119,8 @@ def is_converted(project: Project) -> bool:
     """Return whether the script uses the runtime already; a module may do so for another script."""
     joins = (name for site in project.distribution.joins for name in site.names)
     own = project.modules.find(FILE_MODULE, 0, project.entry)  # a module of the project with the runtime's name
-    return (runtime_name(project.entry) is not None and own is None) or any(name.startswith(f"{RUNTIME}.") for name in joins)
+    has_imported = runtime_name(project.entry) is not None and own is None
+    return has_imported or any(name.startswith(f"{RUNTIME}.") for name in joins)
 
 
 def _other_meanings(project: Project, source: Source) -> list[Finding]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from retrofit.convert.plan import Conversion, plan_conversion
+from retrofit.convert.runtime_file import TEXT
 from retrofit.project import read_project
 
 
@@ -21,6 +23,11 @@ def converted(folder: Path, script: str, **modules: str) -> list[str]:
     assert not result.refusals
     (text,) = (file.text for file in result.files if file.path.name == "train.py")
     return [line.strip() for line in text.splitlines()]
+
+
+def add_runtime(folder: Path) -> None:
+    """Put the runtime file where a converted script in `folder` imports it from."""
+    shutil.copy(TEXT, folder)
 
 
 def let_every_process_write(path: Path) -> None:

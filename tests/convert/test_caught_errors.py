@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from convert.conversion import conversion, converted
+from convert.conversion import add_runtime, conversion, converted
 from verify.projects.launch import Launcher
 
 HEAD = """\
@@ -72,6 +72,7 @@ def test_one_process_skips_and_several_end(tmp_path: Path, launcher: Launcher) -
     )
     (file,) = conversion(tmp_path, script).files
     (tmp_path / "after.py").write_text(file.text)
+    add_runtime(tmp_path)
     before, after = (launcher.run(tmp_path, name, [])["outputs"] for name in ("train.py", "after.py"))
     assert before == after and before[0].count("skipped") == 2
     ended = launcher.run(tmp_path, "after.py", [], world_size=2)

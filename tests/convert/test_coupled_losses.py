@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from convert.conversion import conversion, converted
+from convert.conversion import add_runtime, conversion, converted
 from verify.projects.launch import Launcher
 
 from retrofit.convert.plan import plan_conversion
@@ -181,6 +181,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     shutil.copy(original / "train.py", changed)
     (file,) = plan_conversion(read_project(changed / "train.py")).files
     file.path.write_text(file.text)
+    add_runtime(changed)
     return original, changed
 
 

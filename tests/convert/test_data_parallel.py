@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from convert.conversion import conversion, converted
+from convert.conversion import add_runtime, conversion, converted
 from verify.projects.launch import Launcher
 
 HEAD = """\
@@ -178,6 +178,7 @@ def test_checkpoints_go_from_the_original_to_the_converted_script_and_back(
         (folder / "train.py").write_text(text)
         (folder / "test.py").write_text(TEST.replace("MAKE", f"nn.DataParallel({NET})" if prefix else NET))
     (other / "train.py").write_text(conversion(other, text).files[0].text)
+    add_runtime(other)
 
     def run(folder: Path, script: str, arguments: list[str], world_size: int = 1) -> None:
         result = launcher.run(folder, script, arguments, world_size, RETROFIT_BATCH="global")

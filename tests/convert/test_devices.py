@@ -12,7 +12,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from convert.conversion import conversion
+from convert.conversion import add_runtime, conversion
 from verify.projects.launch import Launcher
 
 from retrofit.convert.plan import plan_conversion
@@ -185,9 +185,7 @@ def test_a_script_that_hides_gpus_shows_them_to_several_processes(setting: str, 
     result = conversion(tmp_path, script)
     text = result.files[0].text
     assert setting.replace("CHOICE", 'rd.devices.visible_gpus("1")') in text and not result.refusals
-    assert (
-        text.index("import multigpu as rd") < text.index("rd.devices.visible_gpus") < text.index("rd.setup")
-    )
+    assert text.index("import multigpu as rd") < text.index("rd.devices.visible_gpus") < text.index("rd.setup")
 
 
 FAKE = """\
@@ -232,6 +230,7 @@ def test_two_ranks_ask_for_a_gpu_each_and_one_process_for_the_chosen_one(launche
     assert launcher.run(tmp_path, "train.py", arguments)["statuses"] == [0]
     before = json.loads((tmp_path / "asked.json").read_text())
     (tmp_path / "train.py").write_text(plan_conversion(read_project(tmp_path / "train.py")).files[0].text)
+    add_runtime(tmp_path)
     assert launcher.run(tmp_path, "train.py", arguments)["statuses"] == [0]
     alone = json.loads((tmp_path / "asked.json").read_text())
     assert alone == {**before, "devices": ["cuda", *before["devices"][1:]]}, "one process is the same program"

@@ -183,7 +183,7 @@ def test_an_import_right_before_what_is_changed(tmp_path: Path) -> None:
     )
     lines = converted(tmp_path, script)
     assert lines[2] == "import wandb" and "import multigpu as rd" in lines[3:5]
-    assert "from retrofit.distributed import print_main as print" in lines[3:5]
+    assert "from multigpu import print_main as print" in lines[3:5]
 
 
 def source_of(text: str) -> Source:

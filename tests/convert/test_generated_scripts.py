@@ -8,6 +8,7 @@ import re
 import tempfile
 from pathlib import Path
 
+from convert.conversion import add_runtime
 from convert.generated_scripts import Script, scripts
 from hypothesis import HealthCheck, given, settings
 from verify.projects.launch import Launcher
@@ -23,6 +24,7 @@ FEW = settings(MANY, max_examples=6)
 def planned(script: Script, folder: Path) -> Conversion:
     (folder / "train.py").write_bytes(script.data)
     conversion = plan_conversion(read_project(folder / "train.py"))
+    add_runtime(folder)
     assert not conversion.refusals and len(conversion.files) == 1, conversion.refusals
     return conversion
 

@@ -98,4 +98,4 @@ def test_a_changed_file_imports_the_runtime_where_it_needs_it(given: str, plain:
     )
     conversion = plan_conversion(read_project(tmp_path / "train.py"))
     (text,) = (file.text for file in conversion.files if file.path.name == "board.py")
-    assert f"return {plain}\n" in text and ("import retrofit" in text) is plain.startswith("rd.")
+    assert f"return {plain}\n" in text and ("import multigpu" in text) is plain.startswith("rd.")

@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from convert.conversion import conversion, converted
+from convert.conversion import add_runtime, conversion, converted
 from verify.projects.launch import Launcher
 
 HEAD = """\
@@ -197,6 +197,7 @@ def test_no_process_reads_half_a_file(tmp_path: Path, launcher: Launcher) -> Non
     before = script(init, save=slow)
     (file,) = conversion(tmp_path, before).files
     (tmp_path / "after.py").write_text(file.text)
+    add_runtime(tmp_path)
     alone = []
     for name in ("train.py", "after.py"):
         (tmp_path / "samples.pt").unlink(missing_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from convert.conversion import conversion, converted
+from convert.conversion import add_runtime, conversion, converted
 from verify.projects.launch import Launcher
 
 HEAD = """\
@@ -118,6 +118,7 @@ def test_two_processes_have_one_folder(tmp_path: Path, launcher: Launcher) -> No
     )
     (file,) = conversion(tmp_path, HEAD + slow + "out = next_folder()\n" + MAKE + TRAIN).files
     (tmp_path / "after.py").write_text(file.text)
+    add_runtime(tmp_path)
     (tmp_path / "runs" / "run_7").mkdir(parents=True)
     run = launcher.run(tmp_path, "after.py", [], world_size=2)
     assert run["statuses"] == [0, 0], run["outputs"]

@@ -67,7 +67,7 @@ def test_it_has_the_functions_that_a_conversion_can_write() -> None:
             assert hasattr(getattr(file, module), name), f"rd.{module}.{name}"
     of_production = {"FSDPWrapper", "load_checkpoint", "save_checkpoint"}
     assert all(hasattr(file, name) for name in set(rd.__all__) - of_production)
-    with pytest.raises(AttributeError, match="save_checkpoint is not in .*multigpu.py; .* install the kit"):
+    with pytest.raises(AttributeError, match=r"save_checkpoint is not in .*multigpu\.py; .* install the kit"):
         _ = file.save_checkpoint
 
 

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from convert.conversion import converted
+from convert.conversion import add_runtime, converted
 from verify.projects.launch import Launcher
 
 from retrofit.cli import main
@@ -115,6 +115,7 @@ def test_the_rate_ends_where_it_ends_in_one_process(tmp_path: Path, launcher: La
     shutil.copy(tmp_path / "train.py", folder)
     (file,) = plan_conversion(read_project(folder / "train.py")).files
     file.path.write_text(file.text)
+    add_runtime(folder)
     alone = float(launcher.run(tmp_path, "train.py", [])["outputs"][0].split()[-1])
     for batch, factor in (("global", 1), ("per_gpu", 2)):
         run = launcher.run(folder, "train.py", [], world_size=2, RETROFIT_BATCH=batch)

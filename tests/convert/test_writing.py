@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from convert.conversion import conversion
+from convert.conversion import add_runtime, conversion
 from verify.projects.launch import Launcher
 
 from retrofit.project import read_project
@@ -132,6 +132,7 @@ END = """\
 def test_two_processes_that_make_a_folder_and_look_for_it_end_well(launcher: Launcher, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     (tmp_path / "train.py").write_text(conversion(tmp_path, HEAD + RUN + TRAIN + END).files[0].text)
+    add_runtime(tmp_path)
     result = launcher.run(tmp_path, "train.py", [], 2, timeout_s=120)
     assert result["statuses"] == [0, 0], result["outputs"]
     assert [output.count("epoch ") for output in result["outputs"]] == [2, 0]
