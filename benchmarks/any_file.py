@@ -29,9 +29,10 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from retrofit.analysis.files import modules
 from retrofit.convert.plan import plan_conversion
-from retrofit.project import SourceError, modules, read_project
 from retrofit.rules.registry import find_all, find_hazards
+from retrofit.training import SourceError, read_project
 
 CONVERTED, LEFT_ALONE, UNREADABLE, FAILED = "converted", "left alone", "not readable as Python 3", "failed"
 

@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from retrofit.project import read_project
+from retrofit.training import read_project
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = [sys.executable]

@@ -11,10 +11,10 @@ installed, `import retrofit.distributed as rd` does the same as `import multigpu
 import sys
 
 from retrofit.distributed import *
-from retrofit.distributed import checkpoint, collectives, data, devices, environment, evaluation, job, learning_rate, loss, model, options, output, process_group, random_state, strategies
 
 RETROFIT_RUNTIME = "0.1.0"
 if __name__ == "__main__":
     from retrofit.distributed.launcher import main
+
     sys.exit(main(sys.argv[1:]))
 # Unchanged while the text above has the SHA-256 d1b4b74e5fcc7ce7523518790eaaf67b631075970a3d3208e5ae57acba104625

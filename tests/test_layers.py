@@ -90,7 +90,7 @@ def tools(*names):
     return [path for name in names for path in [*folder.glob(f"{name}.py"), *folder.glob(f"{name}/**/*.py")]]
 
 
-@pytest.mark.parametrize("layer", ["analysis", "project", "training", "rules", "convert"])
+@pytest.mark.parametrize("layer", ["analysis", "training", "rules", "check", "convert"])
 def test_what_reads_and_rewrites_source_never_imports_torch(layer):
     for path in tools(layer):
         assert [name for name in imports(path) if is_within(name, "torch")] == [], path
@@ -99,13 +99,13 @@ def test_what_reads_and_rewrites_source_never_imports_torch(layer):
 @pytest.mark.parametrize(
     ("layer", "above"),
     [
-        ("analysis", ["project", "training", "rules", "convert", "verify", "cli"]),
-        ("project", ["rules", "convert", "verify", "cli"]),
-        ("training", ["rules", "convert", "verify", "cli"]),
-        ("rules", ["convert", "verify", "cli"]),
-        ("convert", ["verify", "cli"]),
-        ("verify", ["rules", "convert", "cli", "doctor"]),
-        ("doctor", ["project", "rules", "convert", "verify", "cli"]),
+        ("analysis", ["training", "rules", "check", "convert", "verify", "doctor", "distributed", "cli"]),
+        ("training", ["rules", "check", "convert", "verify", "doctor", "distributed", "cli"]),
+        ("rules", ["check", "convert", "verify", "doctor", "distributed", "cli"]),
+        ("check", ["verify", "doctor", "distributed", "cli"]),
+        ("convert", ["check", "verify", "doctor", "distributed", "cli"]),
+        ("verify", ["rules", "check", "convert", "doctor", "cli"]),
+        ("doctor", ["training", "rules", "check", "convert", "verify", "cli"]),
     ],
 )
 def test_no_layer_imports_one_above_it(layer, above):

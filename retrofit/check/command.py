@@ -48,9 +48,9 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the command and return its exit status."""
-    from retrofit.project.deep_stack import TooDeepError, with_deep_stack
-    from retrofit.project.garbage import no_garbage_search
-    from retrofit.project.source import printable
+    from retrofit.analysis.deep_stack import TooDeepError, with_deep_stack
+    from retrofit.analysis.files.source import printable
+    from retrofit.analysis.garbage import no_garbage_search
 
     try:
         with no_garbage_search():
@@ -61,12 +61,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from retrofit.project import SourceError
-    from retrofit.project.entry import open_project
-    from retrofit.project.missing_modules import missing_modules
-    from retrofit.project.source import printable
+    from retrofit.analysis.files.missing_modules import missing_modules
+    from retrofit.analysis.files.source import printable
     from retrofit.rules.registry import find_hazards
+    from retrofit.training import SourceError
     from retrofit.training.distributed.frameworks import find_framework
+    from retrofit.training.launch.entry import open_project
 
     from .formats import FORMATS
     from .ignores import without_ignored

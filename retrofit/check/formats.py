@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from retrofit.project.source import printable
+from retrofit.analysis.files.source import printable
 from retrofit.rules.catalog import CATALOG, TRACED
 from retrofit.rules.finding import Finding
 

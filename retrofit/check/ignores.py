@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from retrofit.project import Source
 from retrofit.rules.finding import Finding
+from retrofit.training import Source
 
 COMMENT = re.compile(r"#\s*retrofit:\s*ignore(?:\[([A-Z0-9, ]*)\])?", re.IGNORECASE)
 

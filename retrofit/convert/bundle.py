@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from retrofit import __version__
+from retrofit.analysis.files.runtime_names import FILE_MARK, FILE_MODULE
 from retrofit.installation import DISTRIBUTION
-from retrofit.project.runtime_names import FILE_MARK, FILE_MODULE
 
-from .runtime_file import TEXT, sealed
+from .added.runtime_file import TEXT, sealed
 
 LIBRARY = Path(__file__).resolve().parents[1] / "distributed"
 FUTURE = ("__future__", "annotations")

@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from retrofit.analysis.files.runtime_names import FILE_MODULE, FILE_NAME, RUNTIME
 from retrofit.installation import DISTRIBUTION, requirement
-from retrofit.project.runtime_names import FILE_MODULE, FILE_NAME, RUNTIME
 
 if TYPE_CHECKING:
-    from retrofit.project.start import Start
+    from retrofit.analysis.files.start import Start
 
     from .plan import Conversion
 
@@ -75,11 +75,11 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the command and return its exit status."""
-    from retrofit.project import SourceError
-    from retrofit.project.garbage import no_garbage_search
+    from retrofit.analysis.garbage import no_garbage_search
+    from retrofit.training import SourceError
 
     from .self_check import ConversionError
-    from .write import WriteError
+    from .writing.write import WriteError
 
     try:
         with no_garbage_search():
@@ -94,11 +94,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _convert(args: argparse.Namespace) -> int:
-    from retrofit.project.deep_stack import with_deep_stack
-    from retrofit.project.source import printable
+    from retrofit.analysis.deep_stack import with_deep_stack
+    from retrofit.analysis.files.source import printable
 
     from .plan import is_converted
-    from .write import real_places
+    from .writing.write import real_places
 
     if args.undo:
         return _undo(args)
@@ -124,8 +124,8 @@ def _convert(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace) -> tuple[Start, Conversion]:
-    from retrofit.project.entry import open_project
-    from retrofit.project.missing_modules import missing_modules
+    from retrofit.analysis.files.missing_modules import missing_modules
+    from retrofit.training.launch.entry import open_project
 
     from .plan import plan_conversion
 
@@ -141,9 +141,9 @@ def _plan(args: argparse.Namespace) -> tuple[Start, Conversion]:
 
 def _places(args: argparse.Namespace) -> tuple[list[Path], Path | None]:
     """Return the folders that may have conversions which are meant, and the script where one is named."""
-    from retrofit.project.start import find_script
+    from retrofit.analysis.files.start import find_script
 
-    from .undo import folders_with_journals
+    from .writing.undo import folders_with_journals
 
     given = Path(args.path)
     if args.module:
@@ -156,10 +156,10 @@ def _places(args: argparse.Namespace) -> tuple[list[Path], Path | None]:
 
 
 def _undo(args: argparse.Namespace) -> int:
-    from retrofit.project.source import printable
+    from retrofit.analysis.files.source import printable
 
-    from .additions import again
-    from .undo import root_of, undo
+    from .added.files import again
+    from .writing.undo import root_of, undo
 
     folders, script = _places(args)
     root = root_of(script, folders) if script else folders[0]
@@ -173,9 +173,9 @@ def _undo(args: argparse.Namespace) -> int:
 
 
 def _update(args: argparse.Namespace) -> int:
-    from retrofit.project.source import printable
+    from retrofit.analysis.files.source import printable
 
-    from .update_runtime import runtime_places, update
+    from .added.update_runtime import runtime_places, update
 
     for path in runtime_places(*_places(args)):
         print(printable(update(path, args.force)))
@@ -184,8 +184,8 @@ def _update(args: argparse.Namespace) -> int:
 
 def _recover(args: argparse.Namespace) -> None:
     """Take back a conversion that was interrupted, or say that this is to be done first."""
-    from .additions import again
-    from .undo import find_unfinished, recover
+    from .added.files import again
+    from .writing.undo import find_unfinished, recover
 
     for root in _places(args)[0]:
         script = find_unfinished(root) if root.is_dir() else None
@@ -202,9 +202,9 @@ def _recover(args: argparse.Namespace) -> None:
 def _show(conversion: Conversion) -> None:
     """Print the diff on the standard output, and on the other one why each place is changed, by rule."""
     from retrofit.rules.registry import RULES
-    from retrofit.training.losses.optimized import rate_rules
-    from retrofit.training.step_limits import step_limits
-    from retrofit.training.step_schedules import step_schedules
+    from retrofit.training.optimizer.rate_rules import rate_rules
+    from retrofit.training.steps.step_limits import step_limits
+    from retrofit.training.steps.step_schedules import step_schedules
 
     from .listing import lines
 
@@ -235,16 +235,16 @@ def _show(conversion: Conversion) -> None:
 
 
 def _write(args: argparse.Namespace, start: Start, conversion: Conversion) -> None:
-    from retrofit.project.deep_stack import with_deep_stack
-    from retrofit.training.step_limits import step_limits
-    from retrofit.training.step_schedules import step_schedules
+    from retrofit.analysis.deep_stack import with_deep_stack
+    from retrofit.training.steps.step_limits import step_limits
+    from retrofit.training.steps.step_schedules import step_schedules
 
-    from .additions import additions
+    from .added.files import additions
+    from .added.runtime_file import is_changed, version
     from .listing import steps
     from .plan import files_needed
-    from .runtime_file import is_changed, version
-    from .work_tree import has_uncommitted_changes
-    from .write import real_places, write_all
+    from .writing.work_tree import has_uncommitted_changes
+    from .writing.write import real_places, write_all
 
     root = start.root
     if not args.force and has_uncommitted_changes(root):
@@ -277,7 +277,7 @@ def _given(args: argparse.Namespace) -> list[str]:
 
 
 def _diff(before: str, after: str, name: str) -> str:
-    from retrofit.project.source import printable
+    from retrofit.analysis.files.source import printable
 
     # A form feed ends no line, though str.splitlines says so.
     old, new = (list(io.StringIO(text, newline="")) for text in (before, after))
@@ -287,7 +287,7 @@ def _diff(before: str, after: str, name: str) -> str:
 
 def _say(*lines: str) -> None:
     """Print lines for the user; a file's name, or a name in a file, may hold what controls a terminal."""
-    from retrofit.project.source import printable
+    from retrofit.analysis.files.source import printable
 
     for line in lines:
         print(printable(line), file=sys.stderr)

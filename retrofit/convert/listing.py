@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from retrofit.rules.edits.rewrite import ChangedFile
 from retrofit.rules.finding import Finding
-from retrofit.training.step_limits import StepLimit
-from retrofit.training.step_schedules import StepSchedule
+from retrofit.training.steps.step_limits import StepLimit
+from retrofit.training.steps.step_schedules import StepSchedule
 
 NOTHING = "**Figures.** None was found that is of one process's share of the samples."
 HEAD = """\

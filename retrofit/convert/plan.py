@@ -6,15 +6,15 @@ import ast
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
-from retrofit.project import Project, Source, SourceError
-from retrofit.project.edits import Edit, EditConflict, apply_edits
-from retrofit.project.placement import runtime_name
-from retrofit.project.runtime_names import FILE_MODULE, RUNTIME
+from retrofit.analysis.edits import Edit, EditConflict, apply_edits
+from retrofit.analysis.files.runtime_names import FILE_MODULE, RUNTIME
 from retrofit.rules.edits.rewrite import NAME, ChangedFile, places_of_name, runtime_import
 from retrofit.rules.evaluation.rewritten_figures import in_places_of, rewritten
 from retrofit.rules.finding import Finding, found
 from retrofit.rules.launch import not_convertible
 from retrofit.rules.registry import find_all
+from retrofit.training import Project, Source, SourceError
+from retrofit.training.placement import runtime_name
 
 from .self_check import Authors, ConversionError, named, require_sound
 

@@ -6,12 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from retrofit.project import Project, Source
-from retrofit.project.edits import Edit, in_order
+from retrofit.analysis.edits import Edit, in_order
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.collectives import collective_on_some_ranks
 from retrofit.rules.finding import Finding
 from retrofit.rules.registry import find_hazards
+from retrofit.training import Project, Source
 
 
 class ConversionError(ValueError):

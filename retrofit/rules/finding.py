@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Union
 
-from retrofit.project import Project
-from retrofit.project.edits import Edit
-from retrofit.project.guards import Guard
-from retrofit.project.outputs import Output
-from retrofit.project.source import Place, Source
+from retrofit.analysis.edits import Edit
+from retrofit.analysis.files.source import Place, Source
+from retrofit.training import Project
 from retrofit.training.distributed.reductions import Reduction
+from retrofit.training.files.guards import Guard
+from retrofit.training.files.outputs import Output
 
 from .catalog import Rule
 

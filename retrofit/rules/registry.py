@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from retrofit.project import Project
+from retrofit.training import Project
 from retrofit.training.distributed.frameworks import averages_gradients, find_framework
 
 from .catalog import CATALOG

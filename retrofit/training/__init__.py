@@ -1,1 +1,192 @@
-"""Facts about a PyTorch training script, and requests to change it, derived from the analysis of its code."""
+"""A training project, read without importing or running it."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Collection, Mapping
+from functools import cached_property
+from pathlib import Path
+
+from retrofit.analysis.edits import Edit
+from retrofit.analysis.files.modules import Modules
+from retrofit.analysis.files.runtime_names import FILE_MODULE
+from retrofit.analysis.files.source import Place, Source, SourceError
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
+
+from .data.batch_sizes import BatchSizes
+from .data.batch_values import BatchValues
+from .data.loaders import Loader, find_loaders
+from .distributed.distribution import Distribution, find_distribution, leads_to_collective
+from .distributed.ranks.ranks import Ranks
+from .distributed.turns import runs_in_turn
+from .evaluation import Evaluation, find_evaluations
+from .evaluation.measurements import Measurement, find_measurements
+from .files.guards import Guard, find_guards
+from .files.outputs import TRACK, Output, find_outputs
+from .files.preparations import Preparation, find_preparations
+from .files.run_numbers import Numbered, numbered_names
+from .launch.arguments import Parsing, find_parsings
+from .loops import Path as TrainingPath
+from .loops import training_paths
+from .losses.divisions import Division, find_divisions
+from .losses.flow import loss_parts
+from .model.models import Model, find_models, reachable_from_loops
+from .model.wrapping import Wrapping
+from .optimizer.optimizers import Optimizer, find_optimizers
+from .reachability import reached_nodes
+
+__all__ = ["Place", "Project", "Source", "SourceError", "read_project"]
+
+
+class Project:
+    """The facts about a project. Each is worked out when it is first asked for.
+
+    `runtime` is the module from which a converted text imports the runtime.
+    """
+
+    def __init__(self, modules: Modules, runtime: str = FILE_MODULE) -> None:
+        self.modules = modules
+        self.runtime = runtime
+        self.analysis = Analysis(self.modules)
+
+    @property
+    def entry(self) -> Source:
+        return self.modules.entry
+
+    @property
+    def sources(self) -> list[Source]:
+        return list(self.modules.sources.values())
+
+    @cached_property
+    def paths(self) -> list[TrainingPath]:
+        return training_paths(self.analysis)
+
+    @cached_property
+    def optimizers(self) -> list[Optimizer]:
+        return find_optimizers(self.analysis)
+
+    @cached_property
+    def models(self) -> list[Model]:
+        return find_models(self.analysis, self.paths, self.optimizers)
+
+    def with_texts(self, texts: Mapping[Path, bytes]) -> Project:
+        """Return this project as it is when some of its files hold other texts."""
+        return Project(self.modules.with_texts(texts), self.runtime)
+
+    def calls_any(self, names: set[str]) -> bool:
+        """Return whether the code that runs calls one of these functions, given by their full names."""
+        return bool(names & self._called)
+
+    @cached_property
+    def _called(self) -> set[str]:
+        calls = ((node, scope) for node, scope in reached_nodes(self.analysis) if isinstance(node, ast.Call))
+        return {name for call, scope in calls for name in self.analysis.called(call, scope)}
+
+    @cached_property
+    def distribution(self) -> Distribution:
+        return find_distribution(self.analysis)
+
+    def leads_to_collective(self, call: ast.Call, scope: Scope) -> bool:
+        """Return whether a call waits for all processes: itself, or in a function of the project that it runs."""
+        return leads_to_collective(self.analysis, self.distribution, call, scope)
+
+    @cached_property
+    def ranks(self) -> Ranks:
+        return Ranks(self.analysis)
+
+    @cached_property
+    def measurements(self) -> list[Measurement]:
+        return list(find_measurements(self.analysis, self.loaders, self.models))
+
+    @cached_property
+    def evaluations(self) -> list[Evaluation]:
+        homes = {model.home for model in self.models}
+        return find_evaluations(self.analysis, self.loaders, homes, self.outputs)
+
+    @cached_property
+    def batch_sizes(self) -> BatchSizes:
+        return BatchSizes(self.analysis, self.loaders)
+
+    @cached_property
+    def divisions(self) -> list[Division]:
+        """The divisions of training losses by something of the batch."""
+        parts = dict.fromkeys(place for path in self.paths for place in loss_parts(self.analysis, path))
+        return list(find_divisions(self.analysis, parts, self.batch_values, self.distribution))
+
+    @cached_property
+    def batch_values(self) -> BatchValues:
+        return BatchValues(self.analysis, self.loaders, self.models)
+
+    @cached_property
+    def wrapping(self) -> Wrapping:
+        return Wrapping(self.analysis, self.distribution)
+
+    @cached_property
+    def in_loops(self) -> list[tuple[ast.AST, Scope]]:
+        """Every node that an epoch of the training runs, with the scope it stands in."""
+        return list(reachable_from_loops(self.analysis, self.paths))
+
+    @cached_property
+    def in_batches(self) -> list[tuple[ast.AST, Scope]]:
+        """Every node that is run for a batch of the training, with the scope it stands in."""
+        return list(reachable_from_loops(self.analysis, self.paths, innermost=True))
+
+    @cached_property
+    def parsings(self) -> list[Parsing]:
+        return find_parsings(self.analysis)
+
+    @cached_property
+    def outputs(self) -> list[Output]:
+        return find_outputs(self.analysis)
+
+    @cached_property
+    def preparations(self) -> list[Preparation]:
+        busy: set[ast.AST] = {call.call for model in self.models for call in model.calls}
+        busy |= {node for loader in self.loaders for node in (*loader.makers, *(use.expression for use in loader.uses))}
+        busy |= {frame.node for path in self.paths for frame in path.frames}
+        return find_preparations(self.analysis, self.outputs, self.paths, busy)
+
+    def runs_in_turn(self, scope: Scope, node: ast.AST) -> bool:
+        """Return whether rank 0 is done with a node before the others begin, now or in the converted project."""
+        return runs_in_turn(self.analysis, scope, node, self._prepared)
+
+    @cached_property
+    def _prepared(self) -> set[ast.AST]:
+        return {statement for p in self.preparations if not p.is_forced for statement in p.statements}
+
+    @cached_property
+    def guards(self) -> dict[Output, Guard]:
+        """The outputs that can be left to one process, with the request to do so."""
+        return {output: Guard(output) for output in self.guards_beside(())}
+
+    def guards_beside(
+        self, shared: Collection[ast.AST], asked: Collection[Output] | None = None
+    ) -> dict[Output, tuple[Edit, ...]]:
+        """Return how each output is left to one process, where every rank comes to the statements `shared`.
+
+        Of calls of trackers only those in `asked`, if that is given: a disabled run needs no guard.
+        """
+        outputs = [output for output in self.outputs if not self.runs_in_turn(output.scope, output.call)]
+        if asked is not None:
+            outputs = [output for output in outputs if output.kind != TRACK or output in asked]
+        moved = {statement for p in self.preparations for statement in p.statements}
+        return find_guards(self.analysis, outputs, moved, shared)
+
+    @cached_property
+    def numbered_names(self) -> list[Numbered]:
+        return numbered_names(self.analysis, self.outputs)
+
+    @cached_property
+    def loaders(self) -> list[Loader]:
+        return find_loaders(self.analysis, self.paths)
+
+
+def read_project(entry: Path, root: Path | None = None) -> Project:
+    """Read the project of a script; `root` is the folder that it is started from (default: the script's).
+
+    Raises SourceError when the script cannot be read.
+    """
+    entry = Path(os.path.realpath(entry))  # unlike Path.resolve it takes a link to itself as it is
+    return Project(Modules(entry, Path(os.path.realpath(root or entry.parent))))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from retrofit.project import SourceError, read_project
-from retrofit.training.losses.coupling import couplings, is_brought_together
+from retrofit.training import SourceError, read_project
 from retrofit.training.losses.library import library_couplings
+from retrofit.training.losses.reductions.coupling import couplings, is_brought_together
 
 
 def coupled_losses(script: Path) -> list[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from retrofit.convert.additions import additions
+from retrofit.analysis.files.start import Start
+from retrofit.convert.added.files import additions
 from retrofit.convert.plan import Conversion
-from retrofit.project.start import Start
 
 
 def write_converted(folder: Path, result: Conversion) -> None:

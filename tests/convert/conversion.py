@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from retrofit.convert.added.runtime_file import TEXT
 from retrofit.convert.plan import Conversion, plan_conversion
-from retrofit.convert.runtime_file import TEXT
-from retrofit.project import read_project
+from retrofit.training import read_project
 
 
 def conversion(folder: Path, script: str, **modules: str) -> Conversion:

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.any_file import CONVERTED, LEFT_ALONE, UNREADABLE, examine, installed_files
 from retrofit.convert.plan import plan_conversion
-from retrofit.project import read_project
+from retrofit.training import read_project
 
 NUMBER = 150
 LARGEST = 200_000  # bytes
@@ -21,7 +21,7 @@ PROJECTS = Path(__file__).parent / "projects"
 
 @pytest.fixture(autouse=True)
 def _without_imports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrofit.project.modules.MOST_FILES", 1)  # each file alone
+    monkeypatch.setattr("retrofit.analysis.files.modules.MOST_FILES", 1)  # each file alone
 
 
 @pytest.fixture(scope="module")

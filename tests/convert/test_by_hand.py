@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from retrofit.project import read_project
 from retrofit.rules.registry import find_hazards
+from retrofit.training import read_project
 
 BY_HAND = Path(__file__).parent / "by_hand"
 SHARE = "DataLoader(torch.utils.data.Subset(val_set, range(get_rank(), 33, get_world_size())), 8)"

@@ -20,12 +20,12 @@ from convert.feature_cases import FEATURE_CASES
 from convert.shape_cases import SHAPE_CASES
 from verify.projects.launch import Launcher
 
-from retrofit.convert.additions import additions
+from retrofit.analysis.files.start import Start
+from retrofit.convert.added.files import additions
 from retrofit.convert.plan import is_converted, plan_conversion
-from retrofit.convert.write import write_all
-from retrofit.project import read_project
-from retrofit.project.start import Start
+from retrofit.convert.writing.write import write_all
 from retrofit.rules.registry import find_all
+from retrofit.training import read_project
 
 HERE = Path(__file__).resolve().parent
 CASES = [*SHAPE_CASES, *FEATURE_CASES]

@@ -10,7 +10,7 @@ from convert.conversion import add_runtime, conversion, converted
 from verify.projects.launch import Launcher
 
 from retrofit.convert.plan import plan_conversion
-from retrofit.project import read_project
+from retrofit.training import read_project
 
 HEAD = """\
 import argparse

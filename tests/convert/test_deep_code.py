@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from retrofit.analysis.deep_stack import with_deep_stack
 from retrofit.cli import main
-from retrofit.project import read_project
-from retrofit.project.deep_stack import with_deep_stack
 from retrofit.rules.registry import find_hazards
+from retrofit.training import read_project
 
 START = """\
 import torch

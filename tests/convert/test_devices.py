@@ -16,8 +16,8 @@ from convert.conversion import add_runtime, conversion
 from verify.projects.launch import Launcher
 
 from retrofit.convert.plan import plan_conversion
-from retrofit.project import read_project
 from retrofit.rules.registry import RULES
+from retrofit.training import read_project
 
 HEAD = """\
 import argparse

@@ -11,10 +11,10 @@ from convert.conversion import converted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from retrofit.analysis.edits import INDENT, apply_edits, insert_after, insert_before, put_under, surround
+from retrofit.analysis.files.source import Source, parse_source
 from retrofit.convert.plan import Conversion, plan_conversion
-from retrofit.project import read_project
-from retrofit.project.edits import INDENT, apply_edits, insert_after, insert_before, put_under, surround
-from retrofit.project.source import Source, parse_source
+from retrofit.training import read_project
 
 IMPORTS = [
     "import os",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrofit.project.edits import (
+from retrofit.analysis.edits import (
     Edit,
     EditConflict,
     add_argument,
@@ -23,7 +23,7 @@ from retrofit.project.edits import (
     replace,
     surround,
 )
-from retrofit.project.source import SourceError, parse_source, read_source
+from retrofit.analysis.files.source import SourceError, parse_source, read_source
 
 
 def source_of(text, encoding="utf-8"):

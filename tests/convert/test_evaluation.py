@@ -11,8 +11,8 @@ import pytest
 from verify.projects.launch import Launcher
 
 from retrofit.cli import main
-from retrofit.project import read_project
-from retrofit.project.evaluation import LIST
+from retrofit.training import read_project
+from retrofit.training.evaluation import LIST
 
 SCRIPT = '''\
 import json

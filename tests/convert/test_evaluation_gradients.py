@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retrofit.project import read_project
+from retrofit.training import read_project
 
 SCRIPT = """\
 import torch

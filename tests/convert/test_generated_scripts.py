@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from verify.projects.launch import Launcher
 
 from retrofit.convert.plan import Conversion, plan_conversion
-from retrofit.project import read_project
 from retrofit.rules.registry import find_all
+from retrofit.training import read_project
 
 MANY = settings(derandomize=True, max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 FEW = settings(MANY, max_examples=6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from retrofit.convert.plan import Conversion, plan_conversion
-from retrofit.project import read_project
+from retrofit.training import read_project
 
 SCRIPT = """\
 import os

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from convert.test_command import SCRIPT
 
+from retrofit.analysis.files.start import Start
 from retrofit.cli import main
-from retrofit.convert import confined
-from retrofit.convert.undo import find_unfinished, recover, undo
-from retrofit.convert.write import WriteError, write_all
-from retrofit.project.start import Start
+from retrofit.convert.writing import confined
+from retrofit.convert.writing.undo import find_unfinished, recover, undo
+from retrofit.convert.writing.write import WriteError, write_all
 
 CHANGING = ("open", "rename", "unlink", "mkdir", "rmdir", "fsync", "fchmod")
 Tree = dict[str, tuple[int, bytes]]

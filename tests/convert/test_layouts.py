@@ -13,8 +13,8 @@ from convert.case import Case
 from convert.test_converted_projects import CONVERTED, HERE
 
 from retrofit.convert.plan import plan_conversion
-from retrofit.project import read_project
 from retrofit.rules.registry import find_all
+from retrofit.training import read_project
 
 UNMOVABLE = (ast.Import, ast.ImportFrom, ast.Global, ast.Return)
 

@@ -7,8 +7,8 @@ import pstats
 from pathlib import Path
 
 from benchmarks.generated_project import write_project
-from retrofit.project import read_project
 from retrofit.rules.registry import find_hazards
+from retrofit.training import read_project
 
 
 def calls_per_line(folder: Path, lines: int) -> float:

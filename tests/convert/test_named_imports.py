@@ -8,7 +8,7 @@ import pytest
 
 from retrofit.cli import main
 from retrofit.convert.plan import plan_conversion
-from retrofit.project import read_project
+from retrofit.training import read_project
 
 CACHE = """\
 import os

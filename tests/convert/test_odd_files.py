@@ -152,7 +152,7 @@ def shared() -> Iterator[Path]:
 
 def convert_as_nobody(script: Path) -> tuple[int, str]:
     """Convert in a child process without root's right to write everywhere, and return its status and its errors."""
-    import retrofit.convert.additions
+    import retrofit.convert.added.files
     import retrofit.convert.plan  # noqa: F401  (the other user cannot read this folder, perhaps)
 
     reader, writer = os.pipe()

@@ -9,7 +9,7 @@ import pytest
 from convert.test_placement import script_of
 
 from retrofit.cli import main
-from retrofit.convert.additions import merge_launch
+from retrofit.convert.added.files import merge_launch
 
 NAME = "train\x1b[31m\x07\u202e.py"
 

@@ -14,9 +14,9 @@ import torch
 from convert.conversion import conversion
 from verify.projects.launch import Launcher
 
-from retrofit.convert.additions import additions
+from retrofit.analysis.files.start import Start
+from retrofit.convert.added.files import additions
 from retrofit.convert.plan import Conversion
-from retrofit.project.start import Start
 
 SCRIPT = """\
 import torch

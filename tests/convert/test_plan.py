@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from retrofit.convert.plan import Conversion, plan_conversion
-from retrofit.project import read_project
+from retrofit.training import read_project
 
 SCRIPT = """\
 import argparse

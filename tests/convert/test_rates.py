@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from convert.conversion import conversion, converted
 
-from retrofit.project import read_project
-from retrofit.training.losses.optimized import rate_rules
+from retrofit.training import read_project
+from retrofit.training.optimizer.rate_rules import rate_rules
 
 HEAD = """\
 import argparse

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from retrofit.convert.plan import plan_conversion
-from retrofit.project import read_project
 from retrofit.rules.registry import find_all
+from retrofit.training import read_project
 
 TRAINING = """\
 import click

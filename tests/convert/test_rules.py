@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from retrofit.analysis.edits import apply_edits
 from retrofit.cli import main
-from retrofit.project import Project, read_project
-from retrofit.project.edits import apply_edits
-from retrofit.project.entry import open_project
 from retrofit.rules.catalog import CATALOG, DISTRIBUTED, TRACED
 from retrofit.rules.documentation import page
 from retrofit.rules.edits.resolve import placed
 from retrofit.rules.finding import Finding
 from retrofit.rules.registry import RULES, find_hazards
+from retrofit.training import Project, read_project
+from retrofit.training.launch.entry import open_project
 
 ROOT = Path(__file__).resolve().parents[2]
 IMPORTS = """\

@@ -12,10 +12,10 @@ import pytest
 
 import retrofit.distributed as rd
 from retrofit import __version__
+from retrofit.analysis.files.runtime_names import MODULES
 from retrofit.cli import main
+from retrofit.convert.added.runtime_file import TEXT, is_changed, sealed, version
 from retrofit.convert.bundle import BundleError, bundle
-from retrofit.convert.runtime_file import TEXT, is_changed, sealed, version
-from retrofit.project.runtime_names import MODULES
 
 SCRIPT = """\
 import torch

@@ -11,7 +11,7 @@ from verify.projects.launch import Launcher
 
 from retrofit.cli import main
 from retrofit.convert.plan import plan_conversion
-from retrofit.project import read_project
+from retrofit.training import read_project
 
 HEAD = """\
 import argparse

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from convert.test_placement import script_of
 
+from retrofit.analysis.edits import Edit, surround
+from retrofit.analysis.files.runtime_names import MODULES
 from retrofit.cli import main
 from retrofit.convert.plan import plan_conversion
 from retrofit.convert.self_check import ConversionError
-from retrofit.project import read_project
-from retrofit.project.edits import Edit, surround
-from retrofit.project.runtime_names import MODULES
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits import resolve
 from retrofit.rules.finding import found
 from retrofit.rules.registry import RULES, find_hazards
+from retrofit.training import read_project
 from retrofit.training.distributed.collectives import EVERY_RANK
 from retrofit.training.distributed.placement import Placed
 

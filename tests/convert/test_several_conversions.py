@@ -12,8 +12,8 @@ import pytest
 from convert.test_interrupted_writing import Ended, ending, kill, number_of_operations, run, tree
 
 from retrofit.cli import main
-from retrofit.convert.additions import again
-from retrofit.convert.undo import recover, undo
+from retrofit.convert.added.files import again
+from retrofit.convert.writing.undo import recover, undo
 
 UTILS = """\
 import torch

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from retrofit.project import read_project
-from retrofit.project.distributed.sides import MAIN, OTHERS, UNCLEAR, side_of
-from retrofit.project.scopes import own_nodes
+from retrofit.analysis.scopes import own_nodes
+from retrofit.training import read_project
+from retrofit.training.distributed.ranks.sides import MAIN, OTHERS, UNCLEAR, side_of
 
 SCRIPT = """\
 import os

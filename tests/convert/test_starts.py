@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from retrofit.analysis.files.missing_modules import missing_modules
 from retrofit.cli import main
-from retrofit.project.entry import open_project
-from retrofit.project.missing_modules import missing_modules
+from retrofit.training.launch.entry import open_project
 
 MODEL = "import torch\n\n\ndef make():\n    return torch.nn.Linear(3, 1)\n"
 TRAINING = """\

@@ -12,8 +12,8 @@ import pytest
 from convert.conversion import conversion, converted
 from verify.projects.launch import Launcher
 
-from retrofit.convert.additions import additions
-from retrofit.project.start import Start
+from retrofit.analysis.files.start import Start
+from retrofit.convert.added.files import additions
 
 # It notes every call that records something, and makes up a name and a folder in each process, as the real one does.
 WANDB = '''

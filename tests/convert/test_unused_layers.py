@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from retrofit.project import read_project
 from retrofit.rules.model import unused_parameters
+from retrofit.training import read_project
 
 BACKBONE = """\
 import os

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from retrofit.project import read_project
 from retrofit.rules.registry import find_hazards
+from retrofit.training import read_project
 
 TRIPLES = Path(__file__).parent / "triples"
 SCRIPT = """\

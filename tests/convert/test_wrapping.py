@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from retrofit.project import read_project
-from retrofit.project.scopes import own_nodes
+from retrofit.analysis.scopes import own_nodes
+from retrofit.training import read_project
 
 HEAD = """\
 import torch

@@ -9,8 +9,8 @@ import pytest
 from convert.conversion import add_runtime, conversion
 from verify.projects.launch import Launcher
 
-from retrofit.project import read_project
 from retrofit.rules.registry import RULES
+from retrofit.training import read_project
 
 HEAD = """\
 import os, sys, subprocess, json

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.distributed.accumulation import Step, steps_in
-from retrofit.project.reach import reached_nodes
-from retrofit.project.scopes import Scope
-from retrofit.project.values import Result
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.kinds import Result
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.reachability import reached_nodes
+from retrofit.training.steps.accumulation import Step, steps_in
 
 RULE = CATALOG["RF203"]
 INVALID = [

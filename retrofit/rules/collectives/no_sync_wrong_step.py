@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.branches import is_in_body
-from retrofit.project.distributed.accumulation import Cycle, cycle_of, steps_in
-from retrofit.project.scopes import Scope
+from retrofit.analysis.flow.branches import is_in_body
+from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.steps.accumulation import Cycle, cycle_of, steps_in
 
 RULE = CATALOG["RF202"]
 INVALID = [

@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.distributed.sides import is_for_main, side_of
-from retrofit.project.gradients import has_gradients
-from retrofit.project.guards import ON_MAIN
-from retrofit.project.layers import has_buffers
-from retrofit.project.reach import reached_nodes
-from retrofit.project.scopes import Scope, own_nodes
-from retrofit.project.values import LocalFunction
+from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.values.kinds import LocalFunction
+from retrofit.training import Project
 from retrofit.training.distributed.collectives import EVERY_RANK
+from retrofit.training.distributed.ranks.sides import is_for_main, side_of
+from retrofit.training.files.guards import ON_MAIN
+from retrofit.training.model.gradients import has_gradients
+from retrofit.training.model.layers import has_buffers
+from retrofit.training.reachability import reached_nodes
 
 FORWARD = "a forward pass through DDP"
 MOST_DEPTH = 8

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.caught import caught_errors
-from retrofit.project.edits import Edit, indent_step, indentation, insert_before
-from retrofit.project.source import Source
+from retrofit.analysis.edits import Edit, indent_step, indentation, insert_before
+from retrofit.analysis.files.source import Source
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.steps.caught_errors import caught_errors
 
 RULE = CATALOG["RF405"]
 INVALID = [

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.edits import Edit, surround
-from retrofit.project.scopes import Scope
+from retrofit.analysis.edits import Edit, surround
+from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
 
 RULE = CATALOG["RF112"]
 HELP_SKIPPED = (

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.distributed.ranks import WORLD_SIZE
-from retrofit.project.distributed.shards import given_to, is_same, is_sharded, makers_of
-from retrofit.project.loaders import TRAIN
-from retrofit.project.rates import rates_of
-from retrofit.project.scopes import Scope
+from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.data.loaders import TRAIN
+from retrofit.training.data.shards import given_to, is_same, is_sharded, makers_of
+from retrofit.training.distributed.ranks.ranks import WORLD_SIZE
+from retrofit.training.optimizer.rates import rates_of
 
 RULE = CATALOG["RF107"]
 INVALID = [

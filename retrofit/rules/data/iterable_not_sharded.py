@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.distributed.ranks import RANK
-from retrofit.project.distributed.shards import given_to, is_sharded, makers_of
-from retrofit.project.loaders import TRAIN, Loader
-from retrofit.project.scopes import Scope
-from retrofit.project.values import Instance
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.kinds import Instance
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.data.loaders import TRAIN, Loader
+from retrofit.training.data.shards import given_to, is_sharded, makers_of
+from retrofit.training.distributed.ranks.ranks import RANK
 
 RULE = CATALOG["RF104"]
 INVALID = [

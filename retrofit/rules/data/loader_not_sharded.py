@@ -5,19 +5,19 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.calls import argument_for
-from retrofit.project.distributed.ranks import RANK
-from retrofit.project.distributed.shards import distributed_samplers, is_sharded
-from retrofit.project.edits import Edit, insert_after, surround
-from retrofit.project.homes import assignments_to
-from retrofit.project.loaders import EVALUATION, TRAIN, Loader
-from retrofit.project.placement import after_home
-from retrofit.project.scopes import Scope
-from retrofit.project.source import Source
+from retrofit.analysis.calls import argument_for
+from retrofit.analysis.edits import Edit, insert_after, surround
+from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.variables import assignments_to
+from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.data.iterable_not_sharded import is_stream
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.data.loaders import EVALUATION, TRAIN, Loader
+from retrofit.training.data.shards import distributed_samplers, is_sharded
+from retrofit.training.distributed.ranks.ranks import RANK
+from retrofit.training.placement import after_home
 
 RULE = CATALOG["RF103"]
 INVALID = [

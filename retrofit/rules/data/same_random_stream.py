@@ -5,14 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.distributed.ranks import RANK
-from retrofit.project.loaders import RUNTIME
-from retrofit.project.reach import reached_nodes
-from retrofit.project.scopes import Scope
+from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
-from retrofit.training.distributed.random_draws import (
+from retrofit.training import Project
+from retrofit.training.data.loaders import RUNTIME
+from retrofit.training.data.random_draws import (
     NUMPY,
     PYTHON,
     RESTORING,
@@ -22,6 +20,8 @@ from retrofit.training.distributed.random_draws import (
     seeds_in_workers,
     worker_streams,
 )
+from retrofit.training.distributed.ranks.ranks import RANK
+from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF109"]
 HELP_RESTORED = "save the state of each process: dist.gather_object(torch.get_rng_state(), states), states[rank]"

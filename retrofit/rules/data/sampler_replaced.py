@@ -5,18 +5,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.analysis import Analysis
-from retrofit.project.bindings import scope_of
-from retrofit.project.distributed.distribution import SAMPLERS
-from retrofit.project.distributed.ranks import RANK
-from retrofit.project.distributed.shards import distributed_samplers, makers_of, sampler_values
-from retrofit.project.loaders import TRAIN
-from retrofit.project.reach import reached_nodes
-from retrofit.project.scopes import Scope
-from retrofit.project.values import Instance, Result, Value
+from retrofit.analysis.flow.bindings import scope_of
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Instance, Result, Value
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.data.loaders import TRAIN
+from retrofit.training.data.shards import distributed_samplers, makers_of, sampler_values
+from retrofit.training.distributed.distribution import SAMPLERS
+from retrofit.training.distributed.ranks.ranks import RANK
+from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF102"]
 INVALID = [

@@ -5,18 +5,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.analysis import Analysis
-from retrofit.project.calls import argument_for
-from retrofit.project.distributed.distribution import SAMPLERS
-from retrofit.project.distributed.shards import constant, distributed_samplers, makers_of
-from retrofit.project.edits import Edit, has_own_lines, insert_before
-from retrofit.project.homes import homes_of
-from retrofit.project.loaders import TRAIN, Loader
-from retrofit.project.scopes import Scope, own_nodes
-from retrofit.project.values import Member, Result, Value
+from retrofit.analysis.calls import argument_for
+from retrofit.analysis.edits import Edit, has_own_lines, insert_before
+from retrofit.analysis.flow.variables import homes_of
+from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Member, Result, Value
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.data.loaders import TRAIN, Loader
+from retrofit.training.data.shards import constant, distributed_samplers, makers_of
+from retrofit.training.distributed.distribution import SAMPLERS
 
 RULE = CATALOG["RF101"]
 INVALID = [

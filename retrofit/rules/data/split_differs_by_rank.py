@@ -5,17 +5,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.calls import argument_for
-from retrofit.project.distributed.ranks import RANK
-from retrofit.project.guards import runs_on_some
-from retrofit.project.main_guard import is_main_guard
-from retrofit.project.reach import reached_nodes
-from retrofit.project.scopes import Scope
-from retrofit.project.seeds import SPLITS, drawn_unseeded, is_drawn
+from retrofit.analysis.calls import argument_for
+from retrofit.analysis.flow.main_guard import is_main_guard
+from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import behind_setup
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.data.seeds import SPLITS, drawn_unseeded, is_drawn
+from retrofit.training.distributed.ranks.ranks import RANK
+from retrofit.training.files.guards import runs_on_some
+from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF108"]
 INVALID = [

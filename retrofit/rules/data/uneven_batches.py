@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.distributed.ranks import RANK, WORLD_SIZE
-from retrofit.project.distributed.shards import given_to, makers_of, may_give, strides
-from retrofit.project.loaders import TRAIN, Use
-from retrofit.project.reach import reached_nodes
-from retrofit.project.scopes import Scope
+from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.data.iterable_not_sharded import is_stream
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.data.loaders import TRAIN, Use
+from retrofit.training.data.shards import given_to, makers_of, may_give, strides
+from retrofit.training.distributed.ranks.ranks import RANK, WORLD_SIZE
+from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF106"]
 INVALID = [

@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
-from retrofit.project import Project
-from retrofit.project.arguments import Parsing
-from retrofit.project.edits import Edit, insert_after, insert_before
-from retrofit.project.main_guard import is_main_guard
-from retrofit.project.placement import after_home, block_of, first_statement
-from retrofit.project.scopes import Scope
-from retrofit.project.source import Source
-from retrofit.project.values import LocalClass, LocalFunction
+from retrofit.analysis.edits import Edit, insert_after, insert_before
+from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.main_guard import is_main_guard
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.kinds import LocalClass, LocalFunction
 from retrofit.rules.edits.gpu_choice import can_come_first, choice_behind, leaves_something
+from retrofit.training import Project
+from retrofit.training.launch.arguments import Parsing
+from retrofit.training.placement import after_home, block_of, first_statement
 
 
 def behind_setup(project: Project, line: str | None) -> tuple[Source, ast.stmt, Edit]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 
-from retrofit.project import Project
-from retrofit.project.arguments import PARSE
-from retrofit.project.calls import argument_for
-from retrofit.project.edits import Edit
-from retrofit.project.occurrences import loaded_names, stored_names
-from retrofit.project.reach import reached_nodes
-from retrofit.project.scopes import Scope, own_nodes
+from retrofit.analysis.calls import argument_for
+from retrofit.analysis.edits import Edit
+from retrofit.analysis.flow.occurrences import loaded_names, stored_names
+from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.rules.edits.after_setup import behind_setup
+from retrofit.training import Project
+from retrofit.training.launch.arguments import PARSE
+from retrofit.training.reachability import reached_nodes
 
 
 def is_early(project: Project, statement: ast.stmt, scope: Scope) -> bool:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.project import Project
-from retrofit.project.edits import has_own_lines
-from retrofit.project.environ import assignments_to_environ
-from retrofit.project.main_guard import is_main_guard
-from retrofit.project.occurrences import loaded_names, stored_names
-from retrofit.project.outputs import FOLDER, OPEN, PRINT, SAVE, TRACK, TRACKER, WRITE
-from retrofit.project.placement import after_home, block_of
-from retrofit.project.scopes import FUNCTIONS, Scope
-from retrofit.project.source import Source
+from retrofit.analysis.edits import has_own_lines
+from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.main_guard import is_main_guard
+from retrofit.analysis.flow.occurrences import loaded_names, stored_names
+from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.training import Project
+from retrofit.training.files.outputs import FOLDER, OPEN, PRINT, SAVE, TRACK, TRACKER, WRITE
+from retrofit.training.launch.environment import assignments_to_environ
+from retrofit.training.placement import after_home, block_of
 
 LASTING = {FOLDER, OPEN, SAVE, TRACK, TRACKER, WRITE}
 MOST_CALLS = 4

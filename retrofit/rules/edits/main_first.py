@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from retrofit.project import Project
-from retrofit.project.edits import Edit, EditConflict, decorate, has_own_lines, insert_after, put_under
-from retrofit.project.placement import after_home, block_of
-from retrofit.project.preparations import Preparation
-from retrofit.project.source import Source
+from retrofit.analysis.edits import Edit, EditConflict, decorate, has_own_lines, insert_after, put_under
+from retrofit.analysis.files.source import Source
 from retrofit.rules.edits.after_setup import behind_setup
+from retrofit.training import Project
+from retrofit.training.files.preparations import Preparation
+from retrofit.training.placement import after_home, block_of
 
 CALL = "rd.output.main_process_first()"
 FEW_LINES = 3  # that are put under a `with`; for more the function that is nothing else gets a decorator

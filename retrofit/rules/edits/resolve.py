@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from retrofit.project import Project
-from retrofit.project.edits import Edit
-from retrofit.project.guards import Guard
+from retrofit.analysis.edits import Edit
 from retrofit.rules.finding import Finding
+from retrofit.training import Project
 from retrofit.training.distributed.placement import place_reductions
 from retrofit.training.distributed.reductions import Reduction
+from retrofit.training.files.guards import Guard
 
 
 def placed(project: Project, findings: Iterable[Finding]) -> list[Finding]:

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrofit.project import Project, Source
-from retrofit.project.edits import Edit, EditConflict, apply_edits
-from retrofit.project.placement import import_edit, runtime_name
+from retrofit.analysis.edits import Edit, EditConflict, apply_edits
 from retrofit.rules.finding import Finding
+from retrofit.training import Project, Source
+from retrofit.training.placement import import_edit, runtime_name
 
 NAME = "rd"  # of the runtime in a converted text
 

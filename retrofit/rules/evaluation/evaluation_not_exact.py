@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.distributed.shards import constant, is_sharded, makers_of
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.data.shards import constant, is_sharded, makers_of
 
 RULE = CATALOG["RF111"]
 INVALID = [

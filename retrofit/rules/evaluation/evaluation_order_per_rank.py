@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.distributed.order import is_random
-from retrofit.project.distributed.shards import is_sharded
-from retrofit.project.edits import surround
-from retrofit.project.guards import runs_on_one
-from retrofit.project.loaders import EVALUATION
+from retrofit.analysis.edits import surround
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.data.loaders import EVALUATION
+from retrofit.training.data.order import is_random
+from retrofit.training.data.shards import is_sharded
+from retrofit.training.files.guards import runs_on_one
 
 RULE = CATALOG["RF114"]
 INVALID = [

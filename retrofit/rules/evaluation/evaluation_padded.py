@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.calls import argument_for, last_name
-from retrofit.project.distributed.distribution import SAMPLERS
-from retrofit.project.distributed.shards import constant, distributed_samplers
-from retrofit.project.reach import reached_nodes
-from retrofit.project.values import Member, Result, Value
+from retrofit.analysis.calls import argument_for, last_name
+from retrofit.analysis.values.kinds import Member, Result, Value
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.data.shards import constant, distributed_samplers
+from retrofit.training.distributed.distribution import SAMPLERS
+from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF105"]
 INVALID = [

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.edits import Edit, insert_after, surround
-from retrofit.project.evaluation import LIST, METER, SUM, Accumulator, Evaluation
-from retrofit.project.source import Source
+from retrofit.analysis.edits import Edit, insert_after, surround
+from retrofit.analysis.files.source import Source
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.evaluation import LIST, METER, SUM, Accumulator, Evaluation
 
 RULE = CATALOG["RF113"]
 INVALID = [

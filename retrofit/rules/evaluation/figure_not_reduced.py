@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
 from retrofit.training.distributed.reductions import reduce_value
-from retrofit.training.evaluation.figures import figures_of
-from retrofit.training.evaluation.kinds import BATCH_SIZE, LIST, MEAN
+from retrofit.training.figures.figures import figures_of
+from retrofit.training.figures.kinds import BATCH_SIZE, LIST, MEAN
 
 RULE = CATALOG["RF407"]
 INVALID = [

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
-from retrofit.training.evaluation.figures import figures_of
-from retrofit.training.evaluation.shown import Shown
-from retrofit.training.evaluation.sinks import DECIDES, PASSED
+from retrofit.training import Project
+from retrofit.training.figures.figures import figures_of
+from retrofit.training.figures.shown import Shown
+from retrofit.training.figures.sinks import DECIDES, PASSED
 
 RULE = CATALOG["RF406"]
 DECISION = "let all ranks decide by one figure, rd.reduce_loss(mean) or rd.reduce_total(count)"

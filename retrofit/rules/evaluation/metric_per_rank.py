@@ -5,21 +5,21 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.decisions import decides
-from retrofit.project.distributed.shards import is_sharded
-from retrofit.project.guards import runs_on_some
-from retrofit.project.losses import is_of_all
-from retrofit.project.measurements import Measurement, is_collected, spread, users
-from retrofit.project.readings import readings
-from retrofit.project.scopes import Scope, own_nodes
-from retrofit.project.skips import skips
-from retrofit.project.training import Path
+from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.data.shards import is_sharded
 from retrofit.training.distributed.reductions import reduce_value
-from retrofit.training.losses.reduction import MEAN_OF_LAST, MEAN_OF_RANKS, reduction_for
+from retrofit.training.evaluation.measurements import Measurement, is_collected, spread, users
+from retrofit.training.files.decisions import decides
+from retrofit.training.files.guards import runs_on_some
+from retrofit.training.loops import Path
+from retrofit.training.losses.readings import readings
+from retrofit.training.losses.reductions.reduction import MEAN_OF_LAST, MEAN_OF_RANKS, reduction_for
 from retrofit.training.losses.shown import quotient_edits
+from retrofit.training.losses.terms import is_of_all
+from retrofit.training.steps.skipped_steps import skips
 
 RULE = CATALOG["RF401"]
 INVALID = [

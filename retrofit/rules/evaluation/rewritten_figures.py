@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from retrofit.project import Place, Project
 from retrofit.rules.edits.resolve import placed
 from retrofit.rules.edits.rewrite import ChangedFile, after, changed_files
 from retrofit.rules.finding import Finding
+from retrofit.training import Place, Project
 
 from . import figure_not_reduced, figure_of_one_rank
 

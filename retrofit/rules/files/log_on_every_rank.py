@@ -5,18 +5,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.distributed.rank_texts import mentions_rank
-from retrofit.project.edits import add_argument, call_through
-from retrofit.project.guards import runs_on_one
-from retrofit.project.outputs import BAR, LOGGER, PRINT, SHOW, TRACK, TRACKER, Output
-from retrofit.project.placement import import_edit
-from retrofit.project.reach import reached_nodes
-from retrofit.project.source import Source
-from retrofit.project.trackers import START_TRACKER, STARTS, tool_of_run
+from retrofit.analysis.edits import add_argument, call_through
+from retrofit.analysis.files.source import Source
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import behind_setup
 from retrofit.rules.finding import Finding, found, guarded
+from retrofit.training import Project
+from retrofit.training.distributed.ranks.rank_texts import mentions_rank
+from retrofit.training.files.guards import runs_on_one
+from retrofit.training.files.outputs import BAR, LOGGER, PRINT, SHOW, TRACK, TRACKER, Output
+from retrofit.training.files.trackers import START_TRACKER, STARTS, tool_of_run
+from retrofit.training.placement import import_edit
+from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF505"]
 INVALID = [

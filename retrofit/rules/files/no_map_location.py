@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.calls import argument_for
-from retrofit.project.distributed.rank_texts import mentions_rank
-from retrofit.project.distributed.ranks import RANK
-from retrofit.project.edits import add_argument
-from retrofit.project.reach import reached_nodes
-from retrofit.project.scopes import Scope
+from retrofit.analysis.calls import argument_for
+from retrofit.analysis.edits import add_argument
+from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.distributed.ranks.rank_texts import mentions_rank
+from retrofit.training.distributed.ranks.ranks import RANK
+from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF503"]
 INVALID = [

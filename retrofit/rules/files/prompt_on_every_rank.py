@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.edits import call_through
+from retrofit.analysis.edits import call_through
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
-from retrofit.training.answers import prompts
+from retrofit.training import Project
+from retrofit.training.files.answers import prompts
 
 RULE = CATALOG["RF512"]
 INVALID = [

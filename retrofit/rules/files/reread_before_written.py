@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.distributed.sides import MAIN, side_of
-from retrofit.project.distributed.turns import WAITING
-from retrofit.project.edits import insert_before
-from retrofit.project.placement import block_of
-from retrofit.project.reach import calls_within, reached_nodes
-from retrofit.project.scopes import Scope
-from retrofit.project.source import Source
+from retrofit.analysis.edits import insert_before
+from retrofit.analysis.files.source import Source
+from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.distributed.ranks.sides import MAIN, side_of
+from retrofit.training.distributed.turns import WAITING
+from retrofit.training.placement import block_of
+from retrofit.training.reachability import calls_within, reached_nodes
 
 RULE = CATALOG["RF508"]
 INVALID = [

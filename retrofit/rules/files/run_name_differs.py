@@ -5,17 +5,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.edits import Edit, block_of, insert_after, surround
-from retrofit.project.guards import runs_on_one
-from retrofit.project.reach import reached_nodes
-from retrofit.project.run_numbers import Numbered
-from retrofit.project.scopes import Scope
-from retrofit.project.source import Source
-from retrofit.project.workers import run_elsewhere
+from retrofit.analysis.edits import Edit, block_of, insert_after, surround
+from retrofit.analysis.files.source import Source
+from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.early_names import handed_out, is_early, is_handed_out
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.data.workers import run_elsewhere
+from retrofit.training.files.guards import runs_on_one
+from retrofit.training.files.run_numbers import Numbered
+from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF509"]
 EARLY_HELP = "make the name behind rd.setup_distributed(), with rd.collectives.broadcast_object(...)"

@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.analysis import Analysis
-from retrofit.project.distributed.rank_texts import mentions_rank
-from retrofit.project.edits import surround
-from retrofit.project.guards import runs_on_one
-from retrofit.project.outputs import OPEN, SAVE, WRITE, Output, opens_for_writing, opens_own_path, path_of
-from retrofit.project.sample_files import is_named_by_sample
-from retrofit.project.values import Item, Member, Result, Value, name_of
+from retrofit.analysis.edits import surround
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Item, Member, Result, Value, name_of
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found, guarded
+from retrofit.training import Project
+from retrofit.training.distributed.ranks.rank_texts import mentions_rank
+from retrofit.training.files.guards import runs_on_one
+from retrofit.training.files.outputs import OPEN, SAVE, WRITE, Output, opens_for_writing, opens_own_path, path_of
+from retrofit.training.files.sample_files import is_named_by_sample
 
 RULE = CATALOG["RF501"]
 INVALID = [

@@ -5,17 +5,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.distributed.early_rank import asked_too_early
-from retrofit.project.edits import call_through
-from retrofit.project.guards import runs_on_one
-from retrofit.project.missing import returns
-from retrofit.project.outputs import COMMANDS, FOLDER
-from retrofit.project.scopes import Scope
+from retrofit.analysis.edits import call_through
+from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.main_first import main_first
 from retrofit.rules.finding import Finding, found, guarded
-from retrofit.training.answers import asked_per_process
+from retrofit.training import Project
+from retrofit.training.distributed.ranks.early_rank import asked_too_early
+from retrofit.training.files.answers import asked_per_process
+from retrofit.training.files.guards import runs_on_one
+from retrofit.training.files.missing_files import returns
+from retrofit.training.files.outputs import COMMANDS, FOLDER
 
 RULE = CATALOG["RF504"]
 ASKED_HELP = "rd.output.answer_of_main(os.path.exists, path): all processes go by what rank 0 finds"

@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.analysis import Analysis
-from retrofit.project.calls import argument_for, given_parameters
-from retrofit.project.edits import Edit, insert_before
-from retrofit.project.homes import Home
-from retrofit.project.loaders import TRAIN, Loader
-from retrofit.project.scopes import FUNCTIONS, Binding, Scope, parameters
-from retrofit.project.training import Frame, Path
+from retrofit.analysis.calls import argument_for, given_parameters
+from retrofit.analysis.edits import Edit, insert_before
+from retrofit.analysis.flow.variables import Home
+from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, parameters
+from retrofit.analysis.values.inference import Analysis
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.data.loaders import TRAIN, Loader
+from retrofit.training.loops import Frame, Path
 
 RULE = CATALOG["RF507"]
 INVALID = [

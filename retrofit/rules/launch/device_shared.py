@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.calls import last_name
-from retrofit.project.edits import Edit, replace, surround_inside
-from retrofit.project.reach import reached_nodes
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.edits import Edit, replace, surround_inside
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
-from retrofit.training.devices import NUMBERED, NamedDevice, named_devices
+from retrofit.training import Project
+from retrofit.training.launch.devices import NUMBERED, NamedDevice, named_devices
+from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF604"]
 INVALID = [

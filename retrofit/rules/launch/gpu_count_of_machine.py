@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.calls import last_name
-from retrofit.project.edits import surround_inside
-from retrofit.project.reach import reached_nodes
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.edits import surround_inside
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
-from retrofit.training.devices import SHOWING
-from retrofit.training.gpu_counts import OWN, counted_gpus
+from retrofit.training import Project
+from retrofit.training.launch.devices import SHOWING
+from retrofit.training.launch.gpu_counts import OWN, counted_gpus
+from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF608"]
 INVALID = [

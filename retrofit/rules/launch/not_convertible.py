@@ -6,15 +6,15 @@ import ast
 import shlex
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.loaders import TRAIN, loaders_in
-from retrofit.project.reach import reached_nodes
-from retrofit.project.skips import skips
-from retrofit.project.source import Source
+from retrofit.analysis.files.source import Source
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.data.batch_size_in_shape import incomplete_batches
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.data.loaders import TRAIN, loaders_in
 from retrofit.training.distributed.frameworks import find_framework
+from retrofit.training.reachability import reached_nodes
+from retrofit.training.steps.skipped_steps import skips
 
 RULE = CATALOG["RF003"]
 INVALID = [

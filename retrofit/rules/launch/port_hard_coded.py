@@ -6,12 +6,12 @@ import ast
 import re
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.environ import assignments_to_environ
-from retrofit.project.main_guard import is_main_guard
-from retrofit.project.scopes import Scope
+from retrofit.analysis.flow.main_guard import is_main_guard
+from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.launch.environment import assignments_to_environ
 
 RULE = CATALOG["RF602"]
 INVALID = [

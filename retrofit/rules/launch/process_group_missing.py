@@ -5,17 +5,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.arguments import Parsing
-from retrofit.project.distributed.sides import ends_program
-from retrofit.project.edits import Edit, insert_after, insert_before, surround
-from retrofit.project.main_guard import is_main_guard
-from retrofit.project.placement import block_of
-from retrofit.project.scopes import Scope
-from retrofit.project.source import Source
+from retrofit.analysis.edits import Edit, insert_after, insert_before, surround
+from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.main_guard import is_main_guard
+from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import behind_setup
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.distributed.ranks.sides import ends_program
+from retrofit.training.launch.arguments import Parsing
+from retrofit.training.placement import block_of
 
 RULE = CATALOG["RF605"]
 INVALID = [

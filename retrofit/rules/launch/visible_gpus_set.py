@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.distributed.rank_texts import mentions_rank
-from retrofit.project.edits import Edit, delete_statement, surround
-from retrofit.project.environ import assignments_to_environ
-from retrofit.project.placement import import_edit
-from retrofit.project.scopes import Scope
+from retrofit.analysis.edits import Edit, delete_statement, surround
+from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import place_in_front
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.distributed.ranks.rank_texts import mentions_rank
+from retrofit.training.launch.environment import assignments_to_environ
+from retrofit.training.placement import import_edit
 
 RULE = CATALOG["RF606"]
 INVALID = [

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.edits import surround
-from retrofit.project.losses import is_of_all
+from retrofit.analysis.edits import surround
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
-from retrofit.training.losses.reduction import backward_kind
+from retrofit.training import Project
+from retrofit.training.losses.reductions.reduction import backward_kind
+from retrofit.training.losses.terms import is_of_all
 
 RULE = CATALOG["RF310"]
 INVALID = [

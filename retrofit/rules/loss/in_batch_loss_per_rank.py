@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.homes import homes_of
-from retrofit.project.pairs import pair_of
-from retrofit.project.scopes import Scope, own_nodes
+from retrofit.analysis.flow.variables import homes_of
+from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
 from retrofit.training.losses.library import is_gathered_for
+from retrofit.training.losses.pairs import pair_of
 
 RULE = CATALOG["RF303"]
 INVALID = [

@@ -5,20 +5,20 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.batch_values import BATCH, GRADIENT, UNEVEN
-from retrofit.project.calls import argument_for
-from retrofit.project.divisions import COUNT, RATIO, SUM, UNKNOWN, Division, without_guard
-from retrofit.project.edits import Edit, surround
-from retrofit.project.loss_flow import loss_parts
-from retrofit.project.losses import COUNTING, MEAN, Term, loss_expressions, terms_at
-from retrofit.project.masks import is_selected
-from retrofit.project.scopes import Scope, own_nodes
-from retrofit.project.values import Item, Member, Result
+from retrofit.analysis.calls import argument_for
+from retrofit.analysis.edits import Edit, surround
+from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.values.kinds import Item, Member, Result
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
-from retrofit.training.losses.coupling import coupled_nodes, is_made_global
-from retrofit.training.losses.reduction import reader_of
+from retrofit.training import Project
+from retrofit.training.data.batch_values import BATCH, GRADIENT, UNEVEN
+from retrofit.training.losses.divisions import COUNT, RATIO, SUM, UNKNOWN, Division, without_guard
+from retrofit.training.losses.flow import loss_parts
+from retrofit.training.losses.masks import is_selected
+from retrofit.training.losses.reductions.coupling import coupled_nodes, is_made_global
+from retrofit.training.losses.reductions.reduction import reader_of
+from retrofit.training.losses.terms import COUNTING, MEAN, Term, loss_expressions, terms_at
 
 RULE = CATALOG["RF302"]
 HELP_COUNT = "divide by the number of all processes: loss_sum / rd.loss.rank_share(rd.loss.batch_count(valid))"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.edits import surround
+from retrofit.analysis.edits import surround
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
-from retrofit.training.losses.coupling import couplings, is_brought_together
+from retrofit.training import Project
 from retrofit.training.losses.library import library_couplings
+from retrofit.training.losses.reductions.coupling import couplings, is_brought_together
 
 RULE = CATALOG["RF309"]
 HELP_WHOLE = "rd.loss.whole_batch_loss(criterion)(output, target), which gathers the outputs of all processes"

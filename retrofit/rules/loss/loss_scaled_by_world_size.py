@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.losses import MEAN, loss_expressions, term_of
-from retrofit.project.scopes import Scope
-from retrofit.project.values import Display, name_of
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.kinds import Display, name_of
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.losses.terms import MEAN, loss_expressions, term_of
 
 RULE = CATALOG["RF301"]
 INVALID = [

@@ -6,12 +6,16 @@ import ast
 from collections.abc import Iterator
 from itertools import chain
 
-from retrofit.project import Project
-from retrofit.project.calls import argument_for
-from retrofit.project.edits import surround
-from retrofit.project.optimizer_classes import takes_rate
-from retrofit.project.optimizers import Optimizer
-from retrofit.project.rates import (
+from retrofit.analysis.calls import argument_for
+from retrofit.analysis.edits import surround
+from retrofit.analysis.scopes import Scope
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.optimizer.optimizer_classes import takes_rate
+from retrofit.training.optimizer.optimizers import Optimizer
+from retrofit.training.optimizer.rate_rules import summed_optimizers, unbatched_optimizers
+from retrofit.training.optimizer.rates import (
     follows_optimizer,
     gives_rates,
     group_rate,
@@ -20,12 +24,8 @@ from retrofit.project.rates import (
     rates_of,
     sets_rate,
 )
-from retrofit.project.reach import reached_nodes
-from retrofit.project.scopes import Scope
-from retrofit.rules.catalog import CATALOG
-from retrofit.rules.finding import Finding, found
-from retrofit.training.losses.optimized import summed_optimizers, unbatched_optimizers
-from retrofit.training.shown_rates import shown_rates
+from retrofit.training.optimizer.shown_rates import shown_rates
+from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF306"]
 HELP_WHOLE = (

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.divisions import COUNT, SIZE, Division
-from retrofit.project.edits import surround
-from retrofit.project.losses import MEAN
+from retrofit.analysis.edits import surround
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
-from retrofit.training.losses.reduction import is_sum, loss_kind
+from retrofit.training import Project
+from retrofit.training.losses.divisions import COUNT, SIZE, Division
+from retrofit.training.losses.reductions.reduction import is_sum, loss_kind
+from retrofit.training.losses.terms import MEAN
 
 RULE = CATALOG["RF308"]
 INVALID = [

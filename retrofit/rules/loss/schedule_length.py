@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.edits import Edit, surround
-from retrofit.project.reach import reached_nodes
-from retrofit.project.scopes import Scope
-from retrofit.project.training import LOOPS
-from retrofit.project.values import Result
+from retrofit.analysis.edits import Edit, surround
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.kinds import Result
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
-from retrofit.training.schedules import Place, batch_sizes, is_call_of, lengths, single_process_sizes
+from retrofit.training import Project
+from retrofit.training.loops import LOOPS
+from retrofit.training.optimizer.schedules import Place, batch_sizes, is_call_of, lengths, single_process_sizes
+from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF305"]
 INVALID = [

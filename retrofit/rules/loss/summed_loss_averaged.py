@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.edits import surround
-from retrofit.project.losses import is_of_all
-from retrofit.project.scopes import Scope
+from retrofit.analysis.edits import surround
+from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
-from retrofit.training.losses.kinds import SUM, UNKNOWN
-from retrofit.training.losses.reduction import backward_kind, is_sum, loss_kind, sum_terms
+from retrofit.training import Project
+from retrofit.training.losses.reductions.kinds import SUM, UNKNOWN
+from retrofit.training.losses.reductions.reduction import backward_kind, is_sum, loss_kind, sum_terms
+from retrofit.training.losses.terms import is_of_all
 
 RULE = CATALOG["RF307"]
 A_TERM = "a term of the loss is a sum over the batch"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.layers import SYNCHRONISING, has_batchnorm
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.model.layers import SYNCHRONISING, has_batchnorm
 
 RULE = CATALOG["RF206"]
 INVALID = [

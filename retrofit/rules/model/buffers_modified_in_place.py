@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.distributed.distribution import Site
-from retrofit.project.gradients import has_gradients
-from retrofit.project.layers import SYNCHRONISING, has_batchnorm
-from retrofit.project.placement import block_of
-from retrofit.project.scopes import Scope
+from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.distributed.distribution import Site
+from retrofit.training.model.gradients import has_gradients
+from retrofit.training.model.layers import SYNCHRONISING, has_batchnorm
+from retrofit.training.placement import block_of
 
 RULE = CATALOG["RF205"]
 INVALID = [

@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.analysis import Analysis
-from retrofit.project.calls import argument_for
-from retrofit.project.data_parallel import added_to_wrapper, asked_for, module_run, run_plainly
-from retrofit.project.edits import Edit, call_through, surround
-from retrofit.project.homes import Home, homes_of, upstream
-from retrofit.project.reach import reached_nodes
-from retrofit.project.scopes import Scope
+from retrofit.analysis.calls import argument_for
+from retrofit.analysis.edits import Edit, call_through, surround
+from retrofit.analysis.flow.variables import Home, homes_of, upstream
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.model.data_parallel import added_to_wrapper, asked_for, module_run, run_plainly
+from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF208"]
 INVALID = [

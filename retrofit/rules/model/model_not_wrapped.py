@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.before_training import before_training
-from retrofit.project.distributed.distribution import WRAPPERS
-from retrofit.project.edits import insert_after, insert_before
-from retrofit.project.gradients import has_gradients
-from retrofit.project.homes import assignments_to
-from retrofit.project.models import Model
-from retrofit.project.placement import after_home
+from retrofit.analysis.edits import insert_after, insert_before
+from retrofit.analysis.flow.variables import assignments_to
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.distributed.distribution import WRAPPERS
+from retrofit.training.model.before_training import before_training
+from retrofit.training.model.gradients import has_gradients
+from retrofit.training.model.models import Model
+from retrofit.training.placement import after_home
 
 RULE = CATALOG["RF209"]
 INVALID = [

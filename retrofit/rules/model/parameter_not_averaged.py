@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.bare_parameters import bare_parameters
-from retrofit.project.edits import surround
-from retrofit.project.reach import reached_nodes
-from retrofit.project.read_modules import read_modules
-from retrofit.project.scopes import Scope
+from retrofit.analysis.edits import surround
+from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.model.bare_parameters import bare_parameters
+from retrofit.training.model.read_modules import read_modules
+from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF211"]
 INVALID = [

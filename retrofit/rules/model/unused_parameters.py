@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.layers import calls_of, model_of
-from retrofit.project.optimizers import is_module
-from retrofit.project.scopes import Scope
-from retrofit.project.unused_layers import UnusedLayers
-from retrofit.project.values import Instance
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.kinds import Instance
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.model.layers import calls_of, model_of
+from retrofit.training.model.unused_layers import UnusedLayers
+from retrofit.training.optimizer.optimizers import is_module
 
 RULE = CATALOG["RF204"]
 INVALID = [

@@ -5,17 +5,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
-from retrofit.project.distributed.distribution import Site
-from retrofit.project.gradients import has_gradients
-from retrofit.project.homes import homes_of
-from retrofit.project.layers import model_of
-from retrofit.project.optimizers import is_module
-from retrofit.project.scopes import Scope, own_nodes
-from retrofit.project.values import LocalFunction, Result, Value
+from retrofit.analysis.flow.variables import homes_of
+from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.values.kinds import LocalFunction, Result, Value
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
-from retrofit.training.distributed.discarded import discards
+from retrofit.training import Project
+from retrofit.training.distributed.distribution import Site
+from retrofit.training.model.discarded_wrappers import discards
+from retrofit.training.model.gradients import has_gradients
+from retrofit.training.model.layers import model_of
+from retrofit.training.optimizer.optimizers import is_module
 
 RULE = CATALOG["RF201"]
 INVALID = [

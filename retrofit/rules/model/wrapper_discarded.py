@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project import Project
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
-from retrofit.training.distributed.discarded import discards
+from retrofit.training import Project
+from retrofit.training.model.discarded_wrappers import discards
 
 RULE = CATALOG["RF212"]
 INVALID = [

@@ -5,7 +5,7 @@ A test compares it with the docstrings of the runtime's functions, which say "Co
 
 from __future__ import annotations
 
-from retrofit.project.distributed.distribution import COLLECTIVES, RUNTIME
+from .distribution import COLLECTIVES, RUNTIME
 
 # In addition to those that combine values of the ranks, which `COLLECTIVES` has.
 OTHERS = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.project.edits import block_of
-from retrofit.project.scopes import FUNCTIONS, Scope, parameters
+from retrofit.analysis.edits import block_of
+from retrofit.analysis.scopes import FUNCTIONS, Scope, parameters
 
 from .reads import loaded, stored
 

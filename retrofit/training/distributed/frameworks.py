@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from retrofit.project.analysis import Analysis
-from retrofit.project.reach import reached_nodes
-from retrofit.project.scopes import Scope, own_nodes
+from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.values.inference import Analysis
+
+from ..reachability import reached_nodes
 
 TORCHRUN = "torchrun --nproc_per_node=N {script}"
 # What is called -> the framework, and the command that starts the script on N GPUs.

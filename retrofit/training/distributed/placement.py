@@ -7,16 +7,16 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from retrofit.project import Project
-from retrofit.project.calls import last_name
-from retrofit.project.distributed.sides import rank_tests
-from retrofit.project.edits import Edit, block_of, insert_before, replace, surround
-from retrofit.project.guards import runs_on_one
-from retrofit.project.scopes import FUNCTIONS, own_nodes
-from retrofit.project.source import Source
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.edits import Edit, block_of, insert_before, replace, surround
+from retrofit.analysis.files.source import Source
+from retrofit.analysis.scopes import FUNCTIONS, own_nodes
 
+from .. import Project
+from ..files.guards import runs_on_one
 from .existing import exists_before, is_asked_for
-from .partings import Partings, partings_of
+from .ranks.partings import Partings, partings_of
+from .ranks.sides import rank_tests
 from .reads import binding_expression, changes, is_always_evaluated, is_plain, only_computes
 from .reductions import Reduction
 

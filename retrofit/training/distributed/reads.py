@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from retrofit.project.scopes import FUNCTIONS
-from retrofit.project.source import Source
+from retrofit.analysis.files.source import Source
+from retrofit.analysis.scopes import FUNCTIONS
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 Expressions = Iterator[tuple[ast.AST, ast.AST]]

@@ -16,8 +16,8 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from retrofit.project.scopes import Scope
-from retrofit.project.source import Source
+from retrofit.analysis.files.source import Source
+from retrofit.analysis.scopes import Scope
 
 REDUCE_LOSS = "rd.reduce_loss"
 

@@ -1,1 +1,86 @@
-"""Figures of a training and of its evaluation: what depends on one rank's samples, and where it is shown."""
+"""The loops that evaluate, and whether their batches can be shared out: what each batch adds to, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from retrofit.analysis.flow.variables import Home
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
+
+from ..data.loaders import EVALUATION, SHARING, Loader, is_shared_out
+from ..files.guards import runs_on_one
+from ..files.outputs import Output
+from ..reachability import known_scopes
+from .body import Body
+from .loop import Loop, NotShareable, calls_in
+from .meters import LIST, METER, SUM, Accumulator, Meter
+from .mode import Mode
+from .surroundings import Afterwards
+
+__all__ = ["LIST", "METER", "SUM", "Accumulator", "Evaluation", "Meter", "find_evaluations"]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A loop over a loader that runs a model without training it. `reason` says why it cannot be shared out."""
+
+    loop: ast.For
+    scope: Scope
+    batches: ast.expr  # what is drawn from
+    accumulators: tuple[Accumulator, ...] = ()
+    reason: str = ""
+
+
+def find_evaluations(
+    analysis: Analysis, loaders: list[Loader], models: set[Home], outputs: list[Output]
+) -> list[Evaluation]:
+    """Return the evaluations of a project."""
+    reached = known_scopes(analysis)
+    uses = [use for loader in loaders for use in loader.uses if isinstance(use.loop, ast.For) and use.scope in reached]
+    training = {use.loop for use in uses if use.role != EVALUATION}
+    found: dict[ast.For, Evaluation] = {}
+    for use in uses:
+        assert isinstance(use.loop, ast.For)
+        loop = Loop(analysis, use.loop, use.scope, frozenset(models))
+        if use.loop in found or use.loop in training or not any(loop.model_calls()):
+            continue
+        try:
+            batches, accumulators = _batches(loop), _accumulators(loop, outputs)
+            found[use.loop] = Evaluation(use.loop, use.scope, batches, accumulators)
+        except NotShareable as reason:
+            found[use.loop] = Evaluation(use.loop, use.scope, use.loop.iter, reason=str(reason))
+    return list(found.values())
+
+
+def _accumulators(loop: Loop, outputs: list[Output]) -> tuple[Accumulator, ...]:
+    """Return what the batches of a loop add to and something behind it reads. Raises NotShareable."""
+    Mode(loop).require_evaluation()
+    body = Body(loop, outputs)
+    body.read()
+    afterwards = Afterwards(loop, body.own)
+    afterwards.require_own_names_to_stay_inside()
+    for accumulator in body.accumulators.values():
+        afterwards.require_fresh(accumulator)
+    kept = tuple(a for a in body.accumulators.values() if afterwards.is_read_later(a))
+    if not kept:
+        raise NotShareable("nothing that it adds up was recognised")
+    return kept
+
+
+def _batches(loop: Loop) -> ast.expr:
+    """Return the expression of the loader, behind enumerate and a progress bar, also of one made before."""
+    if loop.node.orelse:
+        raise NotShareable("its loop has an else")
+    if runs_on_one(loop.analysis, loop.scope, loop.node):
+        raise NotShareable("one process alone runs it")
+    drawn = loop.loader()
+    if drawn is None:
+        raise NotShareable("it does not draw from one loader alone")
+    outer, loader = drawn
+    if any(loop.is_called(call, SHARING) for node in outer for call in calls_in(node)):
+        raise NotShareable("it is shared out already")
+    if is_shared_out(loop.analysis, loader, loop.scope):
+        raise NotShareable("its loader is shared out already")
+    return loader

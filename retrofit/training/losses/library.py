@@ -6,13 +6,14 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from retrofit.project.calls import argument_for
-from retrofit.project.reach import reached_nodes
-from retrofit.project.scopes import Scope
-from retrofit.project.values import Result
+from retrofit.analysis.calls import argument_for
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.kinds import Result
+
+from ..reachability import reached_nodes
 
 if TYPE_CHECKING:
-    from retrofit.project import Project
+    from .. import Project
 
 # Package: classes that sum over the batch, and the option with the value that makes others do so.
 ALWAYS = {

@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from retrofit.project.calls import last_name
-from retrofit.project.divisions import SIZE, Reader, without_guard
-from retrofit.project.edits import Edit, surround
-from retrofit.project.scopes import Scope
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.edits import Edit, surround
+from retrofit.analysis.scopes import Scope
 from retrofit.training.distributed.reductions import Reduction, reduce_value
 
-from .samples import looks_like_size
+from .divisions import SIZE, Reader, without_guard
+from .reductions.samples import looks_like_size
 
 if TYPE_CHECKING:
-    from retrofit.project import Project
+    from .. import Project
 
 READING = (ast.Attribute, ast.Call)
 

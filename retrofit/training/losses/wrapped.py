@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.project.analysis import Analysis
-from retrofit.project.loss_flow import functions_run
-from retrofit.project.scopes import Scope
-from retrofit.project.values import Instance, LocalFunction, Result
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Instance, LocalFunction, Result
+
+from .flow import functions_run
 
 WRAPPERS = {
     "torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.DistributedDataParallel",

@@ -1,0 +1,1 @@
+"""Files of a project: their texts, which of them a script imports, and how the script is started."""

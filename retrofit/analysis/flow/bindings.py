@@ -1,0 +1,41 @@
+"""Bindings of names and attributes, arguments passed for a parameter, and the expression that created a value."""
+
+from __future__ import annotations
+
+import ast
+
+from ..calls import argument_for, given_parameters
+from ..scopes import FUNCTIONS, Binding, Scope
+from ..values.inference import Analysis
+from ..values.kinds import Display, Instance, Result, Value
+
+
+def bindings_of(analysis: Analysis, node: ast.expr, scope: Scope) -> list[tuple[Binding, Scope]]:
+    """Return the bindings of a name, or of an attribute of the project's objects, with their scopes."""
+    if isinstance(node, ast.Name):
+        found = scope.find(node.id)
+        return [(binding, found[0]) for binding in found[1]] if found else []
+    if isinstance(node, ast.Attribute):
+        owners = {value.scope for value in analysis.evaluate(node.value, scope) if isinstance(value, Instance)}
+        return [pair for owner in owners for pair in analysis.classes.attribute_bindings(owner, node.attr)]
+    return []
+
+
+def arguments_for(analysis: Analysis, name: str, scope: Scope) -> list[tuple[ast.expr | None, Scope]]:
+    """Return what every call gives for a parameter of the function that `scope` is of."""
+    assert isinstance(scope.node, FUNCTIONS)
+    names = given_parameters(scope)
+    return [(argument_for(site.call, names, name), site.scope) for site in analysis.callers(scope.node)]
+
+
+def maker_of(value: Value) -> tuple[ast.expr, Scope] | None:
+    """Return the expression that a value was made by."""
+    if isinstance(value, Display):
+        return value.node, value.scope
+    return (value.call, value.scope) if isinstance(value, Result) else None
+
+
+def scope_of(analysis: Analysis, node: ast.AST) -> Scope:
+    """Return the scope that a node of any of the project's files stands in."""
+    source = next(source for source in analysis.modules.sources.values() if node in source.parents)
+    return analysis.scope_at(source, node)

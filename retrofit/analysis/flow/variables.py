@@ -1,0 +1,365 @@
+"""The variable that an object is assigned to: where a rewrite can give it another value for every use of it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from retrofit.training.reachability import known_scopes
+
+from ..calls import argument_for, default_of, given_parameters
+from ..scopes import FUNCTIONS, Binding, Scope, own_nodes
+from ..values.inference import Analysis
+from ..values.kinds import SELF_FUNCTIONS, SELF_METHODS, Display, Instance, LocalClass, LocalFunction, LocalModule
+
+MOST_STEPS = 400
+WRAPPERS = {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.compile", "torch.jit.script"}
+DATA_PARALLEL = "retrofit.distributed.data_parallel"  # of a class and a model
+# Statements like `model.cuda()` after which a model is what training uses.
+MOVING_METHODS = {"to", "cuda", "double", "float", "half"}
+FILLING_METHODS = {"apply", "load_state_dict", "init_weights", "freeze_bn"}
+
+
+@dataclass(frozen=True)
+class Home:
+    """A variable that holds an object: a name of `scope`, or an attribute of the objects of the class `scope`.
+
+    With a `key` it is an entry of the dict in that variable.
+    """
+
+    scope: Scope
+    name: str
+    is_attribute: bool = False
+    key: str | None = None
+
+    def __str__(self) -> str:
+        name = f"self.{self.name}" if self.is_attribute else self.name
+        return name if self.key is None else f"{name}[{self.key!r}]"
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A statement that gives a home a value, or changes what it holds in place, and the scope it stands in."""
+
+    statement: ast.stmt
+    scope: Scope
+    value: ast.expr | None = None
+
+    @property
+    def only_fills(self) -> bool:
+        """Whether the object stays where it is and what it is, with other weights: `model.load_state_dict(...)`."""
+        node = self.statement
+        return self.value is None and isinstance(node, ast.Expr) and node.value.func.attr in FILLING_METHODS  # type: ignore[attr-defined]
+
+
+def homes_of(
+    analysis: Analysis, node: ast.expr, scope: Scope, leave_out: Collection[ast.Call] = frozenset()
+) -> set[Home]:
+    """Return the variables that the object which `node` names lives in.
+
+    Parameters are followed to the calls that give them their values, `iter(x)`, `x.to(device)` and `x.module` to `x`.
+    Empty for what has no variable: the result of a call, an element of a list. Calls in `leave_out` do not count.
+    """
+    trace = _Trace(analysis, leave_out)
+    homes = trace.of(node, scope)
+    if trace.is_complete:
+        trace.shared.update(trace.known)
+    return set(homes)
+
+
+def first_alias(analysis: Analysis, home: Home, scope: Scope) -> float:
+    """Return the line in `scope` where the object gets another name or an owner, infinity where it does not."""
+    lines = []
+    for node in own_nodes(scope.node):
+        if isinstance(node, ast.Assign):
+            values = node.value.elts if isinstance(node.value, (ast.Tuple, ast.List)) else [node.value]
+            held = [value for value in values if _is_plain(value)]
+            if isinstance(node.value, ast.Dict):
+                held += node.value.values
+        elif isinstance(node, ast.Call) and any(
+            isinstance(value, LocalClass) for value in analysis.evaluate(node.func, scope)
+        ):
+            held = [*node.args, *(keyword.value for keyword in node.keywords)]
+        else:
+            continue
+        if any(_is_plain(value) and home in homes_of(analysis, value, scope) for value in held):
+            lines.append(node.lineno)
+    return min(lines, default=float("inf"))
+
+
+def entry_homes(analysis: Analysis, container: ast.expr, key: str, scope: Scope) -> set[Home]:
+    """Return the variables that hold the entry `key` of the dict that `container` is."""
+    return _Trace(analysis).entry(container, key, scope)
+
+
+def upstream(analysis: Analysis, home: Home) -> set[Home]:
+    """Return the homes that what is in `home` came from: `model` of `self.model = DataParallel(model).cuda()`."""
+    found: set[Home] = set()
+    waiting = [home]
+    while waiting:
+        current = waiting.pop()
+        for assignment in assignments_to(analysis, current):
+            for part in _held_by(analysis, assignment.value, assignment.scope):
+                for inner in homes_of(analysis, part, assignment.scope):
+                    if inner not in found and inner != home:
+                        found.add(inner)
+                        waiting.append(inner)
+    return found
+
+
+def _held_by(analysis: Analysis, value: ast.expr | None, scope: Scope) -> list[ast.expr]:
+    """Return the expressions whose object `value` is, or wraps: x of x, x.cuda(), DataParallel(x), a if b else x."""
+    if isinstance(value, ast.IfExp):
+        return [*_held_by(analysis, value.body, scope), *_held_by(analysis, value.orelse, scope)]
+    if isinstance(value, ast.Call):
+        if isinstance(value.func, ast.Attribute) and value.func.attr in SELF_METHODS:
+            return _held_by(analysis, value.func.value, scope)
+        names = analysis.called(value, scope)
+        held = value.args[1:2] if DATA_PARALLEL in names else value.args[:1] if names & WRAPPERS else []
+        return [part for argument in held for part in _held_by(analysis, argument, scope)]
+    return [value] if isinstance(value, (ast.Name, ast.Attribute, ast.Subscript)) else []
+
+
+def assignments_to(analysis: Analysis, home: Home) -> list[Assignment]:
+    """Return the statements that set a home, and those that move or load the object in place, in source order."""
+    found = [Assignment(_statement(scope, b.node), scope, part_of(b)) for b, scope in _bindings(analysis, home)]
+    scopes = {assignment.scope for assignment in found}
+    for scope in scopes:
+        for node in own_nodes(scope.node):
+            if _changes_in_place(node) and home in homes_of(analysis, node.value.func.value, scope):  # type: ignore[attr-defined]
+                found.append(Assignment(node, scope))  # type: ignore[arg-type]
+    return sorted(set(found), key=lambda a: (a.scope.source.name, a.statement.lineno, a.statement.col_offset))
+
+
+def _bindings(analysis: Analysis, home: Home) -> list[tuple[Binding, Scope]]:
+    if home.is_attribute:
+        placed = analysis.classes.attribute_bindings(home.scope, home.name)
+        later = [analysis.classes.attributes_of(scope) for scope in analysis.classes.derived(home.scope)]
+        overriding = [pair for attributes in later for pair in attributes.get(home.name, [])]
+        return [*placed, *(pair for pair in overriding if pair[1] in known_scopes(analysis))]
+    found = []
+    for scope in home.scope.module.walk():
+        if scope is home.scope or scope.outer_names.get(home.name) is home.scope:
+            for binding in home.scope.bindings.get(home.name, []):
+                if analysis.scope_at(scope.source, binding.node) is scope:
+                    found.append((binding, scope))
+    return [(binding, scope) for binding, scope in found if binding.kind != "parameter"]
+
+
+def _statement(scope: Scope, node: ast.AST) -> ast.stmt:
+    return scope.source.statement(node)
+
+
+def _changes_in_place(node: ast.AST) -> bool:
+    """Return whether this is a statement like `model.cuda()`."""
+    if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
+        return False
+    function = node.value.func
+    return isinstance(function, ast.Attribute) and function.attr in MOVING_METHODS | FILLING_METHODS
+
+
+class _Trace:
+    def __init__(self, analysis: Analysis, leave_out: Collection[ast.Call] = frozenset()) -> None:
+        self.analysis = analysis
+        self.leave_out = leave_out
+        self.known: dict[tuple[object, object], set[Home]] = {}  # empty while it is being worked out
+        self.is_complete = True  # nothing was empty for that reason, or left out because there is too much
+        # What complete traces have found, for the next ones.
+        self.shared: dict[tuple[object, object], set[Home]] = {} if leave_out else analysis.fact("homes", dict)
+        self._open: set[object] = set()
+
+    def _once(self, key: tuple[object, object], compute: Callable[[], set[Home]]) -> set[Home]:
+        if key in self.shared:
+            return self.shared[key]
+        if key not in self.known:
+            self.known[key] = set()
+            self._open.add(key)
+            if len(self.known) <= MOST_STEPS:
+                self.known[key] = compute()
+            else:
+                self.is_complete = False
+            self._open.discard(key)
+        elif key in self._open:
+            self.is_complete = False
+        return self.known[key]
+
+    def of(self, node: ast.expr, scope: Scope) -> set[Home]:
+        return self._once((node, scope), lambda: self._of(node, scope))
+
+    def _of(self, node: ast.expr, scope: Scope) -> set[Home]:
+        if isinstance(node, ast.Name):
+            return self._of_name(node.id, scope)
+        if isinstance(node, ast.Attribute):
+            return self._of_attribute(node, scope)
+        if isinstance(node, ast.Call):
+            return self._of_call(node, scope)
+        if isinstance(node, ast.IfExp):
+            return self.of(node.body, scope) | self.of(node.orelse, scope)
+        if isinstance(node, ast.Subscript):
+            return self._of_subscript(node, scope)
+        return set()
+
+    def _of_subscript(self, node: ast.Subscript, scope: Scope) -> set[Home]:
+        """Follow `kwargs["model"]` to the calls that give model=, and `loaders["train"]` to what was put in there."""
+        found: set[Home] = set()
+        for value, site_scope in self.analysis.containers.given_as_keyword(node, scope):
+            found |= self.of(value, site_scope)
+        if found or not isinstance(node.slice, ast.Constant) or not isinstance(node.slice.value, str):
+            return found
+        return self.entry(node.value, node.slice.value, scope)
+
+    def entry(self, container: ast.expr, key: str, scope: Scope) -> set[Home]:
+        """Return the homes of the entry `key` of a dict: the variable that was put in there, or the entry itself."""
+        found: set[Home] = set()
+        for value in self.analysis.evaluate(container, scope):
+            if isinstance(value, Display) and isinstance(value.node, ast.Dict):
+                for name, part in zip(value.node.keys, value.node.values):
+                    if isinstance(name, ast.Constant) and name.value == key:
+                        found |= self.of(part, value.scope)
+        if found:
+            return found
+        return {Home(home.scope, home.name, home.is_attribute, key) for home in self.of(container, scope)}
+
+    def _of_name(self, name: str, scope: Scope) -> set[Home]:
+        found = scope.find(name)
+        if found is None:
+            return set()
+        owner, bindings = found
+        if any(binding.kind == "parameter" for binding in bindings):
+            return self._of_parameter(name, owner)
+        imported = [binding for binding in bindings if binding.kind == "import"]
+        if imported and len(imported) == len(bindings):
+            return self._of_import(imported[0], owner)
+        # The rest is of one that shadows the module it comes from: `import model`, then `model = model.Net()`.
+        bindings = [binding for binding in bindings if binding.kind != "import"]
+        if not any(binding.kind in ("value", "enter") for binding in bindings):
+            return set()
+        return self._behind([(binding, owner) for binding in bindings]) or {Home(owner, name)}
+
+    def _behind(self, bindings: list[tuple[Binding, Scope]]) -> set[Home]:
+        """Return the homes of what a variable is only another name for: `self.model = model`, `it = iter(loader)`."""
+        found: set[Home] = set()
+        for binding, scope in bindings:
+            value = part_of(binding)
+            if binding.kind == "value" and isinstance(value, ast.Constant):
+                continue  # None, until there is something to hold
+            unpacked = self._unpacked(binding, scope)
+            if unpacked:
+                found |= unpacked
+                continue
+            if binding.kind != "value" or not (_is_plain(value) or self._hands_on(value, scope)):
+                return set()
+            assert value is not None
+            inner = self.of(value, scope)
+            if not inner:
+                return set()
+            found |= inner
+        return found
+
+    def _unpacked(self, binding: Binding, scope: Scope) -> set[Home]:
+        """Return the homes of what a name gets of a parameter: `encoder, decoder = models`, called with a list."""
+        value = binding.value
+        given = scope.bindings.get(value.id, []) if isinstance(value, ast.Name) else []
+        if len(binding.path) != 1 or [b.kind for b in given] != ["parameter"]:
+            return set()
+        assert value is not None
+        lists = [v for v in self.analysis.evaluate(value, scope) if isinstance(v, Display)]
+        entries = [(v.node.elts, v.scope) for v in lists if isinstance(v.node, (ast.List, ast.Tuple))]
+        homes = [self.of(elts[binding.path[0]], where) for elts, where in entries if binding.path[0] < len(elts)]
+        return set().union(*homes)
+
+    def _hands_on(self, value: ast.expr | None, scope: Scope) -> bool:
+        if not isinstance(value, ast.Call):
+            return False
+        if self.analysis.called(value, scope) & (SELF_FUNCTIONS | {"enumerate"}):
+            return True
+        return bool(value.args) and self._is_generator(value, scope)
+
+    def _is_generator(self, call: ast.Call, scope: Scope) -> bool:
+        """Return whether a call runs a generator of the project, which hands on what it is given: inf_loop(loader)."""
+        functions = [v for v in self.analysis.evaluate(call.func, scope) if isinstance(v, LocalFunction)]
+        return any(isinstance(node, (ast.Yield, ast.YieldFrom)) for f in functions for node in own_nodes(f.node))
+
+    def _of_import(self, binding: Binding, scope: Scope) -> set[Home]:
+        path = self.analysis.modules.find(binding.dotted, binding.level, scope.source)
+        source = self.analysis.modules.sources.get(path) if path else None
+        if source is None or not binding.member:
+            return set()
+        return self._of_name(binding.member, self.analysis.module_scopes[source])
+
+    def _of_parameter(self, name: str, scope: Scope) -> set[Home]:
+        return self._once((scope, name), lambda: self._from_callers(name, scope))
+
+    def _from_callers(self, name: str, scope: Scope) -> set[Home]:
+        function = scope.node
+        assert isinstance(function, FUNCTIONS)
+        names = given_parameters(scope)
+        found: set[Home] = set()
+        for site in self.analysis.callers(function):
+            if site.call in self.leave_out:
+                continue
+            argument = argument_for(site.call, names, name) or default_of(function, name)
+            if argument is not None:
+                found |= self.of(argument, site.scope)
+        # A parameter that is given another value in the function lives there from then on.
+        own = [b for b in scope.bindings.get(name, []) if b.kind == "value"]
+        return found or ({Home(scope, name)} if own or not self.analysis.callers(function) else set())
+
+    def _of_attribute(self, node: ast.Attribute, scope: Scope) -> set[Home]:
+        if node.attr == "module":
+            inner = self.of(node.value, scope)
+            if inner:
+                return inner
+        found: set[Home] = set()
+        for base in self.analysis.evaluate(node.value, scope):
+            if isinstance(base, Instance):
+                found |= self._of_own_attribute(base.scope, node.attr)
+            elif isinstance(base, LocalModule):
+                found |= self._of_name(node.attr, base.scope)
+        return found
+
+    def _of_own_attribute(self, class_scope: Scope, name: str) -> set[Home]:
+        return self._once((class_scope, f"self.{name}"), lambda: self._from_assignments(class_scope, name))
+
+    def _from_assignments(self, class_scope: Scope, name: str) -> set[Home]:
+        bindings = self.analysis.classes.attribute_bindings(class_scope, name)
+        if not bindings:
+            return set()
+        inner = self._behind(bindings)
+        if inner:
+            return inner
+        owner = next(
+            (
+                scope
+                for scope in self.analysis.classes.mro(class_scope)
+                if name in self.analysis.classes.attributes_of(scope)
+            ),
+            class_scope,
+        )
+        return {Home(owner, name, True)}
+
+    def _of_call(self, node: ast.Call, scope: Scope) -> set[Home]:
+        if isinstance(node.func, ast.Attribute) and node.func.attr in SELF_METHODS:
+            return self.of(node.func.value, scope)
+        if self.analysis.called(node, scope) & SELF_FUNCTIONS and node.args:
+            return self.of(node.args[0], scope)
+        if node.args and (self.analysis.called(node, scope) & {"enumerate"} or self._is_generator(node, scope)):
+            return self.of(node.args[0], scope)
+        return set()
+
+
+def part_of(binding: Binding) -> ast.expr | None:
+    """Return the expression that a name gets of `a, b = x, y`."""
+    value = binding.value
+    for index in binding.path:
+        if not isinstance(value, (ast.Tuple, ast.List)) or index >= len(value.elts):
+            return None
+        value = value.elts[index]
+    return value
+
+
+def _is_plain(value: ast.expr | None) -> bool:
+    if isinstance(value, ast.IfExp):
+        return _is_plain(value.body) and _is_plain(value.orelse)
+    return isinstance(value, (ast.Name, ast.Attribute, ast.Subscript))

@@ -1,0 +1,73 @@
+"""The interface between the interpreter and a library: where values differ, and what operations make."""
+
+from __future__ import annotations
+
+import ast
+from typing import Protocol
+
+from ..scopes import Scope
+from .state import Flow, Root
+
+
+class Domain(Protocol):
+    """The meaning of what is not part of the program itself."""
+
+    def element(self, drawn: ast.expr, scope: Scope) -> Flow | None:
+        """Return what one turn of an iteration gives, None where the domain knows nothing about it."""
+
+    def is_batch_loop(self, loop: ast.AST) -> bool:
+        """Return whether each turn of a loop is about another batch."""
+
+    def place(self, node: ast.expr, scope: Scope, loops: tuple[ast.AST, ...], kind: str, is_open: bool) -> Root | None:
+        """Return an expression as one through which a value can leave its batch, None where it is not in one."""
+
+    def name(self, node: ast.Name | ast.Attribute, scope: Scope, flow: Flow) -> Flow:
+        """Return what is known of a variable's value besides where it came from."""
+
+    def is_apart(self, flow: Flow) -> bool:
+        """Return whether processes can come to different ends of a test, or turns of a loop, by a value."""
+
+    def is_random(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether an expression draws random numbers, of which every process has its own."""
+
+    def is_about_shape(self, node: ast.expr) -> bool:
+        """Return whether an expression tells of a value how large it is, and nothing of its numbers."""
+
+    def attribute(self, base: Flow, name: str) -> Flow:
+        """Return what an attribute of a value that differs is."""
+
+    def item(self, base: Flow, index: ast.expr, key: Flow) -> Flow:
+        """Return what an element of a value that differs is."""
+
+    def operation(self, node: ast.expr, parts: list[Flow]) -> Flow:
+        """Return what an operator makes of values."""
+
+    def call(self, node: ast.Call, scope: Scope, receiver: Flow, given: list[Flow]) -> Flow:
+        """Return what a call of something outside the program gives."""
+
+    def is_opaque(self, call: ast.Call, scope: Scope) -> bool:
+        """Return whether a call runs a function of the program that is not to be looked into."""
+
+    def kept(self, flow: Flow) -> Flow:
+        """Return what is known of a value in a list that outlives its batch."""
+
+    def show(self, node: ast.AST, scope: Scope, kind: str, flows: list[tuple[ast.expr, Flow]]) -> None:
+        """Take note that values are shown, kept or decide something."""
+
+    def sink(self, call: ast.Call, scope: Scope, is_discarded: bool) -> str:
+        """Return in which way a call shows what it is given, "" where it does not."""
+
+    def draws(self, call: ast.Call, scope: Scope) -> Flow | None:
+        """Return what each element of a call's result is, where processes draw other elements; None elsewhere."""
+
+    def hands_on(self, call: ast.Call, scope: Scope) -> bool:
+        """Return whether a call gives the elements of its first argument one by one."""
+
+    def result(self, call: ast.Call, scope: Scope) -> Flow | None:
+        """Return what a call gives that brings values of all processes together, None for other calls."""
+
+    def changed(self, call: ast.Call, scope: Scope) -> list[ast.expr]:
+        """Return the arguments of a call that are the same in every process when it is done."""
+
+    def decides(self, branch: list[ast.stmt], scope: Scope) -> bool:
+        """Return whether it matters beyond a batch that a branch is taken."""

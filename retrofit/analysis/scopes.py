@@ -1,0 +1,222 @@
+"""Names and what binds them, per module, class and function."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Union
+
+from .files.source import Source
+
+Function = Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda]
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+@dataclass(frozen=True)
+class Binding:
+    """One way in which a name gets its value.
+
+    kind "value": from the expression `value`; "item": an element of it (for, comprehension); "enter": what a with
+    statement makes of it; "parameter", "definition", "import" and "other" (except, del, match) have no expression.
+    `path`: indices into the value where a tuple is taken apart. `dotted`: for an import, what is imported.
+    """
+
+    name: str
+    node: ast.AST
+    kind: str
+    value: ast.expr | None = None
+    path: tuple[int, ...] = ()
+    dotted: str = ""
+    level: int = 0  # of a relative import
+    member: str = ""  # from `dotted` import `member`
+
+
+@dataclass(eq=False)
+class Scope:
+    """A module, a class or a function (a lambda too) with the names bound in it."""
+
+    node: ast.Module | ast.ClassDef | Function
+    source: Source
+    parent: Scope | None
+    bindings: dict[str, list[Binding]] = field(default_factory=dict)
+    children: list[Scope] = field(default_factory=list)
+    star_imports: list[Binding] = field(default_factory=list)
+    entries: dict[str, list[tuple[ast.expr, ast.expr]]] = field(default_factory=dict)  # name[key] = value
+    outer_names: dict[str, Scope] = field(default_factory=dict)  # by `global` and `nonlocal`
+
+    def __repr__(self) -> str:
+        return f"<Scope {getattr(self.node, 'name', 'module')} of {self.source.name}>"
+
+    @property
+    def is_function(self) -> bool:
+        return isinstance(self.node, FUNCTIONS)
+
+    @property
+    def module(self) -> Scope:
+        scope = self
+        while scope.parent is not None:
+            scope = scope.parent
+        return scope
+
+    def find(self, name: str) -> tuple[Scope, list[Binding]] | None:
+        """Return the scope that binds `name` as seen from here, with its bindings there."""
+        scope: Scope | None = self.outer_names.get(name, self)
+        while scope is not None:
+            if name in scope.bindings and (scope is self or not isinstance(scope.node, ast.ClassDef)):
+                return scope, scope.bindings[name]
+            scope = scope.parent
+        return None
+
+    def enclosing_class(self) -> Scope | None:
+        """Return the class whose method this is, seen through nested functions."""
+        scope: Scope | None = self
+        while scope is not None and not isinstance(scope.node, ast.ClassDef):
+            scope = scope.parent
+        return scope
+
+    def walk(self) -> Iterator[Scope]:
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+def build_scopes(source: Source) -> tuple[Scope, dict[ast.AST, Scope]]:
+    """Return the module's scope, and for every function, class and the module itself the scope that it opens."""
+    builder = _Builder(source)
+    module = builder.open(source.tree, None)
+    return module, builder.scopes
+
+
+def parameters(function: Function) -> list[str]:
+    """Return the names of a function's parameters in the order in which arguments are matched to them."""
+    given = function.args
+    return [arg.arg for arg in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+
+
+class _Builder:
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.scopes: dict[ast.AST, Scope] = {}
+
+    def open(self, node: ast.Module | ast.ClassDef | Function, parent: Scope | None) -> Scope:
+        scope = Scope(node, self.source, parent)
+        self.scopes[node] = scope
+        if parent is not None:
+            parent.children.append(scope)
+        if isinstance(node, FUNCTIONS):
+            self._bind_parameters(scope, node)
+        found = own_nodes(node)
+        for inner in found:
+            if isinstance(inner, (ast.Global, ast.Nonlocal)):
+                self._declare(scope, inner)
+        for inner in found:
+            self._visit(scope, inner)
+        return scope
+
+    def _declare(self, scope: Scope, node: ast.Global | ast.Nonlocal) -> None:
+        for name in node.names:
+            outer: Scope | None = scope.module
+            if isinstance(node, ast.Nonlocal):
+                outer = scope.parent
+                while outer is not None and not (outer.is_function and name in outer.bindings):
+                    outer = outer.parent
+            if outer is not None and outer is not scope:
+                scope.outer_names[name] = outer
+
+    def _bind_parameters(self, scope: Scope, node: Function) -> None:
+        given = node.args
+        for arg in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
+            if arg is not None:
+                self._bind(scope, Binding(arg.arg, arg, "parameter"))
+
+    def _visit(self, scope: Scope, node: ast.AST) -> None:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            self._bind(scope, Binding(node.name, node, "definition"))
+            self.open(node, scope)
+        elif isinstance(node, ast.Lambda):
+            self.open(node, scope)
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                self._bind_target(scope, target, node, "value", node.value)
+                if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+                    scope.entries.setdefault(target.value.id, []).append((target.slice, node.value))
+        elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)):
+            if node.value is not None:
+                self._bind_target(scope, node.target, node, "value", node.value)
+        elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
+            self._bind_target(scope, node.target, node, "item", node.iter)
+        elif isinstance(node, ast.withitem):
+            if node.optional_vars is not None:
+                self._bind_target(scope, node.optional_vars, node, "enter", node.context_expr)
+        elif isinstance(node, ast.AugAssign):
+            self._bind_target(scope, node.target, node, "other", None)
+        elif isinstance(node, ast.ExceptHandler):
+            if node.name:
+                self._bind(scope, Binding(node.name, node, "other"))
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            self._bind_imports(scope, node)
+
+    def _bind_imports(self, scope: Scope, node: ast.Import | ast.ImportFrom) -> None:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                dotted = alias.name if alias.asname else alias.name.split(".")[0]
+                self._bind(scope, Binding(alias.asname or dotted, node, "import", dotted=dotted))
+            return
+        for alias in node.names:
+            binding = Binding(
+                alias.asname or alias.name,
+                node,
+                "import",
+                dotted=node.module or "",
+                level=node.level,
+                member=alias.name,
+            )
+            if alias.name == "*":
+                scope.star_imports.append(binding)
+            else:
+                self._bind(scope, binding)
+
+    def _bind_target(
+        self, scope: Scope, target: ast.expr, node: ast.AST, kind: str, value: ast.expr | None, path: tuple = ()
+    ) -> None:
+        if isinstance(target, ast.Name):
+            self._bind(scope, Binding(target.id, node, kind, value, path))
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            for index, part in enumerate(target.elts):
+                if isinstance(part, ast.Starred):
+                    self._bind_target(scope, part.value, node, "other", None)
+                else:
+                    self._bind_target(scope, part, node, kind, value, (*path, index))
+
+    def _bind(self, scope: Scope, binding: Binding) -> None:
+        owner = scope.outer_names.get(binding.name, scope)
+        owner.bindings.setdefault(binding.name, []).append(binding)
+
+
+def own_nodes(owner: ast.Module | ast.ClassDef | Function) -> list[ast.AST]:
+    """Return all nodes of a scope's body in source order, without what is inside functions and classes in it.
+
+    Their decorators, defaults and bases do belong to the scope around them.
+    """
+    known = vars(owner)  # many ask, so the list stays with the node
+    if "own_nodes" not in known:
+        known["own_nodes"] = list(_own_nodes(owner))
+    return known["own_nodes"]
+
+
+def _own_nodes(owner: ast.Module | ast.ClassDef | Function) -> Iterator[ast.AST]:
+    waiting: list[ast.AST] = [owner.body] if isinstance(owner, ast.Lambda) else list(reversed(owner.body))
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, ast.Lambda):
+            inner: list[ast.AST] = [*node.args.defaults, *(d for d in node.args.kw_defaults if d)]
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            inner = [*node.decorator_list, *node.args.defaults, *(d for d in node.args.kw_defaults if d)]
+        elif isinstance(node, ast.ClassDef):
+            inner = [*node.decorator_list, *node.bases, *(keyword.value for keyword in node.keywords)]
+        else:
+            inner = list(ast.iter_child_nodes(node))
+        waiting.extend(reversed(inner))

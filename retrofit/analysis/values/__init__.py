@@ -1,0 +1,1 @@
+"""Values that expressions can have, followed through assignments, calls, classes and containers."""

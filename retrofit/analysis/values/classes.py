@@ -1,0 +1,94 @@
+"""The classes of a project: what they are derived from, their methods, and what is assigned to their attributes."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from ..calls import attribute_assignments
+from ..scopes import FUNCTIONS, Binding, Scope
+from .kinds import LocalClass, LocalFunction
+
+if TYPE_CHECKING:
+    from .inference import Analysis
+
+
+class Classes:
+    """Answers questions about classes, given by the scopes that they open."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self._analysis = analysis
+        self._mros: dict[Scope, list[Scope]] = {}
+        self._derived: dict[Scope, list[Scope]] = {}
+        self._attributes: dict[Scope, dict[str, list[tuple[Binding, Scope]]]] = {}
+
+    def index(self) -> None:
+        """Find what each class is derived from; to be called when no value is being worked out."""
+        self._mros.clear()
+        scopes = [scope for scope in self._analysis.scopes() if isinstance(scope.node, ast.ClassDef)]
+        self._mros.update({scope: self.mro(scope) for scope in scopes})
+        self._derived = defaultdict(list)
+        for scope in scopes:
+            for base in self._mros[scope][1:]:
+                self._derived[base].append(scope)
+
+    def bases(self, class_scope: Scope) -> set[str]:
+        """Return the full names of the classes outside the project that a class is derived from."""
+        found: set[str] = set()
+        for scope in self.mro(class_scope):
+            assert isinstance(scope.node, ast.ClassDef)
+            for base in scope.node.bases:
+                found |= self._analysis.named(base, scope.parent or scope)
+        return found
+
+    def mro(self, class_scope: Scope) -> list[Scope]:
+        """Return a class and the classes of the project that it is derived from, nearest first."""
+        if class_scope in self._mros:
+            return self._mros[class_scope]
+        found, waiting = [], [class_scope]
+        while waiting:
+            scope = waiting.pop(0)
+            if scope in found or not isinstance(scope.node, ast.ClassDef):
+                continue
+            found.append(scope)
+            for base in scope.node.bases:
+                for value in self._analysis.evaluate(base, scope.parent or scope):
+                    if isinstance(value, LocalClass):
+                        waiting.append(value.scope)
+        return found
+
+    def method(self, class_scope: Scope, name: str) -> LocalFunction | None:
+        for scope in self.mro(class_scope):
+            found = self.own_method(scope, name)
+            if found is not None:
+                return LocalFunction(found.node, found.scope, class_scope)
+        return None
+
+    def own_method(self, class_scope: Scope, name: str) -> LocalFunction | None:
+        for binding in class_scope.bindings.get(name, []):
+            if binding.kind == "definition" and isinstance(binding.node, FUNCTIONS):
+                return LocalFunction(binding.node, self._analysis.scope_of_node[binding.node], class_scope)
+        return None
+
+    def attribute_bindings(self, class_scope: Scope, name: str) -> list[tuple[Binding, Scope]]:
+        """Return what gives `self.name` its values: assignments in methods and in the class, with their scopes."""
+        found: list[tuple[Binding, Scope]] = []
+        for scope in self.mro(class_scope):
+            found += self.attributes_of(scope).get(name, [])
+            found += [(binding, scope) for binding in scope.bindings.get(name, []) if binding.kind == "value"]
+        return found
+
+    def attributes_of(self, class_scope: Scope) -> dict[str, list[tuple[Binding, Scope]]]:
+        if class_scope not in self._attributes:
+            found: dict[str, list[tuple[Binding, Scope]]] = defaultdict(list)
+            for scope in class_scope.walk():
+                if scope.is_function and scope.enclosing_class() is class_scope:
+                    for binding in attribute_assignments(scope):
+                        found[binding.name].append((binding, scope))
+            self._attributes[class_scope] = found
+        return self._attributes[class_scope]
+
+    def derived(self, class_scope: Scope) -> list[Scope]:
+        """Return the classes of the project that are derived from a class, in source order."""
+        return self._derived.get(class_scope, [])

@@ -1,0 +1,175 @@
+"""Contents of containers: lists, tuples, dicts and the **options of a function."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..calls import CallSite, later_entries
+from ..scopes import FUNCTIONS, Scope, own_nodes
+from .kinds import NOTHING, Display, Item, Result, Value, Values
+
+if TYPE_CHECKING:
+    from .inference import Analysis
+
+READERS = {"get", "pop", "setdefault"}  # methods of a dict that give an entry
+MOST_DEPTH = 4  # of dicts that are put together from others
+
+
+class Containers:
+    """Answers questions about what is in a container."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self._analysis = analysis
+
+    def entry(self, base: Value, key: object) -> Values:
+        """Return what a container holds under `key`, or anywhere when the key is not known."""
+        if not isinstance(base, Display):
+            return frozenset([Item(base)])
+        node, scope = base.node, base.scope
+        if isinstance(node, (ast.Tuple, ast.List)):
+            parts = node.elts
+            if isinstance(key, int) and -len(parts) <= key < len(parts):
+                parts = [parts[key]]
+            return self._union(parts, scope)
+        if isinstance(node, ast.Dict):
+            pairs = [*zip(node.keys, node.values), *later_entries(node, scope)]
+            exact = [value for name, value in pairs if isinstance(name, ast.Constant) and name.value == key]
+            return self._union(exact if exact and key is not None else [value for _, value in pairs], scope)
+        if isinstance(node, ast.DictComp):
+            return self._analysis.evaluate(node.value, scope)
+        if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
+            return self._analysis.evaluate(node.elt, scope)
+        return NOTHING
+
+    def at(self, values: Values, path: tuple[int, ...]) -> Values:
+        """Return what stands at `path` in containers within containers."""
+        for index in path:
+            values = frozenset().union(*(self.entry(value, index) for value in values))
+        return values
+
+    def got(self, method: ast.Attribute, call: ast.Call, scope: Scope) -> Values:
+        """Return what `table.get(key, default)` can be, for a dict of the project."""
+        tables = self._analysis.evaluate(method.value, scope) if method.attr in READERS and call.args else NOTHING
+        tables = frozenset(v for v in tables if isinstance(v, Display) and isinstance(v.node, (ast.Dict, ast.DictComp)))
+        if not tables:
+            return NOTHING
+        key = call.args[0].value if isinstance(call.args[0], ast.Constant) else None
+        return self._union(call.args[1:2], scope).union(*(self.entry(table, key) for table in tables))
+
+    def elements(self, node: ast.expr | None, scope: Scope, path: tuple[int, ...]) -> Values:
+        """Return what an iteration over `node` gives, at `path` inside each element."""
+        analysis = self._analysis
+        if isinstance(node, ast.Call) and node.args:
+            names = analysis.called(node, scope)
+            if "enumerate" in names:
+                return self.elements(node.args[0], scope, path[1:]) if path[:1] == (1,) else NOTHING
+            if "zip" in names and path:
+                return self.elements(node.args[path[0]], scope, path[1:]) if path[0] < len(node.args) else NOTHING
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == "items" and path[:1] == (1,):
+                return self.at(self._anything(analysis.evaluate(node.func.value, scope)), path[1:])
+            if node.func.attr == "values":
+                return self.at(self._anything(analysis.evaluate(node.func.value, scope)), path)
+        return frozenset().union(*(self._element(value, node, path) for value in analysis.evaluate(node, scope)))
+
+    def _element(self, value: Value, node: ast.expr | None, path: tuple[int, ...]) -> Values:
+        if isinstance(value, Result) and value.maker in ("enumerate", "zip") and value.call is not node:
+            return self.elements(value.call, value.scope, path)  # with a progress bar or a name around it
+        return self.at(self.entry(value, None), path)
+
+    def given_as_keyword(self, node: ast.Subscript, scope: Scope) -> list[tuple[ast.expr, Scope]]:
+        """Return what callers give for `kwargs["name"]` in a function with **kwargs, and where."""
+        key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        sites = self._callers_of_options(node.value, scope) if key is not None else []
+        keywords = [(keyword, site.scope) for site in sites for keyword in site.call.keywords]
+        return [(keyword.value, where) for keyword, where in keywords if keyword.arg == key]
+
+    def places(self, node: ast.expr, scope: Scope, key: str, depth: int = MOST_DEPTH) -> list[tuple[ast.expr, Scope]]:
+        """Return the expressions that a dict, or the **options of a function, can hold under `key`, and where."""
+        pairs: list[tuple[object, ast.expr, Scope]] = []  # None as key: all that another dict holds
+        for value in self._analysis.evaluate(node, scope):
+            if isinstance(value, Display) and isinstance(value.node, ast.Dict):
+                pairs += [(_literal(name), part, value.scope) for name, part in zip(value.node.keys, value.node.values)]
+            elif isinstance(value, Result) and value.maker == "dict":
+                pairs += _arguments(value.call, value.scope)
+        owner, _ = scope.find(node.id) or (scope, []) if isinstance(node, ast.Name) else (scope, [])
+        pairs += [(_literal(name), part, owner) for name, part in owner.entries.get(getattr(node, "id", ""), [])]
+        pairs += [pair for call in _updates(node, owner) for pair in _arguments(call, owner)]
+        for site in self._callers_of_options(node, scope):
+            pairs += [(keyword.arg, keyword.value, site.scope) for keyword in site.call.keywords]
+        found = [(part, where) for name, part, where in pairs if name == key]
+        others = [(part, where) for name, part, where in pairs if name is None and depth and part is not node]
+        return found + [place for part, where in others for place in self.places(part, where, key, depth - 1)]
+
+    def _callers_of_options(self, node: ast.expr, scope: Scope) -> list[CallSite]:
+        """Return the calls of the function whose **options this is."""
+        owner = scope
+        while owner.parent is not None and not owner.is_function:
+            owner = owner.parent
+        given = owner.node.args.kwarg if isinstance(owner.node, FUNCTIONS) else None
+        if given is None or not isinstance(node, ast.Name) or given.arg != node.id:
+            return []
+        return self._analysis.callers(owner.node)  # type: ignore[arg-type]
+
+    def _anything(self, values: Values) -> Values:
+        return frozenset().union(*(self.entry(value, None) for value in values))
+
+    def _union(self, nodes: list[ast.expr], scope: Scope) -> Values:
+        return frozenset().union(*(self._analysis.evaluate(node, scope) for node in nodes))
+
+
+def _literal(key: ast.expr | None) -> object:
+    """Return the text of a key, None for `**other`; a key that is computed is no text."""
+    return None if key is None else key.value if isinstance(key, ast.Constant) else key
+
+
+def _arguments(call: ast.Call, scope: Scope) -> list[tuple[object, ast.expr, Scope]]:
+    """Return what dict(...) and table.update(...) are given."""
+    others: list[tuple[object, ast.expr, Scope]] = [(None, argument, scope) for argument in call.args]
+    return others + [(keyword.arg, keyword.value, scope) for keyword in call.keywords]
+
+
+def _updates(node: ast.expr, scope: Scope) -> list[ast.Call]:
+    """Return the calls of `node.update(...)` in a scope."""
+    calls = (call.func for call in own_nodes(scope.node) if isinstance(call, ast.Call))
+    functions = [f for f in calls if isinstance(f, ast.Attribute) and f.attr == "update"]
+    return [
+        scope.source.parents[function]  # type: ignore[misc]
+        for function in functions
+        if isinstance(node, ast.Name) and isinstance(function.value, ast.Name) and function.value.id == node.id
+    ]
+
+
+def entries_at(node: ast.Tuple | ast.List | ast.Dict, key: object) -> list[ast.expr]:
+    """Return the entries of a written container that `key` may mean: one, or all where the key is not known."""
+    if isinstance(node, ast.Dict):
+        pairs = list(zip(node.keys, node.values))
+        exact = [value for name, value in pairs if isinstance(name, ast.Constant) and name.value == key]
+        return exact or [value for _, value in pairs]
+    if isinstance(key, int) and -len(node.elts) <= key < len(node.elts):
+        return [node.elts[key]]
+    return node.elts
+
+
+def put_into(name: str, scope: Scope) -> Iterator[tuple[ast.expr | None, ast.expr]]:
+    """Yield what a scope puts into a list or a dict, and under which key: name.append(x), name[key] = x."""
+    yield from scope.entries.get(name, [])
+    for node in own_nodes(scope.node):
+        method = node.func if isinstance(node, ast.Call) else None
+        owner = method.value if isinstance(method, ast.Attribute) and method.attr == "append" else None
+        if isinstance(owner, ast.Name) and owner.id == name:
+            yield from ((None, value) for value in node.args)  # type: ignore[attr-defined]
+
+
+def added_to(name: str, scope: Scope) -> Iterator[ast.expr]:
+    """Yield what a scope adds to a list that it has made: its entries, and other lists that make it longer."""
+    yield from (value for _, value in scope.entries.get(name, []))
+    for node in own_nodes(scope.node):
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
+            yield node.value
+        method = node.func if isinstance(node, ast.Call) else None
+        is_adding = isinstance(method, ast.Attribute) and method.attr in ("append", "extend", "insert")
+        if is_adding and isinstance(method.value, ast.Name) and method.value.id == name:  # type: ignore[union-attr]
+            yield from node.args  # type: ignore[attr-defined]

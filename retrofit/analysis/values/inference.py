@@ -1,0 +1,378 @@
+"""Follows values through a project; see `values` for what a value is."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from ..calls import CallSite, argument_for, default_of, is_classmethod, is_method, is_property, returns_of
+from ..files.modules import Modules
+from ..files.runtime_names import canonical
+from ..files.source import Source
+from ..flow.spawned import Spawned
+from ..scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, own_nodes, parameters
+from .classes import Classes
+from .containers import Containers
+from .kinds import (
+    NOTHING,
+    SELF_FUNCTIONS,
+    SELF_METHODS,
+    Display,
+    External,
+    Instance,
+    Item,
+    LocalClass,
+    LocalFunction,
+    LocalModule,
+    Member,
+    Result,
+    Value,
+    Values,
+    name_of,
+)
+
+LEAST_DEPTH, CALLS_PER_VALUE = 80, 30  # values that depend on each other; the calls that one needs, at most
+MOST_ROUNDS = 3  # of computing one value anew because it depends on itself in part
+
+
+class Analysis:
+    """Scopes of all files, and questions about expressions in them."""
+
+    def __init__(self, modules: Modules) -> None:
+        self.modules = modules
+        self.scope_of_node: dict[ast.AST, Scope] = {}
+        self.module_scopes: dict[Source, Scope] = {}
+        for source in modules.sources.values():
+            scope, scopes = build_scopes(source)
+            self.module_scopes[source] = scope
+            self.scope_of_node.update(scopes)
+        self._holding = {node: scope for scope in self.scopes() for node in own_nodes(scope.node)}
+        self._facts: dict[str, Any] = {}
+        self.classes = Classes(self)
+        self.containers = Containers(self)
+        self.spawned = Spawned(self)
+        self._memo: dict[object, Values] = {}
+        self._names_of: dict[Values, set[str]] = {}
+        self._open: dict[object, int] = {}
+        self._most_depth = max(LEAST_DEPTH, sys.getrecursionlimit() // CALLS_PER_VALUE)
+        self._lowest_cut = self._most_depth
+        self._rounds: Counter[object] = Counter()
+        self._callers: dict[Function, list[CallSite]] = {}
+        self._index_calls()
+
+    # Where things stand.
+
+    def scopes(self) -> Iterator[Scope]:
+        for scope in self.module_scopes.values():
+            yield from scope.walk()
+
+    def scope_at(self, source: Source, node: ast.AST) -> Scope:
+        """Return the scope in which an expression or statement of `source` is evaluated."""
+        around = (node, *source.ancestors(node))  # an annotation is in no body, what it stands at is
+        return next((self._holding[outer] for outer in around if outer in self._holding), self.module_scopes[source])
+
+    def fact(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Return something about the whole project, worked out when it is first asked for."""
+        if name not in self._facts:
+            self._facts[name] = compute()
+        return self._facts[name]
+
+    def callers(self, function: Function) -> list[CallSite]:
+        """Return the calls of a function of the project, as far as they can be told."""
+        return self._callers.get(function, [])
+
+    # Values.
+
+    def evaluate(self, node: ast.expr | None, scope: Scope) -> Values:
+        """Return what `node`, which stands in `scope`, can be."""
+        if node is None:
+            return NOTHING
+        known = self._memo.get((node, scope))
+        return self._once((node, scope), lambda: self._evaluate(node, scope)) if known is None else known
+
+    def named(self, node: ast.expr | None, scope: Scope) -> set[str]:
+        """Return the full names of what `node` can be, and of what made it."""
+        return self._names(self.evaluate(node, scope))
+
+    def called(self, call: ast.Call, scope: Scope) -> set[str]:
+        """Return the full names of the functions outside the project that a call can run."""
+        values = self.evaluate(call.func, scope)
+        return self._names(frozenset(value for value in values if isinstance(value, (External, Member))))
+
+    def _names(self, values: Values) -> set[str]:
+        if values not in self._names_of:
+            self._names_of[values] = {name_of(value) for value in values} - {""}
+        return self._names_of[values]
+
+    # How.
+
+    def _once(self, key: object, compute) -> Values:  # type: ignore[no-untyped-def]
+        """Remember results; a value that depends on itself has nothing from that round."""
+        if key in self._memo:
+            return self._memo[key]
+        if key in self._open or len(self._open) >= self._most_depth:
+            self._lowest_cut = min(self._lowest_cut, self._open.get(key, 0))
+            return NOTHING
+        depth = self._open[key] = len(self._open)
+        result = compute()
+        del self._open[key]
+        self._rounds[key] += 1
+        if self._lowest_cut >= depth or self._rounds[key] >= MOST_ROUNDS:
+            self._memo[key] = result
+        if self._lowest_cut >= depth:  # nothing below depends on what is still open above
+            self._lowest_cut = self._most_depth
+        return result
+
+    def _evaluate(self, node: ast.expr, scope: Scope) -> Values:
+        if isinstance(node, ast.Name):
+            return self._of_name(node.id, scope)
+        if isinstance(node, ast.Attribute):
+            return self._of_attribute(node, scope)
+        if isinstance(node, ast.Call):
+            return self._of_call(node, scope)
+        if isinstance(node, ast.IfExp):
+            return self.evaluate(node.body, scope) | self.evaluate(node.orelse, scope)
+        if isinstance(node, ast.BoolOp):
+            return frozenset().union(*(self.evaluate(part, scope) for part in node.values))
+        if isinstance(node, (ast.NamedExpr, ast.Await, ast.Starred)):
+            return self.evaluate(node.value, scope)
+        if isinstance(node, ast.Lambda):
+            return frozenset([LocalFunction(node, self.scope_of_node[node])])
+        if isinstance(node, ast.Subscript):
+            return self._of_subscript(node, scope)
+        return frozenset([Display(node, scope)])
+
+    def _of_name(self, name: str, scope: Scope) -> Values:
+        found = scope.find(name)
+        if found is None:
+            return self._of_star(name, scope.module) or frozenset([External(name)])
+        owner, bindings = found
+        return self._once((owner, name), lambda: self._of_bindings(bindings, owner))
+
+    def _of_star(self, name: str, module: Scope) -> Values:
+        for binding in module.star_imports:
+            path = self.modules.find(binding.dotted, binding.level, module.source)
+            if path in self.modules.sources:
+                other = self.module_scopes[self.modules.sources[path]]
+                if name in other.bindings or other.star_imports:
+                    values = self._once((other, name, "star"), lambda other=other: self._of_name(name, other))
+                    values = frozenset(value for value in values if value != External(name))
+                    if values:
+                        return values
+        return NOTHING
+
+    def _of_bindings(self, bindings: list[Binding], scope: Scope) -> Values:
+        return frozenset().union(*(self._of_binding(binding, scope) for binding in bindings))
+
+    def _of_binding(self, binding: Binding, scope: Scope) -> Values:
+        if binding.kind == "value":
+            return self.containers.at(self.evaluate(binding.value, scope), binding.path)
+        if binding.kind == "item":
+            return self.containers.elements(binding.value, scope, binding.path)
+        if binding.kind == "enter":
+            return self.evaluate(binding.value, scope)
+        if binding.kind == "definition":
+            inner = self.scope_of_node[binding.node]
+            if isinstance(binding.node, ast.ClassDef):
+                return frozenset([LocalClass(inner)])
+            return frozenset([LocalFunction(inner.node, inner)])  # type: ignore[arg-type]
+        if binding.kind == "import":
+            return self._of_import(binding, scope)
+        if binding.kind == "parameter":
+            return self._of_parameter(binding.name, scope)
+        return NOTHING
+
+    def _of_import(self, binding: Binding, scope: Scope) -> Values:
+        path = self.modules.find(binding.dotted, binding.level, scope.source)
+        source = self.modules.sources.get(path) if path else None
+        if not binding.member:
+            value = LocalModule(self.module_scopes[source]) if source else External(canonical(binding.dotted))
+            return frozenset([value])
+        inner = f"{binding.dotted}.{binding.member}" if binding.dotted else binding.member
+        if source is not None:
+            module = self.module_scopes[source]
+            if binding.member in module.bindings or module.star_imports:
+                return self._of_name(binding.member, module)
+        path = self.modules.find(inner, binding.level, scope.source)
+        if path in self.modules.sources:
+            return frozenset([LocalModule(self.module_scopes[self.modules.sources[path]])])
+        return NOTHING if source is not None or binding.level else frozenset([External(canonical(inner))])
+
+    def _of_parameter(self, name: str, scope: Scope) -> Values:
+        function = scope.node
+        assert isinstance(function, FUNCTIONS)
+        names = parameters(function)
+        has_receiver = is_method(scope)
+        if has_receiver and names and name == names[0]:
+            assert scope.parent is not None
+            is_of_class = is_classmethod(function)
+            return frozenset([LocalClass(scope.parent) if is_of_class else Instance(scope.parent)])
+        found: set[Value] = set()
+        for site in self.callers(function):
+            argument = argument_for(site.call, names[1:] if has_receiver else names, name)
+            found |= self.evaluate(argument, site.scope)
+        default = default_of(function, name)
+        return frozenset(found | self.evaluate(default, scope.parent or scope))
+
+    def _of_attribute(self, node: ast.Attribute, scope: Scope) -> Values:
+        if isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name) and node.value.func.id == "super":
+            return self._of_super(node.attr, scope)
+        found: set[Value] = set()
+        for base in self.evaluate(node.value, scope):
+            found |= self.members(base, node.attr)
+        return frozenset(found)
+
+    def _of_super(self, name: str, scope: Scope) -> Values:
+        own = scope.enclosing_class()
+        for parent in self.classes.mro(own)[1:] if own else []:
+            method = self.classes.method(parent, name)
+            if method is not None:
+                return frozenset([LocalFunction(method.node, method.scope, own)])
+        return NOTHING
+
+    def members(self, base: Value, name: str) -> Values:
+        """Return what the attribute `name` of a value can be."""
+        if isinstance(base, External):
+            return frozenset([External(canonical(f"{base.name}.{name}"))])
+        if isinstance(base, LocalModule):
+            if name in base.scope.bindings or base.scope.star_imports:
+                return self._of_name(name, base.scope)
+            package = base.scope.source.path.parent / name
+            for path in (package / "__init__.py", package.with_name(f"{name}.py")):
+                if path in self.modules.sources:
+                    return frozenset([LocalModule(self.module_scopes[self.modules.sources[path]])])
+            return NOTHING
+        if isinstance(base, (Instance, LocalClass)):
+            return self._of_own_attribute(base, name)
+        if isinstance(base, (Result, Member, Item)):
+            return frozenset([Member(base, name)])
+        return NOTHING
+
+    def _of_own_attribute(self, base: Instance | LocalClass, name: str) -> Values:
+        method = self.classes.method(base.scope, name)
+        if method is not None:
+            if is_property(method.node):
+                return self._returned(method)
+            return frozenset([method, *self._overrides(base, name)])
+
+        def compute() -> Values:
+            found = self.classes.attribute_bindings(base.scope, name)
+            return frozenset().union(*(self._of_binding(binding, scope) for binding, scope in found))
+
+        values = self._once((base.scope, name, "attribute"), compute)
+        return values or frozenset([Member(base, name)])
+
+    def _overrides(self, base: Instance | LocalClass, name: str) -> list[LocalFunction]:
+        """Return the methods that `self.name()` can run in objects of derived classes."""
+        if not isinstance(base, Instance) or base.call is not None:
+            return []
+        methods = (self.classes.own_method(scope, name) for scope in self.classes.derived(base.scope))
+        return [method for method in methods if method]
+
+    def _of_call(self, node: ast.Call, scope: Scope) -> Values:
+        found: set[Value] = set()
+        for function in self.evaluate(node.func, scope):
+            found |= self._called(function, node, scope)
+        if not found and isinstance(node.func, ast.Attribute):
+            if node.func.attr in SELF_METHODS:
+                return self.evaluate(node.func.value, scope)
+            return self.containers.got(node.func, node, scope)
+        return frozenset(found)
+
+    def _called(self, function: Value, node: ast.Call, scope: Scope) -> Values:
+        if isinstance(function, LocalFunction):
+            return self._returned(function)
+        if isinstance(function, LocalClass):
+            return frozenset([Instance(function.scope, node)])
+        if isinstance(function, Member):
+            if function.name in SELF_METHODS:
+                return frozenset([function.base])
+            return frozenset([Result(name_of(function), node, scope, function.base)])
+        if isinstance(function, External):
+            if function.name in SELF_FUNCTIONS and node.args:
+                return self.evaluate(node.args[0], scope)
+            by_name = self._by_name(function.name, node, scope)
+            if by_name:
+                return by_name
+            return frozenset([Result(function.name, node, scope)])
+        if isinstance(function, Result) and function.is_partial:
+            return self._of_partial(function, node, scope)
+        return NOTHING
+
+    def _by_name(self, function: str, node: ast.Call, scope: Scope) -> Values:
+        """Return the modules that import_module("data." + name) gives, and what getattr(module, name) takes of them."""
+        if node in self.modules.named:
+            sources = [self.modules.sources.get(path) for path in self.modules.named[node]]
+            return frozenset(LocalModule(self.module_scopes[source]) for source in sources if source is not None)
+        if function != "getattr" or len(node.args) < 2:
+            return NOTHING
+        modules = [value for value in self.evaluate(node.args[0], scope) if isinstance(value, LocalModule)]
+        name = node.args[1].value if isinstance(node.args[1], ast.Constant) else None
+        if isinstance(name, str):
+            return frozenset().union(*(self.members(module, name) for module in modules))
+        named = [(inner, module.scope) for module in modules for inner in module.scope.bindings]
+        values = frozenset().union(*(self._of_name(inner, where) for inner, where in named))
+        return frozenset(value for value in values if isinstance(value, (LocalClass, LocalFunction)))
+
+    def _of_partial(self, partial: Result, node: ast.Call, scope: Scope) -> Values:
+        """Return what a call of functools.partial(f, ...) gives, with the partial as receiver: it has arguments too."""
+
+        def compute() -> Values:
+            functions = self.evaluate(partial.call.args[0], partial.scope)
+            values = (value for function in functions for value in self._called(function, node, scope))
+            return frozenset(
+                replace(value, receiver=partial) if isinstance(value, Result) and value.call is node else value
+                for value in values
+            )
+
+        return self._once((partial.call, node), compute)
+
+    def _returned(self, function: LocalFunction) -> Values:
+        if isinstance(function.node, ast.Lambda):
+            return self.evaluate(function.node.body, function.scope)
+
+        def compute() -> Values:
+            return frozenset().union(*(self.evaluate(value, function.scope) for value in returns_of(function.node)))
+
+        return self._once((function.node, "returned"), compute)
+
+    def _of_subscript(self, node: ast.Subscript, scope: Scope) -> Values:
+        given = self.containers.given_as_keyword(node, scope)
+        if given:
+            return frozenset().union(*(self.evaluate(value, where) for value, where in given))
+        key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        return frozenset().union(*(self.containers.entry(base, key) for base in self.evaluate(node.value, scope)))
+
+    def _index_calls(self) -> None:
+        """Find who calls which function: first without arguments that are functions themselves, then with them."""
+        sites = [
+            CallSite(node, self.scope_at(source, node))
+            for source in self.modules.sources.values()
+            for node in source.nodes
+            if isinstance(node, ast.Call)
+        ]
+        for _ in range(2):
+            self.classes.index()
+            callers: dict[Function, list[CallSite]] = defaultdict(list)
+            for site in sites:
+                for function in self.functions_called(site.call, site.scope):
+                    callers[function.node].append(site)
+            self._callers = callers
+            self._memo.clear()
+        self.classes.index()
+
+    def functions_called(self, call: ast.Call, scope: Scope) -> list[LocalFunction]:
+        """Return the functions of the project that a call can run: a class's __init__, an object's forward too."""
+        found: list[LocalFunction | None] = []
+        for value in self.evaluate(call.func, scope):
+            if isinstance(value, LocalFunction):
+                found.append(value)
+            elif isinstance(value, LocalClass):
+                found.append(self.classes.method(value.scope, "__init__"))
+            elif isinstance(value, Instance):
+                found += [self.classes.method(value.scope, name) for name in ("__call__", "forward")]
+        return [function for function in found if function]

@@ -1,0 +1,1 @@
+"""Files that a conversion adds beside the changed ones."""

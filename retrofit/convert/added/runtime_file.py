@@ -1,0 +1,36 @@
+"""The runtime file of a converted project: which version it is, and whether somebody has changed it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+from retrofit.analysis.files.runtime_names import FILE_MARK, FILE_NAME
+
+TEXT = Path(__file__).resolve().parents[1] / FILE_NAME
+_SEAL = re.compile(rb"^# Unchanged while the text above has the SHA-256 ([0-9a-f]{64})\n\Z", re.MULTILINE)
+_VERSION = re.compile(rf'"""{re.escape(FILE_MARK)}: the runtime of \S+ (\S+)\.\s'.encode())
+
+
+def sealed(text: str) -> str:
+    """Return a text with a last line by which a change of it is noticed."""
+    return f"{text}# Unchanged while the text above has the SHA-256 {hashlib.sha256(text.encode()).hexdigest()}\n"
+
+
+def is_runtime(data: bytes) -> bool:
+    """Return whether a file is the runtime, or leads to it."""
+    return data.startswith(b'"""' + FILE_MARK.encode())
+
+
+def version(data: bytes) -> str | None:
+    """Return the version of a runtime file, None for another file."""
+    found = _VERSION.match(data)
+    return found[1].decode(errors="replace") if found else None
+
+
+def is_changed(data: bytes) -> bool:
+    """Return whether a runtime file is not as a conversion has written it."""
+    data = data.replace(b"\r\n", b"\n")  # git may have changed the ends of its lines
+    seal = _SEAL.search(data)
+    return seal is None or hashlib.sha256(data[: seal.start()]).hexdigest().encode() != seal[1]

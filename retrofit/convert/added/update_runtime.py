@@ -1,0 +1,64 @@
+"""`retrofit convert --update-runtime`: the runtime file of this kit in the place of an older one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from retrofit import __version__
+from retrofit.analysis.files.runtime_names import FILE_NAME
+
+from ..writing.confined import NEW_FILE, Confined, State, WriteError, digest
+from ..writing.journal import read_journals, save
+from .runtime_file import TEXT, is_changed, version
+
+
+def runtime_places(folders: Sequence[Path], script: Path | None) -> list[Path]:
+    """Return the runtime files of the conversions in `folders`, or beside a script. Raises WriteError for none."""
+    places = dict.fromkeys(folder / FILE_NAME for folder in [*([script.parent] if script else []), *folders])
+    for root in folders:
+        with Confined(root) as inside:
+            entries = [entry.path for journal in read_journals(inside) for entry in journal.entries]
+        places.update(dict.fromkeys(root / path for path in entries if os.path.basename(path) == FILE_NAME))
+    found = [path for path in places if path.is_file() and version(path.read_bytes())]
+    if not found:
+        raise WriteError(f"no {FILE_NAME} of retrofit in {folders[0]}; `retrofit convert SCRIPT --write` writes one")
+    return found
+
+
+def update(path: Path, force: bool) -> str:
+    """Write this kit's runtime file to `path` in one step; return what was done.
+
+    The conversions that know of the file can be undone as before. Raises WriteError for a file that was changed by
+    hand, without `force`; with it the changed one is kept beside it.
+    """
+    data = TEXT.read_bytes()
+    root = next((folder for folder in path.parents if (folder / ".retrofit").is_dir()), path.parent)
+    with Confined(root) as inside:
+        inside.lock()
+        name = inside.relative(path)
+        before = inside.read(name)
+        if before is None or before[0] == data:
+            return f"{path} is that of this kit, {__version__}, already"
+        note = ""
+        if is_changed(before[0]):
+            if not force:
+                raise WriteError(f"{path} was changed by hand; --force writes over it and keeps it as {FILE_NAME}.old")
+            _put(inside, f"{name}.old", before[0])
+            note = f", the changed one is {path}.old"
+        _put(inside, name, data)
+        for journal in read_journals(inside):
+            entry = journal.entry(name)
+            if entry is not None:
+                state = State(digest(data), entry.after.mode)
+                entry.before, entry.after = entry.before if entry.is_changed else state, state
+                save(inside, journal)
+    return f"{path}: {version(before[0])} -> {__version__}{note}"
+
+
+def _put(inside: Confined, name: str, data: bytes) -> None:
+    temporary = f"{name}.new"
+    inside.remove(temporary)
+    inside.create(temporary, data, NEW_FILE)
+    inside.rename(temporary, name)

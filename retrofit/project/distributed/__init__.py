@@ -1,1 +1,0 @@
-"""Distribution that a script has already: groups, wrappers, samplers, and which processes run what."""

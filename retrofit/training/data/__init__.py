@@ -1,0 +1,1 @@
+"""Samples and batches of a training: loaders, samplers, orders, random draws, sizes."""

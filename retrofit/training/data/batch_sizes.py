@@ -1,0 +1,39 @@
+"""The settings that the batch sizes of the training loaders are read from, and the other uses of them."""
+
+from __future__ import annotations
+
+import ast
+
+from retrofit.analysis.calls import argument_for
+from retrofit.analysis.files.source import Source
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
+
+from .loaders import Loader
+from .next_calls import TRAIN
+
+
+class BatchSizes:
+    """The variables and options that say how many samples a training loader puts into a batch."""
+
+    def __init__(self, analysis: Analysis, loaders: list[Loader]) -> None:
+        self.analysis = analysis
+        calls = {call for loader in loaders if TRAIN in loader.roles for call in loader.makers}
+        sources = analysis.modules.sources.values()
+        self.known = {self._read_by(call, source) for source in sources for call in calls if call in source.parents}
+        self.known -= {None}
+
+    def _read_by(self, call: ast.Call, source: Source) -> object:
+        size = argument_for(call, ["dataset", "batch_size"], "batch_size")
+        return self._identity(size, self.analysis.scope_at(source, call))
+
+    def __contains__(self, place: tuple[ast.AST, Scope]) -> bool:
+        node, scope = place
+        return bool(self.known) and self._identity(node, scope) in self.known
+
+    def _identity(self, node: ast.AST | None, scope: Scope) -> object:
+        """Return what a name stands for: the variable that it is, or the option that is read."""
+        if not isinstance(node, (ast.Name, ast.Attribute)):
+            return None
+        values = self.analysis.evaluate(node, scope)
+        return values if len(values) == 1 else None

@@ -1,0 +1,83 @@
+"""The loader that a loop draws from, seen through progress bars, enumerate and names for these."""
+
+from __future__ import annotations
+
+import ast
+
+from retrofit.analysis.calls import argument_for
+from retrofit.analysis.flow.occurrences import stored_names
+from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import PROGRESS_BARS, SELF_FUNCTIONS
+
+HANDING_ON = (SELF_FUNCTIONS - {"reversed"}) | {"enumerate", "list", "tuple"}
+ENDLESS = {"itertools.cycle"}
+NUMBERS = {"range", "itertools.count", "tqdm.trange", "tqdm.auto.trange"}
+ITERABLES = ("iterable", "sequence")  # how progress bars call their first parameter
+
+
+def handed_on(analysis: Analysis, node: ast.expr, scope: Scope) -> ast.expr | None:
+    """Return what a call takes one by one and hands on, None for any other expression."""
+    if not isinstance(node, ast.Call) or not analysis.called(node, scope) & HANDING_ON:
+        return None
+    given = (argument_for(node, [name], name) for name in ITERABLES)
+    return next((part for part in given if part is not None), None)
+
+
+def made_before(analysis: Analysis, node: ast.expr, scope: Scope) -> ast.Call | None:
+    """Return the call that a name stands for in the same function: `bar = tqdm(loader)`, `with tqdm(loader) as bar`."""
+    if not isinstance(node, ast.Name):
+        return None
+    made = [binding.value for binding in scope.bindings.get(node.id, []) if binding.value is not None]
+    only = made[0] if len(made) == 1 else None
+    if not isinstance(only, ast.Call):
+        return None
+    return only if handed_on(analysis, only, scope) is not None or repeats(analysis, only, scope) else None
+
+
+def repeats(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call gives what it takes again and again: itertools.cycle(x), a generator with `while True`."""
+    if analysis.called(call, scope) & ENDLESS:
+        return True
+    nodes = [node for function in analysis.functions_called(call, scope) for node in own_nodes(function.node)]
+    loops = [node for node in nodes if isinstance(node, ast.While) and isinstance(node.test, ast.Constant)]
+    return any(isinstance(part, (ast.Yield, ast.YieldFrom)) for loop in loops for part in ast.walk(loop))
+
+
+def layers(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ast.expr]:
+    """Return an expression, what it hands on, and so on: tqdm(enumerate(x)), enumerate(x), x."""
+    found = [node]
+    names: set[str] = set()
+    while True:
+        inner = handed_on(analysis, found[-1], scope)
+        if inner is None and isinstance(found[-1], ast.Name) and found[-1].id not in names:
+            names.add(found[-1].id)  # in `loader = tqdm(loader)` it stands for itself
+            inner = made_before(analysis, found[-1], scope)
+        if inner is None:
+            return found
+        found.append(inner)
+
+
+def is_iterator(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether a call makes something that is there to be iterated, unlike a list of batches."""
+    return isinstance(node, ast.Call) and bool(analysis.called(node, scope) & (PROGRESS_BARS | {"enumerate"}))
+
+
+def numbers_in(analysis: Analysis, loop: ast.For | ast.AsyncFor, scope: Scope) -> set[str]:
+    """Return the names that a loop gives the number of the batch: `i` of `for i, batch in tqdm(enumerate(loader))`."""
+    numbers: set[str] = set()
+    waiting: list[tuple[ast.expr, ast.expr]] = [(loop.target, loop.iter)]
+    while waiting:
+        target, drawn = waiting.pop()
+        for node in layers(analysis, drawn, scope):
+            names = analysis.called(node, scope) if isinstance(node, ast.Call) else set()
+            parts = target.elts if isinstance(target, ast.Tuple) else []
+            if names & NUMBERS:
+                numbers |= stored_names([target])
+            elif "enumerate" in names:
+                numbers |= stored_names(parts[:1] or [target])
+                target = parts[1] if len(parts) == 2 else target
+            elif "zip" in names:
+                assert isinstance(node, ast.Call)
+                waiting += zip(parts, node.args)
+    return numbers

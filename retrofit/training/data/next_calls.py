@@ -1,0 +1,101 @@
+"""Batches drawn one at a time, by `next(batches)`: in a loop, or in a function that a loop calls."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from retrofit.analysis.calls import CallSite, is_method
+from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.variables import homes_of
+from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Instance
+
+from ..loops import LOOPS, LoopNode
+from ..steps.occasional_steps import is_aside
+
+TRAIN, EVALUATION = "train", "evaluation"
+PEEK = "peek"  # a single batch, outside any loop
+MOST_CALLS = 3
+
+
+@dataclass(frozen=True)
+class Use:
+    """One place that draws batches: the expression that is iterated, and whether that trains."""
+
+    expression: ast.expr
+    scope: Scope
+    role: str
+    loop: LoopNode | None = None
+
+
+def drawn_by_next(analysis: Analysis, call: ast.Call, training_loops: set[LoopNode]) -> Iterator[Use]:
+    """Yield what `next(batches)` draws, for every loop that it is a part of, or that calls the function around it."""
+    source = next(source for source in analysis.modules.sources.values() if call in source.parents)
+    scope, drawn = analysis.scope_at(source, call), call.args[0]
+    loop = _loop_around(source, call)
+    if loop is not None:
+        yield Use(drawn, scope, _role(source, call, loop, training_loops), loop)
+        return
+    uses = [
+        Use(expression, where, _role(site.scope.source, site.call, outer, training_loops), outer)
+        for site, outer in _loops_calling(analysis, scope, MOST_CALLS)
+        for expression, where in _of_receiver(analysis, site, drawn, scope)
+    ]
+    yield from uses or [Use(drawn, scope, PEEK)]
+
+
+def _loop_around(source: Source, node: ast.AST) -> LoopNode | None:
+    for outer in source.ancestors(node):
+        if isinstance(outer, LOOPS):
+            return outer
+        if isinstance(outer, FUNCTIONS):
+            return None
+    return None
+
+
+def _role(source: Source, node: ast.AST, loop: LoopNode, training_loops: set[LoopNode]) -> str:
+    return TRAIN if loop in training_loops and not is_aside(source, node, loop) else EVALUATION
+
+
+def _loops_calling(analysis: Analysis, scope: Scope, depth: int) -> Iterator[tuple[CallSite, LoopNode]]:
+    """Yield the calls in loops of a function, or of others of its object and module that call it: `source.next()`."""
+    if depth == 0 or not isinstance(scope.node, FUNCTIONS):
+        return
+    for site in analysis.callers(scope.node):
+        loop = _loop_around(site.scope.source, site.call)
+        if loop is not None:
+            yield site, loop
+        elif not isinstance(site.call.func, ast.Attribute) or _is_of_itself(site):
+            yield from _loops_calling(analysis, site.scope, depth - 1)
+
+
+def _is_of_itself(site: CallSite) -> bool:
+    """Return whether a method is called of the same object: `self.preload()`."""
+    function, receiver = site.scope.node, site.call.func.value  # type: ignore[attr-defined]
+    if not isinstance(function, FUNCTIONS) or not is_method(site.scope) or not isinstance(receiver, ast.Name):
+        return False
+    return not isinstance(function, ast.Lambda) and [a.arg for a in function.args.args[:1]] == [receiver.id]
+
+
+def _of_receiver(analysis: Analysis, site: CallSite, drawn: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield which loaders were given to the object whose method is called: a class may draw from several."""
+    homes = homes_of(analysis, drawn, scope)
+    receiver = site.call.func.value if isinstance(site.call.func, ast.Attribute) else None
+    makers = [value.call for value in analysis.evaluate(receiver, site.scope) if isinstance(value, Instance)]
+    given = [
+        (argument, where)
+        for call in makers
+        if call is not None
+        for where in [_scope_of(analysis, call)]
+        for argument in [*call.args, *(keyword.value for keyword in call.keywords)]
+        if homes_of(analysis, argument, where) & homes
+    ]
+    yield from given or [(drawn, scope)]
+
+
+def _scope_of(analysis: Analysis, call: ast.Call) -> Scope:
+    source = next(source for source in analysis.modules.sources.values() if call in source.parents)
+    return analysis.scope_at(source, call)

@@ -1,0 +1,216 @@
+"""Random numbers that a training draws for its samples, by the stream that they come from."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import argument_for, last_name
+from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.values.kinds import Instance, Result
+
+from ..launch.arguments import PARSE
+from ..model.layers import calls_of, model_of
+from ..reachability import calls_within, reached_nodes
+from .loaders import TRAIN
+from .shards import given_to, makers_of, places_given
+
+if TYPE_CHECKING:
+    from .. import Project
+
+TORCH, PYTHON, NUMPY = "torch", "random", "numpy.random"
+SEEDING = {
+    "torch.manual_seed": TORCH,
+    "torch.random.manual_seed": TORCH,
+    "random.seed": PYTHON,
+    "numpy.random.seed": NUMPY,
+}
+RESTORING = {
+    "torch.set_rng_state": TORCH,
+    "torch.random.set_rng_state": TORCH,
+    "random.setstate": PYTHON,
+    "numpy.random.set_state": NUMPY,
+}
+OF_TENSORS = {
+    f"{TORCH}.{name}"
+    for name in ("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "bernoulli", "normal")
+}
+OF_PYTHON = {
+    f"{PYTHON}.{name}"
+    for name in (
+        "random", "randint", "randrange", "uniform", "choice", "choices", "gauss", "normalvariate", "betavariate",
+        "expovariate", "triangular", "getrandbits", "shuffle", "sample",
+    )
+}  # fmt: skip
+OF_NUMPY = {
+    f"{NUMPY}.{name}"
+    for name in (
+        "rand", "randn", "randint", "uniform", "normal", "standard_normal", "choice", "random", "random_sample", "ranf",
+        "sample", "permutation", "shuffle", "beta", "binomial", "poisson", "exponential", "gamma", "dirichlet",
+    )
+}  # fmt: skip
+DRAWS = OF_TENSORS | OF_PYTHON | OF_NUMPY
+IN_PLACE = {"bernoulli_", "uniform_", "normal_", "random_", "exponential_", "log_normal_", "geometric_", "cauchy_"}
+GENERATORS = {f"{NUMPY}.default_rng", f"{NUMPY}.RandomState", f"{NUMPY}.Generator", f"{PYTHON}.Random"}
+TRANSFORMS = ("torchvision.transforms.", "torchvision.transforms.v2.")
+RANDOM_TRANSFORMS = ("Random", "ColorJitter", "AutoAugment", "RandAugment", "TrivialAugment", "AugMix", "ElasticTrans")
+DROPOUT = {f"torch.nn.{name}" for name in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout")}
+Place = tuple[ast.Call, Scope]
+
+
+def worker_streams(project: Project) -> set[str]:
+    """Return the streams that reading the training's samples draws from, where nothing else seeds the workers."""
+    loaders = [place for place in _training_loaders(project) if not _seeds_workers(project, *place)]
+    found = {stream for scope in datasets(project, loaders) for stream in _streams(project, scope)}
+    return found | ({TORCH} if loaders and _has_transforms(project) else set())
+
+
+def own_streams(project: Project) -> set[str]:
+    """Return the streams that the process itself draws from for its samples: without workers, in the loop, in layers.
+
+    Scalars of `random` and numpy in the loop do not count: a size of all images has to be the same on all ranks.
+    """
+    inside = [place for place in _training_loaders(project) if _has_no_workers(project, *place)]
+    found = {stream for scope in datasets(project, inside) for stream in _streams(project, scope)}
+    calls = [(node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call)]
+    if any(_draws_tensor(project, *place) for place in calls) or _has_dropout(project):
+        found.add(TORCH)
+    return found
+
+
+def seeds_in_workers(project: Project) -> Iterator[tuple[ast.Call, Scope, set[str]]]:
+    """Yield the calls by which the training's loaders seed their workers, with the streams of their samples."""
+    for maker, scope in _training_loaders(project):
+        drawn = {stream for where in datasets(project, [(maker, scope)]) for stream in _streams(project, where)}
+        for given, where in places_given(project.analysis, maker, scope, "worker_init_fn"):
+            call = ast.Call(given, [], [])
+            for function in project.analysis.functions_called(call, where):
+                nodes = [function.node.body] if isinstance(function.node, ast.Lambda) else own_nodes(function.node)
+                for node in nodes:
+                    if isinstance(node, ast.Call):
+                        streams = {SEEDING[n] for n in project.analysis.called(node, function.scope) & SEEDING.keys()}
+                        if streams & drawn and node.args:
+                            yield node, function.scope, streams
+
+
+def draws_in_loop(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call draws random numbers in the training loops: every rank has others there.
+
+    A generator without a seed gives other numbers to every rank everywhere, one with a seed the same ones.
+    """
+    method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    if method and (makers := _generators(project, call.func.value, scope)):  # type: ignore[attr-defined]
+        return any(not maker.args and not maker.keywords for maker in makers)
+    is_draw = method in IN_PLACE or bool(project.analysis.called(call, scope) & DRAWS)
+    return is_draw and call in _calls_in_loops(project) and argument_for(call, [], "generator") is None
+
+
+def is_drawn(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether an expression is computed from what the training loops draw at random."""
+    return any(
+        isinstance(part, ast.Call) and draws_in_loop(project, part, where)
+        for origin, where in project.ranks.origins(node, scope)
+        for part in ast.walk(origin)
+    )
+
+
+def _generators(project: Project, node: ast.expr, scope: Scope) -> list[ast.Call]:
+    """Return the calls that make the generator of random numbers that an expression is."""
+    values = project.analysis.evaluate(node, scope)
+    return [value.call for value in values if isinstance(value, Result) and value.maker in GENERATORS]
+
+
+def _calls_in_loops(project: Project) -> set[ast.AST]:
+    def find() -> set[ast.AST]:
+        return {node for node, _ in project.in_loops if isinstance(node, ast.Call)}
+
+    return project.analysis.fact("calls in training loops", find)
+
+
+def datasets(project: Project, loaders: list[Place]) -> set[Scope]:
+    """Return the project's own classes of which the data sets of some loaders are made."""
+    classes: set[Scope] = set()
+    for maker, scope in loaders:
+        dataset = given_to(maker, "dataset")
+        for node, where in project.ranks.origins(dataset, scope) if dataset else ():
+            values = project.analysis.evaluate(node, where)
+            classes |= {value.scope for value in values if isinstance(value, Instance)}
+    return classes
+
+
+def _training_loaders(project: Project) -> list[Place]:
+    loaders = [loader for loader in project.loaders if TRAIN in loader.roles]
+    return list(dict.fromkeys(place for loader in loaders for place in makers_of(project.analysis, loader)))
+
+
+def _seeds_workers(project: Project, maker: ast.Call, scope: Scope) -> bool:
+    names = ("worker_init_fn", "generator")
+    return any(places_given(project.analysis, maker, scope, name) for name in names)
+
+
+def _has_no_workers(project: Project, maker: ast.Call, scope: Scope) -> bool:
+    """Return whether a loader reads in the process itself, unless the command line says otherwise."""
+    positions = ["dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers"]
+    given = argument_for(maker, positions, "num_workers")
+    if given is None:
+        options = [k for k in maker.keywords if k.arg is None]
+        return not options
+    if isinstance(given, ast.Constant):
+        return given.value == 0
+    return isinstance(given, ast.Attribute) and _default(project, given, scope) == 0
+
+
+def _default(project: Project, option: ast.Attribute, scope: Scope) -> object:
+    """Return the default of a command line option, None where it is not known."""
+    if not project.analysis.named(option.value, scope) & PARSE:
+        return None
+    flags = {f"--{option.attr}", f"--{option.attr.replace('_', '-')}"}
+    for node, _ in reached_nodes(project.analysis):
+        if isinstance(node, ast.Call) and last_name(node) == "add_argument":
+            if flags.isdisjoint(part.value for part in node.args if isinstance(part, ast.Constant)):
+                continue
+            default = argument_for(node, [], "default")
+            return default.value if isinstance(default, ast.Constant) else None
+    return None
+
+
+def _streams(project: Project, class_scope: Scope) -> Iterator[str]:
+    """Yield the streams that reading a sample draws from, unless it draws by a generator of its own."""
+    for method in ("__getitem__", "__iter__"):
+        function = project.analysis.classes.method(class_scope, method)
+        if function is None:
+            continue
+        first = [node for node in own_nodes(function.node) if isinstance(node, ast.Call)]
+        calls = [place for call in first for place in calls_within(project.analysis, call, function.scope)]
+        names = [(call, name) for call, scope in calls for name in project.analysis.called(call, scope)]
+        seeded = {SEEDING[name] for _, name in names if name in SEEDING}  # by the number of the sample, perhaps
+        for call, name in names:
+            stream = name.rpartition(".")[0]
+            if name in DRAWS and stream not in seeded and argument_for(call, [], "generator") is None:
+                yield stream
+
+
+def _has_transforms(project: Project) -> bool:
+    """Return whether the training's samples are changed at random by torchvision."""
+    return any(
+        name.startswith(TRANSFORMS) and name.rpartition(".")[2].startswith(RANDOM_TRANSFORMS)
+        for node, scope in reached_nodes(project.analysis)
+        if isinstance(node, ast.Call)
+        for name in project.analysis.called(node, scope)
+    )
+
+
+def _draws_tensor(project: Project, call: ast.Call, scope: Scope) -> bool:
+    return bool(project.analysis.called(call, scope) & OF_TENSORS) and argument_for(call, [], "generator") is None
+
+
+def _has_dropout(project: Project) -> bool:
+    """Return whether a model that is wrapped by hand has layers of dropout."""
+    for site in project.wrapping.sites:
+        for call, scope in calls_of(project.analysis, model_of(site), site.scope):
+            if project.analysis.called(call, scope) & DROPOUT:
+                rate = argument_for(call, ["p"], "p")
+                if not isinstance(rate, ast.Constant) or rate.value:
+                    return True
+    return False

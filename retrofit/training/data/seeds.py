@@ -1,0 +1,74 @@
+"""Random streams of a script: their seeds, and what is drawn from them before."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.values.inference import Analysis
+
+from ..loops import Path
+from ..reachability import reached_nodes
+
+STREAMS = {"random.": "random.seed", "numpy.random.": "numpy.random.seed", "torch.": "torch.manual_seed"}
+DRAWS = {
+    "random", "rand", "randn", "randint", "randrange", "random_sample", "getrandbits", "choice", "choices", "sample",
+    "shuffle", "permutation", "uniform", "normal", "randperm", "bernoulli", "multinomial",
+}  # fmt: skip
+SPLITS = {"torch.utils.data.random_split", "torch.utils.data.dataset.random_split"}
+OTHERS = {"time.time", "time.time_ns", "torch.seed", "torch.initial_seed", "os.getpid"}
+
+
+def is_drawn(analysis: Analysis, seed: ast.Call, scope: Scope) -> bool:
+    """Return whether a seed is another one in each process: `args.seed = random.randint(1, 100)`, `time.time()`."""
+    for given in seed.args[:1]:
+        made = [node.value for node in own_nodes(scope.node) if isinstance(node, ast.Assign) and _sets(node, given)]
+        calls = [part for value in (given, *made) for part in ast.walk(value) if isinstance(part, ast.Call)]
+        return any(_stream(analysis, call, scope) or analysis.called(call, scope) & OTHERS for call in calls)
+    return False
+
+
+def drawn_unseeded(analysis: Analysis, paths: list[Path], in_loops: set[ast.AST]) -> Iterator[ast.Call]:
+    """Yield what the functions around the training draw outside its loops, from streams that nothing seeds before."""
+    calls = [(node, scope) for node, scope in reached_nodes(analysis) if isinstance(node, ast.Call)]
+    seeds = {
+        seed: [(call, scope) for call, scope in calls if seed in analysis.called(call, scope)]
+        for seed in STREAMS.values()
+    }
+    for path in paths:
+        for index, frame in enumerate(path.frames):
+            inner = {later.scope for later in path.frames[:index]}  # what they seed comes too late
+            for node in own_nodes(frame.scope.node):
+                if not isinstance(node, ast.Call) or node in in_loops or node.lineno > frame.node.lineno:  # type: ignore[attr-defined]
+                    continue
+                seed = _stream(analysis, node, frame.scope)
+                if seed and not any(_is_before(c, s, node, frame.scope, inner) for c, s in seeds[seed]):
+                    yield node
+
+
+def draws(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call draws from a stream that the whole script shares."""
+    return bool(_stream(analysis, call, scope))
+
+
+def _is_before(seed: ast.Call, where: Scope, draw: ast.Call, scope: Scope, inner: set[Scope]) -> bool:
+    return where not in inner and (where is not scope or seed.lineno < draw.lineno)
+
+
+def _stream(analysis: Analysis, call: ast.Call, scope: Scope) -> str:
+    """Return what seeds the common stream that a call draws from, "" for a call that draws from none."""
+    if any(keyword.arg == "generator" for keyword in call.keywords):
+        return ""
+    names = analysis.called(call, scope)
+    if names & SPLITS and len(call.args) < 3:  # the third one is a generator
+        return STREAMS["torch."]
+    for name in names:
+        module, _, function = name.rpartition(".")
+        if function in DRAWS and f"{module}." in STREAMS:
+            return STREAMS[f"{module}."]
+    return ""
+
+
+def _sets(node: ast.Assign, target: ast.expr) -> bool:
+    return ast.unparse(target) in map(ast.unparse, node.targets)

@@ -1,0 +1,134 @@
+"""Sharding of a loader's samples: by a sampler, or by a data set that is cut by rank."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.analysis.calls import argument_for
+from retrofit.analysis.flow.bindings import scope_of
+from retrofit.analysis.flow.variables import assignments_to
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Instance, Result, Values
+
+from ..distributed.distribution import SAMPLERS
+from ..distributed.ranks.ranks import RANK, Ranks
+from .loaders import SHARDED, Loader
+
+WORKERS = {"retrofit.distributed.loader_workers"}  # gives the arguments about workers alone
+ARGUMENTS = ["dataset", "batch_size", "shuffle", "sampler", "batch_sampler"]  # of DataLoader, in their order
+
+
+def makers_of(analysis: Analysis, loader: Loader) -> list[tuple[ast.Call, Scope]]:
+    """Return the calls of DataLoader, or of a class derived from it, that can have made a loader, with their scopes."""
+    given = assignments_to(analysis, loader.home) if loader.home is not None and loader.home.key is None else []
+    own_calls = {part for assignment in given if assignment.value for part in ast.walk(assignment.value)}
+    for assignment in given:
+        values = analysis.evaluate(assignment.value, assignment.scope)
+        own_calls |= {value.call for value in values if isinstance(value, (Result, Instance)) and value.call}
+    # What draws from a loader may be handed others too; those that are put into its variable are its own.
+    makers = [maker for maker in loader.makers if maker in own_calls] or loader.makers
+    made = [(maker, scope_of(analysis, maker)) for maker in makers]
+    own = [(maker, scope) for maker, scope in made if not analysis.called(maker, scope) & SHARDED]
+    return sorted(own, key=lambda place: place[1].source.place(place[0]))
+
+
+def given_to(call: ast.Call, name: str) -> ast.expr | None:
+    """Return what a call of DataLoader gives for one of its first arguments."""
+    return argument_for(call, ARGUMENTS, name)
+
+
+def places_given(analysis: Analysis, maker: ast.Call, scope: Scope, name: str) -> list[tuple[ast.expr, Scope]]:
+    """Return what a call of DataLoader can give for an argument, also in `**options`, and where."""
+    given = given_to(maker, name)
+    if given is not None:
+        return [(given, scope)]
+    options = [keyword.value for keyword in maker.keywords if keyword.arg is None]
+    return [place for node in options for place in analysis.containers.places(node, scope, name)]
+
+
+def sampler_values(analysis: Analysis, maker: ast.Call, scope: Scope) -> Values:
+    """Return what the sampler of a loader can be, also the one that a BatchSampler draws from."""
+    found = {v for place in places_given(analysis, maker, scope, "sampler") for v in analysis.evaluate(*place)}
+    batches = {v for place in places_given(analysis, maker, scope, "batch_sampler") for v in analysis.evaluate(*place)}
+    for value in batches:
+        if isinstance(value, (Result, Instance)) and value.call is not None:
+            inner_scope = scope_of(analysis, value.call)
+            found.add(value)
+            for argument in [*value.call.args, *(keyword.value for keyword in value.call.keywords)]:
+                found |= analysis.evaluate(argument, inner_scope)
+    return frozenset(found)
+
+
+def distributed_samplers(analysis: Analysis, loader: Loader) -> list[Result]:
+    """Return the calls of torch's DistributedSampler that a loader can draw by."""
+    values = {value for maker, scope in makers_of(analysis, loader) for value in sampler_values(analysis, maker, scope)}
+    found = [value for value in values if isinstance(value, Result) and value.maker in SAMPLERS]
+    return sorted(found, key=lambda value: value.call.lineno)
+
+
+def is_sharded(ranks: Ranks, loader: Loader) -> bool:
+    """Return whether each process draws other samples: by a sampler, or from a data set computed from its rank."""
+    return loader.is_shared_out or any(_is_cut(ranks, *place) for place in makers_of(ranks.analysis, loader))
+
+
+def _is_cut(ranks: Ranks, maker: ast.Call, scope: Scope) -> bool:
+    analysis = ranks.analysis
+    for value in sampler_values(analysis, maker, scope):
+        if isinstance(value, Instance) and any(name in SAMPLERS for name in analysis.classes.bases(value.scope)):
+            return True
+        if isinstance(value, Result) and value.maker in SAMPLERS:
+            return True
+    names = ("dataset", "sampler", "batch_sampler")
+    given = (place for name in names for place in places_given(analysis, maker, scope, name))
+    return any(RANK in ranks.sources_of(*place) for place in given)
+
+
+def is_same(analysis: Analysis, one: tuple[ast.expr, Scope], other: tuple[ast.expr, Scope]) -> bool:
+    """Return whether two expressions are the same option, variable or number, as far as can be told."""
+    first, second = one[0], other[0]
+    if isinstance(first, ast.Constant) and isinstance(second, ast.Constant):
+        return first.value == second.value
+    if not isinstance(first, (ast.Name, ast.Attribute)) or not isinstance(second, (ast.Name, ast.Attribute)):
+        return False
+    values = analysis.evaluate(first, one[1])
+    if values:
+        return values == analysis.evaluate(second, other[1])
+    return one[1] is other[1] and ast.unparse(first) == ast.unparse(second)
+
+
+def may_give(analysis: Analysis, call: ast.Call, scope: Scope, name: str) -> bool:
+    """Return whether a call gives an argument by name, also in `**options` that may hold it."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return True
+        if keyword.arg is None:
+            values = analysis.evaluate(keyword.value, scope)
+            known = [value for value in values if isinstance(value, Result) and value.maker in WORKERS]
+            if not values or len(known) < len(values):
+                return True
+    return False
+
+
+def constant(call: ast.Call, name: str, positions: list[str] | None = None) -> object:
+    """Return the literal that a call gives for an argument, None where there is none."""
+    given = argument_for(call, positions or [], name)
+    return given.value if isinstance(given, ast.Constant) else None
+
+
+def strides(
+    analysis: Analysis, node: ast.expr | None, scope: Scope, depth: int = 4
+) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield the `range(...)` and `x[a:b:c]` that choose the samples of a data set."""
+    if node is None or depth == 0:
+        return
+    for value in analysis.evaluate(node, scope):
+        if isinstance(value, (Result, Instance)) and value.call is not None:
+            where = scope_of(analysis, value.call)
+            if isinstance(value, Result) and value.maker == "range":
+                yield value.call, where
+            for argument in value.call.args:
+                yield from strides(analysis, argument, where, depth - 1)
+                if isinstance(argument, ast.Subscript) and isinstance(argument.slice, ast.Slice):
+                    yield argument, where

@@ -1,0 +1,43 @@
+"""Functions that are not run by every process alike: for a sample, in a worker, by whom they are handed to."""
+
+from __future__ import annotations
+
+import ast
+
+from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import LocalFunction
+
+from ..loops import training_paths
+from ..reachability import reached_nodes
+
+PER_SAMPLE = ("__getitem__", "__iter__", "forward")
+
+
+def run_elsewhere(analysis: Analysis) -> set[Scope]:
+    """Return the functions in which the processes must not wait for one another, with all that they call."""
+    training = {frame.scope for path in training_paths(analysis) for frame in path.frames}
+    return analysis.fact("run elsewhere", lambda: _closure(analysis, _run_by_others(analysis) - training))
+
+
+def _run_by_others(analysis: Analysis) -> set[Scope]:
+    found = {scope for scope in analysis.scopes() if getattr(scope.node, "name", "") in PER_SAMPLE}
+    for node, scope in reached_nodes(analysis):
+        given = [*node.args, *(k.value for k in node.keywords)] if isinstance(node, ast.Call) else []
+        named = [part for part in given if isinstance(part, (ast.Name, ast.Attribute, ast.Lambda))]
+        values = [value for part in named for value in analysis.evaluate(part, scope)]
+        found |= {value.scope for value in values if isinstance(value, LocalFunction)}
+    return found
+
+
+def _closure(analysis: Analysis, scopes: set[Scope]) -> set[Scope]:
+    """Return functions with all that they call."""
+    found: set[Scope] = set()
+    waiting = list(scopes)
+    while waiting:
+        scope = waiting.pop()
+        if scope not in found:
+            found.add(scope)
+            calls = [node for node in own_nodes(scope.node) if isinstance(node, ast.Call)]
+            waiting += [function.scope for call in calls for function in analysis.functions_called(call, scope)]
+    return found

@@ -1,0 +1,112 @@
+"""Calls that distribute a project already: groups joined, models wrapped, samplers, collectives."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import LocalClass, LocalFunction
+
+from ..reachability import reached_nodes
+
+RUNTIME = "retrofit.distributed"
+JOINING = {f"{RUNTIME}.setup_distributed", "torch.distributed.init_process_group"}
+DDP = {
+    "torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel",
+    "apex.parallel.DistributedDataParallel",
+}  # fmt: skip
+WRAPPERS = DDP | {f"{RUNTIME}.{name}" for name in ("distribute_model", "DDPWrapper", "FSDPWrapper")}
+SAMPLERS = {"torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler"}
+OF_TORCH = (
+    "all_reduce", "reduce", "broadcast", "broadcast_object_list", "all_gather", "all_gather_object", "gather",
+    "gather_object", "scatter", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_to_all",
+    "barrier", "monitored_barrier",
+)  # fmt: skip
+OF_THE_RUNTIME = (
+    "reduce_sum", "reduce_tensor_sum", "reduce_mean", "reduce_dict", "gather_objects",
+    "on_any_rank", "broadcast_object", "broadcast_buffers", "barrier", "main_process_first", "save_checkpoint",
+    "batch_count", "batch_sum", "batch_mean", "sum_over_ranks", "sum_attributes", "gather_batches",
+    "reduce_total", "gather_batch", "answer_of_main", "open_run",
+)  # fmt: skip
+WITH_GRADIENT = ("all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter")
+COLLECTIVES = {f"torch.distributed.nn.{name}" for name in WITH_GRADIENT}
+COLLECTIVES |= {f"torch.distributed.nn.functional.{name}" for name in WITH_GRADIENT}
+COLLECTIVES |= {f"torch.distributed.{name}" for name in OF_TORCH} | {f"{RUNTIME}.{name}" for name in OF_THE_RUNTIME}
+MOST_CALLS = 200  # that a search for a collective follows
+
+
+@dataclass(frozen=True)
+class Site:
+    """A call in the code that runs, the scope it stands in, and the full names of what it calls."""
+
+    call: ast.Call
+    scope: Scope
+    names: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """The calls with which a project distributes itself."""
+
+    joins: list[Site] = field(default_factory=list)  # of a process group
+    wraps: list[Site] = field(default_factory=list)  # of a model in DDP
+    samplers: list[Site] = field(default_factory=list)  # DistributedSampler(...)
+    collectives: list[Site] = field(default_factory=list)
+
+    @property
+    def is_by_hand(self) -> bool:
+        """Whether the project distributes itself with torch's own calls instead of the runtime's."""
+        own = (site for site in (*self.joins, *self.wraps, *self.samplers))
+        return any(not name.startswith(f"{RUNTIME}.") for site in own for name in site.names)
+
+    @property
+    def uses_runtime(self) -> bool:
+        """Whether the runtime is, or could be, what distributes the project: nothing else does so alone."""
+        own = [name for site in (*self.joins, *self.wraps, *self.samplers) for name in site.names]
+        return not own or any(name.startswith(f"{RUNTIME}.") for name in own)
+
+
+def find_distribution(analysis: Analysis) -> Distribution:
+    """Return what the code that runs does already for several processes."""
+    found = Distribution()
+    kinds = ((JOINING, found.joins), (WRAPPERS, found.wraps), (SAMPLERS, found.samplers))
+    for site in _calls(analysis):
+        for wanted, sites in (*kinds, (COLLECTIVES, found.collectives)):
+            if site.names & wanted:
+                sites.append(site)
+    return found
+
+
+def _calls(analysis: Analysis) -> Iterator[Site]:
+    for node, scope in reached_nodes(analysis):
+        if isinstance(node, ast.Call):
+            yield Site(node, scope, frozenset(analysis.called(node, scope)))
+
+
+def leads_to_collective(analysis: Analysis, distribution: Distribution, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call is one of torch.distributed or of the runtime, or runs a function that makes one."""
+    collectives = {site.call for site in distribution.collectives}
+    seen: set[ast.AST] = set()
+    waiting = [(call, scope)]
+    while waiting and len(seen) < MOST_CALLS:
+        node, where = waiting.pop()
+        if node in collectives:
+            return True
+        for function in (*analysis.functions_called(node, where), *_applied(analysis, node, where)):
+            if function.node not in seen:
+                seen.add(function.node)
+                calls = (part for part in own_nodes(function.node) if isinstance(part, ast.Call))
+                waiting += [(part, function.scope) for part in calls]
+    return False
+
+
+def _applied(analysis: Analysis, call: ast.Call, scope: Scope) -> list[LocalFunction]:
+    """Return the forward pass that `Gather.apply(x)` runs, of a torch.autograd.Function."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "apply":
+        return []
+    values = analysis.evaluate(call.func.value, scope)
+    methods = (analysis.classes.method(value.scope, "forward") for value in values if isinstance(value, LocalClass))
+    return [method for method in methods if method]

@@ -1,0 +1,67 @@
+"""Detect code that processes run one after the other, rank 0 first: a download, a cache."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection
+
+from retrofit.analysis.calls import body_of
+from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.analysis.values.inference import Analysis
+
+from ..placement import block_of
+from ..reachability import known_scopes
+from .ranks.sides import OTHERS, side_of_test
+
+IN_TURN = "retrofit.distributed.main_process_first"
+WAITING = {"torch.distributed.barrier", "torch.distributed.monitored_barrier", "retrofit.distributed.barrier"}
+
+
+def runs_in_turn(
+    analysis: Analysis, scope: Scope, node: ast.AST, more: Collection[ast.AST] = frozenset(), depth: int = 4
+) -> bool:
+    """Return whether rank 0 is done with a node before the others begin, here or where its function is called.
+
+    `more` are statements of which that is known.
+    """
+    if any(outer in more for outer in (node, *scope.source.ancestors(node))) or _is_in_turn_here(analysis, scope, node):
+        return True
+    sites = analysis.callers(scope.node) if isinstance(scope.node, FUNCTIONS) and depth else []
+    sites = [site for site in sites if site.scope in known_scopes(analysis)]
+    return bool(sites) and all(runs_in_turn(analysis, site.scope, site.call, more, depth - 1) for site in sites)
+
+
+def _is_in_turn_here(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
+    inner = node
+    for outer in scope.source.ancestors(node):
+        if isinstance(outer, (ast.With, ast.AsyncWith)):
+            contexts = [item.context_expr for item in outer.items if isinstance(item.context_expr, ast.Call)]
+            if any(_makes_others_wait(analysis, context, scope) for context in contexts):
+                return True
+        if isinstance(inner, ast.stmt):
+            block = block_of(scope.source, inner)
+            if any(_is_waiting_of_others(analysis, earlier, scope) for earlier in block[: block.index(inner)]):
+                return True
+        if outer is scope.node:
+            decorators = getattr(outer, "decorator_list", [])
+            calls = [decorator for decorator in decorators if isinstance(decorator, ast.Call)]
+            return any(IN_TURN in analysis.called(call, scope.parent or scope) for call in calls)
+        inner = outer
+    return False
+
+
+def _makes_others_wait(analysis: Analysis, context: ast.Call, scope: Scope) -> bool:
+    """Return whether this is the runtime's context, or one of the project in which the others wait first."""
+    if IN_TURN in analysis.called(context, scope):
+        return True
+    functions = analysis.functions_called(context, scope)
+    statements = [(part, function.scope) for function in functions for part in body_of(function.node)]
+    return any(_is_waiting_of_others(analysis, statement, where) for statement, where in statements)
+
+
+def _is_waiting_of_others(analysis: Analysis, statement: ast.AST, scope: Scope) -> bool:
+    """Return whether this is `if rank != 0: dist.barrier()`."""
+    if not isinstance(statement, ast.If) or side_of_test(analysis, statement.test, scope) != OTHERS:
+        return False
+    calls = [part for inner in statement.body for part in ast.walk(inner) if isinstance(part, ast.Call)]
+    return any(analysis.called(call, scope) & WAITING for call in calls)

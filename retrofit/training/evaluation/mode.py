@@ -1,0 +1,39 @@
+"""Detect evaluations that run their model without gradients, with dropout and BatchNorm switched off."""
+
+from __future__ import annotations
+
+import ast
+
+from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
+
+from ..model.gradients import has_gradients, is_switched_off, switches_on
+from .loop import Loop, NotShareable
+
+WITH_GRADIENTS = "the model runs with gradients, in which all processes take part"
+DEEPEST = 4  # callers above an evaluation that are looked at
+
+
+class Mode:
+    """Looks at a loop, at what is around it, and at the callers of its function."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop, self.analysis = loop, loop.analysis
+
+    def require_evaluation(self) -> None:
+        for call, inner, scope in self.loop.model_calls():
+            if has_gradients(self.analysis, self.loop.scope, call) and not is_switched_off(self.analysis, scope, inner):
+                raise NotShareable(WITH_GRADIENTS)
+        if switches_on(self.analysis, self.loop.node, self.loop.scope):
+            raise NotShareable(WITH_GRADIENTS)
+        if not self._is_evaluating(self.loop.scope, self.loop.node, DEEPEST):
+            raise NotShareable("model.eval() was not found in front of it")
+
+    def _is_evaluating(self, scope: Scope, node: ast.AST, depth: int) -> bool:
+        line = getattr(node, "lineno", 0)
+        for call in own_nodes(scope.node):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.lineno < line:
+                is_off = [isinstance(a, ast.Constant) and a.value is False for a in call.args]
+                if (call.func.attr == "eval" and not call.args) or (call.func.attr == "train" and is_off == [True]):
+                    return True
+        sites = self.analysis.callers(scope.node) if isinstance(scope.node, FUNCTIONS) and depth else []
+        return bool(sites) and all(self._is_evaluating(site.scope, site.call, depth - 1) for site in sites)

@@ -1,0 +1,36 @@
+"""Detect branches that only some ranks take and that decide about the run: an end, a save, what is kept."""
+
+from __future__ import annotations
+
+import ast
+
+from retrofit.analysis.scopes import Scope
+
+from .sinks import Sinks
+
+ENDING = ("exit", "_exit", "quit", "stop")
+OF_STATE = ("state_dict", "deepcopy", "load_state_dict")
+
+
+def decides(branch: list[ast.stmt], scope: Scope, sinks: Sinks) -> bool:
+    if isinstance(branch[-1], ast.Raise):
+        return False  # an error in one process ends all of them
+    for statement in branch:
+        for node in ast.walk(statement):
+            if isinstance(node, (ast.Break, ast.Return)):
+                return True
+            if isinstance(node, ast.Call) and _matters(node, scope, sinks):
+                return True
+    return any(_keeps(statement) for statement in branch)
+
+
+def _matters(call: ast.Call, scope: Scope, sinks: Sinks) -> bool:
+    if sinks.of(call, scope, True) not in ("", "passed on"):
+        return True
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return name in ENDING or name in OF_STATE or "save" in name
+
+
+def _keeps(statement: ast.stmt) -> bool:
+    """Return whether a statement keeps a number or a text: best = accuracy, patience += 1, stop = True."""
+    return isinstance(statement, (ast.AugAssign, ast.Assign)) and isinstance(statement.value, ast.Constant)

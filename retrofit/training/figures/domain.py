@@ -1,0 +1,402 @@
+"""The interpreter's knowledge of torch: which values are of one rank's samples, and what operations make of them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+
+from retrofit.analysis.interpreter.state import NONE, OTHER, SAME, Flow, Root, escaped, mixed
+from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction, Result
+
+from .. import Project
+from ..data import shapes
+from ..data.batches import HANDING_ON, made_before
+from ..data.loaders import EVALUATION, SHARDED, SHARING, TRAIN
+from ..data.random_draws import draws_in_loop
+from ..loops import LOOPS, calls_without_training, phase_of
+from ..losses.reductions.reduction import SUM_OF_RANKS, reduction_for
+from ..losses.terms import MEAN as REDUCED_MEAN
+from ..losses.terms import terms_at
+from ..optimizer.optimizers import is_module
+from . import kinds
+from .decisions import decides
+from .kinds import (
+    BATCH,
+    BATCH_SIZE,
+    CHOSEN,
+    LAYOUT,
+    LIST,
+    MEAN,
+    PER_SIZE,
+    READING,
+    REDUCIBLE,
+    SHAPE,
+    SIZE,
+    SUM,
+    TENSORS,
+)
+from .loss_names import LossNames
+from .shown import Shown
+from .sinks import Sinks
+from .together import gives_the_same, made_the_same
+
+RUNTIME = "retrofit.distributed"
+RANK_SHARE = f"{RUNTIME}.rank_share"
+OWN_SHARES = {f"{RUNTIME}.own_batch_size", f"{RUNTIME}.micro_batch"}
+SOURCES = SHARING | SHARDED
+LIBRARIES = ("torch", "numpy", "cv2", "scipy")
+SAME_FUNCTIONS = {
+    "isinstance", "type", "hasattr", "id", "callable", "torch.is_tensor", "torch.manual_seed", "time.time",
+    "torch.no_grad", "torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm", "iter", "torch.zeros_like",
+    "torch.ones_like", "torch.rand_like", "torch.randn_like",
+}  # fmt: skip
+ARITHMETIC: dict[str, ast.operator] = {"mul": ast.Mult(), "div": ast.Div(), "add": ast.Add(), "sub": ast.Sub()}
+
+
+def _run_by(analysis: Analysis, scope: Scope, calls: set[ast.Call]) -> Iterator[LocalFunction]:
+    """Yield the functions that some calls run, of those that are in a scope."""
+    for node in own_nodes(scope.node) if calls else ():
+        if isinstance(node, ast.Call) and node in calls:
+            yield from analysis.functions_called(node, scope)
+
+
+def _is_changed(node: ast.expr, scope: Scope) -> bool:
+    """Return whether a name is the one that `batch_size *= 2` changes, where no call can be written."""
+    outer = scope.source.parents[node]
+    return isinstance(outer, ast.AugAssign) and node is not outer.value
+
+
+class TorchDomain:
+    """The facts of one project, and the notes of one run through it."""
+
+    def __init__(self, project: Project) -> None:
+        self.project, self.analysis = project, project.analysis
+        self.sinks = Sinks(self.analysis, project.outputs)
+        self.shown: dict[ast.AST, Shown] = {}
+        sharded = [loader for loader in project.loaders if TRAIN in loader.roles or loader.is_shared_out]
+        uses = [use for loader in sharded for use in loader.uses]
+        whole = {use.expression for loader in project.loaders if loader not in sharded for use in loader.uses}
+        self.drawn = {use.expression for use in uses} - whole
+        self.loops: set[ast.AST] = {use.loop for use in uses if use.role == TRAIN and use.loop is not None}
+        self.counted = set(self.loops)  # over loaders that say how large a batch is
+        if not self.loops:
+            self.loops = {path.loops[0][0] for path in project.paths}
+        evaluated = {use.loop for use in uses if use.role == EVALUATION and use.loop is not None} - self.loops
+        self.batch_loops = self.loops | evaluated
+        self.models = {call.call for model in project.models for call in model.calls}
+        self.losses = LossNames(project)
+        self.terms = self.losses.terms
+        self.steps = {frame.scope for path in project.paths for frame in path.frames}
+        both: set[ast.AST] = {loop for path in project.paths for loop in phase_of(path)}
+        silent = calls_without_training(self.analysis, project.paths)
+        both |= {f.node for scope in self.analysis.scopes() for f in _run_by(self.analysis, scope, silent)}
+        self.both = both  # loops and functions that train at one time, and evaluate at another
+        self.trains_in = {path.frames[0].scope for path in project.paths}
+        # What one value is computed from: all of it is reduced, or none. None is something that was not followed.
+        self.bonds: set[frozenset[Root | None]] = set()
+        self._inner: dict[Scope, bool] = {}
+
+    # Where values differ.
+
+    def element(self, drawn: ast.expr, scope: Scope) -> Flow | None:
+        """Return a batch, with its number where the loop counts, and what else is drawn next to it."""
+        if drawn in self.drawn:
+            return Flow(BATCH)
+        if isinstance(drawn, ast.Name):
+            made = made_before(self.analysis, drawn, scope)
+            is_itself = made is None or any(isinstance(n, ast.Name) and n.id == drawn.id for n in ast.walk(made))
+            return None if made is None or is_itself else self.element(made, scope)
+        if not isinstance(drawn, ast.Call):
+            return None
+        names = self.analysis.called(drawn, scope)
+        if names & SHARING:
+            return Flow(BATCH)
+        inner = [self.element(part, scope) for part in drawn.args]
+        found = [flow for flow in inner if flow is not None]
+        if not found or self.analysis.functions_called(drawn, scope):
+            return None
+        if "enumerate" in names:
+            return Flow(parts=(NONE, found[0]))
+        return Flow(parts=tuple(flow or NONE for flow in inner)) if "zip" in names else found[0]
+
+    def is_batch_loop(self, loop: ast.AST) -> bool:
+        return loop in self.batch_loops
+
+    def place(self, node: ast.expr, scope: Scope, loops: tuple[ast.AST, ...], kind: str, is_open: bool) -> Root | None:
+        if kind in (OTHER, SHAPE, PER_SIZE) or node not in scope.source.parents:
+            return None
+        is_inside = any(loop in self.loops for loop in loops) or (scope in self.steps and self._runs_inside(scope))
+        if not is_inside or any(loop in self.batch_loops - self.loops for loop in loops):
+            return None
+        return Root(node, scope, kind, is_open)
+
+    def _runs_inside(self, scope: Scope) -> bool:
+        """Return whether a function is called in loops over training batches only."""
+        if scope in self._inner or not isinstance(scope.node, FUNCTIONS):
+            return self._inner.get(scope, False)
+        self._inner[scope] = False
+        sites = self.analysis.callers(scope.node)
+        self._inner[scope] = bool(sites) and all(
+            self._is_in_loop(site.scope, site.call) or self._runs_inside(site.scope) for site in sites
+        )
+        return self._inner[scope]
+
+    def _is_in_loop(self, scope: Scope, call: ast.AST) -> bool:
+        for outer in scope.source.ancestors(call):
+            if outer is scope.node:
+                return False
+            if isinstance(outer, LOOPS) and outer in self.batch_loops:
+                return outer in self.loops
+        return False
+
+    def name(self, node: ast.Name | ast.Attribute, scope: Scope, flow: Flow) -> Flow:
+        if not flow.differs and (node, scope) in self.project.batch_sizes and not _is_changed(node, scope):
+            place = self.place(node, scope, tuple(scope.source.ancestors(node)), BATCH_SIZE, True)
+            is_mended = self._is_micro(node, scope)
+            return Flow(BATCH_SIZE) if place is not None and not is_mended else flow
+        if isinstance(node, ast.Attribute):
+            return flow
+        is_loss = flow.differs and node.id in self.losses.names.get(scope, ())
+        return self._as_term(node, scope, flow) if is_loss else flow
+
+    def _is_micro(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether the part of a batch size that a rank has is asked for: rd.data.own_batch_size(batch_size)."""
+        outer = scope.source.parents[node]
+        return isinstance(outer, ast.Call) and bool(self.analysis.called(outer, scope) & OWN_SHARES)
+
+    def is_apart(self, flow: Flow) -> bool:
+        """Return whether processes can differ in a test: in what they draw at random, not in the batch size alone."""
+        roots = escaped(flow)
+        return flow.is_drawn or (flow.differs and not (roots and all(root.kind == BATCH_SIZE for root in roots)))
+
+    def is_random(self, node: ast.expr, scope: Scope) -> bool:
+        return isinstance(node, ast.Call) and draws_in_loop(self.project, node, scope)
+
+    def is_about_shape(self, node: ast.expr) -> bool:
+        return shapes.is_about_shape(node)
+
+    def _as_term(self, node: ast.Name, scope: Scope, flow: Flow) -> Flow:
+        """Return a loss, or a term of it: what it is computed from need not be understood."""
+        if flow.kind == OTHER and not flow.is_read:
+            is_sum = reduction_for(self.project, node, scope) == SUM_OF_RANKS
+            return Flow(SUM if is_sum else MEAN, is_term=True)
+        return replace(flow, is_term=True) if flow.kind in TENSORS | {MEAN, SUM} else flow
+
+    # What becomes of them.
+
+    def attribute(self, base: Flow, name: str) -> Flow:
+        if base.kind == OTHER:
+            return NONE if name in kinds.FIXED else mixed([base])
+        kind = SIZE if name == "size" and base.kind in TENSORS else kinds.of_method(base.kind, name, None)
+        if kind == OTHER and base.kind in TENSORS and name not in kinds.ENTRYWISE:
+            kind = base.kind  # `outputs.logits`, `batch.x`
+        return self._kept(base, kind, name)
+
+    def _kept(self, base: Flow, kind: str, name: str) -> Flow:
+        if kind == SAME:
+            return NONE
+        if kind == OTHER:
+            return mixed([base])
+        is_kept = name in kinds.KEEPING or name.startswith("loss") or (base.is_term and name in kinds.SCALARS)
+        is_term = base.is_term and is_kept
+        if is_term and name in READING and kind in TENSORS and name == "item":
+            kind = MEAN  # of the one number that a model has computed as its loss
+        elif name == "item" and kind in TENSORS:
+            return mixed([replace(base, kind=kind)])
+        return replace(base, kind=kind, is_read=base.is_read or name in READING, is_term=is_term, cells=frozenset())
+
+    def item(self, base: Flow, index: ast.expr, key: Flow) -> Flow:
+        if base.kind == OTHER:
+            return mixed([base, key])
+        if key.differs:
+            return replace(base, kind=CHOSEN, is_term=False) if base.kind in TENSORS else mixed([base, key])
+        kind = kinds.of_index(base.kind, index)
+        if kind == SAME:
+            return NONE
+        return mixed([base]) if kind == OTHER else replace(base, kind=kind, parts=(), cells=frozenset())
+
+    def operation(self, node: ast.expr, parts: list[Flow]) -> Flow:
+        flows = [replace(flow, cells=frozenset()) for flow in parts]
+        given = [flow for flow in flows if flow.differs]
+        if not given:
+            return NONE
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd, ast.Invert)):
+            return given[0] if given[0].kind != OTHER else mixed(given)
+        if isinstance(node, ast.Compare) and all(flow.kind in TENSORS | {SAME} for flow in flows):
+            return replace(given[0], kind=given[0].kind, is_term=False)
+        if not isinstance(node, ast.BinOp):
+            return self._bound(given)
+        if isinstance(node.left, (ast.Constant, ast.JoinedStr)) and not isinstance(
+            getattr(node.left, "value", None), (int, float)
+        ):
+            return mixed(given)
+        if isinstance(node.op, ast.Div) and not flows[0].differs and self._divides_a_figure(node.left, flows[1]):
+            return NONE
+        kind = kinds.of_operator(node.op, *(flow.kind for flow in flows))
+        if kind in (OTHER, SAME) or any(flow.roots for flow in given):
+            return self._bound(given)
+        return self._combined(kind, given)
+
+    def _divides_a_figure(self, dividend: ast.expr, divisor: Flow) -> bool:
+        """Return whether a batch size divides what a batch that all ranks have gave, and no number of steps."""
+        if divisor.kind != BATCH_SIZE or divisor.place is None:
+            return False
+        origins = self.project.ranks.origins(dividend, divisor.place.scope)
+        parts = (part for node, _ in origins for part in ast.walk(node))
+        return any(isinstance(part, ast.Attribute) and part.attr in READING for part in parts)
+
+    def _bound(self, given: list[Flow]) -> Flow:
+        """Return what is computed from several values, and take note that they belong together."""
+        flow = mixed(given)
+        if len(given) > 1:
+            self.bonds.add(flow.roots | {None} if any(not escaped(part) for part in given) else flow.roots)
+        return flow
+
+    def _combined(self, kind: str, given: list[Flow]) -> Flow:
+        """Return what is put together: it gets a place where that is done, in a loop over batches."""
+        if len(given) == 1:
+            return replace(given[0], kind=kind)
+        inputs = frozenset(place for flow in given for place in escaped(flow))
+        return Flow(kind, is_term=all(flow.is_term for flow in given), inputs=inputs)
+
+    def call(self, node: ast.Call, scope: Scope, receiver: Flow, given: list[Flow]) -> Flow:
+        flows = [flow for flow in (receiver, *given) if flow.differs]
+        if not flows:
+            return NONE
+        flow = self._called(node, scope, receiver, given)
+        if node in self.terms and flow.differs and not flow.is_read and not self._hands_through(node):
+            if flow.kind == OTHER:
+                return Flow(MEAN, is_term=True) if not any(f.is_read or f.roots for f in flows) else flow
+            return replace(flow, is_term=True)
+        return flow
+
+    def _hands_through(self, node: ast.Call) -> bool:
+        """Return whether a call is of a method that makes no loss: images.cuda()."""
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        return name in kinds.KEEPING | kinds.ENTRYWISE | kinds.TURNING | {"view", "reshape"}
+
+    def _called(self, node: ast.Call, scope: Scope, receiver: Flow, given: list[Flow]) -> Flow:
+        names = self.analysis.called(node, scope)
+        flows = [flow for flow in (receiver, *given) if flow.differs]
+        if names & SAME_FUNCTIONS:
+            return NONE
+        terms = terms_at(self.analysis, node, scope)
+        if terms:
+            kind = {REDUCED_MEAN: MEAN, "sum": SUM, "none": BATCH}.get(terms[0].reduction, OTHER)
+            return Flow(kind) if kind != OTHER and not any(f.is_read for f in flows) else mixed(flows)
+        if node in self.models or self._is_module_call(node, scope):
+            return Flow(BATCH) if all(f.kind in TENSORS for f in flows) else mixed(flows)
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name in kinds.MAKING and all(flow.kind in {SIZE, SHAPE} | TENSORS for flow in flows):
+            return Flow(BATCH)
+        is_arithmetic = name.rstrip("_") in ARITHMETIC and len(given) == 1
+        if receiver.differs and (is_arithmetic or not any(flow.kind not in TENSORS | {SAME} for flow in given)):
+            return self._method(node, receiver, name, given)
+        if names & {"len"} and given:
+            return self._length(given[0])
+        if names & {"float", "int"} and given:
+            return replace(given[0], is_read=True) if given[0].kind in REDUCIBLE else self._read(given[0])
+        if names & {"max", "min"} and len(given) == 2 and given[0].kind in (SIZE, SUM) and not given[1].differs:
+            return given[0]
+        if names & {"sum"} and len(given) == 1:
+            return replace(given[0], cells=frozenset()) if given[0].kind in (MEAN, SUM) else mixed(given)
+        is_known = bool(names) and all(full.partition(".")[0] in LIBRARIES for full in names)
+        are_tensors = all(flow.kind in TENSORS | {SAME} for flow in given[1:])
+        if is_known and given and given[0].differs and (are_tensors or name in kinds.KEEPING):
+            flow = self._kept(given[0], kinds.of_method(given[0].kind, name, node, 1), name)
+            return self._with_parts(flow, name) if "torch" in {full.partition(".")[0] for full in names} else flow
+        is_unused = isinstance(scope.source.parents.get(node), ast.Expr)  # as of writer.writerow(...)
+        return mixed(flows) if is_unused or name in kinds.FORMATTING else self._bound(flows)
+
+    def _read(self, flow: Flow) -> Flow:
+        return self._kept(flow, flow.kind, "item") if flow.kind in TENSORS else mixed([flow])
+
+    def _length(self, flow: Flow) -> Flow:
+        if flow.kind in (BATCH, CHOSEN):
+            return Flow(SIZE if flow.kind == BATCH else SUM, is_read=False)
+        return mixed([flow])
+
+    def _method(self, node: ast.Call, receiver: Flow, name: str, given: list[Flow]) -> Flow:
+        if receiver.kind == OTHER:
+            return NONE if name in kinds.FIXED else mixed([receiver, *given])
+        if name.rstrip("_") in ARITHMETIC and len(given) == 1:
+            operator = ast.BinOp(ast.Name("_", ast.Load()), ARITHMETIC[name.rstrip("_")], ast.Name("_", ast.Load()))
+            return self.operation(operator, [receiver, given[0]])
+        kind = kinds.of_method(receiver.kind, name, node)
+        return self._with_parts(self._kept(receiver, kind, name), name)
+
+    def _with_parts(self, flow: Flow, name: str) -> Flow:
+        """Return what gives values and their places along a dimension as a pair: `values, indices = x.max(1)`."""
+        if name not in kinds.PAIRS or flow.kind not in TENSORS:
+            return flow
+        part = replace(flow, place=None)
+        return replace(flow, parts=(part, part))
+
+    def _is_module_call(self, node: ast.Call, scope: Scope) -> bool:
+        return any(
+            is_module(self.analysis, value) or (isinstance(value, Result) and value.maker.startswith("torch.nn."))
+            for value in self.analysis.evaluate(node.func, scope)
+        )
+
+    def is_opaque(self, call: ast.Call, scope: Scope) -> bool:
+        if call in self.models and self._is_module_call(call, scope):
+            return True
+        for value in self.analysis.evaluate(call.func, scope):
+            if isinstance(value, LocalClass) and is_module(self.analysis, Instance(value.scope)):
+                return not self._trains(value.scope)
+            if isinstance(value, Instance) and is_module(self.analysis, value):
+                return not self._is_loss(call)
+        return False
+
+    def _is_loss(self, call: ast.Call) -> bool:
+        return call in self.terms and call not in self.models
+
+    def _trains(self, owner: Scope) -> bool:
+        return any(frame.scope.parent is owner for path in self.project.paths for frame in path.frames)
+
+    def kept(self, flow: Flow) -> Flow:
+        """Return what a list holds of a batch that it outlives: all entries, where they are brought together."""
+        if flow.kind not in (BATCH, CHOSEN) or flow.place is None:
+            return flow
+        return Flow(OTHER, is_read=True, roots=flow.roots | {replace(flow.place, kind=LIST)}, cells=flow.cells)
+
+    # What is shown.
+
+    def sink(self, call: ast.Call, scope: Scope, is_discarded: bool) -> str:
+        return self.sinks.of(call, scope, is_discarded)
+
+    def show(self, node: ast.AST, scope: Scope, kind: str, flows: list[tuple[ast.expr, Flow]]) -> None:
+        shown = self.shown.setdefault(node, Shown(node, scope, kind))
+        for expression, flow in flows:
+            shown.values[expression] = None
+            whole = mixed([flow])
+            shown.roots |= whole.roots
+            shown.is_unknown = shown.is_unknown or not whole.roots
+
+    def result(self, call: ast.Call, scope: Scope) -> Flow | None:
+        names = self.analysis.called(call, scope)
+        if names & {RANK_SHARE}:
+            return Flow(SIZE)  # a sum divided by it is a mean, as the gradients are averaged
+        return NONE if gives_the_same(names) else None
+
+    def changed(self, call: ast.Call, scope: Scope) -> list[ast.expr]:
+        return made_the_same(call, self.analysis.called(call, scope))
+
+    def draws(self, call: ast.Call, scope: Scope) -> Flow | None:
+        return Flow(BATCH) if self.analysis.called(call, scope) & SOURCES else None
+
+    def hands_on(self, call: ast.Call, scope: Scope) -> bool:
+        names = self.analysis.called(call, scope)
+        return bool(names & HANDING_ON) or any(name.startswith("itertools.") for name in names)
+
+    def trained(self, scope: Scope) -> set[str]:
+        return self.losses.trained(scope)
+
+    def decides(self, branch: list[ast.stmt], scope: Scope) -> bool:
+        return decides(branch, scope, self.sinks)
+
+
+__all__ = ["LAYOUT", "TorchDomain"]

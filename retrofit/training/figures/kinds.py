@@ -1,0 +1,198 @@
+"""Kinds of figures by how they depend on this rank's part of a batch, and what operations make of them.
+
+A figure that is a mean or a sum over the samples of a batch can be brought together over the ranks; one that is a
+list with an entry per sample as well.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from retrofit.analysis.interpreter.state import OTHER, SAME
+
+BATCH = "batch"  # an entry per sample, along the first dimension
+LAYOUT = "layout"  # of all samples, in another order of dimensions
+CHOSEN = "chosen"  # some of the samples' elements
+SHAPE = "shape"  # of a batch
+SIZE = "size"  # the number of samples, or of their elements
+BATCH_SIZE = "batch size"  # the option: with a batch for all ranks together, a rank has a part of it only
+PER_SIZE = "per size"
+MEAN = "mean"  # over the samples
+SUM = "sum"  # over the samples
+LIST = "list"  # with an entry per sample, kept when the batch is over
+REDUCIBLE = {MEAN, SUM, SIZE, BATCH_SIZE}
+PAIRS = {"max", "min", "topk", "sort", "median", "mode", "kthvalue", "cummax", "cummin"}
+TENSORS = {BATCH, LAYOUT, CHOSEN}
+
+READING = {"item", "tolist", "numpy", "detach", "detach_", "data"}  # after these no gradient flows
+KEEPING = READING | {
+    "float", "double", "half", "bfloat16", "int", "long", "to", "cpu", "cuda", "type", "clone", "contiguous",
+    "squeeze", "unsqueeze", "astype", "bool", "type_as", "as_subclass", "requires_grad_", "copy", "byte", "short",
+}  # fmt: skip
+FLAT = {"flatten", "ravel"}
+ENTRYWISE = {
+    "eq", "ne", "gt", "lt", "ge", "le", "logical_and", "logical_or", "logical_not", "logical_xor", "equal_", "argmax",
+    "argmin", "softmax", "log_softmax", "sigmoid", "tanh", "relu", "exp", "log", "log1p", "sqrt", "square", "pow",
+    "abs", "neg", "clamp", "clip", "round", "floor", "expand", "expand_as", "repeat", "gather", "topk", "sort",
+    "argsort", "sub", "add", "mul", "div", "where", "masked_fill", "fill_", "sub_", "add_", "mul_", "div_", "clamp_",
+    "cumsum", "view_as", "reshape_as", "split", "chunk", "one_hot", "interpolate", "normalize", "pad",
+    "cosine_similarity",
+    "pairwise_distance", "isfinite", "isnan", "array", "asarray", "tensor", "as_tensor", "from_numpy", "stack", "cat",
+    "concatenate", "concat", "zeros_like", "ones_like", "rand_like", "randn_like", "full_like", "maximum", "minimum",
+    "squared", "erf", "resize", "upsample", "select", "unbind",
+}  # fmt: skip
+TURNING = {"t", "transpose", "permute", "swapaxes", "movedim", "T", "mT"}
+COUNTING = {"bincount", "histc", "histogram", "histogram2d", "confusion_matrix", "count_nonzero"}
+CHOOSING = {"masked_select", "nonzero", "argwhere", "unique"}
+MAKING = {
+    "full", "zeros", "ones", "rand", "randn", "empty", "randint", "normal", "uniform", "new_zeros", "new_ones",
+    "new_full", "new_empty", "new_tensor", "Tensor", "FloatTensor", "LongTensor", "DoubleTensor", "BoolTensor", "fill",
+    "Variable", "random", "randperm", "arange", "multinomial", "choice",
+}  # fmt: skip
+FORMATTING = {"format", "join", "dict", "list", "tuple", "set", "zip", "str", "repr", "print", "OrderedDict"}
+FIXED = {
+    "dtype", "device", "ndim", "requires_grad", "is_cuda", "grad", "grad_fn", "dim", "is_contiguous", "backward",
+    "get_device", "type_name", "zero_grad", "register_hook", "retain_grad", "element_size", "is_floating_point",
+}  # fmt: skip
+SCALARS = {"abs"}
+
+
+def of_operator(op: ast.operator, left: str, right: str) -> str:
+    """Return the kind of `left op right`; OTHER where nothing is known."""
+    if left in TENSORS | {SAME} and right in TENSORS | {SAME}:
+        return _of_tensors(left, right)
+    if isinstance(op, (ast.Add, ast.Sub)):
+        if {left, right} <= {MEAN, SAME}:
+            return MEAN
+        return SUM if {left, right} <= {SUM, SIZE} else OTHER
+    if isinstance(op, ast.Mult):
+        for one, other in ((left, right), (right, left)):
+            if other == SAME and one in (MEAN, SUM, SIZE, PER_SIZE):
+                return one
+            if (one, other) == (MEAN, SIZE):
+                return SUM
+            if (one, other) == (SUM, PER_SIZE):
+                return MEAN
+        return OTHER
+    if isinstance(op, ast.Div):
+        if right == SAME and left in (MEAN, SUM, SIZE):
+            return left
+        if right == SIZE:
+            return {SUM: MEAN, SAME: PER_SIZE}.get(left, OTHER)
+    return OTHER
+
+
+def _of_tensors(left: str, right: str) -> str:
+    kinds = {left, right} - {SAME}
+    if len(kinds) == 1:
+        return kinds.pop()
+    return SAME if not kinds else LAYOUT if CHOSEN not in kinds else OTHER
+
+
+def of_method(kind: str, name: str, call: ast.Call | None, first: int = 0) -> str:
+    """Return the kind of `x.name(...)`; `first` is the number of arguments that are x itself: 1 in torch.name(x)."""
+    if kind == SAME or name in FIXED:
+        return SAME
+    if name == "shape":
+        return SHAPE if kind in TENSORS else SAME
+    if name == "size":
+        return _of_size(kind, call)
+    if name in KEEPING:
+        return kind
+    if kind in (MEAN, SUM):
+        return _of_scalar(kind, name, call, first)
+    if kind not in TENSORS:
+        return OTHER
+    return _of_tensor(kind, name, call, first)
+
+
+def _of_scalar(kind: str, name: str, call: ast.Call | None, first: int) -> str:
+    """Return what a method makes of a mean or a sum: a vector of means can be added up, or averaged, further."""
+    if name in ("sum", "mean", "reshape", "view") or name in FLAT or name in TURNING:
+        return kind
+    return OTHER
+
+
+def _of_tensor(kind: str, name: str, call: ast.Call | None, first: int) -> str:
+    if name in ("sum", "mean", "nansum"):
+        return _of_reduction(kind, "mean" if name == "mean" else "sum", call, first)
+    if name in ("numel", "nelement"):
+        return SUM if kind == CHOSEN else SIZE
+    if name in COUNTING:
+        return SUM
+    if name in CHOOSING:
+        return CHOSEN
+    if name in TURNING:
+        return LAYOUT if kind != CHOSEN else kind
+    if name in FLAT:
+        return BATCH if kind == LAYOUT else kind
+    if name in ("view", "reshape"):
+        given = call.args[first:] if call is not None else []
+        return BATCH if kind == LAYOUT and len(given) == 1 and ast.unparse(given[0]) == "-1" else kind
+    if name in ("max", "min"):  # along a dimension of the samples' own
+        given = [a for a in (call.args[first:] if call else [])] + [k.value for k in (call.keywords if call else [])]
+        is_inner = bool(given) and all(isinstance(a, (ast.Constant, ast.UnaryOp)) for a in given)
+        return kind if is_inner and ast.unparse(given[0]) != "0" else OTHER
+    return kind if name in ENTRYWISE else OTHER
+
+
+def _of_reduction(kind: str, name: str, call: ast.Call | None, first: int) -> str:
+    dims = _dims(call, first)
+    if dims is None:
+        return SUM if name == "sum" else OTHER if kind == CHOSEN else MEAN
+    if kind in (CHOSEN, LAYOUT):
+        return OTHER
+    if 0 in dims:
+        return SUM if name == "sum" else MEAN
+    return kind if dims else OTHER
+
+
+def _dims(call: ast.Call | None, first: int) -> set[int] | None:
+    """Return along which dimensions a reduction goes, None for all of them, nothing where that is not known."""
+    if call is None:
+        return set()
+    named = [keyword.value for keyword in call.keywords if keyword.arg in ("dim", "axis")]
+    given = call.args[first:] or named
+    if not given:
+        return None
+    try:
+        value = ast.literal_eval(given[0])
+    except ValueError:
+        return set()
+    dims = {value} if isinstance(value, int) else set(value) if isinstance(value, (tuple, list)) else set()
+    return {dim for dim in dims if isinstance(dim, int)}
+
+
+def _of_size(kind: str, call: ast.Call | None) -> str:
+    if kind not in TENSORS:
+        return SAME
+    if call is None or not call.args:
+        return SHAPE
+    return of_index(SHAPE, call.args[0])
+
+
+def of_index(kind: str, index: ast.expr) -> str:
+    """Return the kind of `x[index]` for an index that is the same on every rank."""
+    if kind == SHAPE:
+        number = _number(index)
+        return SIZE if number == 0 else OTHER if number is None else SAME
+    if kind in (MEAN, SUM):
+        return kind
+    if kind not in TENSORS:
+        return OTHER
+    if isinstance(index, ast.Constant) and isinstance(index.value, str):
+        return kind
+    if isinstance(index, ast.Tuple) and index.elts and isinstance(index.elts[0], ast.Slice):
+        first = index.elts[0]
+        return kind if first.lower is None and first.upper is None else OTHER
+    if isinstance(index, ast.Slice) and kind == LAYOUT:
+        return kind
+    return OTHER
+
+
+def _number(index: ast.expr) -> int | None:
+    try:
+        value = ast.literal_eval(index)
+    except ValueError:
+        return None
+    return value if isinstance(value, int) else None

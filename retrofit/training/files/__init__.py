@@ -1,0 +1,1 @@
+"""Files, folders, prints and trackers of a training, and who may write them."""

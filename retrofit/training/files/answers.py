@@ -1,0 +1,114 @@
+"""Questions that the processes would answer in different ways: is a folder there that one of them makes, what is typed.
+
+A process that asks a moment later finds what rank 0 has made meanwhile, and prompts, stops or takes another name.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.bindings import maker_of
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
+
+from ..data.workers import run_elsewhere
+from ..distributed.turns import runs_in_turn
+from ..reachability import reached_nodes
+from .guards import GUARDED_KINDS, runs_on_some
+from .missing_files import is_asking
+from .outputs import FOLDER, OPEN, PRINT, SAVE, TRACKER, WRITE, Output
+from .run_numbers import LISTING
+
+ANSWER = "retrofit.distributed.answer_of_main"
+SHOWING = {"retrofit.distributed.print_main", "retrofit.distributed.on_main_process"}
+PROMPTS = {"input", "raw_input", "getpass.getpass", "click.confirm", "click.prompt", "typer.confirm", "typer.prompt",
+           "questionary.confirm", "rich.prompt.Prompt.ask", "rich.prompt.Confirm.ask"}  # fmt: skip
+MAKING = {FOLDER, OPEN, SAVE, TRACKER, WRITE}
+Place = tuple[ast.Call, Scope]
+
+
+def prompts(analysis: Analysis) -> Iterator[Place]:
+    """Yield the calls that ask the user, where every process makes them."""
+    for node, scope in reached_nodes(analysis):
+        if isinstance(node, ast.Call) and analysis.called(node, scope) & PROMPTS and _is_common(analysis, node, scope):
+            yield node, scope
+
+
+def asked_per_process(analysis: Analysis, outputs: list[Output], known: Collection[ast.AST]) -> Iterator[Place]:
+    """Yield the calls that ask for a file or a folder that the script makes, in a test that decides something else.
+
+    `known` are the statements, and all in them, of which something else takes care.
+    """
+    made = [(output.call, output.scope) for output in outputs if output.kind in MAKING]
+    written = {output.call for output in outputs if output.kind in GUARDED_KINDS | {PRINT}}
+    written |= {n for n, scope in reached_nodes(analysis) if isinstance(n, ast.Call) and _is_shown(analysis, n, scope)}
+    for node, scope in reached_nodes(analysis):
+        if not isinstance(node, (ast.If, ast.Assert, ast.IfExp)) or node in known:
+            continue
+        if isinstance(node, ast.If) and _only_writes([*node.body, *node.orelse], written):
+            continue  # it is rank 0 that asks there
+        for part in ast.walk(node.test):
+            if not isinstance(part, ast.Call) or not _asks(analysis, part, scope):
+                continue
+            paths = [part.func.value] if not part.args and isinstance(part.func, ast.Attribute) else part.args[:1]
+            is_made = any(_is_same(analysis, (path, scope), call) for path in paths for call in made)
+            if is_made and _is_common(analysis, part, scope):
+                yield part, scope
+
+
+def _is_shown(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call is one of the runtime's that only rank 0 carries out."""
+    return bool(analysis.called(call, scope) & SHOWING)
+
+
+def _asks(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    return is_asking(analysis, call, scope) or bool(analysis.called(call, scope) & LISTING)
+
+
+def _is_common(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether every process comes to a call, and none of them has an answer of its own by right."""
+    if runs_on_some(analysis, scope, call) or scope in run_elsewhere(analysis) or runs_in_turn(analysis, scope, call):
+        return False
+    around = list(scope.source.ancestors(call))
+    if any(isinstance(outer, ast.ExceptHandler) for outer in around):
+        return False  # the process whose attempt has failed is alone there
+    return not any(isinstance(outer, ast.Call) and ANSWER in analysis.called(outer, scope) for outer in around)
+
+
+def _only_writes(statements: list[ast.stmt], written: set[ast.Call]) -> bool:
+    """Return whether statements do nothing but write and show, which is left to rank 0."""
+    for statement in statements:
+        if isinstance(statement, ast.Expr):
+            if not (isinstance(statement.value, (ast.Constant, ast.Call)) and _is_written(statement.value, written)):
+                return False
+        elif isinstance(statement, (ast.If, ast.For, ast.With, ast.Try)):
+            handlers = [part for handler in getattr(statement, "handlers", []) for part in handler.body]
+            if not _only_writes([*statement.body, *getattr(statement, "orelse", []), *handlers], written):
+                return False
+        elif not isinstance(statement, ast.Pass):
+            return False
+    return True
+
+
+def _is_written(value: ast.expr, written: set[ast.Call]) -> bool:
+    return isinstance(value, ast.Constant) or value in written or last_name(value) in ("info", "warning", "debug")
+
+
+def _is_same(analysis: Analysis, path: tuple[ast.expr, Scope], call: Place) -> bool:
+    """Return whether a call is given a path, or a name that lies under it: makedirs(os.path.join(path, "logs"))."""
+    node, scope = path
+    text = ast.unparse(node)
+    own = {maker_of(value) for value in analysis.evaluate(node, scope)} - {None}
+    given: list[ast.expr] = [*call[0].args, *(keyword.value for keyword in call[0].keywords)]
+    given += [call[0].func.value] if isinstance(call[0].func, ast.Attribute) else []
+    for part in (part for expression in given for part in ast.walk(expression)):
+        if not isinstance(part, (ast.Name, ast.Attribute, ast.Constant, ast.Call, ast.Subscript, ast.BinOp)):
+            continue
+        is_same_scope = call[1] is scope or isinstance(node, ast.Constant) or "." in text
+        if is_same_scope and ast.unparse(part) == text:
+            return True
+        if own & ({maker_of(value) for value in analysis.evaluate(part, call[1])} - {None}):
+            return True
+    return False

@@ -1,0 +1,117 @@
+"""Tests whether a file is there, and what a script does where it is missing."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from retrofit.analysis.calls import returns_of
+from retrofit.analysis.edits import block_of
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Result, name_of
+
+EXISTS = {f"os.path.{name}" for name in ("exists", "isfile", "isdir", "lexists")}
+EXISTS_METHODS = {"exists", "is_file", "is_dir"}
+MISSING_ERRORS = {"FileNotFoundError", "OSError", "IOError", "EnvironmentError"}
+BODY, ORELSE = "body", "orelse"
+FLIPPED = {BODY: ORELSE, ORELSE: BODY, "": ""}
+MOST_DEPTH = 4
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What is done where something is missing, and what where it is there; `whole` is all of it, in one block."""
+
+    node: ast.stmt
+    scope: Scope
+    made: list[ast.stmt]
+    otherwise: list[ast.stmt]
+    whole: list[ast.stmt]
+    paths: list[tuple[ast.expr, Scope]]  # what is asked for, as far as it can be seen
+
+
+def missing_at(analysis: Analysis, node: ast.AST, scope: Scope) -> Missing | None:
+    """Return what an `if` or a `try` does where a file is missing, None for one that does not ask for a file."""
+    if isinstance(node, ast.Try):
+        return _at_try(node, scope)
+    side = _side(analysis, node.test, scope) if isinstance(node, ast.If) else ""
+    if not side:
+        return None
+    assert isinstance(node, ast.If)
+    paths = _paths(analysis, node.test, scope)
+    if side == BODY:
+        return Missing(node, scope, node.body, node.orelse, [node], paths)
+    if node.orelse:
+        return Missing(node, scope, node.orelse, node.body, [node], paths)
+    block = block_of(scope.source, node)
+    rest = block[block.index(node) + 1 :]
+    if not returns(node.body):
+        return None
+    return Missing(node, scope, rest, node.body, [node, *rest], paths)
+
+
+def returns(block: list[ast.stmt]) -> bool:
+    """Return whether a block ends in a `return`, inside a `with` too."""
+    last = block[-1]
+    return returns(last.body) if isinstance(last, (ast.With, ast.AsyncWith)) else isinstance(last, ast.Return)
+
+
+def _at_try(node: ast.Try, scope: Scope) -> Missing | None:
+    for handler in node.handlers:
+        kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type] if handler.type else []
+        if MISSING_ERRORS & {ast.unparse(kind) for kind in kinds}:
+            return Missing(node, scope, handler.body, node.body, [node], [])
+    return None
+
+
+def _side(analysis: Analysis, test: ast.expr, scope: Scope, depth: int = MOST_DEPTH) -> str:
+    """Return which branch of an `if` is for a missing file, "" where the test asks for none."""
+    if depth == 0:
+        return ""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return FLIPPED[_side(analysis, test.operand, scope, depth)]
+    if isinstance(test, ast.BoolOp):
+        return next(filter(None, (_side(analysis, part, scope, depth) for part in test.values)), "")
+    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.comparators[0], ast.Constant):
+        value, is_equal = test.comparators[0].value, isinstance(test.ops[0], (ast.Eq, ast.Is))
+        side = _side(analysis, test.left, scope, depth) if isinstance(value, bool) else ""
+        return side if is_equal is value else FLIPPED[side]
+    if isinstance(test, ast.Call) and isinstance(test.func, ast.Name) and test.func.id in ("any", "all") and test.args:
+        return _side(analysis, getattr(test.args[0], "elt", test.args[0]), scope, depth)
+    if isinstance(test, (ast.Name, ast.Attribute)):
+        return ORELSE if analysis.named(test, scope) & EXISTS else ""
+    if not isinstance(test, ast.Call):
+        return ""
+    if is_asking(analysis, test, scope):
+        return ORELSE
+    functions = analysis.functions_called(test, scope)
+    returned = [(value, f.scope) for f in functions for value in returns_of(f.node)]
+    return next(filter(None, (_side(analysis, value, where, depth - 1) for value, where in returned)), "")
+
+
+def is_asking(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether this is `os.path.exists(path)` or `path.exists()`."""
+    if analysis.called(call, scope) & EXISTS:
+        return True
+    is_method = isinstance(call.func, ast.Attribute) and call.func.attr in EXISTS_METHODS and not call.args
+    return is_method and not analysis.functions_called(call, scope)
+
+
+def _paths(analysis: Analysis, test: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]]:
+    calls = [(part, scope) for part in ast.walk(test) if isinstance(part, ast.Call)]
+    for part in ast.walk(test):
+        if isinstance(part, (ast.Name, ast.Attribute)):
+            values = analysis.evaluate(part, scope)
+            calls += [(v.call, v.scope) for v in values if isinstance(v, Result) and name_of(v) in EXISTS]
+    for call, where in list(calls):
+        for function in analysis.functions_called(call, where):
+            parts = [part for value in returns_of(function.node) for part in ast.walk(value)]
+            calls += [(part, function.scope) for part in parts if isinstance(part, ast.Call)]
+    return [(_path(analysis, call, where), where) for call, where in calls if is_asking(analysis, call, where)]
+
+
+def _path(analysis: Analysis, call: ast.Call, scope: Scope) -> ast.expr:
+    path = call.func.value if not call.args and isinstance(call.func, ast.Attribute) else call.args[0]
+    is_made = isinstance(path, ast.Call) and len(path.args) == 1 and analysis.called(path, scope) & {"pathlib.Path"}
+    return path.args[0] if is_made else path  # type: ignore[attr-defined]

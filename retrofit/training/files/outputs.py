@@ -1,0 +1,184 @@
+"""Effects of a project on the world outside: files written, folders created, lines printed, trackers started."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from retrofit.analysis.calls import argument_for
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.commands import only_reads
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import PROGRESS_BARS, Display, LocalClass, LocalFunction
+
+from ..reachability import reached_nodes
+from .trackers import TRACKERS, is_tracking
+
+# Functions that write, by their full name.
+WRITERS = {
+    "torch.save", "numpy.save", "numpy.savez", "numpy.savez_compressed", "numpy.savetxt", "json.dump",
+    "pickle.dump", "yaml.dump", "yaml.safe_dump", "matplotlib.pyplot.savefig", "torchvision.utils.save_image",
+    "cv2.imwrite", "imageio.imwrite", "imageio.imsave", "imageio.mimsave", "skimage.io.imsave",
+    "scipy.misc.imsave", "scipy.io.savemat", "joblib.dump", "dill.dump", "torchvision.io.write_png",
+    "torchvision.io.write_jpeg", "logging.config.dictConfig", "logging.config.fileConfig", "torch.jit.save",
+    "torch.onnx.export", "soundfile.write", "torchaudio.save", "torchvision.io.write_video", "scipy.io.wavfile.write",
+    "librosa.output.write_wav", "os.fsync", "safetensors.torch.save_file", "safetensors.torch.save_model",
+    "matplotlib.pyplot.imsave", "matplotlib.image.imsave", "omegaconf.OmegaConf.save", "torchaudio.backend.save",
+    "cloudpickle.dump", "toml.dump", "nibabel.save", "tifffile.imwrite", "tifffile.imsave", "imageio.v2.imwrite",
+    "imageio.v3.imwrite", "SimpleITK.WriteImage", "numpy.lib.format.write_array", "shutil.make_archive",
+    "torch.export.save", "onnx.save", "onnx.save_model", "plotly.io.write_image", "plotly.io.write_html",
+}  # fmt: skip
+TO_TEXT = {"yaml.dump", "yaml.safe_dump"}  # which return a text where they are given no stream
+# Functions that change folders and files.
+FILE_CHANGERS = {
+    "os.makedirs", "os.mkdir", "os.remove", "os.unlink", "os.rename", "os.replace", "os.rmdir", "os.removedirs",
+    "os.system", "shutil.copy", "shutil.copyfile", "shutil.copy2", "shutil.copytree", "shutil.rmtree", "shutil.move",
+    "subprocess.call", "subprocess.run", "subprocess.check_call", "subprocess.Popen", "os.popen", "os.symlink",
+    "os.link", "os.truncate", "os.renames",
+}  # fmt: skip
+# These may do anything.
+COMMANDS = {"os.system", "os.popen", *(f"subprocess.{name}" for name in ("call", "run", "check_call", "Popen"))}
+# Methods that write, of objects whose class the analysis cannot see, where the name alone is telling.
+WRITING_METHODS = {
+    "savefig", "to_csv", "to_json", "to_pickle", "write_text", "write_bytes", "mkdir", "unlink", "touch", "writerow",
+    "writerows", "save_weights", "to_parquet", "to_excel", "to_feather", "to_hdf", "tofile", "save_pretrained",
+    "write_image", "write_html", "export_chrome_trace", "export_stacks", "write_png", "symlink_to", "rmdir",
+}  # fmt: skip
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif")
+WRITING_MODE = re.compile(r"(?=.*[wax+])[rwaxbt+U]{1,4}")  # of open()
+BUFFERS = {"io.BytesIO", "io.StringIO"}
+COUNTING_BARS = {"tqdm.trange", "tqdm.std.trange", "tqdm.auto.trange", "tqdm.notebook.trange"}
+LOGGERS = {"logging.basicConfig", "logging.StreamHandler"}
+STREAMS = {f"sys.{mark}{name}{mark}" for name in ("stdout", "stderr") for mark in ("", "__")}
+# What shows a line without print().
+SHOWING = {
+    "rich.print", "rich.print_json", "rich.console.Console.print", "rich.console.Console.rule",
+    "rich.console.Console.log", "click.echo", "click.secho", "typer.echo", "typer.secho", "pprint.pprint", "pprint.pp",
+    "termcolor.cprint", "tqdm.tqdm.write", "tqdm.auto.tqdm.write", "tqdm.std.tqdm.write", "icecream.ic",
+    *(f"{stream}.{method}" for stream in STREAMS for method in ("write", "writelines", "buffer.write")),
+}  # fmt: skip
+OPENERS = {
+    "open", "io.open", "codecs.open", "gzip.open", "bz2.open", "lzma.open", "h5py.File", "zipfile.ZipFile",
+    "tarfile.open", "shelve.open", "bz2.BZ2File", "gzip.GzipFile", "lzma.LZMAFile",
+}  # fmt: skip
+SAVE, WRITE, FOLDER, OPEN, TRACKER, TRACK, PRINT, BAR, LOGGER, SHOW = (
+    "save", "write", "folder", "open", "tracker", "track", "print", "bar", "logger", "show",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Output:
+    """A call that is seen outside. `kind` is one of the constants above, `name` what is called."""
+
+    kind: str
+    name: str
+    call: ast.Call
+    scope: Scope
+
+
+def find_outputs(analysis: Analysis) -> list[Output]:
+    """Return everything that the reachable code of a project shows or leaves behind, in source order."""
+    found = [output for node, scope in reached_nodes(analysis) for output in _output_of(analysis, node, scope)]
+    return sorted(found, key=lambda output: output.scope.source.place(output.call))
+
+
+def _output_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[Output]:
+    if not isinstance(node, ast.Call) or _is_given_a_buffer(analysis, node, scope):
+        return
+    names = analysis.called(node, scope)
+    for name in sorted(names):
+        kind = _kind(analysis, name, node, scope)
+        if kind:
+            yield Output(kind, name, node, scope)
+            return
+    for value in analysis.evaluate(node.func, scope):
+        if isinstance(value, LocalClass) and analysis.classes.bases(value.scope) & TRACKERS:
+            yield Output(TRACKER, getattr(value.scope.node, "name", ""), node, scope)
+            return
+    if not isinstance(node.func, ast.Attribute):
+        return
+    is_own = any(isinstance(value, LocalFunction) for value in analysis.evaluate(node.func, scope))
+    if not is_own and (node.func.attr in WRITING_METHODS or _saves_image(node)):
+        yield Output(WRITE, node.func.attr, node, scope)
+    elif not is_own and opens_own_path(node):
+        yield Output(OPEN, "open", node, scope)
+
+
+def _is_given_a_buffer(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether this writes into memory: `plt.savefig(buffer)`."""
+    return any(analysis.named(argument, scope) & BUFFERS for argument in call.args)
+
+
+def _kind(analysis: Analysis, name: str, call: ast.Call, scope: Scope) -> str:
+    if name == "torch.save":
+        return SAVE
+    if name.startswith("PIL.Image.") and name.endswith(".save"):
+        return WRITE
+    if name in WRITERS:
+        return WRITE if name not in TO_TEXT or len(call.args) > 1 or argument_for(call, [], "stream") else ""
+    if name in FILE_CHANGERS:
+        is_read = name in COMMANDS and only_reads(call, name, scope.source.parents[call])
+        return "" if is_read else FOLDER
+    if name in TRACKERS:
+        return TRACKER
+    if is_tracking(name):
+        return TRACK
+    if name in PROGRESS_BARS | COUNTING_BARS:
+        return BAR
+    if name == "logging.basicConfig" and path_of(call) is not None:
+        return OPEN
+    if name in LOGGERS:
+        return LOGGER
+    if name == "print":
+        file = next((keyword.value for keyword in call.keywords if keyword.arg == "file"), None)
+        return PRINT if file is None or analysis.named(file, scope) & STREAMS else ""
+    if name in SHOWING or (name == "os.write" and _is_terminal(analysis, call, scope)):
+        return SHOW
+    if name in OPENERS:
+        return OPEN if opens_for_writing(analysis, call, scope) else ""
+    return OPEN if name in ("logging.FileHandler", "logging.handlers.RotatingFileHandler") else ""
+
+
+def _is_terminal(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether this is os.write(1, ...), or with sys.stdout.fileno()."""
+    first = call.args[0] if call.args else None
+    if isinstance(first, ast.Constant):
+        return first.value in (1, 2)
+    is_number = isinstance(first, ast.Call) and isinstance(first.func, ast.Attribute) and first.func.attr == "fileno"
+    return is_number and bool(analysis.named(first.func.value, scope) & STREAMS)  # type: ignore[union-attr]
+
+
+def path_of(call: ast.Call) -> ast.expr | None:
+    """Return the expression of the path in a call that opens a file, of `path.open("w")` what is opened."""
+    if isinstance(call.func, ast.Attribute) and opens_own_path(call):
+        return call.func.value
+    named = next((keyword.value for keyword in call.keywords if keyword.arg in ("filename", "file", "path")), None)
+    return named if named is not None else call.args[0] if call.args else None
+
+
+def opens_for_writing(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether this is `open(path, "w")`; a mode may also be one of several that write, in a variable."""
+    modes = analysis.evaluate(argument_for(call, ["file", "mode"], "mode"), scope)
+    return bool(modes) and all(
+        isinstance(mode, Display) and bool(WRITING_MODE.fullmatch(_text(mode.node))) for mode in modes
+    )
+
+
+def _saves_image(call: ast.Call) -> bool:
+    """Return whether this is `image.save(path + ".png")`: a library's image, whatever made it."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "save" or not call.args:
+        return False
+    texts = (part.value for part in ast.walk(call.args[0]) if isinstance(part, ast.Constant))
+    return any(isinstance(text, str) and text.lower().endswith(IMAGES) for text in texts)
+
+
+def opens_own_path(call: ast.Call) -> bool:
+    """Return whether this is `path.open("w")`."""
+    is_open = isinstance(call.func, ast.Attribute) and call.func.attr == "open"
+    return is_open and bool(WRITING_MODE.fullmatch(_text(argument_for(call, ["mode"], "mode"))))
+
+
+def _text(node: ast.expr | None) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""

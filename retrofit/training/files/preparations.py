@@ -1,0 +1,208 @@
+"""Files that are created once where they are missing and then read by every process: caches, downloads, archives."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from retrofit.analysis.calls import argument_for, is_method
+from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Display, Result
+
+from ..data.seeds import draws
+from ..data.workers import run_elsewhere
+from ..distributed.turns import runs_in_turn
+from ..loops import Path
+from ..model.models import reachable_from_loops
+from ..reachability import reached_nodes
+from .guards import runs_on_one
+from .missing_files import Missing, is_asking, missing_at
+from .outputs import COMMANDS, FOLDER, OPEN, SAVE, WRITE, Output
+
+FETCHING = {"urllib.request.urlretrieve", "shutil.unpack_archive", "lmdb.open", "torch.hub.download_url_to_file"}
+FETCHING_METHODS = {"extractall"}
+KEEPING = {SAVE, WRITE, OPEN}
+COPYING = {"shutil.copy", "shutil.copyfile", "shutil.copy2", "shutil.copytree", "shutil.move", "os.rename"}
+KEEPING_METHODS = {"save_pretrained", "tofile", "to_parquet", "to_hdf", "to_feather", "save_to_disk"}
+MOST_CALLERS = 3
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Statements of one block that one process has to be done with before the others begin."""
+
+    node: ast.AST
+    scope: Scope
+    statements: tuple[ast.stmt, ...]
+    message: str
+    draws: bool = False  # random numbers, which the processes that find it made do not draw
+    is_forced: bool = False  # perhaps, by an option: it is then made by all, one after the other
+
+
+def find_preparations(
+    analysis: Analysis, outputs: list[Output], paths: list[Path], busy: Collection[ast.AST]
+) -> list[Preparation]:
+    """Return what every process prepares at once; nothing that holds a node of `busy`, which all run together."""
+    search = _Search(analysis, outputs, paths, busy)
+    found: list[Preparation] = []
+    for node, scope in reached_nodes(analysis):
+        preparation = search.at(node, scope)
+        if preparation is not None and not _is_taken_care_of(analysis, preparation):
+            found.append(preparation)
+    whole = {part for p in found for statement in p.statements for part in ast.walk(statement) if part is not statement}
+    return [p for p in found if p.statements[0] not in whole]
+
+
+def _is_taken_care_of(analysis: Analysis, preparation: Preparation) -> bool:
+    first, scope = preparation.statements[0], preparation.scope
+    return runs_on_one(analysis, scope, first) or runs_in_turn(analysis, scope, first)
+
+
+class _Search:
+    def __init__(self, analysis: Analysis, outputs: list[Output], paths: list[Path], busy: Collection[ast.AST]) -> None:
+        self.analysis = analysis
+        self.outputs = {output.call: output for output in outputs}
+        self.busy = busy
+        self.in_loops = {node for node, _ in reachable_from_loops(analysis, paths)}
+
+    def at(self, node: ast.AST, scope: Scope) -> Preparation | None:
+        if isinstance(node, ast.Call) and _downloads(node):
+            return Preparation(node, scope, (scope.source.statement(node),), "every process downloads the data")
+        if not isinstance(node, (ast.If, ast.Try)) or node in self.in_loops:
+            return None
+        missing = missing_at(self.analysis, node, scope)
+        if missing is None or not self._prepares(missing) or scope in run_elsewhere(self.analysis):
+            return None
+        statements = _in_no_loop(scope, missing.whole)
+        parts = list(self._run(statements, scope))
+        if any(part in self.busy or isinstance(part, (ast.Yield, ast.YieldFrom)) for part, _ in parts):
+            return None
+        is_drawn = any(isinstance(part, ast.Call) and draws(self.analysis, part, where) for part, where in parts)
+        message = "every process makes what is missing at the same time"
+        is_forced = isinstance(node, ast.If) and isinstance(node.test, ast.BoolOp)
+        return Preparation(node, scope, tuple(statements), message, is_drawn, is_forced)
+
+    def _prepares(self, missing: Missing) -> bool:
+        """Return whether something is fetched, or is kept that is read later."""
+        made = list(self._run(missing.made, missing.scope))
+        calls = [(part, where) for part, where in made if isinstance(part, ast.Call)]
+        if any(self._fetches(call, where) for call, where in calls):
+            return True
+        if not any(self._keeps(call, where) for call, where in calls):
+            return False
+        reads = [(part, missing.scope) for statement in missing.otherwise for part in ast.walk(statement)]
+        if isinstance(missing.node, ast.Try):
+            return any(isinstance(part, ast.Call) for part, _ in reads)
+        inside = {part for part, _ in made}
+        return any(self._is_read(p, s, inside) or self._is_named_again(p, s, inside) for p, s in missing.paths)
+
+    def _fetches(self, call: ast.Call, scope: Scope) -> bool:
+        names = self.analysis.called(call, scope)
+        if _downloads(call) or names & FETCHING or any(n.rpartition(".")[2].startswith("download") for n in names):
+            return True
+        if names & COMMANDS:
+            return not any("mkdir" in str(part.value) for part in ast.walk(call) if isinstance(part, ast.Constant))
+        return isinstance(call.func, ast.Attribute) and call.func.attr in FETCHING_METHODS
+
+    def _keeps(self, call: ast.Call, scope: Scope) -> bool:
+        output = self.outputs.get(call)
+        if output is not None and output.kind == OPEN and _outlives(scope.source.parents[call]):
+            return False  # a log that stays open, to which every process would write
+        if output is not None and (output.kind in KEEPING or (output.kind == FOLDER and output.name in COPYING)):
+            return True
+        return isinstance(call.func, ast.Attribute) and call.func.attr in KEEPING_METHODS
+
+    def _is_read(self, path: ast.expr, scope: Scope, inside: set[ast.AST], depth: int = MOST_CALLERS) -> bool:
+        """Return whether something else than what makes a file is given its path."""
+        text = ast.unparse(path)
+        owner = scope.enclosing_class() if "self" in text else None
+        for where in owner.walk() if owner is not None else [scope]:
+            for node in own_nodes(where.node):
+                if node not in inside and self._takes(node, where) and _mentions(node, text):
+                    return True
+        if depth == 0 or not isinstance(scope.node, FUNCTIONS) or not isinstance(path, ast.Name):
+            return False
+        bound = parameters(scope.node)[1:] if is_method(scope) else parameters(scope.node)
+        sites = self.analysis.callers(scope.node) if path.id in bound else []
+        given = [(argument_for(site.call, bound, path.id), site) for site in sites]
+        return any(a is not None and self._is_read(a, s.scope, inside | {s.call}, depth - 1) for a, s in given)
+
+    def _is_named_again(self, path: ast.expr, scope: Scope, inside: set[ast.AST]) -> bool:
+        """Return whether a file's own name, `samples.pt`, stands where something may read it, anywhere else."""
+        made = [
+            v.call if isinstance(v, Result) else v.node
+            for v in self.analysis.evaluate(path, scope)
+            if isinstance(v, (Result, Display))
+        ]
+        own = {part for expression in (path, *made) for part in ast.walk(expression)}
+        names = {part.value for part in own if isinstance(part, ast.Constant) and _is_file_name(part.value)}
+        for node, where in reached_nodes(self.analysis) if names else ():
+            if not isinstance(node, ast.Constant) or node.value not in names or node in own or node in inside:
+                continue
+            around = [outer for outer in where.source.ancestors(node) if isinstance(outer, ast.Call)]
+            if not any(call in self.outputs or is_asking(self.analysis, call, where) for call in around):
+                return True
+        return False
+
+    def _takes(self, node: ast.AST, scope: Scope) -> bool:
+        """Return whether a node can read what it is given: another call than those that ask, write or show."""
+        if isinstance(node, ast.Return):
+            return True
+        if isinstance(node, ast.Assign):
+            return any(isinstance(target, ast.Attribute) for target in node.targets)
+        if not isinstance(node, ast.Call) or node in self.outputs or is_asking(self.analysis, node, scope):
+            return False
+        return not any(name == "str" or name.startswith("os.path.") for name in self.analysis.called(node, scope))
+
+    def _run(self, statements: list[ast.stmt], scope: Scope) -> Iterator[tuple[ast.AST, Scope]]:
+        """Yield the nodes of statements, and of the functions of the project that they call."""
+        waiting: list[tuple[ast.AST, Scope]] = [(statement, scope) for statement in statements]
+        seen: set[ast.AST] = set()
+        while waiting:
+            root, where = waiting.pop()
+            for node in ast.walk(root):
+                yield node, where
+                for function in self.analysis.functions_called(node, where) if isinstance(node, ast.Call) else ():
+                    if function.node not in seen:
+                        seen.add(function.node)
+                        waiting += [(part, function.scope) for part in ast.iter_child_nodes(function.node)]
+
+
+def _is_file_name(text: object) -> bool:
+    return isinstance(text, str) and bool(re.fullmatch(r"[^\s*]*\.\w+", text))
+
+
+def _downloads(call: ast.Call) -> bool:
+    return any(
+        keyword.arg == "download" and isinstance(keyword.value, ast.Constant) and keyword.value.value is True
+        for keyword in call.keywords
+    )
+
+
+def _mentions(node: ast.AST, text: str) -> bool:
+    """Return whether a path is given to a call, or is what a statement hands on."""
+    if isinstance(node, ast.Call):
+        given: list[ast.AST] = [*node.args, *(keyword.value for keyword in node.keywords)]
+        given += [node.func.value] if isinstance(node.func, ast.Attribute) else []
+    else:
+        given = [node.value] if isinstance(node, (ast.Return, ast.Assign)) and node.value is not None else []
+    parts = (part for expression in given for part in ast.walk(expression) if isinstance(part, ast.expr))
+    return any(ast.unparse(part) == text for part in parts)
+
+
+def _in_no_loop(scope: Scope, statements: list[ast.stmt]) -> list[ast.stmt]:
+    """Return the outermost loop around statements, so that the processes wait once and not for each file."""
+    for outer in scope.source.ancestors(statements[0]):
+        if outer is scope.node:
+            break
+        if isinstance(outer, (ast.For, ast.While)):
+            statements = [outer]
+    return statements
+
+
+def _outlives(holder: ast.AST) -> bool:
+    """Return whether what an assignment keeps is an attribute of an object."""
+    return isinstance(holder, ast.Assign) and any(isinstance(target, ast.Attribute) for target in holder.targets)

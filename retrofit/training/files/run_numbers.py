@@ -1,0 +1,250 @@
+"""Names that a script makes of what lies in a folder: the next number of a run, `runs/exp3`.
+
+A process that looks a moment later finds what another one has made meanwhile, and counts on.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Union
+
+from retrofit.analysis.calls import argument_for, is_method, returns_of
+from retrofit.analysis.flow.occurrences import loaded_names, stored_names
+from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import LocalClass
+
+from ..loops import LOOPS, LoopNode
+from ..reachability import reached_nodes
+from .missing_files import is_asking
+from .outputs import FOLDER, OPEN, SAVE, TRACKER, WRITE, Output
+
+LISTING = {"os.listdir", "os.scandir", "os.walk", "glob.glob", "glob.iglob"}
+LISTING_METHODS = {"iterdir", "glob", "rglob"}
+REDUCING = {"int", "len", "max", "min", "sum"}
+ADDING = {"append", "add", "insert", "extend"}
+NAMED = {FOLDER, OPEN, SAVE, TRACKER, WRITE}
+READING = {"torch.load"}  # what an earlier run has left, or this one meanwhile
+LISTED, NUMBER = 1, 2  # what is in a folder; a number or a name made of that
+MOST_ROUNDS, MOST_CALLS = 4, 3
+
+
+Naming = Union[ast.Assign, ast.AnnAssign, LoopNode]
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """A statement that gives a run its name: an assignment, or a loop or an `if` with the names it leaves behind."""
+
+    node: Naming | ast.If
+    scope: Scope
+    names: tuple[str, ...]
+    is_common: bool  # every process gets there, whatever lies in the folder
+
+
+def numbered_names(analysis: Analysis, outputs: list[Output]) -> list[Numbered]:
+    """Return where files and folders of a run get a name by what is there already, each name once."""
+    named = [(output.call, output.scope) for output in outputs if output.kind in NAMED]
+    read = [(node, scope) for node, scope in reached_nodes(analysis) if isinstance(node, ast.Call)]
+    named += [(call, scope) for call, scope in read if analysis.called(call, scope) & READING]
+    return list(_Search(analysis, named).all()) if named else []
+
+
+class _Search:
+    def __init__(self, analysis: Analysis, named: list[tuple[ast.Call, Scope]]) -> None:
+        self.analysis = analysis
+        self.named = named
+        self.outputs = {call for call, _ in named}
+        self.returned: dict[ast.AST, int] = {}  # by function
+
+    def all(self) -> Iterator[Numbered]:
+        waiting = list(dict.fromkeys(scope for node, scope in reached_nodes(self.analysis) if self._looks(node, scope)))
+        seen: set[Scope] = set()
+        while waiting:
+            scope = waiting.pop(0)
+            if scope in seen:
+                continue
+            seen.add(scope)
+            levels = self._levels(scope, set())
+            level = max([self._level(value, scope, levels) for value in _returned(scope)], default=0)
+            if level:
+                self.returned[scope.node] = level
+                waiting += [site.scope for site in self.analysis.callers(scope.node)]  # type: ignore[arg-type]
+            else:
+                yield from self._in(scope)
+
+    def _looks(self, node: ast.AST, scope: Scope) -> bool:
+        if isinstance(node, ast.Call):
+            return self._lists(node, scope)
+        return isinstance(node, LOOPS) and bool(self._counted(node, scope))
+
+    def _in(self, scope: Scope) -> Iterator[Numbered]:
+        """Yield the first statements of a function behind which a name is that of all, until none is left."""
+        clean: set[str] = set()
+        nodes = [node for node in own_nodes(scope.node) if isinstance(node, (ast.Assign, ast.AnnAssign, *LOOPS))]
+        for node in nodes:
+            if _is_in_loop(node, scope):
+                continue
+            levels = self._levels(scope, clean)
+            if isinstance(node, LOOPS):
+                later = loaded_names(other for other in own_nodes(scope.node) if _is_behind(other, node))
+                names = sorted(self._counted(node, scope) & later - clean)
+            else:
+                is_number = node.value is not None and self._level(node.value, scope, levels) == NUMBER
+                names = sorted(_targets(node) - clean) if is_number else []
+            if names and self._names_output(set(names), scope):
+                clean |= set(names)
+                yield self._placed(node, scope, tuple(names), levels)
+
+    def _placed(self, node: Naming, scope: Scope, names: tuple[str, ...], levels: dict[str, int]) -> Numbered:
+        """Return where all processes have a name: behind the tests of what is in the folder, if it has one there."""
+        around = set(scope.source.ancestors(node))
+        tests = self._tests(node, scope, levels)
+        is_common = all(test in around for test in tests)
+        for test in tests:
+            if test in around:
+                return Numbered(test, scope, names, is_common and all(_is_bound(n, test, scope) for n in names))
+        return Numbered(node, scope, names, is_common)
+
+    def _levels(self, scope: Scope, clean: set[str]) -> dict[str, int]:
+        """Return which names in a function, `self.name` too, come from what is in a folder; none of `clean`."""
+        levels: dict[str, int] = {}
+        for _ in range(MOST_ROUNDS):
+            before = dict(levels)
+            for node in own_nodes(scope.node):
+                for name, level in self._given(node, scope, levels):
+                    if level > levels.get(name, 0) and name not in clean:
+                        levels[name] = level
+            if levels == before:
+                break
+        return levels
+
+    def _given(self, node: ast.AST, scope: Scope, levels: dict[str, int]) -> Iterator[tuple[str, int]]:
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and node.value is not None:
+            level = self._level(node.value, scope, levels)
+            yield from ((name, level) for name in _targets(node))
+        elif isinstance(node, LOOPS):
+            if not isinstance(node, ast.While) and self._level(node.iter, scope, levels):
+                yield from ((name, LISTED) for name in stored_names([node.target]))
+            yield from ((name, NUMBER) for name in self._counted(node, scope))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ADDING:
+            yield _key(node.func.value), max([self._level(given, scope, levels) for given in node.args], default=0)
+
+    def _level(self, value: ast.expr, scope: Scope, levels: dict[str, int]) -> int:
+        found, is_reduced = 0, False
+        if isinstance(value, ast.Call) and (value in self.outputs or self._makes(value, scope)):
+            return 0
+        for part in ast.walk(value):
+            if isinstance(part, ast.Call):
+                functions = self.analysis.functions_called(part, scope)
+                found = max([found, *(self.returned.get(function.node, 0) for function in functions)])
+                found = max(found, LISTED if self._lists(part, scope) else 0)
+                is_reduced |= isinstance(part.func, ast.Name) and part.func.id in REDUCING
+            elif isinstance(part, (ast.Name, ast.Attribute)):
+                found = max(found, levels.get(_key(part), 0))
+            elif isinstance(part, ast.Subscript):
+                is_reduced |= isinstance(part.slice, ast.UnaryOp) and isinstance(part.slice.op, ast.USub)
+        return NUMBER if found and is_reduced else found
+
+    def _makes(self, call: ast.Call, scope: Scope) -> bool:
+        """Return whether a call makes an object of the project: that it is given a name makes it none."""
+        return any(isinstance(value, LocalClass) for value in self.analysis.evaluate(call.func, scope))
+
+    def _lists(self, call: ast.Call, scope: Scope) -> bool:
+        if self.analysis.called(call, scope) & LISTING:
+            return True
+        is_method_of_path = isinstance(call.func, ast.Attribute) and call.func.attr in LISTING_METHODS
+        return is_method_of_path and not self.analysis.functions_called(call, scope)
+
+    def _counted(self, loop: LoopNode, scope: Scope) -> set[str]:
+        """Return the names that a loop counts on until nothing of that name is there."""
+        tests = [loop.test] if isinstance(loop, ast.While) else []
+        for part in ast.walk(loop):
+            leaves = isinstance(part, ast.If) and any(isinstance(s, (ast.Break, ast.Return)) for s in ast.walk(part))
+            tests += [part.test] if leaves else []  # type: ignore[attr-defined]
+        asking = [part for test in tests for part in ast.walk(test) if isinstance(part, ast.Call)]
+        asked = loaded_names(part for part in asking if is_asking(self.analysis, part, scope))
+        stored = stored_names([*loop.body, *([] if isinstance(loop, ast.While) else [loop.target])])
+        return stored if asked & stored else set()
+
+    def _tests(self, node: ast.stmt, scope: Scope, levels: dict[str, int]) -> list[ast.If]:
+        """Return the tests of what is in a folder that decide who gets to a statement, outermost first."""
+        around = {node, *scope.source.ancestors(node)}
+        found = []
+        for other in own_nodes(scope.node):
+            if not isinstance(other, ast.If) or other.lineno > node.lineno:
+                continue
+            leaves = any(isinstance(part, (ast.Return, ast.Raise)) for part in ast.walk(other))
+            asks = any(isinstance(p, ast.Call) and is_asking(self.analysis, p, scope) for p in ast.walk(other.test))
+            if (other in around or leaves) and (asks or self._level(other.test, scope, levels)):
+                found.append(other)
+        return found
+
+    def _names_output(self, names: set[str], scope: Scope, depth: int = MOST_CALLS) -> bool:
+        """Return whether a file or a folder is named by one of some names, here or where they are handed to."""
+        for _ in range(MOST_ROUNDS):
+            for node in own_nodes(scope.node):
+                if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and _has(node.value, names):
+                    names = names | _targets(node)
+        wide = {name for name in names if "." in name or scope.parent is None}
+        if any(_has(call, names if where is scope else wide) for call, where in self.named):
+            return True
+        for node in own_nodes(scope.node) if depth else ():
+            for function in self.analysis.functions_called(node, scope) if isinstance(node, ast.Call) else ():
+                assert isinstance(node, ast.Call)
+                bound = parameters(function.node)[1:] if is_method(function.scope) else parameters(function.node)
+                given = {name: argument_for(node, bound, name) for name in bound}
+                taken = {name for name, value in given.items() if value is not None and _has(value, names)}
+                if taken and self._names_output(taken, function.scope, depth - 1):
+                    return True
+        return False
+
+
+def _returned(scope: Scope) -> list[ast.expr]:
+    return returns_of(scope.node) if isinstance(scope.node, FUNCTIONS) else []
+
+
+def _key(node: ast.AST) -> str:
+    """Return `name` or `self.name`, "" for another expression."""
+    if isinstance(node, ast.Attribute):
+        return f"{node.value.id}.{node.attr}" if isinstance(node.value, ast.Name) else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> set[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    parts = [part for target in targets for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
+    return {_key(part) for part in parts} - {""}
+
+
+def _has(node: ast.AST, names: set[str]) -> bool:
+    return any(_key(part) in names for part in ast.walk(node) if isinstance(part, (ast.Name, ast.Attribute)))
+
+
+def _is_in_loop(node: ast.AST, scope: Scope) -> bool:
+    for outer in scope.source.ancestors(node):
+        if outer is scope.node:
+            return False
+        if isinstance(outer, LOOPS):
+            return True
+    return False
+
+
+def _is_behind(node: ast.AST, loop: LoopNode) -> bool:
+    return getattr(node, "lineno", 0) > (loop.end_lineno or loop.lineno)
+
+
+def _is_bound(name: str, test: ast.If, scope: Scope) -> bool:
+    """Return whether a name has a value behind an `if`, whichever way that goes."""
+    branches = [test.body, test.orelse]
+    if all(any(name in _bound(part) for s in branch for part in ast.walk(s)) for branch in branches):
+        return True
+    return any(
+        name in _bound(node) for node in own_nodes(scope.node) if getattr(node, "lineno", test.lineno) < test.lineno
+    )
+
+
+def _bound(node: ast.AST) -> set[str]:
+    return _targets(node) if isinstance(node, (ast.Assign, ast.AnnAssign)) else set()

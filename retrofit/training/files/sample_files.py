@@ -1,0 +1,59 @@
+"""Files that each process names by the samples of its own share of the data: a prediction per image."""
+
+from __future__ import annotations
+
+import ast
+
+from retrofit.analysis.calls import argument_for, given_parameters
+from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Result
+
+from ..data.loaders import SHARING, is_shared_out, loaders_in
+from ..evaluation.measurements import spread
+from .outputs import Output
+
+# Which argument of a function that writes is the path, for those where it is not the first.
+PATH_POSITIONS = {"torch.save": 1, "torchvision.utils.save_image": 1, "torchvision.io.write_png": 1}
+MOST_CALLERS = 3  # functions above the one that writes
+
+
+def is_named_by_sample(analysis: Analysis, output: Output) -> bool:
+    """Return whether an output goes to a file whose name comes from a batch of a loader that is shared out."""
+    position = PATH_POSITIONS.get(output.name, 0)
+    if len(output.call.args) <= position:
+        return False
+    return _comes_from_batch(analysis, output.call.args[position], output.scope, MOST_CALLERS)
+
+
+def _comes_from_batch(analysis: Analysis, path: ast.expr, scope: Scope, depth: int) -> bool:
+    names = {part.id for part in ast.walk(path) if isinstance(part, ast.Name)}
+    for outer in scope.source.ancestors(path):
+        if outer is scope.node:
+            break
+        if isinstance(outer, ast.For) and _is_over_share(analysis, outer, scope):
+            drawn = {part.id for part in ast.walk(outer.target) if isinstance(part, ast.Name)}
+            if names & spread(scope, drawn).names:
+                return True
+    if depth == 0 or not isinstance(scope.node, FUNCTIONS):
+        return False
+    bound = given_parameters(scope)
+    if getattr(scope.node, "name", "") == "__getitem__" and names & spread(scope, set(bound)).names:
+        return True
+    given = [
+        [(argument_for(site.call, bound, name), site.scope) for site in analysis.callers(scope.node)]
+        for name in bound
+        if name in names
+    ]
+    return any(
+        sites and all(a is not None and _comes_from_batch(analysis, a, where, depth - 1) for a, where in sites)
+        for sites in given
+    )
+
+
+def _is_over_share(analysis: Analysis, loop: ast.For, scope: Scope) -> bool:
+    if any(is_shared_out(analysis, loader, scope) for loader in loaders_in(analysis, loop.iter, scope)):
+        return True
+    parts = (part for part in ast.walk(loop.iter) if isinstance(part, (ast.Name, ast.Call)))
+    values = (value for part in parts for value in analysis.evaluate(part, scope))
+    return any(isinstance(value, Result) and value.maker in SHARING for value in values)

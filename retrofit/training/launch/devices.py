@@ -1,0 +1,268 @@
+"""Expressions that name a GPU by number, found where a device is asked for and followed to where the number is chosen.
+
+A device can be a text ("cuda:0", f"cuda:{gpu}"), a number (`.cuda(0)`), an option or an entry of a configuration.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from retrofit.analysis.calls import argument_for, default_of, last_name, returns_of
+from retrofit.analysis.flow.bindings import arguments_for, bindings_of
+from retrofit.analysis.flow.main_guard import is_main_guard
+from retrofit.analysis.flow.variables import part_of
+from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Display, LocalFunction
+
+from ..distributed.ranks.rank_texts import mentions_rank
+from ..model.data_parallel import is_device_argument
+from .options import is_given_by_command, is_option, set_options
+
+NUMBERED = re.compile(r"cuda:\d+")
+# What a text begins with that ends in a number: of f"cuda:{gpu}", "cuda:{}".format(gpu), "cuda:%d" % gpu, "cuda:" + gpu
+_BEFORE_NUMBER = re.compile(r"cuda:?")
+_TEMPLATE = re.compile(r"cuda:(\{[^{}]*\}|%(\(\w+\))?[dis])")
+_NAMES_DEVICE = re.compile(r"(^|_)(device|gpu|cuda)s?(_?(ids?|num|number|index|name|list))?($|_|\d)", re.IGNORECASE)
+# Where the first argument is a device and nothing else.
+_TAKERS = {"torch.cuda.set_device", "torch.cuda.device", "torch.set_default_device"}
+_OWN = {f"retrofit.distributed.{name}" for name in ("own_device", "get_device", "get_local_rank")}
+_OWN |= {"torch.cuda.current_device"}
+SHOWING = {"print", "debug", "info", "warning", "warn", "error", "write", "log"}
+_READING = {"get", "getenv", "pop"}  # of a configuration, or the environment
+_COMPARING = {"startswith", "endswith", "count", "find", "index", "replace", "split", "strip", "lstrip", "rstrip"}
+MOST_DEPTH = 12
+
+
+@dataclass(frozen=True)
+class NamedDevice:
+    """An expression that names the same GPU in every process; `is_text`: it is the text of a device."""
+
+    node: ast.expr
+    scope: Scope
+    is_text: bool
+
+    @property
+    def is_literal(self) -> bool:
+        return isinstance(self.node, ast.Constant)
+
+
+def named_devices(analysis: Analysis, nodes: Iterable[tuple[ast.AST, Scope]]) -> Iterator[NamedDevice]:
+    """Yield each expression among `nodes`, or that a device among them comes from, that names a GPU by number."""
+    search = _Search(analysis)
+    for node, scope in nodes:
+        if isinstance(node, ast.expr):
+            search.look_at(node, scope)
+    yield from search.found.values()
+
+
+class _Search:
+    def __init__(self, analysis: Analysis) -> None:
+        self.analysis = analysis
+        self.found: dict[ast.AST, NamedDevice] = {}
+
+    def look_at(self, node: ast.expr, scope: Scope) -> None:
+        is_text = isinstance(node, ast.Constant) and _is_numbered(node)
+        if (is_text or self._is_built(node, scope)) and not _is_for_reading(node, scope):
+            self._add(node, scope, is_text=True)
+        if isinstance(node, ast.Call):
+            for given, is_certain in self._asked_for(node, scope):
+                self._follow(given, scope, (given, scope), is_certain, MOST_DEPTH)
+
+    def _asked_for(self, call: ast.Call, scope: Scope) -> Iterator[tuple[ast.expr, bool]]:
+        """Yield the arguments of a call that are devices, and whether that is certain whatever they look like."""
+        if self.analysis.functions_called(call, scope):
+            return  # what is made of it in there is followed back to here
+        names = self.analysis.called(call, scope)
+        named = {keyword.arg: keyword.value for keyword in call.keywords}
+        first = call.args[0] if call.args and not isinstance(call.args[0], ast.Starred) else None
+        if "torch.device" in names:
+            number = argument_for(call, ["type", "index"], "index")
+            given = number if number is not None else named.get("device", named.get("type", first))
+            yield from ((part, True) for part in [given] if part is not None)
+            return
+        method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        if first is not None and (names & _TAKERS or method in ("cuda", "to")):
+            yield first, method != "to" or bool(names & _TAKERS)
+        if "torch.load" in names and len(call.args) > 1:
+            yield call.args[1], True
+        is_of_torch = method in ("cuda", "to") or any(name.startswith("torch") for name in names)
+        for name in ("device", "map_location"):
+            if name in named and (is_of_torch or not isinstance(named[name], ast.Constant)):
+                yield named[name], is_of_torch and name == "map_location"
+
+    def _follow(
+        self, node: ast.expr, scope: Scope, place: tuple[ast.expr, Scope], is_certain: bool, depth: int
+    ) -> None:
+        """Follow a device back to what names its GPU; a number is added at `place`, where the device is asked for."""
+        if depth == 0 or isinstance(node, (ast.Compare, ast.Lambda, ast.UnaryOp)):
+            return
+        if isinstance(node, ast.Dict):
+            parts = node.values
+        elif isinstance(node, ast.IfExp):
+            parts = [node.body, node.orelse]
+        else:
+            parts = node.values if isinstance(node, ast.BoolOp) else []
+        for part in parts:
+            self._follow(part, scope, (part, scope) if place[0] is node else place, is_certain, depth - 1)
+        if parts or self._is_own(node, scope):
+            return
+        if isinstance(node, ast.Constant):
+            if _is_numbered(node):
+                self._add(node, scope, is_text=True)
+            elif isinstance(node.value, int) and not isinstance(node.value, bool) and node.value >= 0:
+                self._add(*place)
+        elif self._is_built(node, scope):
+            self._add(node, scope, is_text=True)
+        elif isinstance(node, (ast.Name, ast.Attribute)):
+            self._follow_name(node, scope, place, is_certain, depth)
+        elif isinstance(node, ast.Call):
+            self._follow_call(node, scope, place, is_certain, depth)
+        elif is_certain or self._names_device(node, scope):
+            self._add(*place)
+
+    def _follow_name(
+        self,
+        node: ast.Name | ast.Attribute,
+        scope: Scope,
+        place: tuple[ast.expr, Scope],
+        is_certain: bool,
+        depth: int,
+    ) -> None:
+        bindings = bindings_of(self.analysis, node, scope)
+        for binding, where in bindings:
+            if binding.kind == "value" and part_of(binding) is not None:
+                self._follow(part_of(binding), where, place, is_certain, depth - 1)  # type: ignore[arg-type]
+            elif binding.kind == "parameter" and isinstance(where.node, FUNCTIONS):
+                self._follow_parameter(binding.name, where, place, is_certain, depth)
+            elif binding.kind == "item" and is_certain:
+                self._add(*place)
+        if bindings or not isinstance(node, ast.Attribute):
+            return
+        if is_option(self.analysis, node, scope):
+            given = set_options(self.analysis).get(node.attr, [])
+            for statement, where in given:
+                self._follow(statement.value, where, place, is_certain, depth - 1)
+            is_left = not any(_always_runs(given, statement, where) for statement, where in given)
+            if is_left and (is_certain or _NAMES_DEVICE.search(node.attr)):
+                # A number may be meant for something else, too; a device that an option names is one everywhere.
+                self._add(*((node, scope) if node.attr.lower().endswith("device") else place))
+
+    def _follow_parameter(
+        self, name: str, scope: Scope, place: tuple[ast.expr, Scope], is_certain: bool, depth: int
+    ) -> None:
+        given = [(value, where) for value, where in arguments_for(self.analysis, name, scope) if value is not None]
+        default = default_of(scope.node, name)  # type: ignore[arg-type]
+        for value, where in [*given, *([(default, scope.parent or scope)] if default is not None else [])]:
+            self._follow(value, where, place, is_certain, depth - 1)
+        is_asked = not given and is_given_by_command(self.analysis, scope)
+        if is_asked and (is_certain or _NAMES_DEVICE.search(name)):
+            self._add(*place)
+
+    def _follow_call(
+        self, node: ast.Call, scope: Scope, place: tuple[ast.expr, Scope], is_certain: bool, depth: int
+    ) -> None:
+        functions = [v for v in self.analysis.evaluate(node.func, scope) if isinstance(v, LocalFunction)]
+        names = self.analysis.called(node, scope)
+        if functions:
+            for function in functions:
+                for value in returns_of(function.node):
+                    self._follow(value, function.scope, place, is_certain, depth - 1)
+        elif names & {"int", "str"} and node.args:
+            self._follow(node.args[0], scope, place, is_certain, depth - 1)
+        elif self._names_device(node, scope) or (is_certain and last_name(node.func) in _READING):
+            self._add(*place)
+
+    def _names_device(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether this is an element, or an entry, that is called a device: gpu_ids[0], config["device"]."""
+        if isinstance(node, ast.Call):
+            is_read = last_name(node.func) in _READING and bool(node.args)
+            key = node.args[0] if is_read else None
+        else:
+            key = node.slice if isinstance(node, ast.Subscript) else None
+        text = key.value if isinstance(key, ast.Constant) else None
+        name = text if isinstance(text, str) else last_name(node.value) if isinstance(node, ast.Subscript) else ""
+        return bool(_NAMES_DEVICE.search(name))
+
+    def _is_own(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether an expression is that of this process: its rank is part of it, or the runtime gives it."""
+        if isinstance(node, ast.Call) and self.analysis.called(node, scope) & _OWN:
+            return True
+        return mentions_rank(self.analysis, node, scope)
+
+    def _is_built(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether this puts a text like "cuda:0" together."""
+        if isinstance(node, ast.JoinedStr) and len(node.values) > 1:
+            first = node.values[0]
+            if isinstance(first, ast.FormattedValue):  # f"{kind}:{gpu}"
+                kinds, rest = self._texts(first.value, scope), node.values[1]
+                return "cuda" in kinds and isinstance(rest, ast.Constant) and str(rest.value).startswith(":")
+            return len(node.values) == 2 and bool(_BEFORE_NUMBER.fullmatch(str(first.value)))  # type: ignore[attr-defined]
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            return any(_TEMPLATE.fullmatch(text) for text in self._texts(node.left, scope))
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            first_part: ast.expr = node
+            while isinstance(first_part, ast.BinOp):
+                first_part = first_part.left
+            is_whole = not _is_added_to(node, scope)
+            return is_whole and any(_BEFORE_NUMBER.fullmatch(text) for text in self._texts(first_part, scope))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            texts = self._texts(node.func.value, scope) if node.func.attr in ("format", "join") else set()
+            if node.func.attr == "format":
+                return any(_TEMPLATE.fullmatch(text) for text in texts)
+            parts = getattr(node.args[0], "elts", []) if node.args else []
+            return ":" in texts and bool(parts) and "cuda" in self._texts(parts[0], scope)
+        return False
+
+    def _texts(self, node: ast.expr, scope: Scope) -> set[str]:
+        values = self.analysis.evaluate(node, scope)
+        nodes = [value.node for value in values if isinstance(value, Display)]
+        return {part.value for part in nodes if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+
+    def _add(self, node: ast.expr, scope: Scope, is_text: bool = False) -> None:
+        if node in self.found or self._is_own(node, scope):
+            return
+        around = [outer for outer in scope.source.ancestors(node) if isinstance(outer, ast.Call)]
+        if any(self.analysis.called(call, scope) & _OWN for call in around):
+            return
+        if not is_device_argument(self.analysis, node, scope):
+            self.found[node] = NamedDevice(node, scope, is_text)
+
+
+def _is_numbered(node: ast.Constant) -> bool:
+    return isinstance(node.value, str) and bool(NUMBERED.fullmatch(node.value))
+
+
+def _is_added_to(node: ast.BinOp, scope: Scope) -> bool:
+    """Return whether this is the first part of a longer sum of texts."""
+    parent = scope.source.parents.get(node)
+    return isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Add) and parent.left is node
+
+
+def _always_runs(given: list[tuple[ast.Assign, Scope]], statement: ast.AST, scope: Scope) -> bool:
+    """Return whether a statement is always made, or one of `given` in the other branch of the `if` around it."""
+    inner = statement
+    for outer in scope.source.ancestors(statement):
+        if outer is scope.node:
+            return True
+        if isinstance(outer, ast.If) and not is_main_guard(outer):
+            other = outer.body if inner in outer.orelse else outer.orelse
+            others = {part for branch in other for part in ast.walk(branch)}
+            if not any(made in others for made, _ in given):
+                return False
+        elif isinstance(outer, (ast.Try, ast.For, ast.While)):
+            return False
+        inner = outer
+    return True
+
+
+def _is_for_reading(node: ast.expr, scope: Scope) -> bool:
+    """Return whether a text is only compared with, shown, or says what a map_location leads away from."""
+    parent = scope.source.parents.get(node)
+    if isinstance(parent, (ast.Compare, ast.Raise)) or (isinstance(parent, ast.Dict) and node in parent.keys):
+        return True
+    name = last_name(parent.func) if isinstance(parent, ast.Call) else ""
+    return name in _COMPARING or (name in SHOWING and not isinstance(node, ast.Constant))

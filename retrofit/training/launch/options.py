@@ -1,0 +1,76 @@
+"""Expressions that the user of a script decides: options of the command line, and entries of a configuration."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+
+from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import LocalFunction
+
+from ..reachability import reached_nodes
+from .arguments import PARSE
+
+# What makes an object that holds options, in addition to a parser.
+MAKERS = {
+    "argparse.Namespace", "types.SimpleNamespace", "easydict.EasyDict", "addict.Dict", "box.Box", "munch.Munch",
+    "omegaconf.OmegaConf.load", "omegaconf.OmegaConf.create", "yacs.config.CfgNode", "yaml.load", "yaml.safe_load",
+    "yaml.full_load", "json.load", "json.loads", "toml.load", "tomllib.load", "docopt.docopt", "absl.flags.FLAGS",
+    "simple_parsing.parse", "tyro.cli",
+}  # fmt: skip
+# What options are called where the analysis cannot see what made them.
+NAMES = {
+    "args", "arg", "opt", "opts", "option", "options", "config", "conf", "cfg", "hparams", "hps", "hp", "params",
+    "flags", "settings", "cli_args", "configs",
+}  # fmt: skip
+RUNNERS = {"fire.Fire", "typer.run", "tyro.cli", "defopt.run", "plac.call", "clize.run", "argh.dispatch_command"}
+COMMANDS = {"command", "main", "click", "typer", "hydra"}  # in decorators
+
+
+def is_option(analysis: Analysis, node: ast.Attribute, scope: Scope) -> bool:
+    """Return whether `args.gpu`, or `config.train.device`, is something that the user of the script chooses."""
+    root: ast.expr = node.value
+    while isinstance(root, (ast.Attribute, ast.Subscript)):
+        if analysis.named(root, scope) & (PARSE | MAKERS):
+            return True
+        if isinstance(root, ast.Attribute) and root.attr.lower() in NAMES:
+            return True
+        root = root.value
+    names = analysis.named(root, scope)
+    if any(name in PARSE | MAKERS or name.rpartition(".")[0] in PARSE for name in names):
+        return True
+    return isinstance(root, ast.Name) and root.id.lower() in NAMES
+
+
+def set_options(analysis: Analysis) -> dict[str, list[tuple[ast.Assign, Scope]]]:
+    """Return the statements that set options themselves, `args.device = ...`, by the name of the option."""
+    return analysis.fact("set options", lambda: _set_options(analysis))
+
+
+def _set_options(analysis: Analysis) -> dict[str, list[tuple[ast.Assign, Scope]]]:
+    found: dict[str, list[tuple[ast.Assign, Scope]]] = defaultdict(list)
+    for node, scope in reached_nodes(analysis):
+        for target in node.targets if isinstance(node, ast.Assign) else []:
+            if isinstance(target, ast.Attribute) and is_option(analysis, target, scope):
+                found[target.attr].append((node, scope))  # type: ignore[arg-type]
+    return found
+
+
+def is_given_by_command(analysis: Analysis, scope: Scope) -> bool:
+    """Return whether a function's parameters come from the command line: @click.command(), fire.Fire(main)."""
+    return scope.node in analysis.fact("run by command", lambda: _commands(analysis))
+
+
+def _commands(analysis: Analysis) -> set[ast.AST]:
+    found: set[ast.AST] = set()
+    for scope in analysis.scopes():
+        if isinstance(scope.node, FUNCTIONS):
+            texts = [ast.unparse(part) for part in getattr(scope.node, "decorator_list", [])]
+            if any(COMMANDS & set(text.partition("(")[0].split(".")) for text in texts):
+                found.add(scope.node)
+        for node in own_nodes(scope.node):
+            if isinstance(node, ast.Call) and node.args and analysis.called(node, scope) & RUNNERS:
+                values = analysis.evaluate(node.args[0], scope)
+                found |= {value.node for value in values if isinstance(value, LocalFunction)}
+    return found

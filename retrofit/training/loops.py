@@ -1,0 +1,222 @@
+"""Paths of a training: from the start of the script to a backward call, with the loops on them."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Union
+
+from retrofit.analysis.calls import CallSite, argument_for, default_of
+from retrofit.analysis.edits import block_of
+from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.branches import is_in_body
+from retrofit.analysis.flow.main_guard import is_under_main_of_another
+from retrofit.analysis.scopes import FUNCTIONS, Scope, parameters
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import LocalFunction
+
+LoopNode = Union[ast.For, ast.AsyncFor, ast.While]
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+MOST_PATHS = 64
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One function, or the module, on the way to a backward call: the call that goes on inwards, and its loops."""
+
+    scope: Scope
+    node: ast.AST
+    loops: tuple[LoopNode, ...]  # around `node` in this scope, innermost first
+
+
+@dataclass(frozen=True)
+class Path:
+    """A way to a backward call, from the inside: the first frame holds the backward call itself."""
+
+    frames: tuple[Frame, ...]
+
+    @property
+    def loops(self) -> list[tuple[LoopNode, Frame]]:
+        """All loops on the way, innermost first."""
+        return [(loop, frame) for frame in self.frames for loop in frame.loops]
+
+
+def backward_calls(analysis: Analysis) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield the calls that compute gradients: `loss.backward()`, `scaler.scale(loss).backward()`."""
+    for source in analysis.modules.sources.values():
+        for node in source.nodes:
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if node.func.attr != "backward":
+                continue
+            scope = analysis.scope_at(source, node)
+            if not any(isinstance(value, LocalFunction) for value in analysis.evaluate(node.func, scope)):
+                yield node, scope
+
+
+def paths_to(analysis: Analysis, node: ast.AST, scope: Scope, anywhere: bool = False) -> list[Path]:
+    """Return the ways from a start of the program (a module, a function that nobody calls) to `node`.
+
+    What another script would do as the program is left out, unless `anywhere`.
+    """
+    found: list[Path] = []
+    of_another = partial(is_under_main_of_another, analysis)
+
+    def extend(frames: tuple[Frame, ...]) -> None:
+        outermost = frames[-1].scope
+        callers = analysis.callers(outermost.node) if isinstance(outermost.node, FUNCTIONS) else []
+        further = [site for site in callers if not any(site.scope is frame.scope for frame in frames)]
+        further = [site for site in further if not is_ruled_out(frames[-1], site)]
+        last = frames[-1]
+        if not further and len(found) < MOST_PATHS and (anywhere or not of_another(last.scope, last.node)):
+            found.append(Path(frames))
+        for site in further:
+            if len(found) < MOST_PATHS:
+                extend((*frames, _frame(site.scope, site.call)))
+
+    extend((_frame(scope, node),))
+    return found
+
+
+def training_paths(analysis: Analysis) -> list[Path]:
+    """Return every way to every backward call that is in a loop, but for attacks in an evaluation."""
+    from .model.gradients import evaluates  # which imports this module
+
+    def compute() -> list[Path]:
+        calls = list(backward_calls(analysis))
+        for anywhere in (False, True):
+            paths = [path for call, scope in calls for path in paths_to(analysis, call, scope, anywhere)]
+            if any(path.loops for path in paths):
+                break
+        paths = [path for path in paths if path.loops]
+        return [path for path in paths if not evaluates(analysis, path)] or paths
+
+    return analysis.fact("training paths", compute)
+
+
+def calls_without_training(analysis: Analysis, paths: list[Path]) -> set[ast.Call]:
+    """Return the calls of functions that train, of which the arguments say that this time they do not."""
+    return {
+        site.call
+        for path in paths
+        for frame in path.frames
+        if isinstance(frame.scope.node, FUNCTIONS)
+        for site in analysis.callers(frame.scope.node)
+        if is_ruled_out(frame, site)
+    }
+
+
+def is_ruled_out(frame: Frame, site: CallSite) -> bool:
+    """Return whether a call gives an argument with which the function does not come to the frame's node.
+
+    `run(loader, train=False)` of a function that says `if train: loss.backward()`.
+    """
+    function = frame.scope.node
+    if not isinstance(function, FUNCTIONS):
+        return False
+    inner: ast.AST = frame.node
+    for outer in frame.scope.source.ancestors(frame.node):
+        if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
+            truth = truth_in_call(frame.scope, site, outer.test)
+            if truth is not None and truth is not is_in_body(outer, inner):
+                return True
+        if any(truth_in_call(frame.scope, site, test) for test in _ends_before(frame.scope.source, inner)):
+            return True
+        if outer is function:
+            return False
+        inner = outer
+    return False
+
+
+def _ends_before(source: Source, node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the tests of `if test: return` in front of a statement, in its own block."""
+    block = block_of(source, node) if isinstance(node, ast.stmt) else []
+    for earlier in itertools.takewhile(lambda statement: statement is not node, block):
+        if isinstance(earlier, ast.If) and isinstance(earlier.body[-1], (ast.Return, ast.Raise)):
+            yield earlier.test
+
+
+def truth_in_call(scope: Scope, site: CallSite, test: ast.expr) -> bool | None:
+    """Return whether a test in a function holds when it is called so, None where the call does not tell."""
+    if isinstance(test, ast.Constant) or not isinstance(scope.node, FUNCTIONS):
+        return bool(test.value) if isinstance(test, ast.Constant) else None
+    names = parameters(scope.node)
+    bound = names[1:] if names[:1] == ["self"] else names
+    return _truth(test, lambda name: _given(scope, site.call, bound, name))
+
+
+def _given(scope: Scope, call: ast.Call, bound: list[str], name: str) -> ast.expr | None:
+    """Return what a name in a function stands for when it is called so: an argument, a default, its one assignment."""
+    if name in bound:
+        assert isinstance(scope.node, FUNCTIONS)
+        return argument_for(call, bound, name) or default_of(scope.node, name)
+    values = [binding.value for binding in scope.bindings.get(name, []) if binding.kind == "value" and not binding.path]
+    return values[0] if len(values) == 1 else None
+
+
+def _truth(test: ast.expr, given: Callable[[str], ast.expr | None]) -> bool | None:
+    """Return whether a test on a parameter holds, None where the call does not tell."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = _truth(test.operand, given)
+        return None if inner is None else not inner
+    if isinstance(test, ast.BoolOp):
+        truths = {_truth(part, given) for part in test.values}
+        decisive = isinstance(test.op, ast.Or)
+        return decisive if decisive in truths else None if None in truths else not decisive
+    if isinstance(test, ast.Name):
+        value = given(test.id)
+        if isinstance(value, (ast.Compare, ast.UnaryOp)):
+            return _truth(value, given)
+        return bool(value.value) if isinstance(value, ast.Constant) else None
+    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.left, ast.Name):
+        value, wanted = given(test.left.id), test.comparators[0]
+        if value is None or not isinstance(wanted, ast.Constant):
+            return None
+        if not isinstance(value, ast.Constant):
+            return isinstance(test.ops[0], (ast.IsNot, ast.NotEq)) if wanted.value is None else None
+        equal = value.value == wanted.value
+        return equal if isinstance(test.ops[0], (ast.Eq, ast.Is)) else not equal
+    return None
+
+
+def phase_of(path: Path) -> dict[LoopNode, tuple[str, str]]:
+    """Return for each loop in which backward runs in one phase only, the variable and its value then.
+
+    `("phase", "train")` of `for phase in ["train", "val"]: ... if phase == "train": loss.backward()`.
+    """
+    frame = path.frames[0]
+    found: tuple[str, str] | None = None
+    for outer in frame.scope.source.ancestors(frame.node):
+        if outer is frame.scope.node:
+            break
+        if isinstance(outer, ast.If) and found is None and _is_in(frame, outer.body):
+            found = _equals_text(outer.test)
+    return {loop: found for loop in frame.loops} if found else {}
+
+
+def _is_in(frame: Frame, body: list[ast.stmt]) -> bool:
+    statement = frame.scope.source.statement(frame.node)
+    around = {statement, *frame.scope.source.ancestors(statement)}
+    return any(part in around for part in body)
+
+
+def _equals_text(test: ast.expr) -> tuple[str, str] | None:
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq):
+        return None
+    left, right = test.left, test.comparators[0]
+    if isinstance(left, ast.Name) and isinstance(right, ast.Constant) and isinstance(right.value, str):
+        return left.id, right.value
+    return None
+
+
+def _frame(scope: Scope, node: ast.AST) -> Frame:
+    loops = []
+    for outer in scope.source.ancestors(node):
+        if outer is scope.node:
+            break
+        if isinstance(outer, LOOPS):
+            loops.append(outer)
+    return Frame(scope, node, tuple(loops))

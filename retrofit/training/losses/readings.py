@@ -1,0 +1,83 @@
+"""Reads of a loss, or of a term of it, as a number in a training loop: to print, to log or to add it up."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.analysis.flow.branches import branches_around
+from retrofit.analysis.flow.occurrences import stored_names
+from retrofit.analysis.scopes import own_nodes
+from retrofit.analysis.values.inference import Analysis
+
+from ..loops import LOOPS, Frame
+from ..steps.occasional_steps import trains
+from .terms import terms_in
+
+COPIES = {"data", "detach", "cpu", "clone"}
+
+
+def readings(analysis: Analysis, loss: ast.expr, frame: Frame) -> Iterator[ast.Name]:
+    """Yield `loss` of loss.item(), loss.data.item() and float(loss) in a loop around the backward call.
+
+    Or in a loop within it. `loss` is what backward is called on; of the terms that it is a sum of `.item()` counts.
+    """
+    names = names_of(loss)
+    terms = terms_of(names, frame)
+    for node in own_nodes(frame.scope.node):
+        if not isinstance(node, ast.Call):
+            continue
+        if len(node.args) == 1 and "float" in analysis.called(node, frame.scope):
+            value, known = _without_copies(node.args[0]), names  # a term that is no tensor can be read so too
+        elif not node.args and isinstance(node.func, ast.Attribute) and node.func.attr == "item":
+            value, known = _without_copies(node.func.value), terms
+        else:
+            continue
+        if isinstance(value, ast.Name) and value.id in known and _is_of_training(value, frame):
+            yield value
+
+
+def names_of(node: ast.expr) -> set[str]:
+    """Return the loss in `loss.backward()` and `scaler.scale(loss).backward()`."""
+    if isinstance(node, ast.Name):
+        return {node.id}
+    if isinstance(node, ast.Call) and len(node.args) == 1:
+        return names_of(node.args[0])
+    return set()
+
+
+def terms_of(losses: set[str], frame: Frame) -> set[str]:
+    """Return the names of losses and of the terms that they are sums of, each of them a mean over the samples too."""
+    names: set[str] = set()
+    waiting = set(losses)
+    while waiting - names:
+        name = (waiting - names).pop()
+        names.add(name)
+        for binding in frame.scope.bindings.get(name, []):
+            value = binding.node.value if isinstance(binding.node, ast.AugAssign) else binding.value
+            if binding.kind in ("value", "other") and not binding.path and value is not None:
+                waiting |= terms_in(value)
+    return names
+
+
+def _without_copies(node: ast.expr) -> ast.expr:
+    """Return `loss` of loss.detach().cpu() and loss.data."""
+    while True:
+        inner = node.func if isinstance(node, ast.Call) and not node.args else node
+        if not isinstance(inner, ast.Attribute) or inner.attr not in COPIES:
+            return node
+        node = inner.value
+
+
+def _is_of_training(name: ast.Name, frame: Frame) -> bool:
+    """Return whether a loss is that of the training: not one that an evaluation in a loop or aside computes."""
+    source = frame.scope.source
+    for branch in branches_around(source, name, frame.loops[0]) if frame.loops else ():
+        if branch[0].lineno > getattr(frame.node, "lineno", 0) and name.id in stored_names(branch):
+            return trains(branch)
+    for outer in source.ancestors(name):
+        if outer in frame.loops:
+            return True
+        if isinstance(outer, LOOPS) and name.id in stored_names([outer]):
+            return False
+    return False

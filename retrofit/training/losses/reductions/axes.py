@@ -1,0 +1,142 @@
+"""The axis of the samples in a tensor, through changes of its shape and sums over some of its axes."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.scopes import Scope
+
+from . import kinds
+from .kinds import FLAT, Kind
+
+FLATTENING = {"flatten", "ravel", "masked_select", "unique", "nonzero"}
+SHAPING = {"view", "reshape"}
+
+
+def axes_of(node: ast.Call, rest: list[ast.expr], scope: Scope) -> tuple[tuple[int, ...] | None, bool]:
+    """Return the axes that a sum goes over, None for all, and whether it keeps them as axes of size 1.
+
+    `rest`: the positional arguments after the tensor. Axes that cannot be read include that of the batch, if a 0
+    is in them.
+    """
+    given = next((k.value for k in node.keywords if k.arg in ("dim", "axis")), rest[0] if rest else None)
+    keeps = any(k.arg in ("keepdim", "keepdims") and getattr(k.value, "value", True) for k in node.keywords)
+    keeps = keeps or (len(rest) > 1 and getattr(rest[1], "value", None) is True)
+    if given is None or (isinstance(given, ast.Constant) and given.value is None):
+        return None, keeps
+    if len(rest) > 1 and all(_number(part) is not None for part in rest):
+        return tuple(n for part in rest if (n := _number(part)) is not None), keeps  # x.sum(1, 2)
+    return _numbers(given, scope), keeps
+
+
+def _numbers(node: ast.expr, scope: Scope, depth: int = 4) -> tuple[int, ...]:
+    """Return the numbers in an expression for axes; those that only follow from a shape are left out."""
+    number = _number(node)
+    if number is not None:
+        return (number,)
+    if isinstance(node, ast.Starred):
+        return _numbers(node.value, scope, depth)
+    if isinstance(node, (ast.Tuple, ast.List)):
+        return tuple(n for part in node.elts for n in _numbers(part, scope, depth))
+    if isinstance(node, ast.BinOp):
+        return _numbers(node.left, scope, depth) + _numbers(node.right, scope, depth)
+    if isinstance(node, ast.Call) and node.args:
+        name = last_name(node)
+        if name == "range":
+            first = _number(node.args[0]) if len(node.args) > 1 else 0
+            return (first,) if first is not None else ()
+        return _numbers(node.args[0], scope, depth) if name in ("tuple", "list") else ()
+    if isinstance(node, ast.IfExp):
+        return _numbers(node.body, scope, depth) + _numbers(node.orelse, scope, depth)
+    if isinstance(node, (ast.Name, ast.Attribute)) and depth:
+        return tuple(n for value, where in _values(node, scope) for n in _numbers(value, where, depth - 1))
+    return ()
+
+
+def _values(node: ast.Name | ast.Attribute, scope: Scope) -> list[tuple[ast.expr, Scope]]:
+    if isinstance(node, ast.Name):
+        owner, bindings = scope.find(node.id) or (scope, [])
+        return [(b.value, owner) for b in bindings if b.value is not None and b.kind == "value" and not b.path]
+    return []
+
+
+def _number(node: ast.expr) -> int | None:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _number(node.operand)
+        return None if inner is None else -inner
+    is_number = isinstance(node, ast.Constant) and isinstance(node.value, int) and not isinstance(node.value, bool)
+    return node.value if is_number else None  # type: ignore[attr-defined]
+
+
+def reshaped(node: ast.Call, name: str, kind: Kind, rest: list[ast.expr], scope: Scope) -> Kind:
+    """Return the kind of rows after a change of shape, or a function of each entry."""
+    if name == "flatten" and kind.axis == 0 and _ends_early(node, rest):
+        return kind  # flatten(0, 1): the first axis still has all samples
+    if name in FLATTENING:
+        is_whole = name != "flatten" or not _starts_after_batch(node, rest)
+        return replace(kind, axis=FLAT) if is_whole else kind
+    if name in SHAPING and rest:
+        shape = list(rest[0].elts) if isinstance(rest[0], (ast.Tuple, ast.List)) else rest
+        if len(shape) == 1 and _number(shape[0]) == -1:
+            return replace(kind, axis=FLAT)
+        if kind.axis not in (0, FLAT) and _number(shape[-1]) == -1:
+            return replace(kind, axis=-1)  # classes first, the batch is merged into the rest
+        return replace(kind, axis=0) if kind.axis != FLAT else kind
+    if name == "permute":
+        order = tuple(n for part in rest for n in _numbers(part, scope))  # of (1, 0, *rest) the beginning
+        return replace(kind, axis=order.index(kind.axis)) if kind.axis in order else kind
+    if name in ("transpose", "swapaxes") and len(rest) == 2:
+        first, second = _number(rest[0]), _number(rest[1])
+        moved = {first: second, second: first}.get(kind.axis, kind.axis)
+        return replace(kind, axis=moved) if moved is not None else kind
+    if name == "t":
+        return replace(kind, axis=1 if kind.axis == 0 else 0)
+    if name == "unsqueeze" and rest and _number(rest[0]) == 0 and kind.axis != FLAT:
+        return replace(kind, axis=kind.axis + 1)
+    if name == "rearrange" and rest and isinstance(rest[0], ast.Constant):
+        return replace(kind, axis=_after_rearranging(str(rest[0].value)))
+    return kinds.nonlinear(kind)
+
+
+def _starts_after_batch(node: ast.Call, rest: list[ast.expr]) -> bool:
+    starts = [k.value for k in node.keywords if k.arg == "start_dim"] or rest[:1]
+    number = _number(starts[0]) if starts else 0
+    return number is not None and number >= 1
+
+
+def _ends_early(node: ast.Call, rest: list[ast.expr]) -> bool:
+    ends = [k.value for k in node.keywords if k.arg == "end_dim"] or rest[1:2]
+    return bool(ends) and _number(ends[0]) != -1
+
+
+def _after_rearranging(pattern: str) -> int:
+    """Return the axis of the samples after einops.rearrange(x, "b c h w -> c (b h w)")."""
+    before, _, after = pattern.partition("->")
+    batch = before.split()[0] if before.split() else ""
+    axes, depth, current = [], 0, ""
+    for token in after.replace("(", " ( ").replace(")", " ) ").split():
+        if token == "(":
+            depth, current = 1, ""
+        elif token == ")":
+            axes.append(current)
+            depth = 0
+        elif depth:
+            current += f" {token}"
+        else:
+            axes.append(token)
+    index = next((number for number, names in enumerate(axes) if batch in names.split()), 0)
+    return FLAT if len(axes) == 1 else index
+
+
+def einsum_kind(node: ast.Call, operands: Kind, scope: Scope) -> Kind:
+    """Return the kind of torch.einsum("bc,bc->b", x, y): a sum over the samples where their axis is gone."""
+    pattern = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
+    if not isinstance(pattern, str) or "->" not in pattern or not operands.has_rows:
+        return operands if operands.has_rows else kinds.of(kinds.UNKNOWN)
+    before, _, after = pattern.replace(" ", "").partition("->")
+    batch = before[:1]
+    if batch in after:
+        return replace(operands, axis=after.index(batch))
+    return kinds.reduced(operands, kinds.SUM, (node, scope), None, False)

@@ -1,0 +1,214 @@
+"""Calls on the way to a loss: reductions over the batch, loss functions, changes of shape, functions of elements."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.kinds import Result
+from retrofit.training.data import shapes
+
+from ..terms import MEAN, terms_at
+from ..wrapped import functions_inside
+from . import kinds
+from .axes import axes_of, einsum_kind, reshaped
+from .kinds import CONSTANT, Kind
+
+if TYPE_CHECKING:
+    from .reader import Frame, Keys, LossReader
+
+JOINING = {"stack", "cat", "concat", "hstack", "vstack", "sum", "fsum", "tensor_split"}
+SAME = {
+    "to", "float", "double", "half", "bfloat16", "cuda", "cpu", "contiguous", "clone", "type", "type_as",
+    "requires_grad_", "squeeze", "neg", "as_tensor", "values", "items", "get", "expand_as",
+    "expand", "detach_",
+}  # fmt: skip
+WITHOUT_GRADIENT = {"item", "detach", "tolist", "numpy"}
+MAKING = {"zeros", "ones", "tensor", "full", "zeros_like", "ones_like", "arange", "eye", "rand", "randn", "linspace"}
+NUMBERS = {"len", "int", "float", "range", "isinstance", "max", "min"}
+SORTING = {"sort", "argsort", "topk", "kthvalue", "median", "quantile", "cumsum", "unique"}
+SPREAD = {"std", "var", "norm", "logsumexp", "prod", "cov", "corrcoef"}  # of several entries, and not linear in them
+OPERATORS: dict[str, ast.operator] = {
+    "pow": ast.Pow(), "mul": ast.Mult(), "multiply": ast.Mult(), "add": ast.Add(), "sub": ast.Sub(),
+    "subtract": ast.Sub(), "div": ast.Div(), "divide": ast.Div(), "true_divide": ast.Div(),
+}  # fmt: skip
+RUNTIME = "retrofit.distributed."
+OF_ALL = {f"{RUNTIME}distribute_criterion"}  # of which DDP makes a mean
+ON_ALL = {f"{RUNTIME}{name}" for name in ("batch_sum", "batch_mean")}  # the same on all ranks
+
+
+class CallReader:
+    """Answers of which kind a call is."""
+
+    def __init__(self, reader: LossReader) -> None:
+        self.reader, self.analysis = reader, reader.analysis
+
+    def kind(self, node: ast.Call, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
+        terms = terms_at(self.analysis, node, scope)
+        if terms:
+            return kinds.join(self._of_term(term.reduction, node, scope) for term in terms)
+        functions = functions_inside(self.analysis, node, scope)
+        if functions:
+            found = kinds.join(self.reader.returned(function, node, scope, frame, keys) for function in functions)
+            is_prediction = found.has_rows and node in self.reader.project.batch_values.calls
+            return kinds.of(kinds.ROWS, found.axis) if is_prediction else found
+        made = [value for value in self.analysis.evaluate(node.func, scope) if isinstance(value, Result)]
+        if any(value.maker == f"{RUNTIME}whole_batch_loss" for value in made):
+            return kinds.of(kinds.GLOBAL)
+        if any(value.maker in OF_ALL for value in made) or self.analysis.called(node, scope) & OF_ALL:
+            return kinds.of(kinds.MEAN)
+        if f"{RUNTIME}sum_loss" in self.analysis.called(node, scope):
+            return kinds.of(kinds.WHOLE)
+        if self.analysis.called(node, scope) & ON_ALL:
+            return kinds.of(kinds.GLOBAL)
+        if any(value.maker.rpartition(".")[2][:1].isupper() for value in made):
+            return self._of_object(node, scope, made, keys)
+        return self._of_function(node, scope, frame, keys)
+
+    def _of_term(self, reduction: str, node: ast.Call, scope: Scope) -> Kind:
+        if reduction == "none":
+            return kinds.of(kinds.ROWS)
+        part = {"sum": kinds.SUM, MEAN: kinds.MEAN, "batchmean": kinds.MEAN}.get(reduction, kinds.UNKNOWN)
+        self.reader.reductions.setdefault(node, set()).add(part)
+        return Kind(frozenset([part]), leaves=frozenset([(node, scope)]) if part != kinds.UNKNOWN else frozenset())
+
+    def _of_object(self, node: ast.Call, scope: Scope, made: list[Result], keys: Keys) -> Kind:
+        """Return the kind of what an object of a library gives: a criterion, or a layer or a model."""
+        names = {value.maker.rpartition(".")[2] for value in made}
+        if any("loss" in name.lower() or name.endswith("Criterion") for name in names):
+            return self._of_library_loss(node, scope, [*node.keywords, *(k for v in made for k in v.call.keywords)])
+        return kinds.of(kinds.UNKNOWN if _is_of_container(keys) else kinds.ROWS)
+
+    def _of_library_loss(self, node: ast.Call, scope: Scope, options: list[ast.keyword]) -> Kind:
+        reduction = MEAN
+        for option in options:
+            literal = option.value.value if isinstance(option.value, ast.Constant) else None
+            if option.arg == "reduction":
+                reduction = literal if isinstance(literal, str) else ""
+            elif option.arg == "size_average" and literal is False:
+                reduction = "sum"
+        return self._of_term(reduction, node, scope)
+
+    def _of_function(self, node: ast.Call, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
+        name = last_name(node)
+        receiver = self._receiver(node, scope)
+        if receiver is not None and name.endswith("_") and name[:-1] in OPERATORS.keys() | {"neg"}:
+            name = name[:-1]  # in place: x.div_(2)
+        if name == "scale" and len(node.args) == 1:
+            return self.reader.kind(node.args[0], scope, frame, keys)  # scaler.scale(loss)
+        given = [receiver] if receiver is not None else node.args[:1]
+        rest = node.args if receiver is not None else node.args[1:]
+        if name in WITHOUT_GRADIENT and receiver is not None and not self._is_of_rows(receiver, scope, frame):
+            return CONSTANT
+        if name in ("sum", "mean", "nansum", "nanmean") and given:
+            return self._reduced(node, name.replace("nan", ""), given[0], rest, scope, frame)
+        if name == "einsum" and node.args:
+            return self._noted(einsum_kind(node, self._joined(node.args[1:], scope, frame, ()), scope), node)
+        if name in MAKING and not (name == "tensor" and node.args):
+            return CONSTANT
+        if name in ("mm", "matmul") and given and rest:
+            return self.reader.operation(ast.MatMult(), given[0], rest[0], scope, frame, node)
+        if name in OPERATORS and given and rest:
+            return self.reader.operation(OPERATORS[name], given[0], rest[0], scope, frame, node)
+        if name in shapes.METHODS:
+            return CONSTANT
+        if name in NUMBERS and receiver is None and "torch" not in self._module_of(node, scope):
+            return CONSTANT if name not in ("max", "min", "float") else self._joined(node.args, scope, frame, ())
+        if name in JOINING and given:
+            return self._joined(given, scope, frame, (None, *keys))
+        if not given:
+            return kinds.of(kinds.UNKNOWN)
+        if name in ("values", "items"):
+            return self._joined(given, scope, frame, (None, *keys))
+        found = self._joined(given, scope, frame, keys)
+        if _is_of_container(keys) and name not in SAME:
+            return kinds.of(kinds.UNKNOWN)  # of what a function of a library gives: losses by their names
+        return self._of_elements(node, name, found, rest, scope, frame)
+
+    def _of_elements(
+        self, node: ast.Call, name: str, found: Kind, rest: list[ast.expr], scope: Scope, frame: Frame | None
+    ) -> Kind:
+        """Return the kind of a function that changes the shape of an expression, or each of its entries."""
+        if name in SAME or name in WITHOUT_GRADIENT:
+            return found
+        if found.has_rows and not self._is_of_library(node, scope):
+            if name in SORTING or name in SPREAD:
+                return self._of_all_entries(node, name, found, rest, scope)
+            return reshaped(node, name, found, rest, scope)
+        if "loss" in name.lower():
+            return self._of_library_loss(node, scope, node.keywords)
+        if found.has_rows:
+            return kinds.of(kinds.UNKNOWN)
+        others = self._joined([*rest, *(keyword.value for keyword in node.keywords)], scope, frame, ())
+        if found.parts <= {kinds.UNKNOWN} and others.has_rows:
+            return kinds.of(kinds.ROWS)
+        is_of_torch = "torch" in self._module_of(node, scope) or isinstance(node.func, ast.Attribute)
+        found = kinds.join([found, others])
+        return kinds.nonlinear(found) if is_of_torch else kinds.of(kinds.UNKNOWN)
+
+    def _of_all_entries(self, node: ast.Call, name: str, found: Kind, rest: list[ast.expr], scope: Scope) -> Kind:
+        """Return the kind of what is made of many entries together: the order of all, their norm."""
+        axes, _ = axes_of(node, rest[1:] if name in ("norm", "topk") else rest, scope)
+        if axes is None and name in SORTING and found.axis != kinds.FLAT:
+            axes = (-1,)
+        if axes is not None and found.axis != kinds.FLAT and found.axis not in axes:
+            return found
+        leaf = frozenset([(node, scope)])
+        part = kinds.ROWS if name in SORTING else kinds.COUPLED
+        return Kind(frozenset([part]), found.axis, found.leaves | leaf, found.coupled | leaf)
+
+    def _reduced(
+        self, node: ast.Call, how: str, of: ast.expr, rest: list[ast.expr], scope: Scope, frame: Frame | None
+    ) -> Kind:
+        is_python = isinstance(node.func, ast.Name)
+        found = self.reader.kind(of, scope, frame, (None,) if is_python else ())
+        if is_python and found.has_rows and not rest:
+            return kinds.summed_up(found)
+        axes, keeps = axes_of(node, rest, scope)
+        if found.has_rows and found.axis == 0 and axes is not None and 0 not in axes and min(axes, default=0) <= -3:
+            self.reader.reductions.setdefault(node, set()).add("")  # over the batch, or not: of how many axes is it?
+            return Kind(frozenset([kinds.UNKNOWN]), 0, found.leaves | {(node, scope)}, found.coupled)
+        return self._noted(kinds.reduced(found, how, (node, scope), axes, keeps), node)
+
+    def _noted(self, kind: Kind, node: ast.Call) -> Kind:
+        """Remember what a reduction makes of the batch, and return its kind."""
+        if any(leaf is node for leaf, _ in kind.leaves):
+            self.reader.reductions.setdefault(node, set()).update(kind.parts)
+        return kind
+
+    def _receiver(self, node: ast.Call, scope: Scope) -> ast.expr | None:
+        """Return the tensor whose method is called: not torch, F, or another module of a library."""
+        if not isinstance(node.func, ast.Attribute):
+            return None
+        value = node.func.value
+        root = value
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if isinstance(root, ast.Name):
+            _, bindings = scope.find(root.id) or (scope, [])
+            if bindings and all(binding.kind == "import" for binding in bindings):
+                return None
+            if root.id == "self" and isinstance(value, ast.Name):
+                return None
+        return value if not (isinstance(value, ast.Call) and last_name(value) == "super") else None
+
+    def _module_of(self, node: ast.Call, scope: Scope) -> str:
+        return next((name.partition(".")[0] for name in self.analysis.called(node, scope) if "." in name), "")
+
+    def _is_of_rows(self, node: ast.expr, scope: Scope, frame: Frame | None) -> bool:
+        return self.reader.kind(node, scope, frame).has_rows
+
+    def _is_of_library(self, node: ast.Call, scope: Scope) -> bool:
+        """Return whether a function of a library is called, of which nothing is known."""
+        is_function = self._receiver(node, scope) is None
+        return is_function and self._module_of(node, scope) not in ("", "torch", "einops", "numpy", "math")
+
+    def _joined(self, nodes: list[ast.expr], scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
+        return kinds.join(self.reader.kind(node, scope, frame, keys) for node in nodes)
+
+
+def _is_of_container(keys: Keys) -> bool:
+    """Return whether what is asked for is an entry of a dict, or all that is in something."""
+    return any(key is None or isinstance(key, str) for key in keys)

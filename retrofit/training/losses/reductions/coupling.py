@@ -1,0 +1,154 @@
+"""Losses that couple the samples of a batch: which sums and means have to be those of all ranks, and which can be."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.edits import block_of
+from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
+from retrofit.training.data.batch_values import CHOSEN
+from retrofit.training.data.random_draws import is_drawn
+from retrofit.training.loops import LOOPS
+
+from ..terms import is_of_all, terms_at
+from .kinds import MEAN, SUM
+from .reduction import backward_kind, reader_of
+
+if TYPE_CHECKING:
+    from retrofit.training import Project
+
+FUNCTION_OF = {SUM: "rd.loss.batch_sum", MEAN: "rd.loss.batch_mean"}
+SHAPES = {"shape", "ndim", "dtype", "device"}
+ABOUT_SHAPES = {"size", "dim", "len", "isinstance", "numel", "is_tensor", "hasattr"}
+MOST_PLACES = 100
+
+
+@dataclass(frozen=True)
+class Coupling:
+    """A sum or mean over the batch that a loss is not linear in, and the function that makes it one of all ranks.
+
+    `function`: "" where that is not possible in its place, for `reason`.
+    """
+
+    node: ast.expr
+    scope: Scope
+    function: str
+    reason: str = ""
+
+
+def couplings(project: Project) -> list[Coupling]:
+    """Return what couples the samples in the training losses, in source order."""
+    return project.analysis.fact("couplings", lambda: sorted(_find(project), key=_order))
+
+
+def is_brought_together(project: Project, scope: Scope) -> bool:
+    """Return whether a script that is distributed by hand adds up over the processes where its loss is computed."""
+    if not project.distribution.is_by_hand:
+        return False
+    calls = (node for node in own_nodes(scope.node) if isinstance(node, ast.Call))
+    return any(project.leads_to_collective(call, scope) for call in calls)
+
+
+def coupled_nodes(project: Project) -> set[ast.AST]:
+    """Return the sums and means that are made those of all ranks."""
+    return {coupling.node for coupling in couplings(project) if coupling.function}
+
+
+def _order(coupling: Coupling) -> tuple[str, int, int]:
+    return coupling.scope.source.name, coupling.node.lineno, coupling.node.col_offset
+
+
+def _find(project: Project) -> Iterator[Coupling]:
+    reader = reader_of(project)
+    seen: set[ast.AST] = set()
+    for path in project.paths:
+        call, scope = path.frames[0].node, path.frames[0].scope
+        assert isinstance(call, ast.Call)
+        if is_of_all(project.analysis, project.distribution, path):
+            continue
+        for node, where in backward_kind(project, call, scope).coupled:
+            if node not in seen:
+                seen.add(node)
+                if any(term.counts for term in terms_at(project.analysis, node, where)):
+                    continue  # a mean over the elements that count, which is another matter
+                hows = reader.reductions.get(node, set())
+                function = FUNCTION_OF.get(next(iter(hows)), "") if len(hows) == 1 else ""
+                reason = "" if function else "it is not a plain sum or mean"
+                reason = reason or _obstacle(project, node, where)
+                yield Coupling(node, where, "" if reason else function, reason)
+
+
+def _obstacle(project: Project, node: ast.expr, scope: Scope) -> str:
+    """Return why not every rank would come to a node, or come to it equally often; "" where all do."""
+    reader = reader_of(project)
+    for place, where in _places(project, node, scope):
+        inner: ast.AST = place
+        for outer in where.source.ancestors(place):
+            if outer is where.node or outer in project.batch_values.loops:
+                break
+            if isinstance(outer, (*LOOPS, ast.ListComp, ast.GeneratorExp)):
+                for iterable in _iterables(outer):
+                    if reader.samples.goes_through(iterable, where):
+                        return "it is computed for one sample after the other elsewhere"
+                    if CHOSEN in project.batch_values.sources_of(iterable, where):
+                        return "processes may come to it a different number of times"
+            tests = list(_exits(where, inner)) if isinstance(inner, ast.stmt) else []
+            if isinstance(outer, (ast.If, ast.IfExp, ast.While)) and inner is not outer.test:
+                tests.append(outer.test)
+            if any(_reads_values(project, test, where) or is_drawn(project, test, where) for test in tests):
+                return "processes may not all come to it"
+            inner = outer
+    return ""
+
+
+def _places(project: Project, node: ast.AST, scope: Scope) -> list[tuple[ast.AST, Scope]]:
+    """Return a node, the calls of the function that it is in, those of the functions that these are in, and so on."""
+    found: dict[ast.AST, Scope] = {node: scope}
+    waiting = [scope]
+    while waiting and len(found) < MOST_PLACES:
+        outer = waiting.pop()
+        sites = project.analysis.callers(outer.node) if isinstance(outer.node, FUNCTIONS) else []
+        for site in sites:
+            if site.call not in found:
+                found[site.call] = site.scope
+                waiting.append(site.scope)
+    return list(found.items())
+
+
+def _iterables(loop: ast.AST) -> list[ast.expr]:
+    if isinstance(loop, (ast.For, ast.AsyncFor)):
+        return [loop.iter]
+    return [part.iter for part in loop.generators] if isinstance(loop, (ast.ListComp, ast.GeneratorExp)) else []
+
+
+def _exits(scope: Scope, statement: ast.stmt) -> Iterator[ast.expr]:
+    """Yield the tests of `if test: return` and the like before a statement, in its own block."""
+    for earlier in block_of(scope.source, statement):
+        if earlier is statement:
+            return
+        if isinstance(earlier, ast.If) and isinstance(earlier.body[-1], (ast.Return, ast.Continue, ast.Break)):
+            yield earlier.test
+
+
+def is_made_global(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether an expression is computed from sums over the batch that are made those of all ranks."""
+    return any(leaf in coupled_nodes(project) for leaf, _ in reader_of(project).kind(node, scope).leaves)
+
+
+def _reads_values(project: Project, test: ast.expr, scope: Scope) -> bool:
+    """Return whether a test depends on the values in a batch: not only on shapes, types, and whether there are any."""
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Is, ast.IsNot)):
+        return False
+    if isinstance(test, ast.Attribute) and test.attr in SHAPES:
+        return False
+    if isinstance(test, ast.Call):
+        name = test.func.attr if isinstance(test.func, ast.Attribute) else getattr(test.func, "id", "")
+        if name in ABOUT_SHAPES:
+            return False
+    if isinstance(test, (ast.Name, ast.Attribute, ast.Call)):
+        return bool(project.batch_values.sources_of(test, scope))
+    parts = (part for part in ast.iter_child_nodes(test) if isinstance(part, ast.expr))
+    return any(_reads_values(project, part, scope) for part in parts)

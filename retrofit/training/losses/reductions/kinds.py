@@ -1,0 +1,163 @@
+"""Arithmetic on the way an expression depends on the samples of a batch: entry by entry, as a sum, as a mean."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from retrofit.analysis.scopes import Scope
+
+ROWS = "rows"  # an entry, or several, for each sample
+SHARE = "share"  # rows that are divided by the number of samples
+PER = "per"  # 1 / the number of samples
+SUM, MEAN = "sum", "mean"  # over the samples
+WHOLE = "whole"  # a sum that DDP's average of gradients is made right for, by rd.loss.sum_loss
+COUPLED = "coupled"  # a nonlinear function of sums or means: not a sum or a mean of anything that samples have
+GLOBAL = "global"  # computed from sums over all ranks: the same on all of them
+PENALTY = "penalty"  # of the parameters alone
+UNKNOWN = "unknown"
+FLAT = 99  # as axis: the batch and all else are merged into one
+
+Leaf = tuple[ast.expr, Scope]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What terms an expression has; none for what neither learns nor belongs to a batch.
+
+    `axis`: that of the batch, of ROWS and SHARE. `leaves`: the reductions over the batch that are in it.
+    `coupled`: those of them that the expression is not linear in. `settings`: the batch sizes of the settings by which
+    sums are divided in it.
+    """
+
+    parts: frozenset[str] = frozenset()
+    axis: int = 0
+    leaves: frozenset[Leaf] = frozenset()
+    coupled: frozenset[Leaf] = frozenset()
+    settings: frozenset[Leaf] = frozenset()
+
+    @property
+    def has_rows(self) -> bool:
+        return bool(self.parts & {ROWS, SHARE})
+
+
+CONSTANT = Kind()
+
+
+def of(part: str, axis: int = 0) -> Kind:
+    return Kind(frozenset([part]), axis)
+
+
+def join(kinds: Iterable[Kind]) -> Kind:
+    """Return the kind of a sum of these, or of one of them of which it is not known which."""
+    found = CONSTANT
+    for kind in kinds:
+        found = _add(found, kind)
+    return found
+
+
+def _add(left: Kind, right: Kind) -> Kind:
+    parts = left.parts | right.parts
+    axis = left.axis if left.has_rows else right.axis
+    if ROWS in parts or (SHARE in parts and parts - {SHARE, PENALTY}):
+        return _merged([left, right], {ROWS}, axis)  # a scalar is added to every row
+    return _merged([left, right], {SHARE} if SHARE in parts else parts, axis)
+
+
+def multiply(left: Kind, right: Kind) -> Kind:
+    if not left.parts or not right.parts:
+        return _merged([left, right], left.parts | right.parts, left.axis if left.parts else right.axis)
+    if left.parts == {PER} or right.parts == {PER}:
+        return per_size(right if left.parts == {PER} else left)
+    if left.has_rows or right.has_rows:
+        rows, other = (left, right) if left.has_rows else (right, left)
+        merged = _merged([left, right], {SHARE if SHARE in left.parts | right.parts else ROWS}, rows.axis)
+        # A row with a sum or a mean of all samples in it, as `x - x.mean(0)`, is multiplied, or another row by one.
+        return replace(merged, coupled=merged.coupled | (merged.leaves if other.has_rows else other.leaves))
+    for weak in ({PENALTY}, {PENALTY, UNKNOWN}, {PENALTY, UNKNOWN, GLOBAL}):  # a factor that is no loss of samples
+        for one, other in ((left, right), (right, left)):
+            if one.parts <= weak:
+                return _merged([one, other], other.parts)
+    return _coupled([left, right])
+
+
+def product(left: Kind, right: Kind, leaf: Leaf) -> Kind:
+    """Return the kind of a matrix product, a sum over the samples where `x.t() @ y` runs over their axis."""
+    if left.has_rows and right.has_rows and left.axis in (1, -1) and right.axis == 0:
+        merged = _merged([left, right], {MEAN if SHARE in left.parts | right.parts else SUM})
+        return replace(merged, leaves=merged.leaves | {leaf}, coupled=merged.coupled | merged.leaves)
+    return multiply(left, right)
+
+
+def divide(left: Kind, right: Kind) -> Kind:
+    """Return the kind of a quotient whose divisor is not just the number of samples."""
+    if not right.parts or right.parts == {PER}:
+        return left
+    if right.has_rows:
+        return _merged([left, right], {ROWS}, right.axis)
+    if right.parts <= {PENALTY, GLOBAL}:
+        return left if left.parts else right
+    if right.parts <= {UNKNOWN, PENALTY, GLOBAL}:  # the number of samples, or not
+        merged = _merged(
+            [left, right], (left.parts - {SUM}) | {UNKNOWN} if SUM in left.parts else left.parts, left.axis
+        )
+        return replace(merged, coupled=merged.coupled | merged.leaves) if right.leaves else merged
+    if left.has_rows:  # rows that are normalized by a sum over the batch
+        return replace(left, coupled=left.coupled | right.coupled | right.leaves)
+    return _coupled([left, right])
+
+
+def per_size(kind: Kind, setting: Leaf | None = None) -> Kind:
+    """Return the kind of an expression divided by the number of samples, or of those that count.
+
+    `setting`: where the number is not counted, but the batch size of the settings.
+    """
+    if not kind.parts:
+        return of(PER)
+    if setting is not None and kind.parts & {SUM, ROWS}:
+        kind = replace(kind, settings=kind.settings | {setting})
+    if kind.has_rows:
+        return replace(kind, parts=frozenset([SHARE]))
+    return replace(kind, parts=frozenset(MEAN if part == SUM else part for part in kind.parts))
+
+
+def nonlinear(kind: Kind) -> Kind:
+    """Return the kind of a function that is applied to each element: exp, sqrt, clamp."""
+    if kind.has_rows:
+        return replace(kind, parts=frozenset([ROWS]), coupled=kind.coupled | kind.leaves, settings=frozenset())
+    return kind if kind.parts <= {PENALTY, GLOBAL, UNKNOWN, PER} else _coupled([kind])
+
+
+def reduced(kind: Kind, how: str, leaf: Leaf, axes: tuple[int, ...] | None, keeps: bool) -> Kind:
+    """Return the kind of a SUM or MEAN over some axes; `axes`: None for all of them."""
+    if kind.parts == {UNKNOWN}:
+        kind = replace(kind, parts=frozenset([ROWS]), axis=0) if axes is None or 0 in axes else kind
+    if not kind.has_rows:
+        return kind
+    if axes is not None and kind.axis != FLAT and kind.axis not in axes:
+        removed = 0 if keeps else sum(0 <= axis < kind.axis for axis in axes)
+        return replace(kind, axis=kind.axis - removed if kind.axis >= 0 else kind.axis)
+    is_share = kind.parts == {SHARE} and how == SUM
+    part = MEAN if is_share else how
+    return Kind(frozenset([part]), 0, kind.leaves | {leaf}, kind.coupled, kind.settings if is_share else frozenset())
+
+
+def summed_up(kind: Kind) -> Kind:
+    """Return the kind of a sum in a loop over the samples of what each of them gives."""
+    if kind.parts == {SHARE}:
+        return of(MEAN)
+    return of(SUM) if kind.parts - {PENALTY} else kind  # what couples one sample's entries couples no samples
+
+
+def _coupled(kinds: list[Kind]) -> Kind:
+    leaves = frozenset().union(*(kind.leaves for kind in kinds))
+    merged = _merged(kinds, {COUPLED})
+    return replace(merged, coupled=merged.coupled | leaves)
+
+
+def _merged(kinds: list[Kind], parts: Iterable[str], axis: int = 0) -> Kind:
+    def all_of(name: str) -> frozenset[Leaf]:
+        return frozenset().union(*(getattr(kind, name) for kind in kinds))
+
+    return Kind(frozenset(parts), axis, all_of("leaves"), all_of("coupled"), all_of("settings"))

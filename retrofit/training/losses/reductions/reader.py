@@ -1,0 +1,338 @@
+"""Follow the expressions that a loss is computed by, and tell how each depends on the samples of the batch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import argument_for, default_of, is_method, last_name, returns_of
+from retrofit.analysis.flow.reaching_definitions import live_bindings
+from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes, parameters
+from retrofit.analysis.values.containers import entries_at, put_into
+from retrofit.analysis.values.kinds import Instance, LocalFunction
+from retrofit.training.data import shapes
+
+from ..divisions import COUNT, NOTHING, SIZE
+from ..divisions import Reader as DivisorReader
+from ..wrapped import objects_inside
+from . import kinds
+from .calls import OPERATORS, CallReader
+from .decided import is_ruled_out
+from .kinds import CONSTANT, Kind
+from .samples import SampleLoops, looks_like_size
+from .size_factors import SizeFactors
+
+if TYPE_CHECKING:
+    from retrofit.training import Project
+
+Keys = tuple[object, ...]  # into tuples, lists and dicts, outermost first; None: any
+MOST_STEPS = 4000
+MOST_DEPTH = 60
+MOST_KEYS = 4
+RANK_SHARE = "retrofit.distributed.rank_share"
+PARAMETERS = {"parameters", "named_parameters"}
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A call of a function of the project on the way, by which its parameters are known."""
+
+    function: ast.AST
+    call: ast.Call
+    scope: Scope
+    outer: Frame | None
+
+
+class LossReader:
+    """Answers of which kind an expression is."""
+
+    def __init__(self, project: Project) -> None:
+        self.project, self.analysis = project, project.analysis
+        self.samples = SampleLoops(project)
+        self.divisors = DivisorReader(project.analysis, project.batch_values, project.distribution)
+        self.size_factors = SizeFactors(project, self.samples.lists)
+        self.calls = CallReader(self)
+        self.reductions: dict[ast.expr, set[str]] = {}  # what each reduction over a batch makes of it: SUM, MEAN
+        self._before_batches = set(_before_batches(project))
+        self._known: dict[object, Kind] = {}
+        self._open: set[object] = set()
+
+    def kind(self, node: ast.expr, scope: Scope, frame: Frame | None = None, keys: Keys = ()) -> Kind:
+        """Return how `node` depends on the batch; `keys`: of the items there in containers that it is."""
+        key = (node, scope, frame, keys[:MOST_KEYS])
+        if key in self._known:
+            return self._known[key]
+        if key in self._open:
+            return CONSTANT  # of itself it has what it has anyway
+        if len(self._open) > MOST_DEPTH or len(self._known) > MOST_STEPS:
+            return kinds.of(kinds.UNKNOWN)
+        self._open.add(key)
+        found = self._kind(node, scope, frame, keys[:MOST_KEYS])
+        self._open.discard(key)
+        self._known[key] = found
+        return found
+
+    def _kind(self, node: ast.expr, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
+        if isinstance(node, ast.Name):
+            return self._of_name(node, scope, frame, keys)
+        if isinstance(node, ast.Attribute):
+            return self._of_attribute(node, scope, frame, keys)
+        if isinstance(node, ast.Call):
+            return self.calls.kind(node, scope, frame, keys)
+        if isinstance(node, ast.BinOp):
+            return self.operation(node.op, node.left, node.right, scope, frame, node)
+        if isinstance(node, ast.UnaryOp):
+            return self.kind(node.operand, scope, frame)
+        if isinstance(node, (ast.NamedExpr, ast.Await, ast.Starred)):
+            return self.kind(node.value, scope, frame, keys)
+        if isinstance(node, ast.IfExp):
+            return kinds.join(self.kind(part, scope, frame, keys) for part in (node.body, node.orelse))
+        if isinstance(node, ast.BoolOp):
+            return kinds.join(self.kind(part, scope, frame, keys) for part in node.values)
+        if isinstance(node, ast.Compare):
+            sides = kinds.join(self.kind(part, scope, frame) for part in (node.left, *node.comparators))
+            return kinds.nonlinear(sides) if sides.has_rows else CONSTANT
+        if isinstance(node, ast.Subscript):
+            return self._of_subscript(node, scope, frame, keys)
+        if isinstance(node, (ast.Tuple, ast.List, ast.Dict)):
+            entries = entries_at(node, keys[0] if keys else None)
+            return kinds.join(self.kind(part, scope, frame, keys[1:]) for part in entries)
+        if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
+            element = self.kind(node.elt, scope, frame, keys[1:])
+            is_of_samples = any(self.samples.goes_through(part.iter, scope) for part in node.generators)
+            return element if not is_of_samples or element.parts <= {kinds.SHARE} else kinds.of(kinds.ROWS)
+        return CONSTANT
+
+    # Names.
+
+    def _of_name(self, node: ast.Name, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
+        owner, bindings = live_bindings(node, scope)
+        if not bindings:
+            return kinds.of(kinds.UNKNOWN)
+        if any(binding.kind == "import" for binding in bindings):
+            return CONSTANT
+        changed = [binding for binding in bindings if isinstance(binding.node, ast.AugAssign)]
+        first = kinds.join(self.of_binding(b, owner, frame, keys) for b in bindings if b not in changed)
+        first = kinds.join([first, *self._put_in(node, owner, frame, keys)])
+        for binding in changed:
+            first = self.changed(first, binding.node, owner, frame)  # type: ignore[arg-type]
+        for statement in _in_place(node.id, owner):
+            first = self.changed(first, statement, owner, frame)
+        return first
+
+    def of_binding(self, binding: Binding, scope: Scope, frame: Frame | None, keys: Keys = ()) -> Kind:
+        if binding.kind == "parameter" and isinstance(scope.node, FUNCTIONS):
+            return self._of_parameter(binding.name, scope, frame, keys)
+        if binding.value is None:
+            return kinds.of(kinds.UNKNOWN)
+        if binding.kind == "item":
+            return self._of_element(binding, scope, frame, keys)
+        if binding.kind == "enter":  # with amp.scale_loss(loss, optimizer) as scaled
+            given = binding.value.args[:1] if isinstance(binding.value, ast.Call) else []
+            return kinds.join(self.kind(part, scope, frame) for part in given)
+        found = self.kind(binding.value, scope, frame, (*binding.path, *keys))
+        adds = any(isinstance(part, ast.Name) and part.id == binding.name for part in ast.walk(binding.value))
+        is_of_samples = adds and self.samples.is_within(binding.node, scope)
+        return kinds.summed_up(found) if is_of_samples and _is_of_sample(found) else found
+
+    def _of_element(self, binding: Binding, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
+        if binding.node in self.project.batch_values.loops:
+            is_number = isinstance(binding.value, ast.Call) and last_name(binding.value) == "enumerate"
+            return CONSTANT if is_number and binding.path[:1] == (0,) else kinds.of(kinds.ROWS)
+        assert binding.value is not None
+        if any(last_name(part) in PARAMETERS for part in ast.walk(binding.value) if isinstance(part, ast.Call)):
+            return kinds.of(kinds.PENALTY)
+        return self.kind(binding.value, scope, frame, (None, *binding.path, *keys))
+
+    def _of_parameter(self, name: str, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
+        function = scope.node
+        assert isinstance(function, FUNCTIONS)
+        names = parameters(function)[1:] if is_method(scope) else parameters(function)
+        inner = frame
+        while inner is not None and inner.function is not function:
+            inner = inner.outer
+        default = default_of(function, name)
+        if inner is not None:
+            given = argument_for(inner.call, names, name)
+            if given is not None:
+                return self.kind(given, inner.scope, inner.outer, keys)
+            return self.kind(default, scope.parent or scope) if default is not None else self._of_unknown(scope)
+        sites = [(argument_for(s.call, names, name), s.scope) for s in self.analysis.callers(function)]
+        found = [self.kind(given, where, None, keys) for given, where in sites if given is not None]
+        if default is not None and (not found or len(found) < len(sites)):
+            found.append(self.kind(default, scope.parent or scope))
+        return kinds.join(found) if found else self._of_unknown(scope)
+
+    def _of_unknown(self, scope: Scope) -> Kind:
+        """Return the kind of what a function is given elsewhere: it may be of a batch, if the batch was there by then.
+
+        The world size that mp.spawn hands to a function with the loop over the batches, and what objects are made with,
+        are no functions of samples.
+        """
+        is_before = getattr(scope.node, "name", "") == "__init__" or scope in self._before_batches
+        return CONSTANT if is_before else kinds.of(kinds.ROWS)
+
+    def changed(self, kind: Kind, node: ast.AugAssign, scope: Scope, frame: Frame | None) -> Kind:
+        """Return the kind after `loss += more`, `loss /= n`."""
+        if isinstance(node.op, (ast.Add, ast.Sub)):
+            more = self.kind(node.value, scope, frame)
+            return kinds.join([kind, kinds.summed_up(more) if self.samples.is_within(node, scope) else more])
+        if isinstance(node.op, ast.Mult):
+            return self._product(kind, self.kind(node.value, scope, frame), None, node.value, scope)
+        if isinstance(node.op, ast.Div):
+            return self._divided(kind, node.value, scope, frame)
+        return kinds.nonlinear(kind)
+
+    def _put_in(self, node: ast.Name, scope: Scope, frame: Frame | None, keys: Keys) -> Iterator[Kind]:
+        """Yield what is put into a list or a dict: losses.append(loss), losses["box"] = loss."""
+        for key, value in put_into(node.id, scope):
+            if not keys or keys[0] is None or not isinstance(key, ast.Constant) or key.value == keys[0]:
+                found = self.kind(value, scope, frame, keys[1:])
+                is_of_samples = key is None and found.parts and self.samples.is_within(value, scope)
+                yield kinds.of(kinds.ROWS) if is_of_samples else found
+
+    # Operations.
+
+    def operation(
+        self, op: ast.operator, left: ast.expr, right: ast.expr, scope: Scope, frame: Frame | None, whole: ast.expr
+    ) -> Kind:
+        first = self.kind(left, scope, frame)
+        if isinstance(op, ast.Div):
+            return self._divided(first, right, scope, frame, whole)
+        if isinstance(op, ast.Pow):
+            return kinds.nonlinear(kinds.join([first]))
+        second = self.kind(right, scope, frame)
+        if isinstance(op, (ast.Add, ast.Sub)):
+            return kinds.join([first, second])
+        if isinstance(op, ast.MatMult):
+            found = kinds.product(first, second, (whole, scope))
+            if (whole, scope) in found.leaves:
+                self.reductions.setdefault(whole, set()).update(found.parts)
+            return found
+        if isinstance(op, ast.Mult):
+            return self._product(first, second, left, right, scope)
+        return kinds.nonlinear(kinds.join([first, second]))
+
+    def _product(self, first: Kind, second: Kind, left: ast.expr | None, right: ast.expr, scope: Scope) -> Kind:
+        """Return the kind of a product; `left`: None for what `loss *= n` multiplies."""
+        for kind, factor, other in ((first, right, second), (second, left, first)):
+            if factor is not None and not other.parts:
+                found = self.size_factors.multiplied(kind, factor, scope)
+                if found is not None:
+                    return found
+        return kinds.multiply(first, second)
+
+    def _divided(
+        self, kind: Kind, divisor: ast.expr, scope: Scope, frame: Frame | None, whole: ast.expr | None = None
+    ) -> Kind:
+        """Return the kind of a quotient; `whole`: its expression, None for `loss /= n`."""
+        calls = (part for part in ast.walk(divisor) if isinstance(part, ast.Call))
+        named = self.analysis.named(divisor, scope).union(*(self.analysis.called(call, scope) for call in calls))
+        if RANK_SHARE in named:  # of which DDP makes a mean over the batch of all ranks
+            return kinds.per_size(kind)
+        if (divisor, scope) in self.project.batch_sizes:
+            return self._mean(kinds.per_size(kind, (divisor, scope)), divisor, scope, whole)
+        what = self.divisors.kind_of(divisor, scope)
+        if what == COUNT:
+            own = self.kind(divisor, scope, frame)
+            found = kinds.per_size(kind)
+            return replace(found, leaves=found.leaves | own.leaves, coupled=found.coupled | own.coupled)
+        if self.size_factors.is_corrected(divisor, scope):
+            for leaf, _ in kind.leaves:
+                self.reductions.setdefault(leaf, set()).add("")  # not that of all ranks by its sum alone
+            return replace(kinds.per_size(kind), coupled=kind.coupled | kind.leaves)
+        if what == SIZE or looks_like_size(divisor, scope):
+            if kind.parts & {kinds.SUM, kinds.MEAN} and self._is_per_sample(divisor, scope):
+                return replace(kinds.of(kinds.SHARE), coupled=kind.coupled)
+            return self._mean(kinds.per_size(kind), divisor, scope, whole)
+        if what == NOTHING:
+            own = self.kind(divisor, scope, frame)
+            return kind if not own.parts or own.parts == {kinds.UNKNOWN} else kinds.divide(kind, own)
+        return kinds.divide(kind, self.kind(divisor, scope, frame))
+
+    def _is_per_sample(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether an expression is computed for each sample: in a loop over them, also of a comprehension."""
+        loops = (outer for outer in scope.source.ancestors(node) if isinstance(outer, (ast.ListComp, ast.GeneratorExp)))
+        generators = (part.iter for loop in loops for part in loop.generators)
+        return self.samples.is_within(node, scope) or any(self.samples.goes_through(g, scope) for g in generators)
+
+    def _mean(self, kind: Kind, divisor: ast.expr, scope: Scope, whole: ast.expr | None) -> Kind:
+        """Return the kind of a mean over the samples, which is a reduction as a whole: its sum alone is not."""
+        if kind.parts != {kinds.MEAN}:
+            return kind
+        self.reductions.setdefault(whole or divisor, set()).add(kinds.MEAN if whole is not None else "")
+        return replace(kind, leaves=frozenset([(whole or divisor, scope)]))
+
+    def _of_subscript(self, node: ast.Subscript, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
+        key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        found = self.kind(node.value, scope, frame, (key, *keys))
+        if not found.has_rows or isinstance(node.slice, (ast.Slice, ast.Tuple, ast.Constant)):
+            return found
+        chosen = self.kind(node.slice, scope, frame)
+        return kinds.of(kinds.ROWS, kinds.FLAT) if chosen.has_rows else found
+
+    def _of_attribute(self, node: ast.Attribute, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
+        owner = scope.enclosing_class()
+        if owner is not None and isinstance(node.value, ast.Name) and node.value.id == "self":
+            return self._of_own(node, owner, owner, frame, keys)
+        if node.attr in shapes.ATTRIBUTES:
+            return CONSTANT
+        objects = [v for v in self.analysis.evaluate(node.value, scope) if isinstance(v, Instance)]
+        objects = objects or objects_inside(self.analysis, node.value, scope)
+        if objects:
+            return kinds.join(self._of_own(node, scope, part.scope, frame, keys) for part in objects)
+        base = self.kind(node.value, scope, frame, keys)
+        if base.has_rows and node.attr in ("T", "H") and base.axis in (0, 1):
+            return replace(base, axis=1 - base.axis)
+        if base.has_rows:
+            return kinds.of(kinds.MEAN) if "loss" in node.attr.lower() else base
+        return kinds.of(kinds.MEAN) if "loss" in node.attr.lower() and base.parts == {kinds.UNKNOWN} else base
+
+    def _of_own(self, node: ast.Attribute, scope: Scope, owner: Scope, frame: Frame | None, keys: Keys) -> Kind:
+        """Return the kind of self.loss, which any method may have set, or of that attribute of another object."""
+        bindings = self.analysis.classes.attribute_bindings(owner, node.attr)
+        first = kinds.join(self.of_binding(binding, where, frame, keys) for binding, where in bindings)
+        for where in {where for where in owner.walk() if where is not owner}:
+            for part in own_nodes(where.node):
+                if isinstance(part, ast.AugAssign) and ast.unparse(part.target) == f"self.{node.attr}":
+                    first = self.changed(first, part, where, frame)
+        is_layer = any(name.startswith("torch.nn.") for name in self.analysis.named(node, scope))
+        return first if first.parts or not is_layer else kinds.of(kinds.PENALTY)
+
+    def returned(self, function: LocalFunction, call: ast.Call, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
+        """Return the kind of what a call of a function of the project gives."""
+        inner = Frame(function.node, call, scope, frame)
+        values = returns_of(function.node)
+        reached = (
+            [v for v in values if not is_ruled_out(self.analysis, v, function.scope)] if len(values) > 1 else values
+        )
+        return kinds.join(self.kind(value, function.scope, inner, keys) for value in reached)
+
+
+def _is_of_sample(kind: Kind) -> bool:
+    """Return whether this is what one sample gives in a loop over them, also divided by their number."""
+    return not kind.has_rows or kind.parts == {kinds.SHARE}
+
+
+def _in_place(name: str, scope: Scope) -> Iterator[ast.AugAssign]:
+    """Yield `loss.div_(n)` and the like, statements of their own in a scope, as `loss /= n`."""
+    for node in own_nodes(scope.node):
+        call = node.value if isinstance(node, ast.Expr) else None
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or len(call.args) != 1:
+            continue
+        is_of_name = isinstance(call.func.value, ast.Name) and call.func.value.id == name
+        operator = OPERATORS.get(call.func.attr[:-1]) if call.func.attr.endswith("_") else None
+        if is_of_name and operator is not None:
+            statement = ast.copy_location(ast.AugAssign(ast.Name(name, ast.Store()), operator, call.args[0]), node)
+            scope.source.parents[statement] = scope.source.parents[node]
+            yield statement
+
+
+def _before_batches(project: Project) -> Iterator[Scope]:
+    """Yield the functions with a loop over training batches, and those that come to it: they begin before a batch."""
+    for path in project.paths:
+        loops = [bool(project.batch_values.loops.intersection(frame.loops)) for frame in path.frames]
+        if True in loops:
+            yield from (frame.scope for frame in path.frames[loops.index(True) :])

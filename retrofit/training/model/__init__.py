@@ -1,0 +1,1 @@
+"""Models of a training: layers, parameters, wrappers."""

@@ -1,0 +1,77 @@
+"""The start of the training in an object whose attribute several methods set."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection
+
+from retrofit.analysis.calls import is_method
+from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.variables import Home, assignments_to, first_alias, homes_of
+from retrofit.analysis.scopes import FUNCTIONS, Scope, parameters
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Instance
+
+from ..loops import Frame, Path
+from ..placement import first_statement
+from .models import Model
+
+Place = tuple[Source, ast.stmt, str]  # in front of which statement, and how the attribute is called there
+
+
+def before_training(
+    analysis: Analysis, model: Model, paths: list[Path], in_loops: Collection[ast.AST]
+) -> list[Place] | str:
+    """Return the places that every training goes through, behind which each call of the model is by its attribute.
+
+    Or why there are none: another object holds the model too, or the training puts another one in its place.
+    """
+    home = model.home
+    if not home.is_attribute or home.key is not None:
+        return f"{home} is set in several functions, so no place is behind all of them"
+    for given in assignments_to(analysis, home):
+        if given.value is not None and given.statement in in_loops:
+            return f"{home} is set anew while it trains, at {given.scope.source.place(given.statement)}"
+    for call in model.calls:
+        if not _is_by_attribute(analysis, home, call.call.func, call.scope):
+            held = f"{call.scope.source.place(call.call)} calls what another object was given of it before it trains"
+            return f"{home} is set in several functions, and {held}"
+    found: dict[Place, None] = {}
+    for path in paths:
+        frame = next((frame for frame in reversed(path.frames) if _holds(analysis, home, frame.scope)), None)
+        place = _place_in(analysis, home, frame) if frame is not None else None
+        if place is None:
+            return f"{home} is set in several functions, and no method of its object is behind all of them"
+        found[place] = None
+    return list(found)
+
+
+def _holds(analysis: Analysis, home: Home, scope: Scope) -> bool:
+    """Return whether a function is a method of an object that has the attribute."""
+    return is_method(scope) and homes_of(analysis, _attribute(home, scope), scope) == {home}
+
+
+def _attribute(home: Home, scope: Scope) -> ast.Attribute:
+    assert isinstance(scope.node, FUNCTIONS)
+    return ast.Attribute(ast.Name(parameters(scope.node)[0], ast.Load()), home.name, ast.Load())
+
+
+def _place_in(analysis: Analysis, home: Home, frame: Frame) -> Place | None:
+    source = frame.scope.source
+    statement = source.statement(frame.loops[-1] if frame.loops else frame.node)
+    if first_alias(analysis, home, frame.scope) < statement.lineno:
+        if any(a.scope is frame.scope for a in assignments_to(analysis, home)):
+            return None
+        statement = first_statement(frame.scope)
+    return source, statement, ast.unparse(_attribute(home, frame.scope))
+
+
+def _is_by_attribute(analysis: Analysis, home: Home, function: ast.expr, scope: Scope) -> bool:
+    """Return whether a call reads the attribute anew: `self.model(x)`, or `model(x)` with what a function was given."""
+    if isinstance(function, ast.Name):
+        found = scope.find(function.id)
+        return found is not None and found[0].is_function
+    if not isinstance(function, ast.Attribute) or function.attr != home.name:
+        return False
+    owners = [v.scope for v in analysis.evaluate(function.value, scope) if isinstance(v, Instance)]
+    return any(home.scope in analysis.classes.mro(owner) for owner in owners)

@@ -1,0 +1,139 @@
+"""Tell code that computes gradients from code that does not: evaluation, teachers, moving averages, attacks."""
+
+from __future__ import annotations
+
+import ast
+
+from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import LocalFunction, Result
+
+from ..loops import Frame, Path
+from ..reachability import calls_within
+
+SWITCHED_OFF = {"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad", "torch.autograd.inference_mode"}
+SWITCHED_ON = {
+    "torch.enable_grad", "torch.autograd.enable_grad", "torch.autograd.grad_mode.enable_grad", "torch.autograd.grad",
+    "torch.autograd.backward",
+}  # fmt: skip
+# Functions that compute derivatives, and libraries of attacks on models, by the beginning of their full names.
+DERIVING = ("torch.autograd.functional.", "torch.func.", "functorch.")
+ATTACKS = (
+    "torchattacks.", "foolbox.", "advertorch.", "autoattack.", "robustbench.", "cleverhans.", "art.attacks.",
+    "eagerpy.", "deeprobust.", "captum.",
+)  # fmt: skip
+MOST_DEPTH = 4
+
+
+def has_gradients(analysis: Analysis, scope: Scope, node: ast.AST, depth: int = MOST_DEPTH) -> bool:
+    """Return whether a node can run with gradients: neither it nor every call of its function is under no_grad."""
+    if is_switched_off(analysis, scope, node):
+        return False
+    sites = analysis.callers(scope.node) if isinstance(scope.node, FUNCTIONS) and depth else []
+    return not sites or any(has_gradients(analysis, site.scope, site.call, depth - 1) for site in sites)
+
+
+def is_switched_off(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
+    """Return whether a node stands in `with torch.no_grad():` or in a function that is decorated so."""
+    for outer in scope.source.ancestors(node):
+        contexts: list[ast.expr] = []
+        where = scope
+        if isinstance(outer, (ast.With, ast.AsyncWith)):
+            contexts = [item.context_expr for item in outer.items]
+        elif isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            contexts, where = outer.decorator_list, analysis.scope_of_node[outer].parent or scope
+        if any(_switches_off(analysis, context, where) for context in contexts):
+            return True
+        if outer is scope.node:
+            return False
+    return False
+
+
+def _switches_off(analysis: Analysis, context: ast.expr, scope: Scope) -> bool:
+    """Return whether this is `torch.no_grad()`, `torch.no_grad` or `torch.set_grad_enabled(False)`."""
+    if isinstance(context, ast.Call):
+        names = analysis.called(context, scope)
+        is_false = [isinstance(given, ast.Constant) and given.value is False for given in context.args]
+        return bool(names & SWITCHED_OFF) or ("torch.set_grad_enabled" in names and is_false == [True])
+    return bool(analysis.named(context, scope) & SWITCHED_OFF)
+
+
+def evaluates(analysis: Analysis, path: Path) -> bool:
+    """Return whether a way to a backward call leads through an evaluation: an attack on the model, say.
+
+    Its loop takes no optimizer step, and on the way the model is put into evaluation mode or gradients are off.
+    """
+    for frame in path.frames:
+        for loop in frame.loops:
+            if _takes_step(analysis, loop, frame.scope):
+                return False
+        if is_switched_off(analysis, frame.scope, frame.node) or _enters_evaluation(frame):
+            return any(outer.loops for outer in path.frames[: path.frames.index(frame) + 1])
+    return False
+
+
+def _takes_step(analysis: Analysis, loop: ast.AST, scope: Scope) -> bool:
+    calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
+    return any(
+        isinstance(inner.func, ast.Attribute) and inner.func.attr == "step"
+        for call in calls
+        for inner, _ in calls_within(analysis, call, scope)
+    )
+
+
+def _enters_evaluation(frame: Frame) -> bool:
+    """Return whether `model.eval()` comes before, in the same function."""
+    before = [node for node in own_nodes(frame.scope.node) if getattr(node, "lineno", 0) < frame.node.lineno]  # type: ignore[attr-defined]
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "eval"
+        and not node.args
+        for node in before
+    )
+
+
+def switches_on(analysis: Analysis, root: ast.AST, scope: Scope) -> bool:
+    """Return whether what a loop runs, or a function of the project that it calls, computes gradients on its own.
+
+    That needs no gradients around it: `enable_grad`, `set_grad_enabled(True)`, `inference_mode(False)`,
+    `autograd.grad`, `loss.backward()`, a function decorated so, and libraries of attacks.
+    """
+    nodes = [(node, scope) for node in ast.walk(root)]
+    seen: set[ast.AST] = set()
+    for call in [node for node in ast.walk(root) if isinstance(node, ast.Call)]:
+        for inner, where in calls_within(analysis, call, scope):
+            for function in analysis.functions_called(inner, where):
+                if function.node not in seen:
+                    seen.add(function.node)
+                    nodes += [(node, function.scope) for node in own_nodes(function.node)]
+                    nodes += [(node, function.scope.parent or where) for node in _decorators(function)]
+    return any(isinstance(node, ast.expr) and _switches_on(analysis, node, where) for node, where in nodes)
+
+
+def _decorators(function: LocalFunction) -> list[ast.expr]:
+    decorators = getattr(function.node, "decorator_list", [])
+    return [part for node in decorators for part in ast.walk(node) if isinstance(part, ast.expr)]
+
+
+def _switches_on(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        return bool(analysis.named(node, scope) & SWITCHED_ON)
+    if not isinstance(node, ast.Call):
+        return False
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
+        return True
+    first = node.args[0] if node.args else next((k.value for k in node.keywords if k.arg == "mode"), None)
+    names = analysis.called(node, scope)
+    if names & {"torch.set_grad_enabled", "torch.autograd.set_grad_enabled"}:
+        return isinstance(first, ast.Constant) and first.value is True
+    if names & {"torch.inference_mode", "torch.autograd.inference_mode"}:
+        return isinstance(first, ast.Constant) and first.value is False
+    return any(name.startswith((*DERIVING, *ATTACKS)) for name in names | _makers(analysis, node.func, scope))
+
+
+def _makers(analysis: Analysis, function: ast.expr, scope: Scope) -> set[str]:
+    """Return what made the object that is called, or of which a method is: `torchattacks.PGD` for `attack(x, y)`."""
+    parts = [function, function.value] if isinstance(function, ast.Attribute) else [function]
+    values = [value for part in parts for value in analysis.evaluate(part, scope)]
+    return {value.maker for value in values if isinstance(value, Result)}

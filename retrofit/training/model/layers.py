@@ -1,0 +1,93 @@
+"""Layers of a model: those that its class, and what it calls, construct."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Display, Instance, Result
+
+from ..distributed.distribution import Site
+
+# Families of ready-made models that hold BatchNorm, by the beginning of their functions' names.
+WITH_BATCHNORM = (
+    "resnet", "resnext", "wide_resnet", "densenet", "mobilenet", "efficientnet", "shufflenet", "googlenet",
+    "inception", "mnasnet", "regnet", "deeplabv3", "fcn_", "lraspp",
+)  # fmt: skip
+# Functions that put BatchNorm over all processes in its place.
+SYNCHRONISING = {
+    "torch.nn.SyncBatchNorm.convert_sync_batchnorm", "torch.nn.modules.batchnorm.SyncBatchNorm.convert_sync_batchnorm",
+    "retrofit.distributed.convert_sync_batchnorm", "apex.parallel.convert_syncbn_model",
+}  # fmt: skip
+BUFFERS = {"register_buffer"}
+MOST_CLASSES = 200
+
+
+def model_of(site: Site) -> ast.expr | None:
+    """Return the expression of the model in a call that wraps it."""
+    named = next((keyword.value for keyword in site.call.keywords if keyword.arg == "module"), None)
+    return site.call.args[0] if site.call.args else named
+
+
+def has_batchnorm(analysis: Analysis, site: Site) -> bool:
+    """Return whether a wrapped model surely has BatchNorm layers."""
+    return any(_is_batchnorm(name) for name in makers(analysis, model_of(site), site.scope))
+
+
+def has_buffers(analysis: Analysis, site: Site) -> bool:
+    """Return whether a wrapped model surely has buffers, which DDP copies from rank 0 before a forward pass."""
+    for call, scope in calls_of(analysis, model_of(site), site.scope):
+        names = _names(analysis, call, scope)
+        is_certain = not any(isinstance(outer, ast.If) for outer in scope.source.ancestors(call))
+        if any(_is_batchnorm(name) for name in names) or (is_certain and names & BUFFERS):
+            return True
+    return False
+
+
+def makers(analysis: Analysis, node: ast.expr | None, scope: Scope) -> set[str]:
+    """Return the full names, or the last ones of methods, of all that is called to build the model `node`."""
+    return {name for call, where in calls_of(analysis, node, scope) for name in _names(analysis, call, where)}
+
+
+def calls_of(analysis: Analysis, node: ast.expr | None, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield the calls in the classes of a model and of its layers, in functions that build them, and in `node`."""
+    seen: set[object] = set()
+    waiting: list[tuple[ast.AST, Scope]] = [(node, scope)] if node is not None else []
+    while waiting and len(seen) < MOST_CLASSES:
+        root, where = waiting.pop()
+        if root in seen:
+            continue
+        seen.add(root)
+        inside = own_nodes(root) if root in analysis.scope_of_node else ast.walk(root)  # type: ignore[arg-type]
+        for part in inside:
+            if isinstance(part, ast.Call):
+                yield part, where
+                waiting += [(f.node, f.scope) for f in analysis.functions_called(part, where)]
+            if isinstance(part, (ast.Name, ast.Attribute, ast.Call)):
+                waiting += _behind(analysis, part, where)
+
+
+def _behind(analysis: Analysis, node: ast.expr, scope: Scope) -> Iterator[tuple[ast.AST, Scope]]:
+    """Yield the code that makes what an expression is: the methods of its class, the call or the list it comes from."""
+    for value in analysis.evaluate(node, scope):
+        if isinstance(value, Instance):
+            for owner in analysis.classes.mro(value.scope):
+                yield from ((child.node, child) for child in owner.children if child.is_function)
+        elif isinstance(value, Result) and value.call is not node and value.maker.startswith("torch"):
+            yield value.call, value.scope
+        elif isinstance(value, Display) and isinstance(value.node, (ast.List, ast.Tuple, ast.ListComp)):
+            yield value.node, value.scope
+
+
+def _names(analysis: Analysis, call: ast.Call, scope: Scope) -> set[str]:
+    names = analysis.called(call, scope)
+    return names | ({call.func.attr} if isinstance(call.func, ast.Attribute) else set())
+
+
+def _is_batchnorm(name: str) -> bool:
+    last = name.rpartition(".")[2]
+    if name.startswith("torchvision.models."):
+        return last.startswith(WITH_BATCHNORM) or last.endswith("_bn")
+    return "BatchNorm" in last and "convert" not in last and name.startswith("torch")

@@ -1,0 +1,140 @@
+"""The models that a project trains: what its loops call, and whose parameters its optimizers change."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from retrofit.analysis.flow.variables import Home, homes_of, upstream
+from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Instance, LocalFunction
+
+from ..loops import Path
+from ..optimizer.optimizers import Optimizer, is_module, parameter_owners
+from .data_parallel import module_run
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call in the training loop that runs a model: `model(x)`, or a method of it."""
+
+    call: ast.Call
+    scope: Scope
+    method: str = ""  # "" = the forward pass
+
+
+@dataclass(frozen=True)
+class Model:
+    """A variable that holds a model in training, and every call of it that the training loops make."""
+
+    home: Home
+    calls: list[Call] = field(default_factory=list, compare=False)
+
+
+def find_models(analysis: Analysis, paths: list[Path], optimizers: list[Optimizer]) -> list[Model]:
+    """Return the models in training: called in a loop that trains, and given to an optimizer or switched by train()."""
+    optimized = {
+        home
+        for optimizer in optimizers
+        for node, scope in parameter_owners(analysis, optimizer)
+        for home in homes_of(analysis, node, scope)
+    }
+    switched = _switched_to_training(analysis)
+    models: dict[Home, Model] = {}
+    for call, homes in _calls(analysis, paths):
+        for home in homes:
+            related = {home} | upstream(analysis, home)
+            if related & optimized or (not optimized and home in switched):
+                models.setdefault(home, Model(home)).calls.append(call)
+    whole = {kind: home for home, model in models.items() for kind in _kinds(analysis, model)}
+    return [
+        model
+        for model in models.values()
+        if not _is_part(analysis, model.home, set(models))
+        and not _runs_inside(model, whole)
+        and not upstream(analysis, model.home) & set(models)  # another name for one of them: `net = model.eval()`
+    ]
+
+
+def reachable_from_loops(
+    analysis: Analysis, paths: list[Path], innermost: bool = False
+) -> Iterator[tuple[ast.AST, Scope]]:
+    """Yield every node that the training loops run, in functions that they call too.
+
+    An epoch with its evaluation, or with `innermost` what is done for each batch.
+    """
+    seen: set[ast.AST] = set()
+    waiting: list[tuple[ast.AST, Scope]] = []
+    for path in paths:
+        loop, frame = path.loops[0 if innermost else -1]
+        waiting.append((loop, frame.scope))
+    while waiting:
+        root, scope = waiting.pop()
+        if root in seen:
+            continue
+        seen.add(root)
+        for node in _own(root):
+            yield node, scope
+            if isinstance(node, ast.Call):
+                waiting += [(function.node, function.scope) for function in analysis.functions_called(node, scope)]
+
+
+def _own(root: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a loop or a function, without what is inside functions and classes defined in it."""
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += [child for child in ast.iter_child_nodes(node) if not isinstance(child, (*FUNCTIONS, ast.ClassDef))]
+
+
+def _calls(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Call, set[Home]]]:
+    """Yield the calls of objects that live in variables, in everything that the training loops run."""
+    for node, scope in reachable_from_loops(analysis, paths):
+        if not isinstance(node, ast.Call):
+            continue
+        module = module_run(analysis, node, scope)
+        if module is not None:
+            yield Call(node, scope), homes_of(analysis, module, scope)
+            continue
+        is_method = any(isinstance(value, LocalFunction) for value in analysis.evaluate(node.func, scope))
+        if not is_method:
+            yield Call(node, scope), homes_of(analysis, node.func, scope)
+        elif isinstance(node.func, ast.Attribute) and any(
+            is_module(analysis, value) for value in analysis.evaluate(node.func.value, scope)
+        ):
+            yield Call(node, scope, node.func.attr), homes_of(analysis, node.func.value, scope)
+
+
+def _switched_to_training(analysis: Analysis) -> set[Home]:
+    found: set[Home] = set()
+    for source in analysis.modules.sources.values():
+        for node in source.nodes:
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.keywords:
+                continue
+            if node.func.attr == "train" and all(isinstance(argument, ast.Constant) for argument in node.args):
+                found |= homes_of(analysis, node.func.value, analysis.scope_at(source, node))
+    return found
+
+
+def _is_part(analysis: Analysis, home: Home, homes: set[Home]) -> bool:
+    """Return whether this is a layer of a class of models, of which another home holds one as a whole."""
+    if not home.is_attribute or not is_module(analysis, Instance(home.scope)):
+        return False
+    return any(other is not home and other.scope is not home.scope for other in homes)
+
+
+def _kinds(analysis: Analysis, model: Model) -> Iterator[Scope]:
+    """Yield the classes of what a model's calls run."""
+    for call in model.calls:
+        for value in analysis.evaluate(call.call.func, call.scope) if not call.method else ():
+            if isinstance(value, Instance):
+                yield value.scope
+
+
+def _runs_inside(model: Model, whole: dict[Scope, Home]) -> bool:
+    """Return whether only the methods of another model call this one, which is a part of that: `self.decoder(x)`."""
+    owners = [whole.get(call.scope.parent) if call.scope.parent else None for call in model.calls]
+    return all(owner is not None and owner != model.home for owner in owners)

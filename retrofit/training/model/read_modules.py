@@ -1,0 +1,59 @@
+"""Modules that an optimizer trains and nothing calls: the training reads their parameters, `centers.weight[y]`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.analysis.flow.variables import Home, homes_of, upstream
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Instance, Result
+
+from ..optimizer.optimizers import Optimizer, is_module, parameter_owners
+from ..reachability import reached_nodes
+from .models import Model
+
+OF_LAYERS = {"weight", "bias"}
+PARAMETERS = {"torch.nn.Parameter", "torch.nn.parameter.Parameter"}
+Node = tuple[ast.AST, Scope]
+
+
+def read_modules(
+    analysis: Analysis, optimizers: list[Optimizer], models: list[Model], in_batches: list[Node]
+) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield the calls of `parameters()` that give an optimizer what such a module has."""
+    called = {home for model in models for home in ({model.home} | upstream(analysis, model.home))}
+    read: set[Home] = set()
+    for node, scope in in_batches:
+        if isinstance(node, ast.Attribute) and _is_parameter(analysis, node, scope):
+            read |= homes_of(analysis, node.value, scope) - called
+    read = {home for home in read if not _is_layer(analysis, home) and not _is_handed_on(analysis, home)}
+    for optimizer in optimizers if read else ():
+        for owner, scope in parameter_owners(analysis, optimizer):
+            method = scope.source.parents[owner]
+            call = scope.source.parents[method]
+            if isinstance(call, ast.Call) and call.func is method and homes_of(analysis, owner, scope) & read:
+                yield call, scope
+
+
+def _is_parameter(analysis: Analysis, node: ast.Attribute, scope: Scope) -> bool:
+    if node.attr in OF_LAYERS:
+        return True
+    return any(isinstance(value, Result) and value.maker in PARAMETERS for value in analysis.evaluate(node, scope))
+
+
+def _is_layer(analysis: Analysis, home: Home) -> bool:
+    """Return whether a module is part of another, whose wrapper averages its gradients."""
+    return home.is_attribute and is_module(analysis, Instance(home.scope))
+
+
+def _is_handed_on(analysis: Analysis, home: Home) -> bool:
+    """Return whether anything else gets hold of a module, perhaps to call it: Whole(encoder, decoder)."""
+    for node, scope in reached_nodes(analysis):
+        name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        is_read = name == home.name and isinstance(node.ctx, ast.Load)  # type: ignore[attr-defined]
+        is_whole = is_read and not isinstance(scope.source.parents[node], ast.Attribute)
+        if is_whole and home in homes_of(analysis, node, scope):  # type: ignore[arg-type]
+            return True
+    return False

@@ -1,0 +1,1 @@
+"""Optimizers, learning rates and their schedules."""

@@ -1,0 +1,148 @@
+"""Learning rates that a project sets by hand, and whether they are computed from the optimizer's own."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Display, Item, Member, Value, name_of
+
+from .optimizers import Optimizer
+
+SETTINGS = ("argparse.", "yaml.", "json.", "toml.", "omegaconf.", "vars")  # what reads the settings of a run
+GROWING = {"append", "extend", "insert"}
+MOST_STEPS = 4
+
+
+def rates_of(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast.expr, Scope]]:
+    """Return the learning rates that an optimizer is given, in `**options` and partials too, where they are seen."""
+    if optimizer.rate is not None:
+        return [(optimizer.rate, optimizer.scope)]
+    calls = [(optimizer.call, optimizer.scope)]
+    calls += [(maker.partial.call, maker.partial.scope) for maker in optimizer.makers if maker.partial is not None]
+    keywords = [(keyword, where) for call, where in calls for keyword in call.keywords]
+    places = [(keyword.value, where) for keyword, where in keywords if keyword.arg == "lr"]
+    options = [(keyword.value, where) for keyword, where in keywords if keyword.arg is None]
+    return places + [place for node, where in options for place in analysis.containers.places(node, where, "lr")]
+
+
+def makers_of_rate(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast.Call, Scope]]:
+    """Return the calls whose result is the optimizer and nothing else: its own, or those of a maker of all sorts."""
+    if optimizer.is_alone:
+        return [(optimizer.call, optimizer.scope)]
+    node = optimizer.scope.node
+    sites = analysis.callers(node) if isinstance(node, FUNCTIONS) else []
+    return [
+        (site.call, site.scope)
+        for site in sites
+        if any("torch.optim" in analysis.named(argument, site.scope) for argument in site.call.args)
+        or any("torch.optim" in analysis.named(keyword.value, site.scope) for keyword in site.call.keywords)
+    ]
+
+
+def group_rate(node: ast.AST) -> ast.expr | None:
+    """Return the rate in a group of parameters: {"params": ..., "lr": rate}, dict(params=..., lr=rate)."""
+    entries: dict[object, ast.expr] = {}
+    if isinstance(node, ast.Dict):
+        entries = {key.value: value for key, value in zip(node.keys, node.values) if isinstance(key, ast.Constant)}
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict":
+        entries = {keyword.arg: keyword.value for keyword in node.keywords}
+    return entries.get("lr") if "params" in entries else None
+
+
+def gives_rates(analysis: Analysis, optimizer: Optimizer) -> bool:
+    """Return whether an optimizer is given a list of groups of parameters with a rate in each."""
+    given, scope = optimizer.parameters, optimizer.scope
+    if isinstance(given, ast.Name) and _grows(given, scope):
+        return False
+    lists = [value.node for value in analysis.evaluate(given, scope) if isinstance(value, Display)]
+    return bool(lists) and all(
+        isinstance(node, ast.List) and bool(node.elts) and all(group_rate(part) is not None for part in node.elts)
+        for node in lists
+    )
+
+
+def _grows(name: ast.Name, scope: Scope) -> bool:
+    """Return whether something is put into a list after it is made."""
+    owner, bindings = scope.find(name.id) or (scope, [])
+    methods = (node for node in own_nodes(owner.node) if isinstance(node, ast.Attribute))
+    is_called = any(node.attr in GROWING and ast.unparse(node.value) == name.id for node in methods)
+    return is_called or any(isinstance(binding.node, ast.AugAssign) for binding in bindings)
+
+
+def is_added_later(group: ast.AST, scope: Scope) -> bool:
+    """Return whether a group of parameters is given to an optimizer that is made: optimizer.add_param_group(group)."""
+    holder = scope.source.parents.get(group)
+    function = holder.func if isinstance(holder, ast.Call) else None
+    return isinstance(function, ast.Attribute) and function.attr == "add_param_group"
+
+
+def sets_rate(node: ast.Assign, scope: Scope) -> bool:
+    """Return whether this is `group["lr"] = ...` for a group of an optimizer."""
+    target = node.targets[0]
+    return isinstance(target, ast.Subscript) and _key(target) == "lr" and _is_group(target.value, scope)
+
+
+def follows_optimizer(analysis: Analysis, node: ast.expr, scope: Scope, depth: int = MOST_STEPS) -> bool:
+    """Return whether a rate is computed from the optimizer's own."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Subscript):
+            if _key(part) == "initial_lr" or (_key(part) == "lr" and not _is_setting(analysis, part.value, scope)):
+                return True
+        elif isinstance(part, ast.Attribute) and part.attr in ("get_last_lr", "get_lr", "base_lrs"):
+            return True
+        if isinstance(part, (ast.Name, ast.Attribute)) and depth:
+            given = _given(analysis, part, scope)
+            if any(follows_optimizer(analysis, value, where, depth - 1) for value, where in given):
+                return True
+    return False
+
+
+def _key(node: ast.Subscript) -> object:
+    return node.slice.value if isinstance(node.slice, ast.Constant) else None
+
+
+def _is_group(node: ast.expr, scope: Scope) -> bool:
+    if not isinstance(node, ast.Name):
+        return _reads_groups(node)
+    sources = (binding.value or getattr(binding.node, "iter", None) for binding in scope.bindings.get(node.id, []))
+    return any(_reads_groups(source) for source in sources if source is not None)
+
+
+def _reads_groups(node: ast.expr) -> bool:
+    """Return whether this is `optimizer.param_groups`, or an element of it."""
+    return any(isinstance(part, ast.Attribute) and part.attr == "param_groups" for part in ast.walk(node))
+
+
+def _is_setting(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether `node["lr"]` is what the user has chosen: an entry of a dict, of a file of settings."""
+    return not _is_group(node, scope) and any(_is_chosen(value) for value in analysis.evaluate(node, scope))
+
+
+def _is_chosen(value: Value) -> bool:
+    while isinstance(value, (Item, Member)):
+        value = value.base
+    if isinstance(value, Display):
+        return isinstance(value.node, (ast.Dict, ast.DictComp))
+    return name_of(value).startswith(SETTINGS)
+
+
+def _given(analysis: Analysis, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield what a name, or an attribute of self, is set to or drawn from, and what is appended to it."""
+    if isinstance(node, ast.Name):
+        bindings = [(b, scope) for b in scope.bindings.get(node.id, []) if b.kind in ("value", "item")]
+        scopes = {scope}
+    else:
+        owner = scope.enclosing_class()
+        if owner is None or not isinstance(node.value, ast.Name) or node.value.id != "self":
+            return
+        bindings = analysis.classes.attribute_bindings(owner, node.attr)
+        scopes = {where for where in owner.walk() if where is not owner}
+    yield from ((binding.value, where) for binding, where in bindings if binding.value is not None)
+    calls = ((call, where) for where in scopes for call in own_nodes(where.node) if isinstance(call, ast.Call))
+    for call, where in calls:
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "append":
+            is_this = ast.unparse(call.func.value) == ast.unparse(node)
+            yield from ((value, where) for value in call.args if is_this)

@@ -1,0 +1,128 @@
+"""Numbers of steps that schedules of the learning rate are made with, counted from samples and a batch size."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import last_name, returns_of
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.kinds import Instance, LocalFunction, Result
+
+from ..data.loaders import TRAIN
+from ..data.shards import given_to, is_same, makers_of
+from ..distributed.ranks.ranks import WORLD_SIZE
+from .rates import sets_rate
+
+if TYPE_CHECKING:
+    from .. import Project
+
+Place = tuple[ast.expr, Scope]
+DIVISION = (ast.Div, ast.FloorDiv)
+NAMES = re.compile(r"schedul|LR$|warm_?up|restarts|annealing", re.IGNORECASE)  # of what makes a schedule
+
+
+def lengths(project: Project, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield what a schedule is made from, the functions of the step that it is given, and rates set by hand."""
+    if isinstance(node, ast.Assign) and sets_rate(node, scope):
+        yield node.value, scope
+    if not isinstance(node, ast.Call) or not NAMES.search(last_name(node)):
+        return
+    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    if not any(_is_optimizer(project, argument, scope) for argument in given):
+        return
+    for argument in given:
+        yield argument, scope
+        for value in project.analysis.evaluate(argument, scope):
+            if isinstance(value, LocalFunction):
+                yield from ((returned, value.scope) for returned in returns_of(value.node))
+
+
+def _is_optimizer(project: Project, node: ast.expr, scope: Scope) -> bool:
+    values = project.analysis.evaluate(node, scope)
+    calls = {value.call for value in values if isinstance(value, (Result, Instance))}
+    return bool(calls & {optimizer.call for optimizer in project.optimizers}) or last_name(node).startswith("optim")
+
+
+def batch_sizes(project: Project) -> list[Place]:
+    """Return the batch size of each training loader, with the scope that it is in."""
+    found = []
+    for loader in project.loaders:
+        if TRAIN in loader.roles:
+            for maker, scope in makers_of(project.analysis, loader):
+                size = given_to(maker, "batch_size")
+                if size is not None and not _is_changed(project, size, scope):
+                    found.append((size, scope))
+    return found
+
+
+def _is_changed(project: Project, size: ast.expr, scope: Scope) -> bool:
+    """Return whether a batch size is divided in place, so that it cannot be told what is counted with it."""
+    if isinstance(size, ast.Attribute):
+        given = project.ranks.set_attributes.get(size.attr, [])
+        return any(WORLD_SIZE in project.ranks.sources_of(value, where) for value, where in given)
+    _, bindings = (scope.find(size.id) if isinstance(size, ast.Name) else None) or (scope, [])
+    return any(isinstance(binding.node, ast.AugAssign) for binding in bindings)
+
+
+def single_process_sizes(project: Project, length: ast.expr, scope: Scope, sizes: list[Place]) -> list[Place]:
+    """Return the batch sizes that a number of steps is divided by, without the number of processes.
+
+    What is divided is a number of samples, wherever that comes from: len(frame), a list, a constant.
+    """
+    origins = project.ranks.origins(length, scope)
+    nodes = [(node, where) for expression, where in origins for node in ast.walk(expression)]
+    is_rate = isinstance(scope.source.parents.get(length), ast.Assign)
+    for size in sizes:
+        found = [
+            (part, where)
+            for node, where in nodes
+            if isinstance(node, ast.BinOp) and isinstance(node.op, DIVISION)
+            for part in _factors(node.right)
+            if is_same(project.analysis, (part, where), size) or (part, where) in project.batch_sizes
+            if not (is_rate or isinstance(part, ast.Constant)) or _is_of_samples(project, node.left, where)
+        ]
+        if found and not any(_is_of_processes(project, *place, size) for place in nodes):
+            return [place for place in dict.fromkeys(found) if not _is_counted(project, *place)]
+    return []
+
+
+def _is_of_samples(project: Project, dividend: ast.expr, scope: Scope) -> bool:
+    """Return whether a number is, or comes from, the length of something."""
+    parts = (part for node, _ in project.ranks.origins(dividend, scope) for part in ast.walk(node))
+    return any(last_name(part) in ("len", "shape", "size") for part in parts if isinstance(part, ast.expr))
+
+
+def _factors(node: ast.expr) -> list[ast.expr]:
+    """Return the factors of a divisor: BATCH and steps of float(BATCH * steps)."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return [*_factors(node.left), *_factors(node.right)]
+    if isinstance(node, ast.Call) and last_name(node) in ("float", "int") and node.args:
+        return _factors(node.args[0])
+    return [node]
+
+
+def _is_counted(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether a batch size is that of all processes already."""
+    holder = scope.source.parents.get(node)
+    return isinstance(holder, ast.Call) and "retrofit.distributed.samples_per_step" in project.analysis.called(
+        holder, scope
+    )
+
+
+def _is_of_processes(project: Project, node: ast.AST, scope: Scope, size: tuple[ast.expr, Scope]) -> bool:
+    """Return whether this is a factor that comes from the number of processes, and not with a batch or a count."""
+    outer = scope.source.parents.get(node)
+    if not isinstance(outer, (ast.BinOp, ast.AugAssign)) or not isinstance(node, (ast.Name, ast.Attribute, ast.Call)):
+        return False
+    if WORLD_SIZE not in project.ranks.sources_of(node, scope) or is_same(project.analysis, (node, scope), size):
+        return False
+    origins = ((part, where) for inner, where in project.ranks.origins(node, scope) for part in ast.walk(inner))
+    return not any(is_call_of(project, place, "len") for place in origins)
+
+
+def is_call_of(project: Project, place: tuple[ast.AST, Scope], name: str) -> bool:
+    node, scope = place
+    return isinstance(node, ast.Call) and len(node.args) == 1 and name in project.analysis.called(node, scope)

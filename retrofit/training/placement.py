@@ -1,0 +1,136 @@
+"""Places for new statements in a file: after the last one that prepares an object, before it is used."""
+
+from __future__ import annotations
+
+import ast
+
+from retrofit.analysis.edits import Edit, block_of, insert_after, insert_before
+from retrofit.analysis.files.runtime_names import RUNTIME, canonical
+from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.main_guard import is_main_guard
+from retrofit.analysis.flow.variables import Home, assignments_to, first_alias
+from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.analysis.values.inference import Analysis
+
+from .loops import Path
+
+
+def after_home(analysis: Analysis, home: Home, paths: list[Path]) -> tuple[Source, ast.stmt] | None:
+    """Return the statement behind which `home` holds the object that training uses, in one block with what follows.
+
+    None when the home is set in several functions, so that no single place is behind all of them.
+    """
+    assignments = [a for a in assignments_to(analysis, home) if not isinstance(a.value, ast.Constant)]
+    scopes = {assignment.scope for assignment in assignments}
+    if len(scopes) > 1:
+        own = [assignment for assignment in assignments if assignment.scope is home.scope]
+        assignments, scopes = own, {home.scope} if own else set()
+    if len(scopes) != 1:
+        return None
+    (scope,) = scopes
+    limit = _training_line(scope, paths)
+    alias = first_alias(analysis, home, scope)
+    prepared = [a for a in assignments if a.statement.lineno < (min(limit, alias) if a.only_fills else limit)]
+    before = [a.statement for a in prepared] or [assignments[0].statement]
+    return scope.source, _in_common_block(scope.source, before)
+
+
+def first_statement(scope: Scope) -> ast.stmt:
+    """Return the statement in front of which a function's, or a script's, own work begins."""
+    body: list[ast.stmt] = scope.node.body  # type: ignore[union-attr, assignment]
+    rest = body[1:] if _is_docstring(body[0]) and len(body) > 1 else body
+    if isinstance(scope.node, ast.Module):
+        work = [s for s in rest if not isinstance(s, (ast.Import, ast.ImportFrom, *FUNCTIONS, ast.ClassDef))]
+        return next((s for s in work if not _is_harmless(s)), work[0] if work else rest[-1])
+    return rest[0]
+
+
+def import_edit(source: Source, line: str, before: float = float("inf")) -> Edit:
+    """Return an edit that adds an import behind the last one at the top of a file, of those that end `before` there."""
+    top = [statement for statement in _top_imports(source) if source.span(statement)[1] <= before]
+    if top:
+        return insert_after(source, top[-1], [line])
+    body = source.tree.body
+    if body and _is_docstring(body[0]):
+        return insert_after(source, body[0], ["", line]) if len(body) > 1 else insert_after(source, body[0], [line])
+    return insert_before(source, body[0], [line, ""]) if body else Edit(source, 0, 0, line + source.newline)
+
+
+def runtime_name(source: Source) -> str | None:
+    """Return the name under which a file has imported the runtime at its top, None if it has not."""
+    for statement in _top_imports(source):
+        for alias in statement.names:
+            if isinstance(statement, ast.Import) and canonical(alias.name) == RUNTIME:
+                return alias.asname or alias.name
+    return None
+
+
+def _top_imports(source: Source) -> list[ast.Import | ast.ImportFrom]:
+    """Return the imports in the first part of a file, before its own definitions begin."""
+    found: list[ast.Import | ast.ImportFrom] = []
+    for statement in source.tree.body:
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+            found.append(statement)
+        elif isinstance(statement, (*FUNCTIONS, ast.ClassDef, ast.For, ast.While, ast.With)) or is_main_guard(
+            statement
+        ):
+            break
+    return found
+
+
+def _training_line(scope: Scope, paths: list[Path]) -> float:
+    """Return the line of the statement in `scope` that trains, infinity when training is not started there."""
+    lines = [
+        scope.source.statement(frame.loops[-1] if frame.loops else frame.node).lineno
+        for path in paths
+        for frame in path.frames
+        if frame.scope is scope
+    ]
+    return min(lines, default=float("inf"))
+
+
+def _in_common_block(source: Source, statements: list[ast.stmt]) -> ast.stmt:
+    """Return the last of the statements, or what holds it, in the innermost block that holds them all."""
+    chains = [_chain(source, statement) for statement in statements]
+    depth = 0
+    while all(len(chain) > depth + 1 for chain in chains) and len({id(chain[depth]) for chain in chains}) == 1:
+        if not _same_block(source, [chain[depth + 1] for chain in chains]):
+            break
+        depth += 1
+    return max((chain[depth] for chain in chains), key=lambda statement: (statement.lineno, statement.col_offset))
+
+
+def _chain(source: Source, statement: ast.stmt) -> list[ast.stmt]:
+    """Return the statements around a statement within its function, outermost first, itself last."""
+    chain = [statement]
+    for outer in source.ancestors(statement):
+        if isinstance(outer, (*FUNCTIONS, ast.ClassDef)):
+            break
+        if isinstance(outer, ast.stmt):
+            chain.insert(0, outer)
+    return chain
+
+
+def _same_block(source: Source, statements: list[ast.stmt]) -> bool:
+    return len({id(block_of(source, statement)) for statement in statements}) == 1
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
+
+
+def _is_harmless(statement: ast.stmt) -> bool:
+    """Return whether a statement at the top of a script only names constants."""
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Constant) or _sets_environment(statement.value)
+    return isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant)
+
+
+def _sets_environment(node: ast.expr) -> bool:
+    """Return whether this is a call like os.environ.setdefault("NAME", "value"), of texts alone."""
+    is_setter = isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("os.environ.", "os.putenv"))
+    return is_setter and not any(isinstance(part, ast.Call) for part in ast.walk(node) if part is not node)

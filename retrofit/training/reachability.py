@@ -1,0 +1,105 @@
+"""Reachability: the code of a project that runs when its entry script is started, as far as that can be told."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+
+from retrofit.analysis.flow.main_guard import is_under_main_of_another
+from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import LocalClass, LocalFunction
+
+from .loops import training_paths
+
+# Python and torch call these of an object that they are given: print() those of what stands for sys.stdout.
+CALLED_FROM_OUTSIDE = (
+    "__init__", "__call__", "forward", "__getitem__", "__len__", "__iter__", "__enter__", "__exit__", "write", "flush",
+)  # fmt: skip
+
+
+def reached_scopes(analysis: Analysis) -> set[Scope]:
+    """Return the modules, and the functions that are called or handed on in them and in what they reach.
+
+    A method is reached through an object that the analysis cannot see when anything reached calls its name. Where the
+    training is not reached (a decorator makes it a command, another script calls it), it is taken to run all the same.
+    """
+    methods: dict[str, list[Scope]] = defaultdict(list)
+    for scope in analysis.scopes():
+        is_method = scope.parent is not None and isinstance(scope.parent.node, ast.ClassDef)
+        if is_method and isinstance(scope.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            methods[scope.node.name].append(scope)
+    reached: set[Scope] = set()
+    _extend(analysis, reached, list(analysis.module_scopes.values()), methods)
+    starts = [path.frames[-1].scope for path in training_paths(analysis)]
+    if not reached.intersection(starts):
+        _extend(analysis, reached, starts, methods)
+    return reached
+
+
+def known_scopes(analysis: Analysis) -> set[Scope]:
+    """Return `reached_scopes`, worked out once."""
+    return analysis.fact("reached scopes", lambda: reached_scopes(analysis))
+
+
+def _extend(analysis: Analysis, reached: set[Scope], waiting: list[Scope], methods: dict[str, list[Scope]]) -> None:
+    """Add the scopes in `waiting`, and all that they reach, to `reached`."""
+    while waiting:
+        scope = waiting.pop()
+        if scope in reached:
+            continue
+        reached.add(scope)
+        for node in own_nodes(scope.node):
+            if is_under_main_of_another(analysis, scope, node):
+                continue
+            waiting += [inner for inner in _referred_to(analysis, node, scope, methods) if inner not in reached]
+
+
+def reached_nodes(analysis: Analysis) -> list[tuple[ast.AST, Scope]]:
+    """Return every node of the code that runs, in source order, with the scope it stands in."""
+    return analysis.fact("reached", lambda: list(_reached_nodes(analysis)))
+
+
+def _reached_nodes(analysis: Analysis) -> Iterator[tuple[ast.AST, Scope]]:
+    reached = known_scopes(analysis)
+    for scope in analysis.scopes():
+        if scope in reached:
+            for node in own_nodes(scope.node):
+                if not is_under_main_of_another(analysis, scope, node):
+                    yield node, scope
+
+
+def calls_within(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield a call and the calls in the functions of the project that it runs, with the scopes they stand in."""
+    seen: set[ast.AST] = set()
+    waiting = [(call, scope)]
+    while waiting:
+        node, where = waiting.pop()
+        yield node, where
+        for function in analysis.functions_called(node, where):
+            if function.node not in seen:
+                seen.add(function.node)
+                calls = (part for part in own_nodes(function.node) if isinstance(part, ast.Call))
+                waiting += [(part, function.scope) for part in calls]
+
+
+def _referred_to(analysis: Analysis, node: ast.AST, scope: Scope, methods: dict[str, list[Scope]]) -> Iterator[Scope]:
+    inner = analysis.scope_of_node.get(node)
+    if inner is not None and isinstance(node, ast.ClassDef):
+        yield inner
+    is_taken = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr"
+    if is_taken or (isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)):
+        assert isinstance(node, ast.expr)
+        for value in analysis.evaluate(node, scope):
+            if isinstance(value, LocalFunction):
+                yield value.scope
+            elif isinstance(value, LocalClass):
+                for method in CALLED_FROM_OUTSIDE:
+                    found = analysis.classes.method(value.scope, method)
+                    if found is not None:
+                        yield found.scope
+        if isinstance(node, ast.Attribute):
+            yield from methods.pop(node.attr, [])  # once is enough: all of them
+    elif isinstance(node, FUNCTIONS) and isinstance(node, ast.Lambda) and inner is not None:
+        yield inner

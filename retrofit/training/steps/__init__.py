@@ -1,0 +1,1 @@
+"""Steps of a training: accumulated, skipped, counted, or not of the training at all."""

@@ -1,0 +1,107 @@
+"""Steps of a training that a process leaves out by what is in its own batch, while the others wait for it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from retrofit.analysis.flow.occurrences import loaded_names, stored_names
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
+
+from ..data.batches import numbers_in
+from ..distributed.distribution import COLLECTIVES, RUNTIME
+from ..loops import LOOPS, LoopNode, Path
+
+SAME_ON_ALL = {*COLLECTIVES, f"{RUNTIME}.reduce_loss", f"{RUNTIME}.reduce_last_loss", f"{RUNTIME}.reduce_summed_loss"}
+COUNTING = {"range", "trange", "count"}
+
+
+@dataclass(frozen=True)
+class Skip:
+    """An `if` that decides by the batch whether the backward call is reached; `losses` where by the loss alone."""
+
+    node: ast.If
+    scope: Scope
+    losses: tuple[ast.Name, ...]
+
+
+def skips(analysis: Analysis, path: Path) -> Iterator[Skip]:
+    """Yield the decisions on a path that each process takes by its own batch."""
+    loop, frame = path.loops[0]
+    if not isinstance(loop, ast.For):
+        return
+    step, losses = frame.scope.source.statement(frame.node), loss_names(frame.node)
+    batch = _batch_names(analysis, loop, frame.scope)
+    for node in sorted(statements_of(loop), key=lambda statement: (statement.lineno, statement.col_offset)):
+        if node.lineno >= step.lineno:
+            return
+        if isinstance(node, ast.Assign) and loaded_names([node.value]) & batch and not _is_read(node.value, losses):
+            batch |= stored_names([node]) if not _of_all_ranks(analysis, node.value, frame.scope) else set()
+        elif isinstance(node, ast.If) and _leaves_out(node):
+            deciding = [part for part in ast.walk(node.test) if isinstance(part, ast.Name) and part.id in batch]
+            read = [part for part in ast.walk(node.test) if _is_read(part, losses)]
+            read += _of_all_ranks(analysis, node.test, frame.scope)
+            deciding = [part for part in deciding if not any(part in ast.walk(call) for call in read)]
+            if deciding:
+                is_loss = all(name.id in losses for name in deciding)
+                yield Skip(node, frame.scope, tuple(deciding) if is_loss else ())
+
+
+def loss_names(call: ast.AST) -> set[str]:
+    """Return the loss in `loss.backward()` and `scaler.scale(loss).backward()`; nothing for another call."""
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
+        return set()
+    node = call.func.value
+    while isinstance(node, ast.Call) and len(node.args) == 1:
+        node = node.args[0]
+    return {node.id} if isinstance(node, ast.Name) else set()
+
+
+def _is_read(node: ast.AST, losses: set[str]) -> bool:
+    """Return whether this is `loss.item()`, which is made that of all processes where it stands."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "item":
+        return False
+    return isinstance(node.func.value, ast.Name) and node.func.value.id in losses
+
+
+def _of_all_ranks(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ast.Call]:
+    """Return the calls in an expression that give every rank the same: rd.reduce_loss(loss)."""
+    calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
+    return [call for call in calls if analysis.called(call, scope) & SAME_ON_ALL]
+
+
+def _batch_names(analysis: Analysis, loop: ast.For, scope: Scope) -> set[str]:
+    """Return the names of what a loop draws, also by next(), without the number of the batch."""
+    counts = isinstance(loop.target, ast.Name) and _calls(loop.iter, COUNTING)
+    target = set() if counts else stored_names([loop.target]) - numbers_in(analysis, loop, scope)
+    fetching = [node for node in statements_of(loop) if isinstance(node, ast.Assign) and _calls(node.value, {"next"})]
+    return target | stored_names(fetching)
+
+
+def _calls(node: ast.expr, names: set[str]) -> bool:
+    return any(isinstance(part, ast.Call) and getattr(part.func, "id", "") in names for part in ast.walk(node))
+
+
+def statements_of(loop: LoopNode) -> Iterator[ast.stmt]:
+    """Yield the statements of a loop, without those of loops inside it."""
+    waiting: list[ast.AST] = list(loop.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.stmt):
+            yield node
+        if not isinstance(node, LOOPS):
+            waiting += ast.iter_child_nodes(node)
+
+
+def _leaves_out(node: ast.If) -> bool:
+    """Return whether one branch goes on to the next batch, or computes gradients that the other does not compute."""
+    if any(isinstance(statement, (ast.Continue, ast.Break)) for statement in (*node.body, *node.orelse)):
+        return True
+    return _computes_gradients(node.body) != _computes_gradients(node.orelse)
+
+
+def _computes_gradients(branch: list[ast.stmt]) -> bool:
+    parts = (part for statement in branch for part in ast.walk(statement))
+    return any(isinstance(part, ast.Attribute) and part.attr == "backward" for part in parts)

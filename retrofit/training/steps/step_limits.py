@@ -1,0 +1,196 @@
+"""Trainings that end after a number of steps, not of epochs: N processes see N times the samples in as many steps."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.files.source import Place
+from retrofit.analysis.scopes import Scope
+
+from ..data.batches import repeats
+from ..data.loaders import TRAIN, is_loader
+from ..loops import Frame, LoopNode
+
+if TYPE_CHECKING:
+    from .. import Project
+
+ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
+LEAVING = (ast.Break, ast.Return, ast.Raise)
+ACCUMULATION = ("accum", "micro")  # in the names of what counts the micro batches of one step
+
+
+@dataclass(frozen=True)
+class StepLimit:
+    """Where a training ends by the number of its steps, and the expression of that number."""
+
+    source_line: str
+    place: Place
+    bound: str
+
+    @property
+    def text(self) -> str:
+        """What it means for several processes, in one line."""
+        return (
+            f"the training counts steps ({self.bound}), not epochs: N processes see N times the samples in them; for "
+            "the same training in less time keep the total batch (RETROFIT_BATCH=global), or divide this number and "
+            "the steps of the learning rate's schedule by WORLD_SIZE"
+        )
+
+
+def step_limits(project: Project) -> list[StepLimit]:
+    """Return where the training ends by a number of steps; empty for one over epochs, or distributed by hand."""
+    if project.distribution.is_by_hand:
+        return []
+    found = {limit.place: limit for path in project.paths for limit in _of_path(project, path.loops)}
+    return list(found.values())
+
+
+def _of_path(project: Project, loops: list[tuple[LoopNode, Frame]]) -> Iterator[StepLimit]:
+    passes = [loop for loop, frame in loops if _is_pass(project, loop, frame.scope)]
+    for loop, frame in loops:
+        limits = list(_limits(project, loop, frame.scope, bool(passes)))
+        for bound, node in limits:
+            yield _limit(frame.scope, node, ast.unparse(bound))
+        if limits or _follows_loader(project, loop, frame.scope):
+            return
+
+
+def _limits(
+    project: Project, loop: LoopNode, scope: Scope, in_passes: bool
+) -> Iterator[tuple[ast.expr, ast.stmt | ast.expr]]:
+    """Yield the numbers of steps after which a loop ends, each with the place that says so.
+
+    `in_passes`: a loop over a loader is on the way, so that other loops count passes, and only a counter of steps ends
+    them.
+    """
+    if isinstance(loop, (ast.For, ast.AsyncFor)):
+        bound = _range_end(project, loop.iter, scope)
+        is_of_passes = in_passes and not _divides_by_loader(project, bound, scope)
+        if bound is not None and not is_of_passes and not _is_other_count(project, bound, scope):
+            yield bound, loop.iter
+    elif not in_passes or isinstance(loop.test, ast.Compare):
+        yield from ((bound, loop.test) for bound in _compared(project, loop.test, scope))
+    for node in ast.walk(loop):
+        if isinstance(node, ast.If) and any(isinstance(part, LEAVING) for part in node.body):
+            yield from ((bound, node.test) for bound in _compared(project, node.test, scope))
+
+
+def _compared(project: Project, test: ast.expr, scope: Scope) -> Iterator[ast.expr]:
+    """Yield what a test compares a counter of steps with."""
+    for node in ast.walk(test):
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ORDERS):
+            left, right = node.left, node.comparators[0]
+            for counter, bound in ((left, right), (right, left)):
+                is_zero = isinstance(bound, ast.Constant) and bound.value in (0, None)
+                if is_zero or not counts_steps(project, counter, scope) or counts_steps(project, bound, scope):
+                    continue
+                if not _is_other_count(project, bound, scope):
+                    yield bound
+
+
+def counts_steps(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether a variable grows by one for every batch, or numbers the batches of an endless loader."""
+    if isinstance(node, ast.BinOp):  # step + 1; how long ago another step was is no number of steps
+        return isinstance(node.right, ast.Constant) and counts_steps(project, node.left, scope)
+    if not isinstance(node, (ast.Name, ast.Attribute)):
+        return False
+    counters = project.analysis.fact("counters of steps", lambda: _counters(project))
+    return ast.unparse(node) in counters
+
+
+def _counters(project: Project) -> set[str]:
+    found = set()
+    batches = [path.loops[0] for path in project.paths]
+    for node, _ in project.in_batches:
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.value, ast.Constant):
+            found.add(ast.unparse(node.target))
+    for loop, frame in batches:
+        is_endless = isinstance(loop, ast.For) and not _is_pass(project, loop, frame.scope)
+        if is_endless and isinstance(loop.target, ast.Tuple) and last_name(loop.iter) == "enumerate":  # type: ignore[union-attr]
+            found.add(ast.unparse(loop.target.elts[0]))  # type: ignore[union-attr]
+    inner = {ast.unparse(loop.target) for loop, _ in batches if isinstance(loop, ast.For)}
+    return found - inner
+
+
+def _range_end(project: Project, iterated: ast.expr, scope: Scope) -> ast.expr | None:
+    """Return the end of range(...), also within tqdm(...), enumerate(...) and zip(...), or of islice(endless, end)."""
+    if not isinstance(iterated, ast.Call):
+        return None
+    name = last_name(iterated)
+    if name in ("range", "trange") and iterated.args:
+        return iterated.args[1 if len(iterated.args) > 1 else 0]
+    if name == "islice" and len(iterated.args) > 1:
+        return iterated.args[1] if _is_endless(project, iterated.args[0], scope) else None
+    inner = (_range_end(project, part, scope) for part in iterated.args)
+    return next((end for end in inner if end is not None), None)
+
+
+def _is_pass(project: Project, loop: LoopNode, scope: Scope) -> bool:
+    """Return whether a loop goes once over a training loader."""
+    uses = [use for loader in project.loaders if TRAIN in loader.roles for use in loader.uses if use.loop is loop]
+    if not isinstance(loop, (ast.For, ast.AsyncFor)) or not uses:
+        return False
+    inside = set(ast.walk(loop.iter))
+    return any(use.expression in inside for use in uses) and not _is_endless(project, loop.iter, scope)
+
+
+def _is_endless(project: Project, iterated: ast.expr, scope: Scope) -> bool:
+    """Return whether something that is iterated never ends: cycle(loader), a generator with `while True`."""
+    calls = [part for part in ast.walk(iterated) if isinstance(part, ast.Call)]
+    for part, where in project.ranks.origins(iterated, scope):
+        calls += [part] if isinstance(part, ast.Call) and where is scope else []
+    return any(repeats(project.analysis, call, scope) for call in calls)
+
+
+def _is_other_count(project: Project, bound: ast.expr, scope: Scope) -> bool:
+    """Return whether a number follows the length of the loader, or is that of the micro batches of a step."""
+    if any(word in ast.unparse(bound).lower() for word in ACCUMULATION):
+        return True
+    return has_loader_length(project, bound, scope) and not _divides_by_loader(project, bound, scope)
+
+
+def _divides_by_loader(project: Project, bound: ast.expr | None, scope: Scope) -> bool:
+    """Return whether a number of epochs is computed from one of steps: total_steps // len(loader)."""
+    places = project.ranks.origins(bound, scope) if bound is not None else []
+    return any(
+        isinstance(part, ast.BinOp)
+        and isinstance(part.op, (ast.Div, ast.FloorDiv))
+        and has_loader_length(project, part.right, where)
+        for node, where in places
+        for part in ast.walk(node)
+    )
+
+
+def has_loader_length(project: Project, node: ast.expr, scope: Scope) -> bool:
+    return any(
+        isinstance(part, ast.Call)
+        and last_name(part) == "len"
+        and part.args
+        and _is_loader(project, part.args[0], where)
+        for expression, where in project.ranks.origins(node, scope)
+        for part in ast.walk(expression)
+    )
+
+
+def _is_loader(project: Project, node: ast.expr, scope: Scope) -> bool:
+    values = project.analysis.evaluate(node, scope)
+    return any(is_loader(project.analysis, value) for value in values) or "loader" in last_name(node).lower()
+
+
+def _follows_loader(project: Project, loop: LoopNode, scope: Scope) -> bool:
+    """Return whether a loop draws as many batches as its loader holds, one by one."""
+    end = _range_end(project, loop.iter, scope) if isinstance(loop, (ast.For, ast.AsyncFor)) else None
+    return end is not None and has_loader_length(project, end, scope) and not _divides_by_loader(project, end, scope)
+
+
+def _limit(scope: Scope, node: ast.expr | ast.stmt, bound: str) -> StepLimit:
+    return StepLimit(line_at(scope, node), scope.source.place(node), bound)
+
+
+def line_at(scope: Scope, node: ast.expr | ast.stmt) -> str:
+    """Return the line on which a node begins."""
+    return scope.source.text.splitlines()[node.lineno - 1]

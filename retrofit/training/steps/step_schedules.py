@@ -1,0 +1,111 @@
+"""Learning rate schedules that count batches by a number of their own: N processes make 1/N of them in an epoch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.files.source import Place
+from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.analysis.values.kinds import Instance, Result
+
+from ..optimizer.rates import sets_rate
+from ..optimizer.schedules import batch_sizes, lengths, single_process_sizes
+from ..reachability import reached_nodes
+from .step_limits import counts_steps, has_loader_length, line_at
+
+if TYPE_CHECKING:
+    from .. import Project
+
+LONGEST = 80  # characters of a schedule that are quoted
+
+
+@dataclass(frozen=True)
+class StepSchedule:
+    """Where a schedule of the learning rate is made, or a rate is set, that counts batches; and its source text."""
+
+    source_line: str
+    place: Place
+    schedule: str
+
+    @property
+    def text(self) -> str:
+        """What it means for several processes, in one line."""
+        return (
+            f"the schedule counts batches ({self.schedule}), of which N processes make 1/N in an epoch, so the rate "
+            "changes N times later: keep the total batch (RETROFIT_BATCH=global), or divide its numbers by WORLD_SIZE"
+        )
+
+
+def step_schedules(project: Project) -> list[StepSchedule]:
+    """Return the schedules that are stepped for each batch and whose length follows neither loader nor batch size."""
+    if project.distribution.is_by_hand:
+        return []
+    found = {}
+    for node, scope in (*_schedules_of_batches(project), *_rates_by_hand(project)):
+        place = scope.source.place(node)
+        text = " ".join(ast.unparse(node).split())
+        shown = text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+        found[place] = StepSchedule(line_at(scope, node), place, shown)
+    return list(found.values())
+
+
+def _schedules_of_batches(project: Project) -> Iterator[tuple[ast.expr | ast.stmt, Scope]]:
+    """Yield the calls that make schedules of their own length which are stepped for each batch."""
+    stepped = {maker for node, scope in project.in_batches for maker in _stepped(project, node, scope)}
+    for node, scope in reached_nodes(project.analysis) if stepped else ():
+        made_from = list(lengths(project, node, scope)) if node in stepped else []
+        if made_from and not any(_follows_batches(project, *place) for place in made_from):
+            assert isinstance(node, ast.Call)
+            yield node, scope
+
+
+def _stepped(project: Project, node: ast.AST, scope: Scope) -> Iterator[ast.Call]:
+    """Yield the calls that make what is stepped here, unless by a fraction of an epoch."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "step":
+        return
+    if any(_follows_batches(project, argument, scope) for argument in node.args):
+        return  # scheduler.step(epoch + batch / len(loader))
+    for value in project.analysis.evaluate(node.func.value, scope):
+        if isinstance(value, (Result, Instance)) and value.call is not None:
+            yield value.call
+
+
+def _rates_by_hand(project: Project) -> Iterator[tuple[ast.expr | ast.stmt, Scope]]:
+    """Yield `group["lr"] = rate` for a rate, or under a test, that counts batches."""
+    for node, scope in project.in_batches:
+        if not isinstance(node, ast.Assign) or not sets_rate(node, scope):
+            continue
+        computed_from = [(node.value, scope), *_tests_around(project, node, scope)]
+        is_counted = any(_has_counter(project, *place) for place in computed_from)
+        if is_counted and not any(_follows_batches(project, *place) for place in computed_from):
+            yield node, scope
+
+
+def _tests_around(project: Project, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield the tests that a statement is under, and those of the calls of its function."""
+    sites = project.analysis.callers(scope.node) if isinstance(scope.node, FUNCTIONS) else []
+    for place, where in [(node, scope), *((site.call, site.scope) for site in sites)]:
+        for outer in where.source.ancestors(place):
+            if outer is where.node:
+                break
+            if isinstance(outer, ast.If):
+                yield outer.test, where
+
+
+def _has_counter(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether an expression is computed from a number that grows by one for every batch."""
+    return any(
+        isinstance(part, (ast.Name, ast.Attribute)) and counts_steps(project, part, where)
+        for origin, where in project.ranks.origins(node, scope)
+        for part in ast.walk(origin)
+    )
+
+
+def _follows_batches(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether a number is counted in batches of the loader, or in samples and the batch size."""
+    return has_loader_length(project, node, scope) or bool(
+        single_process_sizes(project, node, scope, batch_sizes(project))
+    )
