@@ -12,6 +12,7 @@ from retrofit.analysis.edits import Edit
 from retrofit.analysis.files.modules import Modules
 from retrofit.analysis.files.runtime_names import FILE_MODULE
 from retrofit.analysis.files.source import Place, Source, SourceError
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 
@@ -35,7 +36,6 @@ from .losses.flow import loss_parts
 from .model.models import Model, find_models, reachable_from_loops
 from .model.wrapping import Wrapping
 from .optimizer.optimizers import Optimizer, find_optimizers
-from .reachability import reached_nodes
 
 __all__ = ["Place", "Project", "Source", "SourceError", "read_project"]
 
@@ -50,6 +50,7 @@ class Project:
         self.modules = modules
         self.runtime = runtime
         self.analysis = Analysis(self.modules)
+        self.analysis.starts = lambda: [path.frames[-1].scope for path in self.paths]
 
     @property
     def entry(self) -> Source:

@@ -6,12 +6,11 @@ import ast
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from retrofit.training.reachability import known_scopes
-
 from ..calls import argument_for, default_of, given_parameters
 from ..scopes import FUNCTIONS, Binding, Scope, own_nodes
 from ..values.inference import Analysis
 from ..values.kinds import SELF_FUNCTIONS, SELF_METHODS, Display, Instance, LocalClass, LocalFunction, LocalModule
+from .reachability import known_scopes
 
 MOST_STEPS = 400
 WRAPPERS = {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.compile", "torch.jit.script"}

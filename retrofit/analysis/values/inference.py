@@ -51,6 +51,7 @@ class Analysis:
             self.module_scopes[source] = scope
             self.scope_of_node.update(scopes)
         self._holding = {node: scope for scope in self.scopes() for node in own_nodes(scope.node)}
+        self.starts: Callable[[], list[Scope]] = list  # scopes that run whatever the calls say; see reachability.py
         self._facts: dict[str, Any] = {}
         self.classes = Classes(self)
         self.containers = Containers(self)

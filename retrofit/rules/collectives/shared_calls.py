@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.training import Project
@@ -13,7 +14,6 @@ from retrofit.training.distributed.ranks.sides import is_for_main, side_of
 from retrofit.training.files.guards import ON_MAIN
 from retrofit.training.model.gradients import has_gradients
 from retrofit.training.model.layers import has_buffers
-from retrofit.training.reachability import reached_nodes
 
 FORWARD = "a forward pass through DDP"
 MOST_DEPTH = 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -21,7 +22,6 @@ from retrofit.training.data.random_draws import (
     worker_streams,
 )
 from retrofit.training.distributed.ranks.ranks import RANK
-from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF109"]
 HELP_RESTORED = "save the state of each process: dist.gather_object(torch.get_rng_state(), states), states[rank]"

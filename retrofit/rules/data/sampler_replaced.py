@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.flow.bindings import scope_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Result, Value
@@ -16,7 +17,6 @@ from retrofit.training.data.loaders import TRAIN
 from retrofit.training.data.shards import distributed_samplers, makers_of, sampler_values
 from retrofit.training.distributed.distribution import SAMPLERS
 from retrofit.training.distributed.ranks.ranks import RANK
-from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF102"]
 INVALID = [

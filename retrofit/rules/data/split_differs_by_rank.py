@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.flow.main_guard import is_main_guard
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import behind_setup
@@ -15,7 +16,6 @@ from retrofit.training import Project
 from retrofit.training.data.seeds import SPLITS, drawn_unseeded, is_drawn
 from retrofit.training.distributed.ranks.ranks import RANK
 from retrofit.training.files.guards import runs_on_some
-from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF108"]
 INVALID = [

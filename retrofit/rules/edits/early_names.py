@@ -8,11 +8,11 @@ from collections.abc import Collection
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import Edit
 from retrofit.analysis.flow.occurrences import loaded_names, stored_names
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.rules.edits.after_setup import behind_setup
 from retrofit.training import Project
 from retrofit.training.launch.arguments import PARSE
-from retrofit.training.reachability import reached_nodes
 
 
 def is_early(project: Project, statement: ast.stmt, scope: Scope) -> bool:

@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.calls import argument_for, last_name
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.values.kinds import Member, Result, Value
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.shards import constant, distributed_samplers
 from retrofit.training.distributed.distribution import SAMPLERS
-from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF105"]
 INVALID = [

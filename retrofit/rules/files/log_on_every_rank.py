@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.edits import add_argument, call_through
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import behind_setup
 from retrofit.rules.finding import Finding, found, guarded
@@ -16,7 +17,6 @@ from retrofit.training.files.guards import runs_on_one
 from retrofit.training.files.outputs import BAR, LOGGER, PRINT, SHOW, TRACK, TRACKER, Output
 from retrofit.training.files.trackers import START_TRACKER, STARTS, tool_of_run
 from retrofit.training.placement import import_edit
-from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF505"]
 INVALID = [

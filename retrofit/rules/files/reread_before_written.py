@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.edits import insert_before
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.reachability import calls_within, reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -14,7 +15,6 @@ from retrofit.training import Project
 from retrofit.training.distributed.ranks.sides import MAIN, side_of
 from retrofit.training.distributed.turns import WAITING
 from retrofit.training.placement import block_of
-from retrofit.training.reachability import calls_within, reached_nodes
 
 RULE = CATALOG["RF508"]
 INVALID = [

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.edits import Edit, block_of, insert_after, surround
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.early_names import handed_out, is_early, is_handed_out
@@ -15,7 +16,6 @@ from retrofit.training import Project
 from retrofit.training.data.workers import run_elsewhere
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.files.run_numbers import Numbered
-from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF509"]
 EARLY_HELP = "make the name behind rd.setup_distributed(), with rd.collectives.broadcast_object(...)"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.launch.environment import assignments_to_environ
-from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF607"]
 INVALID = [

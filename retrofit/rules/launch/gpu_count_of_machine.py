@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import surround_inside
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.launch.devices import SHOWING
 from retrofit.training.launch.gpu_counts import OWN, counted_gpus
-from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF608"]
 INVALID = [

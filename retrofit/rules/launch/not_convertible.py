@@ -7,13 +7,13 @@ import shlex
 from collections.abc import Iterator
 
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.data.batch_size_in_shape import incomplete_batches
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN, loaders_in
 from retrofit.training.distributed.frameworks import find_framework
-from retrofit.training.reachability import reached_nodes
 from retrofit.training.steps.skipped_steps import skips
 
 RULE = CATALOG["RF003"]

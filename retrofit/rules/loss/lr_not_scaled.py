@@ -8,6 +8,7 @@ from itertools import chain
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import surround
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -25,7 +26,6 @@ from retrofit.training.optimizer.rates import (
     sets_rate,
 )
 from retrofit.training.optimizer.shown_rates import shown_rates
-from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF306"]
 HELP_WHOLE = (

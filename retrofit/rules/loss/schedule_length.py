@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import Edit, surround
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Result
 from retrofit.rules.catalog import CATALOG
@@ -13,7 +14,6 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.loops import LOOPS
 from retrofit.training.optimizer.schedules import Place, batch_sizes, is_call_of, lengths, single_process_sizes
-from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF305"]
 INVALID = [

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import Edit, call_through, surround
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.variables import Home, homes_of, upstream
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -14,7 +15,6 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.model.data_parallel import added_to_wrapper, asked_for, module_run, run_plainly
-from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF208"]
 INVALID = [

@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import surround
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.model.bare_parameters import bare_parameters
 from retrofit.training.model.read_modules import read_modules
-from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF211"]
 INVALID = [

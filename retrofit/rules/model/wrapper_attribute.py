@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import call_through, surround
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.variables import homes_of
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.model.data_parallel import WRAPPERS, asked_for
-from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF207"]
 INVALID = [

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import argument_for, last_name
+from retrofit.analysis.flow.reachability import calls_within, reached_nodes
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance, Result
 
 from ..launch.arguments import PARSE
 from ..model.layers import calls_of, model_of
-from ..reachability import calls_within, reached_nodes
 from .loaders import TRAIN
 from .shards import given_to, makers_of, places_given
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 
 from ..loops import Path
-from ..reachability import reached_nodes
 
 STREAMS = {"random.": "random.seed", "numpy.random.": "numpy.random.seed", "torch.": "torch.manual_seed"}
 DRAWS = {

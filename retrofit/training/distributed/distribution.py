@@ -6,11 +6,10 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalClass, LocalFunction
-
-from ..reachability import reached_nodes
 
 RUNTIME = "retrofit.distributed"
 JOINING = {f"{RUNTIME}.setup_distributed", "torch.distributed.init_process_group"}

@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
-
-from ..reachability import reached_nodes
 
 TORCHRUN = "torchrun --nproc_per_node=N {script}"
 # What is called -> the framework, and the command that starts the script on N GPUs.

@@ -6,11 +6,11 @@ import ast
 from collections.abc import Collection
 
 from retrofit.analysis.calls import body_of
+from retrofit.analysis.flow.reachability import known_scopes
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 
 from ..placement import block_of
-from ..reachability import known_scopes
 from .ranks.sides import OTHERS, side_of_test
 
 IN_TURN = "retrofit.distributed.main_process_first"

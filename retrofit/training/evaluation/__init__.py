@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from retrofit.analysis.flow.reachability import known_scopes
 from retrofit.analysis.flow.variables import Home
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -12,7 +13,6 @@ from retrofit.analysis.values.inference import Analysis
 from ..data.loaders import EVALUATION, SHARING, Loader, is_shared_out
 from ..files.guards import runs_on_one
 from ..files.outputs import Output
-from ..reachability import known_scopes
 from .body import Body
 from .loop import Loop, NotShareable, calls_in
 from .meters import LIST, METER, SUM, Accumulator, Meter

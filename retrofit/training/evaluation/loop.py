@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.reachability import calls_within
 from retrofit.analysis.flow.variables import Home, homes_of, upstream
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -14,7 +15,6 @@ from retrofit.analysis.values.inference import Analysis
 from ..data.batches import is_iterator, layers
 from ..data.loaders import is_loader
 from ..optimizer.optimizers import is_module
-from ..reachability import calls_within
 
 
 class NotShareable(Exception):

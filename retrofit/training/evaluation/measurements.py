@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from retrofit.analysis.calls import last_name, returns_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.variables import Home, homes_of, upstream
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -17,7 +18,6 @@ from ..data.loaders import EVALUATION, Loader
 from ..distributed.distribution import Distribution, leads_to_collective
 from ..loops import LoopNode
 from ..model.models import Model
-from ..reachability import reached_nodes
 
 GROWING = {"append", "extend"}
 COPYING = re.compile(r"copy|ema|average", re.IGNORECASE)  # in the names of what makes another model of a model

@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.bindings import maker_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 
 from ..data.workers import run_elsewhere
 from ..distributed.turns import runs_in_turn
-from ..reachability import reached_nodes
 from .guards import GUARDED_KINDS, runs_on_some
 from .missing_files import is_asking
 from .outputs import FOLDER, OPEN, PRINT, SAVE, TRACKER, WRITE, Output

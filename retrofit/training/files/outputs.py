@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from retrofit.analysis.calls import argument_for
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.commands import only_reads
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import PROGRESS_BARS, Display, LocalClass, LocalFunction
 
-from ..reachability import reached_nodes
 from .trackers import TRACKERS, is_tracking
 
 # Functions that write, by their full name.

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from retrofit.analysis.calls import argument_for, is_method
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Result
@@ -17,7 +18,6 @@ from ..data.workers import run_elsewhere
 from ..distributed.turns import runs_in_turn
 from ..loops import Path
 from ..model.models import reachable_from_loops
-from ..reachability import reached_nodes
 from .guards import runs_on_one
 from .missing_files import Missing, is_asking, missing_at
 from .outputs import COMMANDS, FOLDER, OPEN, SAVE, WRITE, Output

@@ -12,12 +12,12 @@ from typing import Union
 
 from retrofit.analysis.calls import argument_for, is_method, returns_of
 from retrofit.analysis.flow.occurrences import loaded_names, stored_names
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalClass
 
 from ..loops import LOOPS, LoopNode
-from ..reachability import reached_nodes
 from .missing_files import is_asking
 from .outputs import FOLDER, OPEN, SAVE, TRACKER, WRITE, Output
 

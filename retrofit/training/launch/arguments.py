@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
-
-from ..reachability import reached_nodes
 
 PARSE = {
     "argparse.ArgumentParser.parse_args", "argparse.ArgumentParser.parse_known_args",

@@ -5,11 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display
-
-from ..reachability import reached_nodes
 
 ENVIRON = "os.environ"
 SETTERS = {f"{ENVIRON}.setdefault", f"{ENVIRON}.__setitem__", "os.putenv"}

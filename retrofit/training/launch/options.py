@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalFunction
 
-from ..reachability import reached_nodes
 from .arguments import PARSE
 
 # What makes an object that holds options, in addition to a parser.

@@ -6,12 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.calls import argument_for
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Result, Value
 
 from ..optimizer.optimizers import Optimizer, is_module
-from ..reachability import reached_nodes
 
 TENSORS = {"Parameter", "Tensor", "FloatTensor", "Variable", "zeros", "ones", "randn", "rand", "tensor", "full",
            "zeros_like", "ones_like", "randn_like", "rand_like", "full_like", "empty", "normal", "linspace", "arange",

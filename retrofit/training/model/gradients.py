@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 
+from retrofit.analysis.flow.reachability import calls_within
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalFunction, Result
 
 from ..loops import Frame, Path
-from ..reachability import calls_within
 
 SWITCHED_OFF = {"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad", "torch.autograd.inference_mode"}
 SWITCHED_ON = {

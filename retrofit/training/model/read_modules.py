@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.variables import Home, homes_of, upstream
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Result
 
 from ..optimizer.optimizers import Optimizer, is_module, parameter_owners
-from ..reachability import reached_nodes
 from .models import Model
 
 OF_LAYERS = {"weight", "bias"}

@@ -6,11 +6,11 @@ import ast
 import re
 
 from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.reachability import calls_within
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import SELF_METHODS, Analysis
 
 from ..distributed.distribution import WRAPPERS
-from ..reachability import calls_within
 
 MAY_WRAP = re.compile(r"wrap|parallel|distribut|ddp|fsdp|prepare", re.IGNORECASE)  # in names of unknown functions
 MOST_DEPTH = 6

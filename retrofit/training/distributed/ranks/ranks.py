@@ -9,11 +9,11 @@ from functools import cached_property
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.bindings import arguments_for, maker_of, scope_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.variables import part_of
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Value
-from retrofit.training.reachability import reached_nodes
 
 from .asking import ASKING_MAIN, RANK, WORLD_SIZE, asked_for, called_so
 from .rank_values import is_world_size
