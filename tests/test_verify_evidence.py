@@ -8,8 +8,8 @@ import time
 import pytest
 from verify_evidence import TRAIN, events_of, process, run_of
 
-from retrofit.verify.checks.printed import skeleton, values_after_evaluations
-from retrofit.verify.checks.writers import is_temporary, names_rank
+from retrofit.verify.checks.output.printed import skeleton, values_after_evaluations
+from retrofit.verify.checks.output.writers import is_temporary, names_rank
 from retrofit.verify.evidence import RankTrace, load_run, read_events, relative_difference
 
 

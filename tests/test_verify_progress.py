@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from retrofit.verify.progress import StepCount
+from retrofit.verify.processes.progress import StepCount
 
 STAGE = """
 import sys
 from pathlib import Path
-from retrofit.verify.progress import Progress
+from retrofit.verify.processes.progress import Progress
 
 traces = [Path(path) for path in sys.argv[1:]]
 with Progress().stage("2 processes", traces, 6) as on_progress:

@@ -17,10 +17,10 @@ from PIL import Image
 from rich.console import Console
 
 from retrofit.rules.catalog import Rule
-from retrofit.verify.charts import NOBODY, RANK_COLOURS, SEVERAL, draw_charts
-from retrofit.verify.html_page import report_as_html, write_html
-from retrofit.verify.json_report import SCHEMA_VERSION, report_as_json
-from retrofit.verify.terminal import print_report
+from retrofit.verify.report.charts import NOBODY, RANK_COLOURS, SEVERAL, draw_charts
+from retrofit.verify.report.html_page import report_as_html, write_html
+from retrofit.verify.report.json_report import SCHEMA_VERSION, report_as_json
+from retrofit.verify.report.terminal import print_report
 from retrofit.verify.verdict import (
     ACCEPTED,
     COMPARED,
@@ -277,8 +277,8 @@ def test_drawing_leaves_matplotlib_as_it_was():
 def test_matplotlib_is_imported_for_a_figure_only_and_without_its_windows():
     code = """
 import sys
-from retrofit.verify.html_page import report_as_html
-from retrofit.verify.terminal import print_report
+from retrofit.verify.report.html_page import report_as_html
+from retrofit.verify.report.terminal import print_report
 from retrofit.verify.verdict import Report
 assert "matplotlib" not in sys.modules
 report_as_html(Report("train.py", [], 2, [], {"loss_1": [1.0]}), {})

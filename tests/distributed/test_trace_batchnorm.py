@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from retrofit.distributed import get_rank, get_world_size
-from retrofit.distributed.trace.batchnorm import install_batchnorm
-from retrofit.distributed.trace.operators import OperatorTrace
+from retrofit.verify.trace.computation.batchnorm import install_batchnorm
+from retrofit.verify.trace.computation.operators import OperatorTrace
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from traced_block import SEEDS, Events, controlled_block, in_float64
 
 from retrofit.distributed import get_rank, get_world_size
-from retrofit.distributed.trace.operators import OperatorTrace
+from retrofit.verify.trace.computation.operators import OperatorTrace
 
 
 @pytest.fixture

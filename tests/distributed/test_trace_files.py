@@ -15,8 +15,8 @@ import pytest
 import torch
 from traced_child import OLD, Child, files_of, make_place, opened, write
 
-from retrofit.distributed.trace.files import install_files
-from retrofit.distributed.trace.snapshot import snapshot
+from retrofit.verify.trace.filesystem.files import install_files
+from retrofit.verify.trace.filesystem.snapshot import snapshot
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 from traced_block import Events, controlled_block
 
 from retrofit.distributed import get_rank, get_world_size
-from retrofit.distributed.trace.nondeterministic import record_nondeterministic
-from retrofit.distributed.trace.operators import OperatorTrace, untraced
+from retrofit.verify.trace.computation.nondeterministic import record_nondeterministic
+from retrofit.verify.trace.computation.operators import OperatorTrace, untraced
 
 CAN_NAME_REDUCTIONS = hasattr(dist.ReduceOp, "unbox")  # not in torch 2.1
 

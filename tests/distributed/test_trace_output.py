@@ -15,10 +15,10 @@ import pytest
 import torch
 from tqdm import tqdm
 
-from retrofit.distributed.trace.after_import import after_import
-from retrofit.distributed.trace.output import MOST_CHARACTERS, RecordedStream
-from retrofit.distributed.trace.parser import install_parser
-from retrofit.distributed.trace.scalars import install_scalars
+from retrofit.verify.trace.after_import import after_import
+from retrofit.verify.trace.output.lines import MOST_CHARACTERS, RecordedStream
+from retrofit.verify.trace.output.parser import install_parser
+from retrofit.verify.trace.output.scalars import install_scalars
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -277,8 +277,8 @@ PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from retrofit.distributed.trace.output import install_output
-from retrofit.distributed.trace.recorder import Recorder
+from retrofit.verify.trace.output.lines import install_output
+from retrofit.verify.trace.recorder import Recorder
 assert "tensorboardX" not in sys.modules
 recorder = Recorder(Path("rank0.jsonl"))
 install_output(recorder.event)

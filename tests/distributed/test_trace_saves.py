@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from traced_child import Child, kinds_of, make_place
 
-from retrofit.distributed.trace import saves
+from retrofit.verify.trace.filesystem import saves
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from retrofit.distributed.trace import own_work
-from retrofit.distributed.trace.files import install_files
+from retrofit.verify.trace.filesystem import own_work
+from retrofit.verify.trace.filesystem.files import install_files
 
 OLD = b"the user's own content " * 100
 

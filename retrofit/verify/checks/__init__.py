@@ -9,27 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from retrofit.verify.checks.checkpoint.checkpoint import checkpoint
+from retrofit.verify.checks.checkpoint.resume import resume
+from retrofit.verify.checks.data.batches import global_batch, random_streams
+from retrofit.verify.checks.data.evaluation import evaluation
+from retrofit.verify.checks.data.shards import reshuffle, shards
+from retrofit.verify.checks.data.split import split
+from retrofit.verify.checks.output.metrics import logs, metrics
+from retrofit.verify.checks.output.writers import single_writer
+from retrofit.verify.checks.processes.collectives import collectives
+from retrofit.verify.checks.processes.completion import completes
+from retrofit.verify.checks.processes.devices import determinism, devices
+from retrofit.verify.checks.processes.launch import launch
+from retrofit.verify.checks.training.agreement import ranks_agree
+from retrofit.verify.checks.training.model import batchnorm, communication
+from retrofit.verify.checks.training.numbers import gradients, initial_state, loss, parameters
+from retrofit.verify.checks.training.schedule import lr
 from retrofit.verify.evidence import Runs
 from retrofit.verify.verdict import ACCEPTED, FAIL, Verdict
 
-from .agreement import ranks_agree
-from .batches import global_batch, random_streams
-from .checkpoint import checkpoint
-from .collectives import collectives
-from .completion import completes
-from .devices import determinism, devices
-from .evaluation import evaluation
-from .launch import launch
-from .metrics import logs, metrics
-from .model import batchnorm, communication
-from .numbers import gradients, initial_state, loss, parameters
 from .options import CheckOptions
 from .original import original
-from .resume import resume
-from .schedule import lr
-from .shards import reshuffle, shards
-from .split import split
-from .writers import single_writer
 
 __all__ = ["CHECKS", "CheckOptions", "run_checks"]
 

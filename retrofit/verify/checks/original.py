@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from retrofit.verify.checks.data.evaluation import evaluations
 from retrofit.verify.evidence import Event, RankTrace, Run, Runs
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
-from .evaluation import evaluations
 from .finding import Finding, fail_with, not_made
 from .options import CheckOptions
 

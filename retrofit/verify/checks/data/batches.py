@@ -1,0 +1,125 @@
+"""How many samples an optimizer step takes, and whether the ranks augment them differently."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations
+
+from retrofit.verify.checks.finding import Finding, fail_with, not_made, ranks_named, why_not
+from retrofit.verify.checks.options import CheckOptions
+from retrofit.verify.evidence import Iteration, RankTrace, Run, Runs
+from retrofit.verify.verdict import Verdict, not_applicable, passed
+
+from .shards import shards_fault
+
+
+def global_batch(runs: Runs, options: CheckOptions) -> Verdict:
+    """Compare the samples per optimizer step, and the steps per epoch, with those of one process."""
+    check, title = "global_batch", "an optimizer step takes as many samples as on one process"
+    reason = not_made(runs, "many", "one")
+    if reason:
+        return not_applicable(check, title, reason)
+    many, one = runs["many"], runs["one"]
+    sizes, expected = _rows(many), _rows(one)
+    if not sizes or not expected:
+        run = many if not sizes else one
+        return not_applicable(check, title, why_not(run, "no samples came from a DataLoader"))
+    fault = shards_fault(runs)
+    if fault is not None and fault.cause in ("RF103", "RF104"):
+        return not_applicable(
+            check, title, "the ranks train on the same samples, their batches do not add up (see shards)"
+        )
+    fault = global_batch_fault(runs)
+    if fault is not None:
+        return fail_with(check, title, fault)
+    return passed(check, title, f"{' and '.join(map(str, dict.fromkeys(sizes.values())))} samples per step")
+
+
+def global_batch_fault(runs: Runs) -> Finding | None:
+    """Return by how much the global batch or the number of steps per epoch differs, if it does."""
+    many, one = runs["many"], runs["one"]
+    sizes, expected = _rows(many), _rows(one)
+    for opt in sizes:
+        if opt not in expected or sizes[opt] == expected[opt]:
+            continue
+        ratio = sizes[opt] / expected[opt]
+        step = next((n for n, rows in enumerate(_rows_of_steps(many)) if rows != expected[opt]), None)
+        value = f"{sizes[opt]} samples with {many.world_size} processes, {expected[opt]} with 1"
+        cause = "RF107" if ratio == many.world_size else None
+        return Finding(f"an optimizer step takes {ratio:g} times as many samples", cause, step, value)
+    lengths, expected_lengths = _steps_per_epoch(many.main), _steps_per_epoch(one.main)
+    for epoch, (steps, wanted) in enumerate(zip(lengths, expected_lengths)):
+        if abs(steps - wanted) > 1:  # an incomplete last batch may be a step or not
+            value = f"{steps} optimizer steps with {many.world_size} processes, {wanted} with 1"
+            return Finding(f"epoch {epoch} has another number of optimizer steps", value=value)
+    return None
+
+
+def _rows(run: Run) -> dict[int, int]:
+    """Return for each optimizer how many samples of all ranks its steps usually take; only those that take any."""
+    sizes: dict[int, Counter[int]] = {}
+    for step, rows in zip(run.main.steps, _rows_of_steps(run)):
+        if rows:
+            sizes.setdefault(int(step.get("opt", 0)), Counter())[rows] += 1
+    return {opt: counter.most_common(1)[0][0] for opt, counter in sizes.items()}
+
+
+def _rows_of_steps(run: Run) -> list[int]:
+    return [sum(rows) for rows in zip(*(rank.rows_per_step for rank in run.ranks))]
+
+
+def _steps_per_epoch(rank: RankTrace) -> list[int]:
+    """Return the optimizer steps of each epoch that came to its own end, until the first that did not."""
+    steps = Counter(epoch for epoch, _, _ in rank.step_places)
+    lengths = []
+    for number, epoch in enumerate(rank.epochs):
+        if not epoch.exhausted:
+            break
+        lengths.append(steps[number])
+    return lengths
+
+
+def random_streams(runs: Runs, options: CheckOptions) -> Verdict:
+    """Compare the random streams that the ranks draw augmentation from, at the start of the training."""
+    check, title = "random_streams", "each rank augments its samples with random numbers of its own"
+    reason = not_made(runs, "many")
+    if reason:
+        return not_applicable(check, title, reason)
+    many = runs["many"]
+    firsts = [rank.training[0] for rank in many.ranks if rank.training]
+    if len(firsts) < max(2, many.world_size):
+        return not_applicable(check, title, why_not(many, "no training loader was used by several ranks"))
+    ends = [_draws(rank) for rank in many.ranks]
+    drawn = set().union(*ends)
+    if not drawn:
+        reason = "loading a sample draws no random numbers"
+        return not_applicable(
+            check,
+            title,
+            reason
+            if any(_is_watched(rank) for rank in many.ranks)
+            else why_not(many, "no training epoch came to its end"),
+        )
+    used = _streams_in_use(firsts[0], drawn)
+    for (first, a), (other, b) in combinations(enumerate(firsts), 2):
+        for name in used:
+            states = a.begin["streams"].get(name), b.begin["streams"].get(name)
+            if states[0] is not None and states[0] == states[1]:
+                summary = f"{ranks_named((first, other))} draw from the same {name} stream while they load samples"
+                return fail_with(check, title, Finding(summary, "RF109", value=f"state {states[0]} on both"))
+    return passed(check, title, f"samples draw from {', '.join(sorted(drawn))}, which differ on all ranks")
+
+
+def _draws(rank: RankTrace) -> set[str]:
+    return {name for one in rank.training if one.end for name in one.end.get("draws") or []}
+
+
+def _is_watched(rank: RankTrace) -> bool:
+    return any(one.end is not None for one in rank.training)
+
+
+def _streams_in_use(iteration: Iteration, drawn: set[str]) -> list[str]:
+    """Return the streams that decide what samples draw: loader workers are seeded from one stream of the process."""
+    if not iteration.begin.get("workers"):
+        return sorted(drawn)
+    return ["torch" if iteration.begin["streams"].get("loader") is None else "loader"]

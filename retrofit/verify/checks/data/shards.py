@@ -1,0 +1,265 @@
+"""Whether the ranks' shares of an epoch are disjoint and complete, and whether every epoch has an order of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+from retrofit.verify.checks.finding import Finding, fail_with, joined, not_made, number_of_ranks, ranks_named, why_not
+from retrofit.verify.checks.options import CheckOptions
+from retrofit.verify.evidence import Iteration, RankTrace, Run, Runs
+from retrofit.verify.verdict import Verdict, count, not_applicable, passed
+
+from .samples import (
+    epochs_of_ranks,
+    global_batch,
+    num_repeated,
+    own_sampler,
+    single_process_run,
+    training_datasets,
+    training_of,
+)
+from .split import own_datasets, split_fault
+
+FEW = 5  # orders of fewer samples can be equal by chance
+BY_CONTENT = "samples of a stream are told apart by content: random changes inside it would hide a repeated one"
+
+
+def shards(runs: Runs, options: CheckOptions) -> Verdict:
+    """Compare the samples that the ranks draw in an epoch with each other, and together with those of one process."""
+    check, title = "shards", "the ranks' shares of an epoch are disjoint and complete"
+    reason = not_made(runs, "many") or _incomparable(runs)
+    if reason:
+        return not_applicable(check, title, reason)
+    many = runs["many"]
+    if many.world_size == 1 or not any(epochs_of_ranks(many, key) for key in training_datasets(many)):
+        return not_applicable(check, title, why_not(many, "no training loader was used by several ranks"))
+    fault = shards_fault(runs)
+    if fault is not None:
+        return fail_with(check, title, fault)
+    epochs = max(len(epochs_of_ranks(many, key)) for key in training_datasets(many))
+    summary = f"no sample is drawn by two of {number_of_ranks(many)} in {count(epochs, 'epoch')}, none is missing"
+    return passed(check, title, summary, joined(_notes(runs)))
+
+
+def shards_fault(runs: Runs) -> Finding | None:
+    """Return what is wrong with the ranks' shares in the first epoch in which something is."""
+    many = runs["many"]
+    if _incomparable(runs):
+        return None
+    for key in training_datasets(many):
+        whole_run = single_process_run(runs, key)
+        wholes = training_of(whole_run.main, key) if whole_run else []
+        for epoch, shares in enumerate(epochs_of_ranks(many, key)):
+            whole = wholes[epoch] if epoch < len(wholes) else None
+            judge = _shares_fault if shares[0].is_map else _streams_fault
+            fault = judge(shares, whole, epoch)
+            if fault is not None:
+                return fault
+    return None
+
+
+def _incomparable(runs: Runs) -> str | None:
+    fault = split_fault(runs)
+    if fault is not None and fault.cause != "RF110":
+        return "the ranks do not hold the same data (see split)"
+    return own_datasets(runs)
+
+
+def _shares_fault(shares: Sequence[Iteration], whole: Iteration | None, epoch: int) -> Finding | None:
+    draws = [Counter(share.drawn) for share in shares]
+    if draws[0] and all(other == draws[0] for other in draws[1:]):
+        return Finding(
+            f"all ranks train on the same {count(len(draws[0]), 'sample')} in epoch {epoch}",
+            "RF103",
+            value=f"sample {shares[0].drawn[0]} is drawn by {ranks_named(range(len(shares)))}",
+        )
+    replaced = _replaced_sampler(shares, whole)
+    if replaced is not None:
+        return replaced
+    by_rule = own_sampler(shares[0]) is not None if whole is None else num_repeated(whole.drawn) > 0
+    if by_rule:
+        return None  # drawn with replacement: another draw holds other samples
+    return _overlap(shares, epoch) or _gap(shares, whole, epoch)
+
+
+def _replaced_sampler(shares: Sequence[Iteration], whole: Iteration | None) -> Finding | None:
+    """Return a fault when one process draws by a rule of its own and the ranks draw each sample once."""
+    if whole is None:
+        return None
+    together = [sample for share in shares for sample in share.drawn]
+    draws_once = num_repeated(together) < len(shares)
+    by_rule, by_rank = own_sampler(whole), own_sampler(shares[0])
+    repeats = num_repeated(whole.drawn)
+    if not draws_once or by_rank is not None or (by_rule is None and repeats < len(shares)):
+        return None
+    name = by_rule or "a sampler with replacement"
+    counts = (
+        f"{repeats} of {len(whole.drawn)} samples are repeated on one process, {num_repeated(together)} on the ranks"
+    )
+    value = counts if repeats else None
+    chain = " over ".join(shares[0].begin.get("sampler") or ["their own sampler"])
+    return Finding(f"one process draws by {name}, the ranks by {chain}", "RF102", value=value)
+
+
+def _overlap(shares: Sequence[Iteration], epoch: int) -> Finding | None:
+    """Return a fault when more samples are drawn twice than padding explains."""
+    together = Counter(sample for share in shares for sample in share.drawn)
+    repeated = [sample for sample, times in together.items() if times > 1]
+    if sum(together.values()) - len(together) < len(shares):
+        return None
+    sample = repeated[0]
+    holders = [rank for rank, share in enumerate(shares) if sample in share.drawn]
+    return Finding(
+        f"{len(repeated)} of {count(len(together), 'sample')} are drawn more than once in epoch {epoch}",
+        "RF103",
+        value=f"sample {sample} is drawn by {ranks_named(holders)}",
+    )
+
+
+def _gap(shares: Sequence[Iteration], whole: Iteration | None, epoch: int) -> Finding | None:
+    """Return a fault when samples that one process draws are drawn by no rank."""
+    if whole is None or not whole.is_whole or not all(share.is_whole for share in shares):
+        return None
+    expected, together = _population(whole), {sample for share in shares for sample in share.drawn}
+    unknown, absent = together - expected, expected - together
+    if unknown:
+        value = f"{count(len(unknown), 'sample')}, {min(unknown, key=str)} for one"
+        return Finding(f"the ranks draw samples in epoch {epoch} that one process never draws", "RF102", value=value)
+    allowed = len(expected) - len(set(whole.drawn))
+    if any(share.begin.get("drop_last") for share in shares):
+        allowed = max(allowed, global_batch(shares) - 1)
+    if len(absent) <= allowed:
+        return None
+    value = f"sample {min(absent, key=str)} for one"
+    summary = f"{len(absent)} of {count(len(expected), 'sample')} are drawn by no rank in epoch {epoch}"
+    return Finding(summary, value=value)
+
+
+def _population(whole: Iteration) -> set[Any]:
+    """Return the samples that one process can draw: all of the dataset if it leaves out less than a batch of them."""
+    drawn = set(whole.drawn)
+    everything = set(whole.members) if whole.members is not None else set(range(whole.length or 0))
+    left_out = len(everything) - len(drawn)
+    return everything if drawn <= everything and left_out < int(whole.begin.get("batch_size") or 1) else drawn
+
+
+def _streams_fault(shares: Sequence[Iteration], whole: Iteration | None, epoch: int) -> Finding | None:
+    draws = [Counter(share.drawn) for share in shares]
+    for (first, a), (other, b) in combinations(enumerate(draws), 2):
+        common = sum((a & b).values())
+        if common > sum(a.values()) // 2:
+            value = f"rank {first} and rank {other} have {common} of {sum(a.values())} samples in common"
+            return Finding(f"the ranks read the same part of the stream in epoch {epoch}", "RF104", value=value)
+    if whole is None or not whole.exhausted or not all(share.exhausted for share in shares):
+        return None
+    lengths = [len(share.drawn) for share in shares]
+    if whole.drawn and all(length == len(whole.drawn) for length in lengths):
+        value = f"{lengths[0]} samples on each rank, {len(whole.drawn)} on one process"
+        return Finding(f"each rank reads the whole stream in epoch {epoch}", "RF104", value=value)
+    if len(whole.drawn) - sum(lengths) >= global_batch(shares):
+        value = f"{sum(lengths)} samples on all ranks, {len(whole.drawn)} on one process"
+        return Finding(f"part of the stream is read by no rank in epoch {epoch}", value=value)
+    return None
+
+
+def _notes(runs: Runs) -> list[str]:
+    notes = []
+    many = runs["many"]
+    for key in training_datasets(many):
+        whole_run = single_process_run(runs, key)
+        for shares in epochs_of_ranks(many, key)[:1]:
+            if not shares[0].is_map:
+                notes.append(BY_CONTENT)
+                continue
+            together = [sample for share in shares for sample in share.drawn]
+            whole = next(iter(training_of(whole_run.main, key)), None) if whole_run else None
+            if whole is None:
+                notes.append(f"no epoch of one process to compare {key} with")
+            elif num_repeated(whole.drawn):
+                notes.append(f"{key} is drawn with replacement, so one process draws other samples")
+            elif num_repeated(together):
+                notes.append(f"{count(num_repeated(together), 'sample')} repeated per epoch, so that ranks are even")
+            if not all(share.is_whole for share in shares):
+                notes.append(f"only the batches that were used of {key} are known")
+    return notes
+
+
+def reshuffle(runs: Runs, options: CheckOptions) -> Verdict:
+    """Compare the orders of two epochs: on the ranks, and without them."""
+    check, title = "reshuffle", "every epoch has an order of its own, as on one process"
+    reason = not_made(runs, "many", "one") or _incomparable(runs)
+    if reason:
+        return not_applicable(check, title, reason)
+    many = runs["many"]
+    keys = [key for key in training_datasets(many) if many.main.iterations_by_dataset[key][0].is_map]
+    if not keys:
+        return not_applicable(check, title, why_not(many, "no training loader has an order: the data is a stream"))
+    if many.num_epochs < 2:
+        return not_applicable(check, title, why_not(many, "one epoch was run; let the script run two (--epochs 2)"))
+    if not any(len(epochs) > 1 for key in keys for epochs in _natural(runs, key)):
+        return not_applicable(check, title, why_not(runs["one"], "one process does not train on this data twice"))
+    for key in keys:
+        fault = _order_fault(runs, key)
+        if fault is not None:
+            return fail_with(check, title, fault)
+    shuffled = any(_changes(rank, key) for key in keys for rank in many.ranks)
+    return passed(
+        check, title, "orders differ between epochs" if shuffled else "the order is fixed, on one process too"
+    )
+
+
+def _natural(runs: Runs, key: str) -> list[list[Iteration]]:
+    """Return the epochs of one process, before the change (where it was run) and after it."""
+    return [training_of(runs[name].main, key) for name in ("original", "one") if name in runs and runs[name].ranks]
+
+
+def _order_fault(runs: Runs, key: str) -> Finding | None:
+    many = runs["many"]
+    natural = _natural(runs, key)
+    if any(_repeated_epoch(epochs) is None for epochs in natural if len(epochs) > 1):
+        return _repeat_fault(many, key)
+    fixed = natural[-1]
+    if len(fixed) < 2 or num_repeated(fixed[0].drawn):
+        return None
+    place = {sample: number for number, sample in enumerate(fixed[0].drawn)}
+    for rank in many.ranks:
+        for epoch, share in enumerate(training_of(rank, key)):
+            places = [place[sample] for sample in share.drawn if sample in place]
+            falls = sum(b < a for a, b in zip(places, places[1:]))
+            if falls > 1:  # the last sample of a padded share is one of the first again
+                value = f"rank {rank.rank}, epoch {epoch}: {', '.join(map(str, share.drawn[:FEW]))} ..."
+                return Finding("one process keeps an order that the ranks shuffle", "RF102", value=value)
+    return None
+
+
+def _repeat_fault(many: Run, key: str) -> Finding | None:
+    repeats = [_repeated_epoch(training_of(rank, key)) for rank in many.ranks]
+    long_enough = [len(training_of(rank, key)[0].drawn) >= FEW for rank in many.ranks]
+    for rank, repeat in enumerate(repeats):
+        if repeat is not None and (long_enough[rank] or None not in repeats):
+            shown = ", ".join(map(str, training_of(many.ranks[rank], key)[0].drawn[:FEW]))
+            summary = (
+                f"epochs {repeat[0]} and {repeat[1]} have the same order on rank {rank}, on one process they differ"
+            )
+            return Finding(summary, "RF101", value=f"rank {rank} begins with {shown} in both")
+    return None
+
+
+def _repeated_epoch(epochs: Sequence[Iteration]) -> tuple[int, int] | None:
+    """Return the first two epochs with the same order, as far as both are known."""
+    for (first, a), (second, b) in combinations(enumerate(epochs), 2):
+        known = min(len(a.drawn), len(b.drawn))
+        is_same = a.drawn[:known] == b.drawn[:known] and (
+            len(a.drawn) == len(b.drawn) or not (a.is_whole and b.is_whole)
+        )
+        if known and is_same:
+            return first, second
+    return None
+
+
+def _changes(rank: RankTrace, key: str) -> bool:
+    epochs = training_of(rank, key)
+    return len(epochs) > 1 and _repeated_epoch(epochs) is None

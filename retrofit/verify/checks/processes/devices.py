@@ -1,0 +1,88 @@
+"""Which device a process loads to and computes on, and what could not be made repeatable."""
+
+from __future__ import annotations
+
+from retrofit.verify.checks.finding import Finding, fail_with, first_few, joined, not_made, ranks_named, why_not
+from retrofit.verify.checks.options import CheckOptions
+from retrofit.verify.evidence import Event, RankTrace, Run, Runs
+from retrofit.verify.verdict import Verdict, count, not_applicable, passed
+
+
+def devices(runs: Runs, options: CheckOptions) -> Verdict:
+    """Look for checkpoints that are loaded onto the GPU they came from, and for ranks that share a GPU."""
+    check, title = "devices", "every process keeps to its own device"
+    reason = not_made(runs, "many")
+    if reason:
+        return not_applicable(check, title, reason)
+    distributed = [run for run in runs.values() if run.world_size > 1]
+    checkpoints = _checkpoints(runs)
+    for run in distributed:
+        fault = _load_fault(run, checkpoints) or _sharing_fault(run)
+        if fault is not None:
+            return fail_with(check, title, fault)
+    loads = [event for run in distributed for rank in run.ranks for event in _loads(rank, checkpoints)]
+    computing = [device for run in distributed for device in _devices(run) if device]
+    if not loads and not computing:
+        return not_applicable(check, title, why_not(runs["many"], "no checkpoint was loaded, and no GPU was used"))
+    parts = [f"{count(len(loads), 'load')} with map_location"] if loads else []
+    parts += ["each rank has a GPU of its own"] if computing else []
+    return passed(check, title, ", ".join(parts))
+
+
+def _checkpoints(runs: Runs) -> set[str]:
+    """Return the files that were saved while a model was trained: others hold data, which has no device."""
+    saves = (event for run in runs.values() for rank in run.ranks for event in rank.of("save"))
+    return {event["path"] for event in saves if event["step"] > 0}
+
+
+def _loads(rank: RankTrace, checkpoints: set[str]) -> list[Event]:
+    return [event for event in rank.of("load") if event.get("own") and event["path"] in checkpoints]
+
+
+def _load_fault(run: Run, checkpoints: set[str]) -> Finding | None:
+    for rank in run.ranks:
+        for event in _loads(rank, checkpoints):
+            if not event.get("map_location"):
+                summary = f"rank {rank.rank} loads a checkpoint without map_location"
+                return Finding(summary, "RF503", value=event["path"])
+    return None
+
+
+def _sharing_fault(run: Run) -> Finding | None:
+    by_device: dict[str, list[int]] = {}
+    for rank, device in enumerate(_devices(run)):
+        if device:
+            by_device.setdefault(device, []).append(rank)
+    for device, ranks in by_device.items():
+        if len(ranks) > 1:
+            return Finding(f"{ranks_named(ranks)} compute on one GPU", "RF604", value=device)
+    return None
+
+
+def _devices(run: Run) -> list[str | None]:
+    """Return the GPU of each rank where its trace says so: "cuda:1", or a name that is unique on the machine."""
+    found = []
+    for rank in run.ranks:
+        named = [event.get("device") for kind in ("start", "group") for event in rank.of(kind)]
+        found.append(next((str(name) for name in reversed(named) if name and str(name) != "cpu"), None))
+    return found
+
+
+def determinism(runs: Runs, options: CheckOptions) -> Verdict:
+    """List what could not be repeated exactly. For information: the other checks allow for it."""
+    check, title = "determinism", "nothing random was left uncontrolled"
+    reason = not_made(runs, "many")
+    if reason:
+        return not_applicable(check, title, reason)
+    controlled = [runs[name] for name in ("many", "reference") if name in runs]
+    traces = [rank for run in runs.values() for rank in run.ranks]
+    operators = list(dict.fromkeys(event["op"] for rank in traces for event in rank.of("nondeterministic")))
+    draws = [event for run in controlled for rank in run.ranks for event in rank.of("uncontrolled")]
+    places = list(dict.fromkeys(f"{event['op']} at {event.get('where') or 'an unknown place'}" for event in draws))
+    notes = [f"no deterministic version of {first_few(operators)}"] if operators else []
+    notes += [f"draws that belong to no sample: {first_few(places)}"] if places else []
+    if notes:
+        return not_applicable(check, title, "some results vary by nature", joined(notes))
+    if not runs["many"].num_steps:
+        return not_applicable(check, title, why_not(runs["many"], "no optimizer step was made"))
+    return passed(check, title, "every operator has a deterministic version, every draw belongs to a sample")

@@ -1,0 +1,163 @@
+"""Whether all ranks hold the same weights after every optimizer step, and how their gradients were averaged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from retrofit.verify.checks.finding import Finding, fail_with, first_few, not_made, number_of_ranks, why_not
+from retrofit.verify.checks.options import CheckOptions
+from retrofit.verify.checks.processes.collectives import uneven_batches
+from retrofit.verify.checks.processes.errors import cause_of, first_failure
+from retrofit.verify.evidence import Event, RankTrace, Run, Runs
+from retrofit.verify.verdict import Verdict, count, not_applicable, passed
+
+ENOUGH = 0.99  # of a step's gradient elements; hooks may drop a few
+FLOATING = ("float", "bfloat", "double", "half")
+
+
+@dataclass(frozen=True)
+class StepTraffic:
+    """What a rank all-reduced before one optimizer step."""
+
+    opt: int
+    needed: int  # elements of the gradients that the optimizer used
+    reduced: int  # elements all-reduced since its first backward began
+    reduced_last: int  # of these, after the last backward began
+    in_backward: int  # of these, inside a backward
+    backwards: int
+    batches: int
+
+
+def ranks_agree(runs: Runs, options: CheckOptions) -> Verdict:
+    """Compare the weights of the ranks after each step, bit for bit. Buffers may differ: DDP sends rank 0's later."""
+    check, title = "ranks_agree", "all ranks hold the same weights after every step"
+    reason = not_made(runs, "many")
+    if reason:
+        return not_applicable(check, title, reason)
+    many = runs["many"]
+    if many.world_size == 1 or many.num_steps == 0:
+        return not_applicable(check, title, why_not(many, "no optimizer step was made by several ranks"))
+    fault = disagreement(many)
+    if fault is not None:
+        return fail_with(check, title, fault)
+    steps = count(many.num_steps, "optimizer step")
+    return passed(check, title, f"bit-identical on {number_of_ranks(many)} after each of {steps}")
+
+
+def disagreement(run: Run) -> Finding | None:
+    """Return the first step after which the ranks hold different weights, and why, if there is one."""
+    rows = enumerate(zip(*(rank.steps for rank in run.ranks)))
+    number, steps = next(((n, row) for n, row in rows if len({step["param_hash"] for step in row}) > 1), (0, ()))
+    if not steps:
+        return None
+    summary, cause = _why(run, number, steps)
+    names = parameter_names(run.main, steps[0])
+    hashes = [step.get("param_hashes") or [] for step in steps]
+    differ = [name for name, *values in zip(names, *hashes) if len(set(values)) > 1]
+    value = f"{len(differ)} of {count(len(names), 'parameter')} differ: {first_few(differ)}" if differ else None
+    return Finding(summary, cause, number, value)
+
+
+def initial_disagreement(run: Run) -> Finding | None:
+    """Return a fault when the ranks start from different weights."""
+    for events in zip(*(rank.of("initial") for rank in run.ranks)):
+        if len({event["param_hash"] for event in events}) > 1:
+            unsynchronised = not any(part.reduced >= ENOUGH * part.needed > 0 for part in traffic(run.main))
+            names = parameter_names(run.main, events[0])
+            hashes = [event.get("param_hashes") or [] for event in events]
+            differ = [name for name, *values in zip(names, *hashes) if len(set(values)) > 1]
+            value = f"{len(differ)} of {count(len(names), 'parameter')} differ: {first_few(differ)}" if differ else None
+            cause = "RF201" if unsynchronised else None
+            return Finding("initial weights differ between ranks", cause, value=value)
+    return None
+
+
+def rates_by_rank(run: Run) -> Finding | None:
+    """Return the first step with a learning rate that is not the same on all ranks, if there is one."""
+    for step, events in enumerate(zip(*(rank.steps for rank in run.ranks))):
+        rates = [event["lr"] for event in events]
+        if any(rate != rates[0] for rate in rates):
+            value = f"by rank: {', '.join(f'{rate[0]:g}' for rate in rates)}"
+            uneven = uneven_batches(run)
+            if uneven is not None:
+                return Finding(f"each rank's learning rate follows its own schedule: {uneven}", "RF106", step, value)
+            summary = "the learning rate is not the same on all ranks: it was decided on values of their own"
+            return Finding(summary, "RF401", step, value)
+    return None
+
+
+def parameter_names(rank: RankTrace, event: Event) -> list[str]:
+    """Return the names of the parameters of the optimizer that `event` is about."""
+    described = next((one for one in rank.of("optimizer") if one["opt"] == event.get("opt", 0)), None)
+    return list(described["names"]) if described else [f"parameter {i}" for i in range(len(event.get("param") or []))]
+
+
+def _why(run: Run, number: int, steps: Sequence[Event]) -> tuple[str, str | None]:
+    initial = initial_disagreement(run)
+    if initial is not None:
+        return "the ranks already start from different weights (see initial_state)", initial.cause
+    rates = rates_by_rank(run)
+    if rates is not None and rates.step is not None and rates.step <= number:
+        return f"the ranks step with different learning rates (see lr): {rates.value}", rates.cause
+    return _why_from_traffic(run, number)
+
+
+def _why_from_traffic(run: Run, number: int) -> tuple[str, str | None]:
+    parts = traffic(run.main)
+    part = parts[number]
+    same = [other for other in parts if other.opt == part.opt and other.needed]
+    enough = [other for other in same if other.reduced >= ENOUGH * other.needed]
+    failure = first_failure(run)
+    if part.reduced < ENOUGH * part.needed and failure is not None and cause_of(failure, run) == "RF204":
+        return (
+            "DDP waits for gradients of parameters without one, and never averages the others (see completes)",
+            "RF204",
+        )
+    if not enough:
+        most = max((other.reduced / other.needed for other in same), default=0.0)
+        if most < 1 - ENOUGH:
+            return "no gradient is averaged over the ranks in any step", "RF201"
+        return f"only {most:.0%} of the gradient elements are averaged over the ranks", "RF201"
+    if part.reduced < ENOUGH * part.needed:
+        return f"gradients are averaged in {len(enough)} of {len(same)} steps, not in this one", "RF202"
+    if part.backwards > 1 and part.reduced_last < ENOUGH * part.needed:
+        return f"gradients are averaged before the last of {part.backwards} backward calls of the step", "RF202"
+    return "gradients are averaged in backward, and yet the weights differ afterwards", None
+
+
+def traffic(rank: RankTrace) -> list[StepTraffic]:
+    """Return for each optimizer step what was all-reduced since the one before."""
+    shapes = {event["opt"]: event["shapes"] for event in rank.of("optimizer")}
+    training = {iteration.begin["iter"] for iteration in rank.training}
+    found: list[StepTraffic] = []
+    window: list[Event] = []
+    for event in rank.events:
+        if event["e"] == "step":
+            found.append(_traffic_of(window, event, shapes.get(event.get("opt", 0), [])))
+            window = []
+        elif event["e"] in ("collective", "backward") or (event["e"] == "batch" and event["iter"] in training):
+            window.append(event)
+    return found
+
+
+def _traffic_of(window: Sequence[Event], step: Event, shapes: Sequence[Sequence[int]]) -> StepTraffic:
+    gradients = step.get("grad") or []
+    needed = sum(math.prod(shape) for shape, gradient in zip(shapes, gradients) if gradient is not None)
+    reduced = reduced_last = in_backward = backwards = batches = 0
+    for event in window:
+        if event["e"] == "backward":
+            backwards, reduced_last = backwards + 1, 0
+        elif event["e"] == "batch":
+            batches += 1
+        elif backwards and _is_reduction(event):
+            reduced += event["numel"]
+            reduced_last += event["numel"]
+            in_backward += event["numel"] if event.get("backward") else 0
+    return StepTraffic(int(step.get("opt", 0)), needed, reduced, reduced_last, in_backward, backwards, batches)
+
+
+def _is_reduction(event: Event) -> bool:
+    is_reduction = "allreduce" in event["op"] or "reduce_scatter" in event["op"]
+    return is_reduction and str(event.get("dtype", "float")).startswith(FLOATING)
