@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from retrofit.verify.checks.checkpoint.snapshot import steps_of_first_epoch
+from retrofit.verify.trace.events import FileSave, ParserOption, ParserUse
 
 from .evidence import Run
 
@@ -44,23 +44,22 @@ def plan_restart(given: Sequence[str] | None, many: Run, script: Run, snapshot: 
 def _checkpoint(many: Run, snapshot: Path) -> str | None:
     """Return the fullest checkpoint that the snapshot holds, the last written of them."""
     best: tuple[int, str] | None = None
-    for event in many.ranks[0].of("save"):
-        path = event["path"]
-        if (snapshot / path).is_file() and (best is None or len(event["keys"]) >= best[0]):
-            best = (len(event["keys"]), path)
+    for event in many.ranks[0].of(FileSave):
+        if (snapshot / event.path).is_file() and (best is None or len(event.keys) >= best[0]):
+            best = (len(event.keys), event.path)
     return best[1] if best else None
 
 
 def _arguments(given: Sequence[str] | None, script: Run, checkpoint: str) -> list[str] | None:
     if given is not None:
         return [argument.replace("{checkpoint}", checkpoint) for argument in given]
-    options: list[Any] = max((event["options"] for event in script.main.of("parser")), key=len, default=[])
+    options = max((event.options for event in script.main.of(ParserUse)), key=len, default=[])
     for flag in RESUME_FLAGS:
         for option in options:
-            if flag in option["flags"]:
-                return [flag] if not option["takes_value"] else [flag, _value(option, checkpoint)]
+            if flag in option.flags:
+                return [flag] if not option.takes_value else [flag, _value(option, checkpoint)]
     return None
 
 
-def _value(option: dict[str, Any], checkpoint: str) -> str:
-    return "auto" if "auto" in (option.get("choices") or []) else checkpoint
+def _value(option: ParserOption, checkpoint: str) -> str:
+    return "auto" if "auto" in (option.choices or []) else checkpoint

@@ -345,7 +345,7 @@ from pathlib import Path
 from retrofit.verify.trace.filesystem.files import install_files
 from retrofit.verify.trace.recorder import Recorder
 recorder = Recorder(Path("../rank0.jsonl"))
-install_files(recorder.event, ".", [".."])
+install_files(recorder.record, ".", [".."])
 runpy.run_path("train.py", run_name="__main__")
 """
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-STEP = b'{"e": "step",'
+from retrofit.verify.trace.events import OptimizerStep, line_start
+
+STEP = line_start(OptimizerStep).encode()
 
 
 class _Bar(tqdm):

@@ -12,6 +12,7 @@ from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.training.reference import tolerance_of
 from retrofit.verify.evidence import Run, relative_difference
 from retrofit.verify.runs import FinishedRuns, Plan
+from retrofit.verify.trace.events import OptimizerStep
 from retrofit.verify.verdict import EpochCoverage, Report, RunRecord, Verdict
 
 CONTROLS = (
@@ -55,23 +56,23 @@ def curves(runs: FinishedRuns, tolerance: float) -> dict[str, Any]:
     steps_n = [rank.steps for rank in many.ranks] if many else []
     steps_1 = one.main.steps if one else []
     shortest = min((len(steps) for steps in steps_n), default=0)
-    loss_n = [_mean([sum(steps[i]["loss"]) for steps in steps_n]) for i in range(shortest)]
-    loss_1 = [sum(step["loss"]) for step in steps_1]
+    loss_n = [_mean([sum(steps[i].losses) for steps in steps_n]) for i in range(shortest)]
+    loss_1 = [sum(step.losses) for step in steps_1]
     return {
         "loss_1": loss_1,
         "loss_n": loss_n,
         "difference": [relative_difference(a, b) for a, b in zip(loss_n, loss_1)],
         "parameter_difference": [parameter_difference(a, b) for a, b in zip(steps_n[0] if steps_n else [], steps_1)],
-        "lr_1": [step["lr"][0] for step in steps_1],
-        "lr_n": [step["lr"][0] for step in steps_n[0]] if steps_n else [],
+        "lr_1": [step.lr[0] for step in steps_1],
+        "lr_n": [step.lr[0] for step in steps_n[0]] if steps_n else [],
         "tolerance": tolerance,
     }
 
 
-def parameter_difference(a: dict[str, Any], b: dict[str, Any]) -> float:
+def parameter_difference(a: OptimizerStep, b: OptimizerStep) -> float:
     """Return the distance of two steps' parameters, estimated from their projections, relative to their norm."""
-    distance = sum((x[1] - y[1]) ** 2 for x, y in zip(a["param"], b["param"]))
-    norm = sum(y[0] ** 2 for y in b["param"])
+    distance = sum((x[1] - y[1]) ** 2 for x, y in zip(a.parameters, b.parameters))
+    norm = sum(y[0] ** 2 for y in b.parameters)
     return math.sqrt(distance / norm) if norm else 0.0
 
 

@@ -1,12 +1,12 @@
-"""The trace file of one rank: one JSON object per line, in the order in which things happened."""
+"""The trace file of one rank: a line per event, in the order in which things happened."""
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from pathlib import Path
-from typing import Any
+
+from .events import Event, line_of
 
 
 class Recorder:
@@ -19,10 +19,9 @@ class Recorder:
         self._started = time.perf_counter()
         self.step = 0  # optimizer steps finished
 
-    def event(self, kind: str, /, **fields: Any) -> None:
-        """Append one event of `kind`; `fields` are plain values. After `close` nothing is recorded."""
-        seconds = round(time.perf_counter() - self._started, 4)
-        line = json.dumps({"e": kind, "t": seconds, "step": self.step, **fields}, default=str) + "\n"
+    def record(self, event: Event) -> None:
+        """Append an event. After `close` nothing is recorded."""
+        line = line_of(event, round(time.perf_counter() - self._started, 4), self.step)
         with self._lock:
             if not self._file.closed:
                 self._file.write(line)

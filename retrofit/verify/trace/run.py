@@ -14,7 +14,6 @@ import types
 from collections.abc import Sequence
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -32,6 +31,7 @@ from retrofit.verify.trace.output.lines import install_output
 from retrofit.verify.trace.randomness.rows import BatchRows
 from retrofit.verify.trace.randomness.streams import Streams
 
+from .events import ProcessExit, ProcessStart, ScriptError
 from .process_group import install_groups
 from .recorder import Recorder
 from .settings import TraceSettings
@@ -54,26 +54,25 @@ def run_traced(settings: TraceSettings, script: str, argv: Sequence[str]) -> Non
         else:
             runpy.run_path(path, run_name="__main__")
     except BaseException as error:
-        recorder.event("exit", status=_status(error), error=_describe(error, settings.project))
+        recorder.record(ProcessExit(_status(error), _describe(error, settings.project)))
         raise
     else:
-        recorder.event("exit", status=0, error=None)
+        recorder.record(ProcessExit(0, None))
 
 
 def _install(recorder: Recorder, settings: TraceSettings) -> None:
     _seed(settings)
     threads, cuda = torch.get_num_threads(), torch.cuda.is_available()
-    facts = {"rank": settings.rank, "world_size": settings.world_size, "torch": torch.__version__}
-    recorder.event("start", **facts, cuda=cuda, threads=threads)
-    install_output(recorder.event)
-    install_files(recorder.event, settings.project, [settings.folder])
-    install_groups(recorder.event)
+    recorder.record(ProcessStart(settings.rank, settings.world_size, torch.__version__, cuda, threads))
+    install_output(recorder.record)
+    install_files(recorder.record, settings.project, [settings.folder])
+    install_groups(recorder.record)
     rows = BatchRows()
     streams = Streams(settings.seed, rows.leave)
     models = ModelTrace(rows.on_forward)
-    operators = OperatorTrace(recorder.event, settings.controlled, rows)
-    install_batchnorm(recorder.event, settings.controlled, rows)
-    record_nondeterministic(recorder.event)
+    operators = OperatorTrace(recorder.record, settings.controlled, rows)
+    install_batchnorm(recorder.record, settings.controlled, rows)
+    record_nondeterministic(recorder.record)
     torch.use_deterministic_algorithms(True, warn_only=True)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS has no deterministic mode
 
@@ -124,19 +123,15 @@ def _status(error: BaseException) -> int:
     return error.code if isinstance(error.code, int) else 1
 
 
-def _describe(error: BaseException, project: str) -> dict[str, Any] | None:
+def _describe(error: BaseException, project: str) -> ScriptError | None:
     """Return what went wrong: of a SystemExit that hides an error (`sys.exit(1)` in a handler), that error."""
     if isinstance(error, SystemExit):
         if _status(error) == 0:
             return None
         error = error.__context__ or error
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return {
-        "type": type(error).__name__,
-        "message": str(error)[:2000],
-        "where": _place_in(project, error.__traceback__),
-        "traceback": text[-6000:],
-    }
+    where = _place_in(project, error.__traceback__)
+    return ScriptError(type(error).__name__, str(error)[:2000], where, traceback=text[-6000:])
 
 
 def _place_in(project: str, trace: types.TracebackType | None) -> str | None:

@@ -12,13 +12,13 @@ from retrofit.verify.checks.output.writers import is_temporary
 from retrofit.verify.checks.processes.errors import cause_of, first_failure
 from retrofit.verify.checks.training.reference import tensors_differ
 from retrofit.verify.evidence import Run, Runs
+from retrofit.verify.trace.events import FileSave, InitialWeights, Keys
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .snapshot import after_first_epoch, state_of
 
 WRAPPER_CLASSES = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "OptimizedModule"}
 MORE = "..."  # stands for the keys that a trace does not list
-Keys = dict[str, str]  # flattened key ("model/fc.weight") -> "float32[3, 3]", "module:Net" or type name
 
 
 def checkpoint(runs: Runs, options: CheckOptions) -> Verdict:
@@ -46,10 +46,10 @@ def _saves(run: Run) -> dict[str, Keys]:
     """Return the content of the files that a run saved, by name, in order; of one saved repeatedly the first."""
     found: dict[str, Keys] = {}
     for rank in run.ranks:
-        for event in rank.of("save"):
-            if is_temporary(event["path"]):  # it is recorded again under the name that it is given
+        for event in rank.of(FileSave):
+            if is_temporary(event.path):  # it is recorded again under the name that it is given
                 continue
-            found.setdefault(PurePath(event["path"]).name, event["keys"])
+            found.setdefault(PurePath(event.path).name, event.keys)
     return found
 
 
@@ -105,9 +105,9 @@ def _reload_fault(many: Run, run: Run, tolerance: float) -> Finding | None:
     failure = first_failure(run)
     if not run.finished and failure is not None:
         return Finding(f"{label} failed", cause_of(failure, run), value=failure.sentence)
-    reached, loaded = after_first_epoch(many.main), state_of(run.main.of("initial"))
+    reached, loaded = after_first_epoch(many.main), state_of(run.main.of(InitialWeights))
     common = [opt for opt in loaded if opt in reached]
-    started = state_of(many.main.of("initial"))
+    started = state_of(many.main.of(InitialWeights))
     for opt in common:
         if not tensors_differ(loaded[opt], reached[opt], tolerance):
             continue
@@ -120,7 +120,7 @@ def _reload_fault(many: Run, run: Run, tolerance: float) -> Finding | None:
 def _summary(saved: dict[str, Keys], expected: dict[str, Keys], reloads: list[Run]) -> str:
     pairs = _pairs(saved, expected)
     parts = [f"{count(len(pairs), 'file')} with the keys and shapes of one process"] if pairs else []
-    judged = [run.name for run in reloads if run.ranks and run.main.of("initial")]
+    judged = [run.name for run in reloads if run.ranks and run.main.of(InitialWeights)]
     if judged:
         before = ", so does the script before the change" if "reload_original" in judged else ""
         parts.append(f"one process goes on from the saved weights{before}")
@@ -135,6 +135,6 @@ def _notes(saved: dict[str, Keys], expected: dict[str, Keys], reloads: list[Run]
     notes += [
         f"{LABELS[run.name]} made no step, so its weights are unknown"
         for run in reloads
-        if run.finished and not run.main.of("initial")
+        if run.finished and not run.main.of(InitialWeights)
     ]
     return notes

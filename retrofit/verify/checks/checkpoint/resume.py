@@ -10,7 +10,8 @@ from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.training.agreement import disagreement
 from retrofit.verify.checks.training.reference import tensors_differ, tolerance_of
 from retrofit.verify.checks.training.schedule import SAME
-from retrofit.verify.evidence import Event, RankTrace, Run, Runs, relative_difference
+from retrofit.verify.evidence import RankTrace, Run, Runs, relative_difference
+from retrofit.verify.trace.events import InitialWeights, OptimizerStep
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .snapshot import after_first_epoch, state_of, steps_of_first_epoch
@@ -65,8 +66,8 @@ def resume_fault(many: Run, resumed: Run, done: int, tolerance: float) -> Findin
 
 
 def _start_fault(many: Run, resumed: Run, done: int, tolerance: float) -> Finding | None:
-    reached, loaded = after_first_epoch(many.main), state_of(resumed.main.of("initial"))
-    started = state_of(many.main.of("initial"))
+    reached, loaded = after_first_epoch(many.main), state_of(resumed.main.of(InitialWeights))
+    started = state_of(many.main.of(InitialWeights))
     for opt, event in loaded.items():
         if opt not in reached or not tensors_differ(event, reached[opt], tolerance):
             continue
@@ -77,18 +78,22 @@ def _start_fault(many: Run, resumed: Run, done: int, tolerance: float) -> Findin
 
 
 def _difference(
-    expected: Event, found: Event, samples: list[object], other: list[object], tolerance: float, is_first: bool
+    expected: OptimizerStep,
+    found: OptimizerStep,
+    samples: list[object],
+    other: list[object],
+    tolerance: float,
+    is_first: bool,
 ) -> tuple[str, str | None] | None:
     """Return what differs first in one step: the samples, the rate, the loss or the weights, and the values."""
     if samples != other:
         shown = f"{samples[:4]} without the stop, {other[:4]} after it"
         return "other samples follow: the position in the data, or the epoch's order, was not restored", shown
-    for a, b in zip(expected["lr"], found["lr"]):
+    for a, b in zip(expected.lr, found.lr):
         if relative_difference(a, b) > SAME:
             return "the learning rate is another one: the scheduler was not restored", f"{a:.6g} and {b:.6g}"
-    losses = [float(value) for value in expected["loss"]], [float(value) for value in found["loss"]]
     # Before its first step a resumed script may have run a forward and a backward for nothing.
-    totals = math.fsum(losses[0]), math.fsum(losses[1][-len(losses[0]) :] if losses[0] else losses[1])
+    totals = math.fsum(expected.losses), math.fsum(found.losses[-len(expected.losses) :])
     if relative_difference(*totals) > tolerance:
         cause = "random state or buffers were not restored" if is_first else "something of the state was not restored"
         return f"{ANOTHER_LOSS}: {cause}", f"{totals[0]:.10g} and {totals[1]:.10g}"
@@ -116,4 +121,4 @@ def _samples(rank: RankTrace, first_step: int) -> list[list[object]]:
 
 
 def _hashes(rank: RankTrace, start: int, steps: int) -> list[str]:
-    return [str(step["param_hash"]) for step in rank.steps[start : start + steps]]
+    return [step.parameter_hash for step in rank.steps[start : start + steps]]

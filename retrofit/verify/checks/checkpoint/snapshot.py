@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from retrofit.verify.evidence import Event, RankTrace
+from retrofit.verify.evidence import RankTrace
+from retrofit.verify.trace.events import InitialWeights, OptimizerStep
 
 
 def steps_of_first_epoch(rank: RankTrace) -> int | None:
@@ -15,14 +16,14 @@ def steps_of_first_epoch(rank: RankTrace) -> int | None:
     return sum(position < begin for position in rank.step_positions)
 
 
-def after_first_epoch(rank: RankTrace) -> dict[int, Event]:
+def after_first_epoch(rank: RankTrace) -> dict[int, OptimizerStep]:
     """Return for each optimizer its last step in the first epoch."""
-    return {int(step.get("opt", 0)): step for step in rank.steps[: steps_of_first_epoch(rank) or 0]}
+    return {step.optimizer: step for step in rank.steps[: steps_of_first_epoch(rank) or 0]}
 
 
-def state_of(events: Sequence[Event]) -> dict[int, Event]:
+def state_of(events: Iterable[InitialWeights]) -> dict[int, InitialWeights]:
     """Return the first event of each optimizer."""
-    found: dict[int, Event] = {}
+    found: dict[int, InitialWeights] = {}
     for event in events:
-        found.setdefault(int(event.get("opt", 0)), event)
+        found.setdefault(event.optimizer, event)
     return found

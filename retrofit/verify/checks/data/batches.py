@@ -60,7 +60,7 @@ def _rows(run: Run) -> dict[int, int]:
     sizes: dict[int, Counter[int]] = {}
     for step, rows in zip(run.main.steps, _rows_of_steps(run)):
         if rows:
-            sizes.setdefault(int(step.get("opt", 0)), Counter())[rows] += 1
+            sizes.setdefault(step.optimizer, Counter())[rows] += 1
     return {opt: counter.most_common(1)[0][0] for opt, counter in sizes.items()}
 
 
@@ -103,7 +103,7 @@ def random_streams(runs: Runs, options: CheckOptions) -> Verdict:
     used = _streams_in_use(firsts[0], drawn)
     for (first, a), (other, b) in combinations(enumerate(firsts), 2):
         for name in used:
-            states = a.begin["streams"].get(name), b.begin["streams"].get(name)
+            states = a.begin.streams.get(name), b.begin.streams.get(name)
             if states[0] is not None and states[0] == states[1]:
                 summary = f"{ranks_named((first, other))} draw from the same {name} stream while they load samples"
                 return fail_with(check, title, Finding(summary, "RF109", value=f"state {states[0]} on both"))
@@ -111,7 +111,7 @@ def random_streams(runs: Runs, options: CheckOptions) -> Verdict:
 
 
 def _draws(rank: RankTrace) -> set[str]:
-    return {name for one in rank.training if one.end for name in one.end.get("draws") or []}
+    return {name for one in rank.training if one.end for name in one.end.draws}
 
 
 def _is_watched(rank: RankTrace) -> bool:
@@ -120,6 +120,6 @@ def _is_watched(rank: RankTrace) -> bool:
 
 def _streams_in_use(iteration: Iteration, drawn: set[str]) -> list[str]:
     """Return the streams that decide what samples draw: loader workers are seeded from one stream of the process."""
-    if not iteration.begin.get("workers"):
+    if not iteration.begin.num_workers:
         return sorted(drawn)
-    return ["torch" if iteration.begin["streams"].get("loader") is None else "loader"]
+    return ["torch" if iteration.begin.streams.get("loader") is None else "loader"]

@@ -71,8 +71,7 @@ def _same_members(run: Run, key: str, wanted: frozenset[Any] | None) -> bool:
 
 def own_sampler(iteration: Iteration) -> str | None:
     """Return the name of a sampler with a rule of its own in the chain of an iteration's samplers, if any."""
-    names = iteration.begin.get("sampler") or []
-    return next((name for name in names if name not in PLAIN_SAMPLERS), None)
+    return next((name for name in iteration.begin.samplers if name not in PLAIN_SAMPLERS), None)
 
 
 def num_repeated(samples: Sequence[Any]) -> int:
@@ -81,4 +80,4 @@ def num_repeated(samples: Sequence[Any]) -> int:
 
 def global_batch(iterations: Sequence[Iteration]) -> int:
     """Return the samples that one batch of all ranks holds."""
-    return sum(int(iteration.begin.get("batch_size") or 1) for iteration in iterations)
+    return sum((iteration.begin.batch_size or 1) for iteration in iterations)

@@ -54,7 +54,7 @@ def shards_fault(runs: Runs) -> Finding | None:
         wholes = training_of(whole_run.main, key) if whole_run else []
         for epoch, shares in enumerate(epochs_of_ranks(many, key)):
             whole = wholes[epoch] if epoch < len(wholes) else None
-            judge = _shares_fault if shares[0].is_map else _streams_fault
+            judge = _shares_fault if shares[0].begin.is_map else _streams_fault
             fault = judge(shares, whole, epoch)
             if fault is not None:
                 return fault
@@ -100,7 +100,7 @@ def _replaced_sampler(shares: Sequence[Iteration], whole: Iteration | None) -> F
         f"{repeats} of {len(whole.drawn)} samples are repeated on one process, {num_repeated(together)} on the ranks"
     )
     value = counts if repeats else None
-    chain = " over ".join(shares[0].begin.get("sampler") or ["their own sampler"])
+    chain = " over ".join(shares[0].begin.samplers or ["their own sampler"])
     return Finding(f"one process draws by {name}, the ranks by {chain}", "RF102", value=value)
 
 
@@ -129,7 +129,7 @@ def _gap(shares: Sequence[Iteration], whole: Iteration | None, epoch: int) -> Fi
         value = f"{count(len(unknown), 'sample')}, {min(unknown, key=str)} for one"
         return Finding(f"the ranks draw samples in epoch {epoch} that one process never draws", "RF102", value=value)
     allowed = len(expected) - len(set(whole.drawn))
-    if any(share.begin.get("drop_last") for share in shares):
+    if any(share.begin.drop_last for share in shares):
         allowed = max(allowed, global_batch(shares) - 1)
     if len(absent) <= allowed:
         return None
@@ -143,7 +143,7 @@ def _population(whole: Iteration) -> set[Any]:
     drawn = set(whole.drawn)
     everything = set(whole.members) if whole.members is not None else set(range(whole.length or 0))
     left_out = len(everything) - len(drawn)
-    return everything if drawn <= everything and left_out < int(whole.begin.get("batch_size") or 1) else drawn
+    return everything if drawn <= everything and left_out < (whole.begin.batch_size or 1) else drawn
 
 
 def _streams_fault(shares: Sequence[Iteration], whole: Iteration | None, epoch: int) -> Finding | None:
@@ -171,7 +171,7 @@ def _notes(runs: Runs) -> list[str]:
     for key in training_datasets(many):
         whole_run = single_process_run(runs, key)
         for shares in epochs_of_ranks(many, key)[:1]:
-            if not shares[0].is_map:
+            if not shares[0].begin.is_map:
                 notes.append(BY_CONTENT)
                 continue
             together = [sample for share in shares for sample in share.drawn]
@@ -194,7 +194,7 @@ def reshuffle(runs: Runs, options: CheckOptions) -> Verdict:
     if reason:
         return not_applicable(check, title, reason)
     many = runs["many"]
-    keys = [key for key in training_datasets(many) if many.main.iterations_by_dataset[key][0].is_map]
+    keys = [key for key in training_datasets(many) if many.main.iterations_by_dataset[key][0].begin.is_map]
     if not keys:
         return not_applicable(check, title, why_not(many, "no training loader has an order: the data is a stream"))
     if many.num_epochs < 2:

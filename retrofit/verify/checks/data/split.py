@@ -168,9 +168,9 @@ def _probes(rank: RankTrace, key: str) -> Iterator[tuple[int, Probe]]:
     """Yield the probes of a dataset in the order in which they were taken, with their places in the trace."""
     found: list[tuple[int, Any]] = []
     for one in rank.iterations_by_dataset.get(key, []):
-        found.append((one.position, one.begin.get("probe")))
+        found.append((one.position, one.begin.probe))
         if one.end is not None and one.end_position is not None:
-            found.append((one.end_position, one.end.get("probe")))
+            found.append((one.end_position, one.end.probe))
     return (pair for pair in sorted(found, key=lambda pair: pair[0]) if pair[1])
 
 

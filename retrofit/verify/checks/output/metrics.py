@@ -7,6 +7,7 @@ from retrofit.verify.checks.finding import Finding, fail_with, first_few, not_ma
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.training.reference import PARAMETERS, first_difference, initial_fault, tolerance_of
 from retrofit.verify.evidence import RankTrace, Runs
+from retrofit.verify.trace.events import LoggedScalar
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .printed import Value, values_after_evaluations
@@ -90,9 +91,9 @@ def logs(runs: Runs, options: CheckOptions) -> Verdict:
 def _axes(rank: RankTrace) -> dict[str, list[tuple[object, int]]]:
     """Return for each scalar its places on the axis, each with the optimizer steps finished."""
     found: dict[str, list[tuple[object, int]]] = {}
-    for event in rank.of("scalar"):
-        if event.get("axis") is not None:
-            found.setdefault(event["name"], []).append((event["axis"], event["step"]))
+    for event in rank.of(LoggedScalar):
+        if event.axis is not None:
+            found.setdefault(event.name, []).append((event.axis, event.step))
     return found
 
 

@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from retrofit.verify.checks.data.evaluation import evaluations
-from retrofit.verify.evidence import Event, Iteration, RankTrace
+from retrofit.verify.evidence import Iteration, RankTrace
+from retrofit.verify.trace.events import (
+    BackwardCall,
+    BatchDrawn,
+    Event,
+    IterationStart,
+    LoggedScalar,
+    OptimizerStep,
+    OutputLine,
+)
 
 NUMBER = re.compile(
     r"(?<![\w.])[-+]?(?:\d+\.\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|\d+(?:[eE][-+]?\d+)?|nan\b|inf\b)",
@@ -78,7 +87,7 @@ def skeleton(line: str) -> tuple[str, list[tuple[str, str]]]:
 def _gaps(rank: RankTrace) -> Iterator[tuple[int, int]]:
     """Yield the parts of the trace between the end of an evaluation and the next training."""
     starts = sorted({one.end_position for one in evaluations(rank) if one.end_position is not None})
-    passes = {one.begin["iter"]: one for one in rank.iterations}
+    passes = {one.begin.iteration: one for one in rank.iterations}
     covered = 0
     for start in starts:
         if start < covered:
@@ -89,25 +98,24 @@ def _gaps(rank: RankTrace) -> Iterator[tuple[int, int]]:
 
 
 def _is_training(event: Event, passes: dict[int, Iteration]) -> bool:
-    if event["e"] in ("batch", "iter"):
-        return event["iter"] in passes and passes[event["iter"]].train
-    return event["e"] in ("backward", "step")
+    if isinstance(event, (BatchDrawn, IterationStart)):
+        return event.iteration in passes and passes[event.iteration].train
+    return isinstance(event, (BackwardCall, OptimizerStep))
 
 
 def _values_of(event: Event) -> Iterator[Value]:
-    if event["e"] == "scalar":
-        name, number = event["name"], event["value"]
-        if isinstance(number, (int, float)) and not OF_TRAINING.search(name) and not OF_THE_RUN.search(name):
-            yield Value(name, float(number), f"{number:.10g}", 0.0, event["step"])
-    elif event["e"] == "line":
-        name, numbers = skeleton(event["text"])
-        is_of_run = bool(OF_THE_RUN.search(event["text"]))
+    if isinstance(event, LoggedScalar):
+        if not OF_TRAINING.search(event.name) and not OF_THE_RUN.search(event.name):
+            yield Value(event.name, event.value, f"{event.value:.10g}", 0.0, event.step)
+    elif isinstance(event, OutputLine):
+        name, numbers = skeleton(event.text)
+        is_of_run = bool(OF_THE_RUN.search(event.text))
         for position, (words, text) in enumerate(numbers, 1):
             if not _is_decimal(text) or OF_TRAINING.search(words) or (is_of_run and not OF_THE_MODEL.search(words)):
                 continue
             label = f"{name!r}, number {position}" if len(numbers) > 1 else repr(name)
             rounding = half_of_last_digit(text) if "." in text else 0.0
-            yield Value(label, float(text), text, rounding, event["step"])
+            yield Value(label, float(text), text, rounding, event.step)
 
 
 def _is_decimal(text: str) -> bool:

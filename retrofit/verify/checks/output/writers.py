@@ -10,6 +10,7 @@ from pathlib import PurePath
 from retrofit.verify.checks.finding import Finding, fail_with, first_few, joined, not_made, ranks_named, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import RankTrace, Run, Runs
+from retrofit.verify.trace.events import FileChange, FileSave, LoggedScalar
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 LOG_PARTS = re.compile(r"events\.out\.tfevents|(^|/)wandb(/|$)|\.log$|\.log\.\d+$", re.IGNORECASE)
@@ -50,11 +51,11 @@ def single_writer(runs: Runs, options: CheckOptions) -> Verdict:
 
 def written_by(rank: RankTrace) -> dict[str, Written]:
     """Return the files that a rank wrote, without temporary ones and caches."""
-    checkpoints = {_plain(event["path"]) for event in rank.of("save")}
+    checkpoints = {_plain(event.path) for event in rank.of(FileSave)}
     steps: dict[str, list[int]] = {}
     for event in rank.events:
-        if event["e"] == "save" or (event["e"] == "file" and event["op"] == "write"):
-            steps.setdefault(_plain(event["path"]), []).append(int(event["step"]))
+        if isinstance(event, FileSave) or (isinstance(event, FileChange) and event.op == "write"):
+            steps.setdefault(_plain(event.path), []).append(event.step)
     return {
         path: Written(min(found), max(found), path in checkpoints)
         for path, found in steps.items()
@@ -110,11 +111,11 @@ def is_log(path: str, found: list[Written]) -> bool:
 
 
 def _log_fault(many: Run, files: list[dict[str, Written]]) -> Finding | None:
-    if many.main.of("scalar"):
+    if many.main.of(LoggedScalar):
         for trace in many.ranks[1:]:
-            scalars = trace.of("scalar")
+            scalars = trace.of(LoggedScalar)
             if scalars:
-                value = f"{count(len(scalars), 'value')}, {scalars[0]['name']} first"
+                value = f"{count(len(scalars), 'value')}, {scalars[0].name} first"
                 return Finding(f"rank {trace.rank} logs scalars too", "RF505", value=value)
     has_own = any(is_log(path, [one]) for path, one in files[0].items())
     for rank, own in enumerate(files):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from retrofit.verify.checks.finding import Finding, fail_with, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
-from retrofit.verify.evidence import Event, RankTrace, Run, Runs
+from retrofit.verify.evidence import RankTrace, Run, Runs
+from retrofit.verify.trace.events import CollectiveCall
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .errors import first_failure
@@ -21,7 +22,7 @@ class Mismatch:
     """The first collective call that not all ranks made; None for a rank that made no further one."""
 
     number: int
-    calls: Sequence[Event | None]
+    calls: Sequence[CollectiveCall | None]
 
 
 def collectives(runs: Runs, options: CheckOptions) -> Verdict:
@@ -52,7 +53,7 @@ def collectives_fault(run: Run) -> Finding | None:
     has_ended = None in mismatch.calls
     if has_ended and (first_failure(run) is not None or (not run.hung and _was_stopped(run))):
         return None  # the shorter sequences are a consequence
-    step = min((call["step"] for call in mismatch.calls if call is not None), default=None)
+    step = min((call.step for call in mismatch.calls if call is not None), default=None)
     uneven = uneven_batches(run)
     summary = f"collective call {mismatch.number} is not the same on all ranks"
     if has_ended:
@@ -72,16 +73,15 @@ def first_mismatch(run: Run) -> Mismatch | None:
     return None
 
 
-def _calls(rank: RankTrace) -> list[Event]:
+def _calls(rank: RankTrace) -> list[CollectiveCall]:
     """Return the collective calls of all ranks together, without messages between two of them."""
-    return [call for call in rank.of("collective") if not call["op"].startswith(POINT_TO_POINT)]
+    return [call for call in rank.of(CollectiveCall) if not call.op.startswith(POINT_TO_POINT)]
 
 
-def _signature(call: Event) -> tuple[object, ...]:
-    op = call["op"]
-    if any(word in op for word in OWN_SIZES) and "allgather" not in op:
-        return (op,)
-    return op, call.get("numel"), call.get("dtype")
+def _signature(call: CollectiveCall) -> tuple[object, ...]:
+    if any(word in call.op for word in OWN_SIZES) and "allgather" not in call.op:
+        return (call.op,)
+    return call.op, call.numel, call.dtype
 
 
 def _stuck_together(run: Run) -> Finding:
@@ -97,7 +97,8 @@ def _was_stopped(run: Run) -> bool:
 def _uneven_and_shortened(run: Run) -> Finding | None:
     """Return a fault when only the shortened training has kept the ranks from running out of batches unevenly."""
     uneven = uneven_batches(run)
-    is_shortened = any(rank.epochs and (rank.epochs[-1].end or {}).get("capped") for rank in run.ranks)
+    last_ends = [rank.epochs[-1].end for rank in run.ranks if rank.epochs]
+    is_shortened = any(end is not None and end.is_capped for end in last_ends)
     if uneven is None or not is_shortened:
         return None
     return Finding("in an epoch that is run to its end some ranks would wait for others", "RF106", value=uneven)
@@ -113,11 +114,11 @@ def _who_is_where(run: Run, mismatch: Mismatch) -> str:
                 f"rank {rank.rank} has ended" if rank.exit is not None else f"rank {rank.rank} is elsewhere{at}"
             )
             continue
-        size = f"{call.get('numel')} {call.get('dtype')}" + (", in backward" if call.get("backward") else "")
+        size = f"{call.numel} {call.dtype}" + (", in backward" if call.in_backward else "")
         # A call that is not the last was not waited for; the stack is of a later place.
         is_last = run.hung and call is _calls(rank)[-1]
         verb = "waits in" if is_last else "calls"
-        parts.append(f"rank {rank.rank} {verb} {call['op']} #{mismatch.number} ({size}){at if is_last else ''}")
+        parts.append(f"rank {rank.rank} {verb} {call.op} #{mismatch.number} ({size}){at if is_last else ''}")
     return "; ".join(parts)
 
 

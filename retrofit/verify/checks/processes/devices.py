@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from retrofit.verify.checks.finding import Finding, fail_with, first_few, joined, not_made, ranks_named, why_not
 from retrofit.verify.checks.options import CheckOptions
-from retrofit.verify.evidence import Event, RankTrace, Run, Runs
+from retrofit.verify.evidence import RankTrace, Run, Runs
+from retrofit.verify.trace.events import FileLoad, FileSave, NondeterministicOperator, OptimizerFound, UncontrolledDraw
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 
@@ -31,20 +32,20 @@ def devices(runs: Runs, options: CheckOptions) -> Verdict:
 
 def _checkpoints(runs: Runs) -> set[str]:
     """Return the files that were saved while a model was trained: others hold data, which has no device."""
-    saves = (event for run in runs.values() for rank in run.ranks for event in rank.of("save"))
-    return {event["path"] for event in saves if event["step"] > 0}
+    saves = (event for run in runs.values() for rank in run.ranks for event in rank.of(FileSave))
+    return {event.path for event in saves if event.step > 0}
 
 
-def _loads(rank: RankTrace, checkpoints: set[str]) -> list[Event]:
-    return [event for event in rank.of("load") if event.get("own") and event["path"] in checkpoints]
+def _loads(rank: RankTrace, checkpoints: set[str]) -> list[FileLoad]:
+    return [event for event in rank.of(FileLoad) if event.is_own and event.path in checkpoints]
 
 
 def _load_fault(run: Run, checkpoints: set[str]) -> Finding | None:
     for rank in run.ranks:
         for event in _loads(rank, checkpoints):
-            if not event.get("map_location"):
+            if not event.has_map_location:
                 summary = f"rank {rank.rank} loads a checkpoint without map_location"
-                return Finding(summary, "RF503", value=event["path"])
+                return Finding(summary, "RF503", value=event.path)
     return None
 
 
@@ -60,11 +61,11 @@ def _sharing_fault(run: Run) -> Finding | None:
 
 
 def _devices(run: Run) -> list[str | None]:
-    """Return the GPU of each rank where its trace says so: "cuda:1", or a name that is unique on the machine."""
+    """Return the GPU that each rank trains on, None for one that trains on the CPU."""
     found = []
     for rank in run.ranks:
-        named = [event.get("device") for kind in ("start", "group") for event in rank.of(kind)]
-        found.append(next((str(name) for name in reversed(named) if name and str(name) != "cpu"), None))
+        named = (event.device for event in rank.of(OptimizerFound))
+        found.append(next((device for device in named if device is not None), None))
     return found
 
 
@@ -76,9 +77,9 @@ def determinism(runs: Runs, options: CheckOptions) -> Verdict:
         return not_applicable(check, title, reason)
     controlled = [runs[name] for name in ("many", "reference") if name in runs]
     traces = [rank for run in runs.values() for rank in run.ranks]
-    operators = list(dict.fromkeys(event["op"] for rank in traces for event in rank.of("nondeterministic")))
-    draws = [event for run in controlled for rank in run.ranks for event in rank.of("uncontrolled")]
-    places = list(dict.fromkeys(f"{event['op']} at {event.get('where') or 'an unknown place'}" for event in draws))
+    operators = list(dict.fromkeys(event.op for rank in traces for event in rank.of(NondeterministicOperator)))
+    draws = [event for run in controlled for rank in run.ranks for event in rank.of(UncontrolledDraw)]
+    places = list(dict.fromkeys(f"{event.op} at {event.where}" for event in draws))
     notes = [f"no deterministic version of {first_few(operators)}"] if operators else []
     notes += [f"draws that belong to no sample: {first_few(places)}"] if places else []
     if notes:

@@ -62,15 +62,15 @@ def first_failure(run: Run) -> Failure | None:
     own: list[tuple[float, Failure]] = []
     for trace in run.ranks:
         end = trace.exit
-        if end is None or not end.get("error"):
+        if end is None or end.error is None:
             continue
-        error = end["error"]
+        error = end.error
         log = run.logs[trace.rank] if trace.rank < len(run.logs) else ""
-        kind, message = str(error.get("type", "")), str(error.get("message", ""))
-        if OF_ANOTHER_RANK.search(f"{kind}: {message}") and "address already in use" not in message.lower():
+        is_lost = OF_ANOTHER_RANK.search(f"{error.type}: {error.message}")
+        if is_lost and "address already in use" not in error.message.lower():
             continue
-        text = "\n".join((kind, message, str(error.get("traceback") or ""), log))
-        own.append((end["t"], Failure(trace.rank, kind, message, error.get("where"), text, end["step"] == 0)))
+        text = "\n".join((error.type, error.message, error.traceback, log))
+        own.append((end.seconds, Failure(trace.rank, error.type, error.message, error.where, text, end.step == 0)))
     if not own:
         return None
     _, first = min(own, key=lambda pair: pair[0])

@@ -10,7 +10,17 @@ from retrofit.verify.checks.finding import Finding, fail_with, first_few, not_ma
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.processes.collectives import uneven_batches
 from retrofit.verify.checks.processes.errors import cause_of, first_failure
-from retrofit.verify.evidence import Event, RankTrace, Run, Runs
+from retrofit.verify.evidence import RankTrace, Run, Runs
+from retrofit.verify.trace.events import (
+    BackwardCall,
+    BatchDrawn,
+    CollectiveCall,
+    Event,
+    InitialWeights,
+    OptimizerFound,
+    OptimizerStep,
+    Weights,
+)
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 ENOUGH = 0.99  # of a step's gradient elements; hooks may drop a few
@@ -49,35 +59,35 @@ def ranks_agree(runs: Runs, options: CheckOptions) -> Verdict:
 def disagreement(run: Run) -> Finding | None:
     """Return the first step after which the ranks hold different weights, and why, if there is one."""
     rows = enumerate(zip(*(rank.steps for rank in run.ranks)))
-    number, steps = next(((n, row) for n, row in rows if len({step["param_hash"] for step in row}) > 1), (0, ()))
+    number, steps = next(((n, row) for n, row in rows if len({step.parameter_hash for step in row}) > 1), (0, ()))
     if not steps:
         return None
     summary, cause = _why(run, number, steps)
-    names = parameter_names(run.main, steps[0])
-    hashes = [step.get("param_hashes") or [] for step in steps]
-    differ = [name for name, *values in zip(names, *hashes) if len(set(values)) > 1]
-    value = f"{len(differ)} of {count(len(names), 'parameter')} differ: {first_few(differ)}" if differ else None
-    return Finding(summary, cause, number, value)
+    return Finding(summary, cause, number, _differing(run, steps))
 
 
 def initial_disagreement(run: Run) -> Finding | None:
     """Return a fault when the ranks start from different weights."""
-    for events in zip(*(rank.of("initial") for rank in run.ranks)):
-        if len({event["param_hash"] for event in events}) > 1:
+    for events in zip(*(rank.of(InitialWeights) for rank in run.ranks)):
+        if len({event.parameter_hash for event in events}) > 1:
             unsynchronised = not any(part.reduced >= ENOUGH * part.needed > 0 for part in traffic(run.main))
-            names = parameter_names(run.main, events[0])
-            hashes = [event.get("param_hashes") or [] for event in events]
-            differ = [name for name, *values in zip(names, *hashes) if len(set(values)) > 1]
-            value = f"{len(differ)} of {count(len(names), 'parameter')} differ: {first_few(differ)}" if differ else None
             cause = "RF201" if unsynchronised else None
-            return Finding("initial weights differ between ranks", cause, value=value)
+            return Finding("initial weights differ between ranks", cause, value=_differing(run, events))
     return None
+
+
+def _differing(run: Run, events: Sequence[Weights]) -> str | None:
+    """Return which parameters are not the same in the events, one of each rank."""
+    names = parameter_names(run.main, events[0])
+    hashes = [event.parameter_hashes for event in events]
+    differ = [name for name, *values in zip(names, *hashes) if len(set(values)) > 1]
+    return f"{len(differ)} of {count(len(names), 'parameter')} differ: {first_few(differ)}" if differ else None
 
 
 def rates_by_rank(run: Run) -> Finding | None:
     """Return the first step with a learning rate that is not the same on all ranks, if there is one."""
     for step, events in enumerate(zip(*(rank.steps for rank in run.ranks))):
-        rates = [event["lr"] for event in events]
+        rates = [event.lr for event in events]
         if any(rate != rates[0] for rate in rates):
             value = f"by rank: {', '.join(f'{rate[0]:g}' for rate in rates)}"
             uneven = uneven_batches(run)
@@ -88,13 +98,13 @@ def rates_by_rank(run: Run) -> Finding | None:
     return None
 
 
-def parameter_names(rank: RankTrace, event: Event) -> list[str]:
+def parameter_names(rank: RankTrace, event: Weights) -> list[str]:
     """Return the names of the parameters of the optimizer that `event` is about."""
-    described = next((one for one in rank.of("optimizer") if one["opt"] == event.get("opt", 0)), None)
-    return list(described["names"]) if described else [f"parameter {i}" for i in range(len(event.get("param") or []))]
+    found = next((one for one in rank.of(OptimizerFound) if one.optimizer == event.optimizer), None)
+    return found.names if found else [f"parameter {i}" for i in range(len(event.parameters))]
 
 
-def _why(run: Run, number: int, steps: Sequence[Event]) -> tuple[str, str | None]:
+def _why(run: Run, number: int, steps: Sequence[OptimizerStep]) -> tuple[str, str | None]:
     initial = initial_disagreement(run)
     if initial is not None:
         return "the ranks already start from different weights (see initial_state)", initial.cause
@@ -129,35 +139,36 @@ def _why_from_traffic(run: Run, number: int) -> tuple[str, str | None]:
 
 def traffic(rank: RankTrace) -> list[StepTraffic]:
     """Return for each optimizer step what was all-reduced since the one before."""
-    shapes = {event["opt"]: event["shapes"] for event in rank.of("optimizer")}
-    training = {iteration.begin["iter"] for iteration in rank.training}
+    shapes = {event.optimizer: event.shapes for event in rank.of(OptimizerFound)}
+    training = {iteration.begin.iteration for iteration in rank.training}
     found: list[StepTraffic] = []
     window: list[Event] = []
     for event in rank.events:
-        if event["e"] == "step":
-            found.append(_traffic_of(window, event, shapes.get(event.get("opt", 0), [])))
+        if isinstance(event, OptimizerStep):
+            found.append(_traffic_of(window, event, shapes.get(event.optimizer, [])))
             window = []
-        elif event["e"] in ("collective", "backward") or (event["e"] == "batch" and event["iter"] in training):
+        elif isinstance(event, BatchDrawn):
+            window += [event] if event.iteration in training else []
+        elif isinstance(event, (CollectiveCall, BackwardCall)):
             window.append(event)
     return found
 
 
-def _traffic_of(window: Sequence[Event], step: Event, shapes: Sequence[Sequence[int]]) -> StepTraffic:
-    gradients = step.get("grad") or []
-    needed = sum(math.prod(shape) for shape, gradient in zip(shapes, gradients) if gradient is not None)
+def _traffic_of(window: Sequence[Event], step: OptimizerStep, shapes: Sequence[Sequence[int]]) -> StepTraffic:
+    needed = sum(math.prod(shape) for shape, gradient in zip(shapes, step.gradients) if gradient is not None)
     reduced = reduced_last = in_backward = backwards = batches = 0
     for event in window:
-        if event["e"] == "backward":
+        if isinstance(event, BackwardCall):
             backwards, reduced_last = backwards + 1, 0
-        elif event["e"] == "batch":
+        elif isinstance(event, BatchDrawn):
             batches += 1
-        elif backwards and _is_reduction(event):
-            reduced += event["numel"]
-            reduced_last += event["numel"]
-            in_backward += event["numel"] if event.get("backward") else 0
-    return StepTraffic(int(step.get("opt", 0)), needed, reduced, reduced_last, in_backward, backwards, batches)
+        elif isinstance(event, CollectiveCall) and backwards and _is_reduction(event):
+            reduced += event.numel
+            reduced_last += event.numel
+            in_backward += event.numel if event.in_backward else 0
+    return StepTraffic(step.optimizer, needed, reduced, reduced_last, in_backward, backwards, batches)
 
 
-def _is_reduction(event: Event) -> bool:
-    is_reduction = "allreduce" in event["op"] or "reduce_scatter" in event["op"]
-    return is_reduction and str(event.get("dtype", "float")).startswith(FLOATING)
+def _is_reduction(event: CollectiveCall) -> bool:
+    is_reduction = "allreduce" in event.op or "reduce_scatter" in event.op
+    return is_reduction and event.dtype is not None and event.dtype.startswith(FLOATING)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from retrofit.verify.checks.data.split import split_fault
 from retrofit.verify.checks.finding import Finding, first_few
-from retrofit.verify.evidence import Event, Run, Runs, relative_difference
+from retrofit.verify.evidence import Run, Runs, relative_difference
+from retrofit.verify.trace.events import SimilarityProduct, UncontrolledDraw, ValidCount
 
 from .agreement import disagreement
 from .reference import (
@@ -86,7 +87,7 @@ def _from_rate(runs: Runs, quantity: str, step: int) -> Finding | None:
     ours, theirs = runs["many"].main.steps, runs["reference"].main.steps
     last = step + 1 if quantity == PARAMETERS else step
     for number in range(last):
-        for a, b in zip(ours[number]["lr"], theirs[number]["lr"]):
+        for a, b in zip(ours[number].lr, theirs[number].lr):
             if relative_difference(a, b) > SAME:
                 fault = lr_fault(runs) if "one" in runs else None
                 sentence = f"follows from the learning rate of step {number} (see lr)"
@@ -124,7 +125,7 @@ def _is_close(ratio: float | None, expected: float) -> bool:
 
 
 def _has_pairs(many: Run, step: int) -> bool:
-    return any(event["step"] == step for rank in many.ranks for event in rank.of("similarity"))
+    return any(event.step == step for rank in many.ranks for event in rank.of(SimilarityProduct))
 
 
 def _from_batch_composition(runs: Runs, step: int, tolerance: float, coupled: Places) -> Finding | None:
@@ -158,7 +159,7 @@ def _from_batch_composition(runs: Runs, step: int, tolerance: float, coupled: Pl
 
 def _valid_counts(many: Run, step: int) -> list[int]:
     """Return the valid elements of each rank's losses in a step; empty where none were counted."""
-    counts = [[event["count"] for event in rank.of("valid") if event["step"] == step] for rank in many.ranks]
+    counts = [[event.count for event in rank.of(ValidCount) if event.step == step] for rank in many.ranks]
     if not all(counts):
         return []
     # Two ranks can have the same sum and other micro batches: each micro batch is a mean of its own.
@@ -169,18 +170,17 @@ def _valid_counts(many: Run, step: int) -> list[int]:
 def _unknown(runs: Runs, quantity: str, step: int) -> Finding:
     draws = _uncontrolled(runs)
     if draws:
-        place = draws[0].get("where") or draws[0].get("op")
-        return Finding(f"random numbers that belong to no sample are drawn at {place}", undecided=True)
+        return Finding(f"random numbers that belong to no sample are drawn at {draws[0].where}", undecided=True)
     if quantity == LOSS:
         return Finding("no known cause explains it")
     return Finding(f"the loss of step {step} is that of one process, and no known cause explains the difference")
 
 
-def _uncontrolled(runs: Runs) -> Sequence[Event]:
+def _uncontrolled(runs: Runs) -> Sequence[UncontrolledDraw]:
     """Return the random draws of the training that could not be tied to samples."""
     found = []
     for name in ("many", "reference"):
         for rank in runs[name].ranks:
-            start = rank.training[0].begin["t"] if rank.training else 0.0
-            found += [event for event in rank.of("uncontrolled") if event["t"] >= start]
+            start = rank.training[0].begin.seconds if rank.training else 0.0
+            found += [event for event in rank.of(UncontrolledDraw) if event.seconds >= start]
     return found

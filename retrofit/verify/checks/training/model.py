@@ -5,6 +5,7 @@ from __future__ import annotations
 from retrofit.verify.checks.finding import Finding, fail_with, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import Run, Runs
+from retrofit.verify.trace.events import LocalBatchNorm
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .agreement import StepTraffic, traffic
@@ -19,13 +20,13 @@ def batchnorm(runs: Runs, options: CheckOptions) -> Verdict:
     if reason:
         return not_applicable(check, title, reason)
     many = runs["many"]
-    local = [rank.first("local_batchnorm") for rank in many.ranks]
+    local = [rank.first(LocalBatchNorm) for rank in many.ranks]
     found = [event for event in local if event is not None]
     if found and many.world_size > 1:
-        rows = found[0]["rows"]
-        together = sum(event["rows"] for event in found) if len(found) == many.world_size else rows * many.world_size
+        rows = found[0].rows
+        together = sum(event.rows for event in found) if len(found) == many.world_size else rows * many.world_size
         note = "the other checks were made with statistics of the whole batch, so this difference is not in them"
-        summary = f"statistics of {rows} of {together} samples ({found[0]['channels']} channels)"
+        summary = f"statistics of {rows} of {together} samples ({found[0].channels} channels)"
         return fail_with(check, title, Finding(summary, "RF206", note=note))
     if not many.num_steps or not _has_batchnorm(many):
         return not_applicable(check, title, why_not(many, "the model has no BatchNorm"))
@@ -33,7 +34,7 @@ def batchnorm(runs: Runs, options: CheckOptions) -> Verdict:
 
 
 def _has_batchnorm(run: Run) -> bool:
-    return any("running_mean" in name for name in run.main.steps[-1].get("buffers") or {})
+    return any("running_mean" in name for name in run.main.steps[-1].buffers)
 
 
 def communication(runs: Runs, options: CheckOptions) -> Verdict:

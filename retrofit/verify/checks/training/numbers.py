@@ -8,12 +8,12 @@ from retrofit.verify.checks.data.split import own_datasets
 from retrofit.verify.checks.finding import Finding, fail_with, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import Runs, relative_difference
+from retrofit.verify.trace.events import InitialWeights
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .diagnosis import explain
 from .reference import (
     GRADIENTS,
-    KEYS,
     LOSS,
     PARAMETERS,
     compared_steps,
@@ -22,6 +22,7 @@ from .reference import (
     initial_fault,
     rank_losses,
     reference_loss,
+    tensors_of,
     tolerance_of,
 )
 
@@ -39,14 +40,14 @@ def initial_state(runs: Runs, options: CheckOptions) -> Verdict:
     if reason:
         return not_applicable(check, title, reason)
     many, reference = runs["many"], runs.get("reference")
-    if not all(rank.of("initial") for rank in many.ranks):
+    if not all(rank.of(InitialWeights) for rank in many.ranks):
         return not_applicable(check, title, why_not(many, "no optimizer made a step"))
     fault = initial_fault(runs, tolerance_of(many, options))
     if fault is not None:
         return fail_with(check, title, fault)
-    tensors = sum(len(event["param"]) for event in many.main.of("initial"))
+    tensors = sum(len(event.parameters) for event in many.main.of(InitialWeights))
     summary = f"{count(tensors, 'tensor')} are the same on {count(many.world_size, 'rank')}"
-    if reference is None or not reference.ranks or not reference.main.of("initial"):
+    if reference is None or not reference.ranks or not reference.main.of(InitialWeights):
         return passed(check, title, summary, "there is no single process to compare with (see completes)")
     return passed(check, title, f"{summary} and on one process")
 
@@ -106,10 +107,10 @@ def _no_value(runs: Runs, quantity: str) -> str | None:
     """Return why there is no number to compare: two runs without one are not the same training."""
     steps = [step for name in ("many", "reference") for rank in runs[name].ranks for step in rank.steps]
     if quantity == LOSS:
-        values = [loss for step in steps for loss in step.get("loss") or []]
+        values = [loss for step in steps for loss in step.losses]
         missing = "no backward call on a loss was seen"
     else:
-        tensors = [tensor for step in steps for tensor in step.get(KEYS[quantity]) or [] if tensor]
+        tensors = [tensor for step in steps for tensor in tensors_of(step, quantity) if tensor]
         values = [value for tensor in tensors for value in tensor]
         missing = f"no {quantity} were seen in any optimizer step"
     if not values:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from retrofit.verify.checks.finding import Finding
 from retrofit.verify.checks.options import CheckOptions
-from retrofit.verify.evidence import Event, Run, Runs, relative_difference
+from retrofit.verify.evidence import Run, Runs, relative_difference
+from retrofit.verify.trace.events import Fingerprint, InitialWeights, OptimizerStep, Weights
 
 from .agreement import initial_disagreement, parameter_names
 
 SMALL = 1e-3  # of the largest: what is smaller is compared with this, not with itself (rounding of a zero)
 LOSS, GRADIENTS, PARAMETERS = "loss", "gradients", "parameters"
-KEYS = {GRADIENTS: "grad", PARAMETERS: "param"}  # of the tensors in a step
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,16 @@ class StepDifference:
 
 def tolerance_of(run: Run, options: CheckOptions) -> float:
     steps = run.main.steps
-    return options.tolerance_for(str(steps[0].get("dtype", "float64")) if steps else "float64")
+    return options.tolerance_for(steps[0].dtype if steps else "float64")
 
 
 def rank_losses(many: Run, step: int) -> list[float]:
     """Return each rank's loss of a step: the sum over its backward calls."""
-    return [math.fsum(rank.steps[step].get("loss") or []) for rank in many.ranks]
+    return [math.fsum(rank.steps[step].losses) for rank in many.ranks]
 
 
 def reference_loss(reference: Run, step: int) -> float:
-    return math.fsum(reference.main.steps[step].get("loss") or [])
+    return math.fsum(reference.main.steps[step].losses)
 
 
 def compared_steps(runs: Runs) -> int:
@@ -50,12 +50,17 @@ def differences(runs: Runs, quantity: str) -> list[StepDifference]:
     steps = range(compared_steps(runs))
     if quantity == LOSS:
         return _loss_differences(many, reference, steps)
-    key = KEYS[quantity]
     found = []
     for step in steps:
         ours, theirs = many.main.steps[step], reference.main.steps[step]
-        found.append(_tensor_difference(step, parameter_names(many.main, ours), ours.get(key), theirs.get(key)))
+        names = parameter_names(many.main, ours)
+        found.append(_tensor_difference(step, names, tensors_of(ours, quantity), tensors_of(theirs, quantity)))
     return found
+
+
+def tensors_of(step: OptimizerStep, quantity: str) -> Sequence[Fingerprint | None]:
+    """Return the gradients or the parameters of a step."""
+    return step.gradients if quantity == GRADIENTS else step.parameters
 
 
 def first_difference(runs: Runs, quantity: str, tolerance: float) -> StepDifference | None:
@@ -78,11 +83,10 @@ def _loss_differences(many: Run, reference: Run, steps: range) -> list[StepDiffe
 def _tensor_difference(
     step: int,
     names: Sequence[str],
-    ours: Sequence[list[float] | None] | None,
-    theirs: Sequence[list[float] | None] | None,
+    ours: Sequence[Fingerprint | None],
+    theirs: Sequence[Fingerprint | None],
 ) -> StepDifference:
     """Compare the norms and projections of a list of tensors; a tensor that only one side has differs wholly."""
-    ours, theirs = ours or [], theirs or []
     floor = SMALL * max((max(abs(x[0]) for x in pair if x) for pair in zip(ours, theirs) if any(pair)), default=0.0)
     sizes = [_pair_difference(a, b, floor) for a, b in zip(ours, theirs)]
     if len(ours) != len(theirs):
@@ -96,7 +100,7 @@ def _tensor_difference(
     return StepDifference(step, sizes[worst], f"{name}: {shown[0]} with several processes, {shown[1]} with 1")
 
 
-def _pair_difference(a: list[float] | None, b: list[float] | None, floor: float) -> float:
+def _pair_difference(a: Fingerprint | None, b: Fingerprint | None, floor: float) -> float:
     if a is None or b is None:
         present = a or b
         return 0.0 if present is None or present[0] == 0.0 else math.inf
@@ -113,26 +117,26 @@ def initial_fault(runs: Runs, tolerance: float) -> Finding | None:
     reference = runs.get("reference")
     if fault is not None or reference is None or not reference.ranks:
         return fault
-    for ours, theirs in zip(many.main.of("initial"), reference.main.of("initial")):
+    for ours, theirs in zip(many.main.of(InitialWeights), reference.main.of(InitialWeights)):
         names = parameter_names(many.main, ours)
-        if ours["param_hash"] == theirs["param_hash"]:
+        if ours.parameter_hash == theirs.parameter_hash:
             continue
-        difference = _tensor_difference(0, names, ours["param"], theirs["param"])
+        difference = _tensor_difference(0, names, ours.parameters, theirs.parameters)
         if difference.size > tolerance:
             return Finding("initial weights are not those of one process", value=difference.value)
     return None
 
 
-def tensors_differ(a: Event, b: Event, tolerance: float) -> bool:
+def tensors_differ(a: Weights, b: Weights, tolerance: float) -> bool:
     """Return whether the weights of two events differ by more than `tolerance`."""
-    if a["param_hash"] == b["param_hash"]:
+    if a.parameter_hash == b.parameter_hash:
         return False
-    return _tensor_difference(0, [], a.get("param"), b.get("param")).size > tolerance
+    return _tensor_difference(0, [], a.parameters, b.parameters).size > tolerance
 
 
-def gradient_ratio(ours: Event, theirs: Event) -> float | None:
+def gradient_ratio(ours: OptimizerStep, theirs: OptimizerStep) -> float | None:
     """Return the factor between two steps' gradients when it is the same for all parameters."""
-    pairs = [(a, b) for a, b in zip(ours.get("grad") or [], theirs.get("grad") or []) if a and b]
+    pairs = [(a, b) for a, b in zip(ours.gradients, theirs.gradients) if a and b]
     largest = max((b[0] for _, b in pairs), default=0.0)
     pairs = [(a, b) for a, b in pairs if b[0] > SMALL * largest]
     if not pairs:

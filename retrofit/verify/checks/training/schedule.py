@@ -91,7 +91,7 @@ def _steps_apart(runs: Runs) -> str | None:
 
 
 def _rates(rank: RankTrace) -> dict[Place, list[float]]:
-    return {place: step["lr"] for place, step in zip(rank.step_places, rank.steps)}
+    return {place: step.lr for place, step in zip(rank.step_places, rank.steps)}
 
 
 def _shown(many: Run, step: int, ours: list[float], theirs: list[float]) -> str:

@@ -11,16 +11,15 @@ import torch.nn.functional as F
 
 from retrofit.distributed.process_group import get_world_size
 from retrofit.distributed.sync_batchnorm import SumOverRanks, sync_batch_norm
+from retrofit.verify.trace.events import LocalBatchNorm, Record
 
 from .operators import untraced
 
 
-def install_batchnorm(
-    record: Callable[..., None], controlled: bool, rows: Callable[[], list[int]] | None = None
-) -> None:
+def install_batchnorm(record: Record, controlled: bool, rows: Callable[[], list[int]] | None = None) -> None:
     """Replace torch.nn.functional.batch_norm, which every BatchNorm layer calls, for the rest of the process.
 
-    In training in a group of several ranks it records `local_batchnorm` once; if `controlled`, it computes with the
+    In training in a group of several ranks it records LocalBatchNorm once; if `controlled`, it computes with the
     statistics of all ranks. With `rows`, only inside a batch: a forward pass for a model summary may be one rank's
     alone, and waiting for the others would never end.
     """
@@ -45,7 +44,7 @@ def install_batchnorm(
             return natural(input, running_mean, running_var, weight, bias, training, momentum, eps)
         if not is_recorded:
             is_recorded = True
-            record("local_batchnorm", rows=input.shape[0], channels=input.shape[1])
+            record(LocalBatchNorm(input.shape[0], input.shape[1]))
         if not controlled:
             return natural(input, running_mean, running_var, weight, bias, training, momentum, eps)
         # One value per channel on a rank is an error by nature, and remains one.

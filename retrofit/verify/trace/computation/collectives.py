@@ -7,6 +7,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from retrofit.verify.trace.events import CollectiveCall
+
 # Of these the first argument is what a rank receives; how much it gives is the same on every rank.
 _GIVES_SECOND = ("gather",)
 
@@ -19,17 +21,19 @@ def is_collective(func: Any) -> bool:
     return any(argument.name in ("process_group", "group_name", "tag") for argument in schema.arguments)
 
 
-def describe_collective(func: Any, args: tuple[Any, ...]) -> dict[str, Any]:
-    """Return the operator's name, its number of elements and their type, and how it combines them."""
+def describe_collective(func: Any, args: tuple[Any, ...], number: int, in_backward: bool) -> CollectiveCall:
+    """Return the event of a call of the operator `func`: its elements, their type, and how it combines them."""
     name = func._schema.name.split("::")[1]
     second = func.namespace == "c10d" and any(word in name for word in _GIVES_SECOND)
     tensors = _tensors_in(args[1] if second else args[0])
-    return {
-        "op": name,
-        "numel": sum(tensor.numel() for tensor in tensors),
-        "dtype": str(tensors[0].dtype).split(".")[1] if tensors else None,
-        "reduce": _reduction(func, args),
-    }
+    return CollectiveCall(
+        number=number,
+        op=name,
+        numel=sum(tensor.numel() for tensor in tensors),
+        dtype=str(tensors[0].dtype).split(".")[1] if tensors else None,
+        reduce=_reduction(func, args),
+        in_backward=in_backward,
+    )
 
 
 def _tensors_in(value: Any) -> list[torch.Tensor]:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from retrofit.distributed.bypass import _in_backward
+from retrofit.verify.trace.events import Event, Record, SimilarityProduct, ValidCount
 
 MAX_EVENTS = 50  # of a kind and process
 _MEAN = 1  # at::Reduction::Mean
@@ -20,12 +21,12 @@ _LOOKUPS = ("Embedding", "Index", "Gather")
 
 
 class ForwardEvidence:
-    """Records `valid` and `similarity` events."""
+    """Records ValidCount and SimilarityProduct, MAX_EVENTS of each."""
 
-    def __init__(self, record: Callable[..., None], rows: Callable[[], list[int]]) -> None:
+    def __init__(self, record: Record, rows: Callable[[], list[int]]) -> None:
         self._record = record
         self._rows = rows
-        self._counts: Counter[str] = Counter()
+        self._counts: Counter[type[Event]] = Counter()
 
     def watched(self, func: Any, run: Callable[[tuple, dict], Any]) -> Callable[[tuple, dict], Any]:
         """Return `run`, with a look at the arguments first where `func` is one of the operators that tell."""
@@ -43,15 +44,15 @@ class ForwardEvidence:
 
     def _look_at_loss(self, name: str, args: tuple) -> None:
         prediction, target, _, reduction, ignore_index = args
-        if reduction == _MEAN and prediction.requires_grad and self._counts["valid"] < MAX_EVENTS:
-            count = float((target != ignore_index).sum())
-            self._event("valid", op=name.split("::")[1], count=count)
+        if reduction == _MEAN and prediction.requires_grad and self._counts[ValidCount] < MAX_EVENTS:
+            count = int((target != ignore_index).sum())
+            self._event(ValidCount(name.split("::")[1], count))
 
     def _look_at_product(self, name: str, args: tuple) -> None:
         first = _PRODUCTS[name]
         left, right = args[first : first + 2]
         size = left.shape[-2]
-        if size != right.shape[-1] or self._counts["similarity"] >= MAX_EVENTS:
+        if size != right.shape[-1] or self._counts[SimilarityProduct] >= MAX_EVENTS:
             return
         num_rows = len(self._rows())
         if num_rows < 2 or size == 0 or size % num_rows:
@@ -59,11 +60,11 @@ class ForwardEvidence:
         if left.dim() == 3 and left.shape[0] % num_rows == 0:
             return  # the rows are in front: attention within each sample
         if (left.requires_grad or right.requires_grad) and not (_is_weight(left) or _is_weight(right)):
-            self._event("similarity", shape=[*left.shape[:-1], size], rows=num_rows)
+            self._event(SimilarityProduct([*left.shape[:-1], size], num_rows))
 
-    def _event(self, kind: str, **fields: Any) -> None:
-        self._counts[kind] += 1
-        self._record(kind, **fields)
+    def _event(self, event: Event) -> None:
+        self._counts[type(event)] += 1
+        self._record(event)
 
 
 def _is_weight(tensor: torch.Tensor) -> bool:

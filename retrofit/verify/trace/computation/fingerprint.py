@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from retrofit.distributed.bit_hash import CHUNK, bit_hash, weighted_sum
+from retrofit.verify.trace.events import Fingerprint
 
 
-def norm_and_projection(tensor: torch.Tensor) -> list[float]:
+def norm_and_projection(tensor: torch.Tensor) -> Fingerprint:
     """Return the 2-norm and the product with a fixed vector of random signs, in float64.
 
     The difference of two projections estimates the norm of the difference: its variance over random signs is

@@ -8,11 +8,13 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from retrofit.verify.trace.events import NondeterministicOperator, Record
+
 _PATTERN = r"(.+?) (?:does not have a deterministic implementation|defaults to a non-deterministic algorithm)"
 
 
-def record_nondeterministic(record: Callable[..., None]) -> None:
-    """Record `nondeterministic` once per operator from torch's warnings, and do not show these.
+def record_nondeterministic(record: Record) -> None:
+    """Record NondeterministicOperator once per operator from torch's warnings, and do not show these.
 
     For a process under `torch.use_deterministic_algorithms(True, warn_only=True)`. A script that ignores warnings
     ignores all but these.
@@ -28,7 +30,7 @@ def record_nondeterministic(record: Callable[..., None]) -> None:
             show(message, category, filename, lineno, file, line)
         elif found.group(1) not in known:
             known.add(found.group(1))
-            record("nondeterministic", op=found.group(1))
+            record(NondeterministicOperator(found.group(1)))
 
     warnings.showwarning = showwarning
     for name in ("filterwarnings", "simplefilter", "resetwarnings"):

@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from retrofit.distributed.bypass import _in_backward
+from retrofit.verify.trace.events import Record
 from retrofit.verify.trace.randomness.draws import RowDraws
 
 from .collectives import describe_collective, is_collective
@@ -24,14 +25,14 @@ class OperatorTrace(TorchDispatchMode):
     """Records collectives and what makes a mean over ranks differ; if `controlled`, also takes chance and rounding out.
 
     Controlled means: float32 is float64 (`precision`), and what is drawn at random for a sample does not depend on the
-    rank or on the samples beside it (`draws`). `record(kind, **fields)` takes events; `rows()` returns the seeds of the
+    rank or on the samples beside it (`draws`). `record` takes events; `rows()` returns the seeds of the
     samples of the batch in hand, empty outside a batch. Enter it once, in the main thread; the backward of CUDA
     tensors, which runs in a thread of its own, is seen too.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, record: Callable[..., None], controlled: bool, rows: Callable[[], list[int]]) -> None:
+    def __init__(self, record: Record, controlled: bool, rows: Callable[[], list[int]]) -> None:
         super().__init__()
         self._record = record
         self._controlled = controlled
@@ -69,9 +70,8 @@ class OperatorTrace(TorchDispatchMode):
 
     def _collective(self, func: Any) -> Run:
         def run(args: tuple, kwargs: dict) -> Any:
-            facts = describe_collective(func, args)
             # Before the call: in a hang the last line is what the rank waits for.
-            self._record("collective", n=self._num_collectives, backward=_in_backward(), **facts)
+            self._record(describe_collective(func, args, self._num_collectives, _in_backward()))
             self._num_collectives += 1
             return func(*args, **kwargs)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from retrofit.verify.trace.data.loaders import LoaderTrace
+from retrofit.verify.trace.events import BackwardCall, Fingerprint, InitialWeights, OptimizerFound, OptimizerStep
 from retrofit.verify.trace.recorder import Recorder
 
 from .fingerprint import bit_hashes, joint_hash, norm_and_projection
@@ -32,7 +34,7 @@ class StepTrace:
         self.stop_before_first_step = stop_before_first_step
         self.optimizers: list[Any] = []
         self._losses: list[float] = []
-        self._gradients: list[list[float] | None] = []
+        self._gradients: list[Fingerprint | None] = []
 
     def install(self) -> None:
         register_optimizer_step_pre_hook(self._before_step)
@@ -45,7 +47,7 @@ class StepTrace:
                 roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
                 loss = _weight_of_batch() * sum(float(root.detach().sum()) for root in roots)
             self._losses.append(loss)
-            self.recorder.event("backward", loss=loss)
+            self.recorder.record(BackwardCall(loss))
             backward(tensors, *args, **kwargs)
 
         torch.autograd.backward = traced_backward
@@ -60,30 +62,34 @@ class StepTrace:
             raise SystemExit(0)
 
     def _describe(self, optimizer: Any) -> None:
-        opt, parameters = len(self.optimizers) - 1, list(_parameters(optimizer))
-        names = [self.models.name_of(parameter, number) for number, parameter in enumerate(parameters)]
+        number, parameters = len(self.optimizers) - 1, list(_parameters(optimizer))
+        names = [self.models.name_of(parameter, place) for place, parameter in enumerate(parameters)]
         shapes = [list(parameter.shape) for parameter in parameters]
-        self.recorder.event("optimizer", opt=opt, type=type(optimizer).__name__, names=names, shapes=shapes)
-        self.recorder.event("initial", opt=opt, **_of_parameters(parameters))
+        self.recorder.record(OptimizerFound(number, type(optimizer).__name__, names, shapes, _gpu_of(parameters)))
+        self.recorder.record(InitialWeights(number, *_of_parameters(parameters)))
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         parameters = list(_parameters(optimizer))
         norms = [value[0] for value in self._gradients if value is not None]
         with untraced(), torch.no_grad():
             buffers = self.models.buffers()
-            fields = {
-                "lr": [float(group["lr"]) for group in optimizer.param_groups],
-                "loss": self._losses,
-                "rows": self.loaders.rows(),
-                "grad": self._gradients,
-                "grad_norm": sum(norm * norm for norm in norms) ** 0.5,
-                **_of_parameters(parameters),
-                "buffers": {name: norm_and_projection(buffer) for name, buffer in buffers.items()},
-                "buffer_hash": joint_hash(bit_hashes(list(buffers.values()))),
-                "dtype": str(parameters[0].dtype).replace("torch.", "") if parameters else "none",
-            }
-        opt = next(i for i, known in enumerate(self.optimizers) if known is optimizer)
-        self.recorder.event("step", opt=opt, n=self.recorder.step, **fields)
+            fingerprints, parameter_hash, parameter_hashes = _of_parameters(parameters)
+            step = OptimizerStep(
+                optimizer=next(i for i, known in enumerate(self.optimizers) if known is optimizer),
+                number=self.recorder.step,
+                lr=[float(group["lr"]) for group in optimizer.param_groups],
+                losses=self._losses,
+                rows=self.loaders.rows(),
+                gradients=self._gradients,
+                gradient_norm=sum(norm * norm for norm in norms) ** 0.5,
+                parameters=fingerprints,
+                parameter_hash=parameter_hash,
+                parameter_hashes=parameter_hashes,
+                buffers={name: norm_and_projection(buffer) for name, buffer in buffers.items()},
+                buffer_hash=joint_hash(bit_hashes(list(buffers.values()))),
+                dtype=str(parameters[0].dtype).replace("torch.", "") if parameters else "none",
+            )
+        self.recorder.record(step)
         self.recorder.step += 1
         self._losses = []
         self.loaders.mark_step()
@@ -103,17 +109,25 @@ def _parameters(optimizer: Any) -> Iterator[torch.Tensor]:
         yield from group["params"]
 
 
-def _of_gradient(parameter: torch.Tensor) -> list[float] | None:
+def _gpu_of(parameters: list[torch.Tensor]) -> str | None:
+    """Return the GPU of the first parameter, by a name that is the same in all processes of the machine."""
+    if not parameters or parameters[0].device.type != "cuda":
+        return None
+    device = parameters[0].device
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)  # since torch 2.4
+    return (
+        f"GPU {uuid}" if uuid else f"{device} of CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'all')}"
+    )
+
+
+def _of_gradient(parameter: torch.Tensor) -> Fingerprint | None:
     gradient = parameter.grad
     if gradient is None:
         return None
     return norm_and_projection(gradient.to_dense() if gradient.is_sparse else gradient)
 
 
-def _of_parameters(parameters: list[torch.Tensor]) -> dict[str, Any]:
+def _of_parameters(parameters: list[torch.Tensor]) -> tuple[list[Fingerprint], str, list[str]]:
+    """Return the fingerprint of each, the hash of all, and the hash of each."""
     hashes = bit_hashes(parameters)
-    return {
-        "param": [norm_and_projection(parameter) for parameter in parameters],
-        "param_hash": joint_hash(hashes),
-        "param_hashes": hashes,
-    }
+    return [norm_and_projection(parameter) for parameter in parameters], joint_hash(hashes), hashes

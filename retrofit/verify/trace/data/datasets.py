@@ -24,7 +24,8 @@ class DatasetNames:
             if known is dataset:
                 return key
         base = base_dataset(dataset)
-        kind = f"{type(base).__name__}:{length_of(base)}"
+        length = length_of(base)
+        kind = f"{type(base).__name__}:{'-' if length is None else length}"
         ordinal = sum(key.rpartition(":")[0] == kind for _, key in self._known)
         self._known.append((dataset, f"{kind}:{ordinal}"))
         return self._known[-1][1]
@@ -36,13 +37,13 @@ def base_dataset(dataset: Any) -> Any:
     return dataset
 
 
-def length_of(dataset: Any) -> int | str:
+def length_of(dataset: Any) -> int | None:
     if isinstance(dataset, IterableDataset):
-        return "-"
+        return None
     try:
         return len(dataset)
     except TypeError:
-        return "-"
+        return None
 
 
 def sample_name(dataset: Any, index: Any) -> Any:
@@ -64,7 +65,7 @@ def members(dataset: Any) -> list[Any] | None:
 def probe_indices(dataset: Any) -> list[int]:
     """Return the first, the middle and the last index."""
     length = length_of(dataset)
-    return sorted({0, length // 2, length - 1}) if isinstance(length, int) and length > 0 else []
+    return sorted({0, length // 2, length - 1}) if length else []
 
 
 def sampler_names(loader: Any) -> list[str]:

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from retrofit.verify.trace.computation.fingerprint import content_hash
+from retrofit.verify.trace.events import BatchDrawn, EpochOrder, IterationEnd, IterationStart
 from retrofit.verify.trace.randomness.streams import Streams, hash_generator, stream_hashes
 from retrofit.verify.trace.recorder import Recorder
 from retrofit.verify.trace.settings import TraceSettings
@@ -39,7 +40,7 @@ class LoaderTrace:
         self.names = DatasetNames()
         self.replay = Replay(settings.replay) if settings.replay else None
         self.epochs: dict[str, int] = {}  # training iterations finished, by dataset
-        self.again: dict[tuple[str, int], int] = {}
+        self.repeats: dict[tuple[str, int], int] = {}  # passes begun, by dataset and epoch
         self.asked_workers: dict[int, int] = {}
         self.num_iterations = 0
         self._latest: dict[str, TracedIterator] = {}
@@ -140,7 +141,7 @@ class TracedIterator:
         except StopIteration:
             self.end(exhausted=True)
             raise
-        trace.recorder.event("batch", iter=self.id, k=self.k, samples=self._samples)
+        trace.recorder.record(BatchDrawn(self.id, self.k, self._samples))
         self.rows += len(self._samples)
         trace.mark_drawn(self)
         if trace.settings.controlled:
@@ -160,34 +161,36 @@ class TracedIterator:
                 raise SystemExit(0)  # all that was asked for, the last epoch's evaluation and checkpoint included
             if self.epoch == 1:
                 trace.on_second_epoch()
-        again = trace.again.get((self.key, self.epoch), 0)
-        trace.again[self.key, self.epoch] = again + 1
-        self._describe(again)
-        replayed = trace.replay.batches((self.key, self.epoch, again)) if trace.replay else None
+        repeat = trace.repeats.get((self.key, self.epoch), 0)
+        trace.repeats[self.key, self.epoch] = repeat + 1
+        self._describe(repeat)
+        replayed = trace.replay.batches((self.key, self.epoch, repeat)) if trace.replay else None
         if self.is_map:
             self._trace_order(replayed)
         self._trace_items(replayed)
 
-    def _describe(self, again: int) -> None:
+    def _describe(self, repeat: int) -> None:
         loader, trace = self.loader, self.trace
         generator = getattr(loader, "generator", None)
-        self.trace.recorder.event(
-            "iter",
-            iter=self.id,
-            dataset=self.key,
-            kind="map" if self.is_map else "iterable",
-            length=length_of(self.dataset),
-            number=self.epoch,
-            again=again,
-            sampler=sampler_names(loader),
-            batch_size=loader.batch_size,
-            drop_last=loader.drop_last,
-            workers=trace.asked_workers.get(id(self.dataset), 0),
-            batches=_length_or_none(loader),
-            grad=torch.is_grad_enabled(),
-            streams={**stream_hashes(), "loader": None if generator is None else hash_generator(generator)},
-            members=members(self.dataset) if again == 0 and self.epoch == trace.settings.epochs_done else None,
-            probe=self._probe() if again == 0 and self.epoch == trace.settings.epochs_done else None,
+        is_first = repeat == 0 and self.epoch == trace.settings.epochs_done
+        trace.recorder.record(
+            IterationStart(
+                iteration=self.id,
+                dataset=self.key,
+                is_map=self.is_map,
+                length=length_of(self.dataset),
+                epoch=self.epoch,
+                repeat=repeat,
+                samplers=sampler_names(loader),
+                batch_size=loader.batch_size,
+                drop_last=loader.drop_last,
+                num_workers=trace.asked_workers.get(id(self.dataset), 0),
+                num_batches=_length_or_none(loader),
+                grad_enabled=torch.is_grad_enabled(),
+                streams={**stream_hashes(), "loader": None if generator is None else hash_generator(generator)},
+                members=members(self.dataset) if is_first else None,
+                probe=self._probe() if is_first else None,
+            )
         )
 
     def _trace_order(self, replayed: list[list[Any]] | None) -> None:
@@ -198,7 +201,7 @@ class TracedIterator:
         further = list(islice(source, 1)) if limit == MOST_BATCHES else []
         self._is_endless = bool(further)
         named = [self._names(indices) for indices in order]
-        self.trace.recorder.event("order", iter=self.id, batches=named, complete=not self._is_endless)
+        self.trace.recorder.record(EpochOrder(self.id, named, is_complete=not self._is_endless))
         self._batches._sampler_iter = iter(replayed) if replayed is not None else chain(order, further, source)
 
     def _trace_items(self, replayed: list[list[Any]] | None) -> None:
@@ -254,8 +257,7 @@ class TracedIterator:
         else:
             self.trace.forget(self)
         probe = self._probe() if trains else None
-        fields: dict[str, Any] = {"exhausted": exhausted, "capped": capped, "draws": sorted(self.draws)}
-        self.trace.recorder.event("iter_end", iter=self.id, train=trains, probe=probe, **fields)
+        self.trace.recorder.record(IterationEnd(self.id, trains, exhausted, capped, sorted(self.draws), probe))
 
 
 class _Pool:

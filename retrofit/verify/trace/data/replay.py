@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
+
+from retrofit.verify.trace.events import BatchDrawn, IterationEnd, IterationStart, OptimizerStep, event_of
 
 Place = tuple[str, int, int]  # dataset key, training epochs before, how many-th iteration in that epoch
 
@@ -36,18 +37,17 @@ def _training_batches(path: str) -> dict[Place, list[list[Any]]]:
     with open(path, encoding="utf-8") as file:
         for line in file:
             try:
-                event = json.loads(line)
+                event = event_of(line)
             except ValueError:  # the last line of a killed process
                 break
-            kind = event["e"]
-            if kind == "iter":
-                places[event["iter"]] = (event["dataset"], event["number"], event["again"])
-            elif kind == "batch":
-                batches.setdefault(event["iter"], []).append(event["samples"])
-                since_step.add(event["iter"])
-            elif kind == "step":
+            if isinstance(event, IterationStart):
+                places[event.iteration] = (event.dataset, event.epoch, event.repeat)
+            elif isinstance(event, BatchDrawn):
+                batches.setdefault(event.iteration, []).append(event.samples)
+                since_step.add(event.iteration)
+            elif isinstance(event, OptimizerStep):
                 training |= since_step
                 since_step = set()
-            elif kind == "iter_end" and not event["train"]:
-                since_step.discard(event["iter"])
+            elif isinstance(event, IterationEnd) and not event.is_training:
+                since_step.discard(event.iteration)
     return {places[number]: batches[number] for number in training}

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from retrofit.verify.trace.events import FileChange, Record
+
 from .compiled_writers import install_compiled_writers
 from .own_work import is_own_work, own_work
 from .places import Places, is_cache
@@ -21,8 +23,8 @@ from .saves import install_saves
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
-def install_files(record: Callable[..., None], project: str, ignore: Sequence[str] = ()) -> FileTrace:
-    """Trace files from now on: `file`, `save` and `load` events, and copy-on-write in `project`.
+def install_files(record: Record, project: str, ignore: Sequence[str] = ()) -> FileTrace:
+    """Trace files from now on: FileChange, FileSave and FileLoad, and copy-on-write in `project`.
 
     Paths in one of the folders `ignore` are not recorded, unless they lie in a `project` inside it. An audit hook
     stays as long as the process; the returned object's `active` switches it off.
@@ -41,7 +43,7 @@ class FileTrace:
     Not seen: what other programs do that the script starts, and compiled code that `compiled_writers` does not name.
     """
 
-    def __init__(self, record: Callable[..., None], project: str, ignore: Sequence[str]) -> None:
+    def __init__(self, record: Record, project: str, ignore: Sequence[str]) -> None:
         self.active = True
         self.on_rename: Callable[[str, str], None] = lambda source, target: None
         self._record = record
@@ -94,10 +96,10 @@ class FileTrace:
             with own_work(), suppress(Exception):
                 handler(*args)
 
-    def _event(self, op: str, place: str, **fields: Any) -> None:
+    def _event(self, op: str, place: str, source: str | None = None) -> None:
         name = self._places.name(place)
         if name is not None:
-            self._record("file", op=op, path=name, **fields)
+            self._record(FileChange(op, name, source))
 
     def _locate(self, path: Any, dir_fd: int = -1) -> str:
         """Return the real place of what is about to be changed, in folders of the project's own."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+
+from retrofit.verify.trace.events import FileLoad, FileSave, Keys, Record
 
 if TYPE_CHECKING:
     from .files import FileTrace
@@ -19,9 +21,9 @@ MOST_REMEMBERED = 1000  # files that were saved and may yet be renamed
 MOST_LEVELS = 50
 
 
-def install_saves(record: Callable[..., None], files: FileTrace) -> None:
-    """Record a `save` for a file by torch.save, again when it is renamed, and a `load` for one by torch.load."""
-    saved: dict[str, dict[str, str]] = {}  # place -> keys
+def install_saves(record: Record, files: FileTrace) -> None:
+    """Record a FileSave for a file by torch.save, again when it is renamed, and a FileLoad for one by torch.load."""
+    saved: dict[str, Keys] = {}  # by place
     save, load = torch.save, torch.load
 
     @functools.wraps(save)
@@ -45,7 +47,7 @@ def install_saves(record: Callable[..., None], files: FileTrace) -> None:
         if files.active and path is not None:
             with suppress(Exception):
                 own = files.is_in_project(path)
-                record("load", path=files.name(path), map_location=map_location is not None, own=own)
+                record(FileLoad(files.name(path), map_location is not None, own))
         return load(f, map_location, *args, **kwargs)
 
     def on_rename(source: str, target: str) -> None:
@@ -54,27 +56,27 @@ def install_saves(record: Callable[..., None], files: FileTrace) -> None:
             saved[target + place[len(source) :]] = keys
             _record_save(files.name(target + place[len(source) :]), keys)
 
-    def _record_save(name: str | None, keys: dict[str, str]) -> None:
+    def _record_save(name: str | None, keys: Keys) -> None:
         if name is not None:
-            record("save", path=name, keys=keys)
+            record(FileSave(name, keys))
 
     files.on_rename = on_rename
     torch.save = torch.serialization.save = traced_save
     torch.load = torch.serialization.load = traced_load
 
 
-def describe(obj: Any) -> dict[str, str]:
+def describe(obj: Any) -> Keys:
     """Return what is in `obj`: a flat name like "model/fc.weight" and "float32[10, 3]" or a type name of each leaf.
 
     Names of dict entries and numbers of list items are joined with "/". A module is a leaf "module:Net", followed by
     its parameters and buffers as if it were a dict. At most MOST_LEAVES leaves, and one "..." if there are more.
     """
-    keys: dict[str, str] = {}
+    keys: Keys = {}
     _add(keys, "", obj, 0)
     return keys
 
 
-def _add(keys: dict[str, str], name: str, obj: Any, level: int) -> None:
+def _add(keys: Keys, name: str, obj: Any, level: int) -> None:
     if len(keys) >= MOST_LEAVES:
         keys["..."] = "more"
         return

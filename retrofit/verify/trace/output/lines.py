@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, TextIO
+
+from retrofit.verify.trace.events import OutputLine, Record
 
 from .parser import install_parser
 from .scalars import install_scalars
@@ -12,7 +14,7 @@ from .scalars import install_scalars
 MOST_CHARACTERS = 500
 
 
-def install_output(record: Callable[..., None]) -> None:
+def install_output(record: Record) -> None:
     """Record lines on stdout and stderr, scalars and argument parsers from now on.
 
     What keeps the streams that were there before (a logging handler of an earlier import) is not seen.
@@ -24,12 +26,12 @@ def install_output(record: Callable[..., None]) -> None:
 
 
 class RecordedStream:
-    """A text stream that passes everything through and records a `line` for each whole line.
+    """A text stream that passes everything through and records an OutputLine for each whole line.
 
     Not recorded: blank lines, and those with a carriage return, which progress bars draw over.
     """
 
-    def __init__(self, stream: TextIO, name: str, record: Callable[..., None]) -> None:
+    def __init__(self, stream: TextIO, name: str, record: Record) -> None:
         self._stream = stream
         self._name = name
         self._record = record
@@ -41,7 +43,7 @@ class RecordedStream:
         *lines, self._begun = (self._begun + text).split("\n")
         for line in lines:
             if line.strip() and "\r" not in line:
-                self._record("line", text=line[:MOST_CHARACTERS], stream=self._name)
+                self._record(OutputLine(line[:MOST_CHARACTERS], self._name))
         if len(self._begun) > MOST_CHARACTERS:  # a bar without any line end must not grow here
             self._begun = "\r" * ("\r" in self._begun) + self._begun[:MOST_CHARACTERS]
         return count

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Callable
 from itertools import islice
 from typing import Any
+
+from retrofit.verify.trace.events import ParserOption, ParserUse, Record
 
 LOCAL_RANK = ("--local_rank", "--local-rank")  # what launchers pass: before torch 2.0, and since
 MOST_CHOICES = 100
 
 
-def install_parser(record: Callable[..., None]) -> None:
-    """Record a `parser` for each ArgumentParser that parses, before its first time.
+def install_parser(record: Record) -> None:
+    """Record a ParserUse for each ArgumentParser, before it parses for the first time.
 
     A script may have several: a small one for --config, one per sub-command.
     """
@@ -27,7 +28,7 @@ def install_parser(record: Callable[..., None]) -> None:
             known[id(self)] = self
             accepts = {flag: flag in self._option_string_actions for flag in LOCAL_RANK}
             options = [_option(action) for action in self._actions]
-            record("parser", options=options, accepts_local_rank=accepts, refuses_unknown=id(self) in strict)
+            record(ParserUse(options, accepts, refuses_unknown=id(self) in strict))
         return parse_known_args(self, *args, **kwargs)
 
     @functools.wraps(parse_args)
@@ -39,14 +40,14 @@ def install_parser(record: Callable[..., None]) -> None:
     argparse.ArgumentParser.parse_args = traced_args  # type: ignore[method-assign]
 
 
-def _option(action: argparse.Action) -> dict[str, Any]:
-    return {
-        "flags": list(action.option_strings),
-        "dest": action.dest,
-        "takes_value": action.nargs != 0,
-        "help": "" if action.help in (None, argparse.SUPPRESS) else str(action.help),
-        "choices": _choices(action.choices),
-    }
+def _option(action: argparse.Action) -> ParserOption:
+    return ParserOption(
+        flags=list(action.option_strings),
+        dest=action.dest,
+        takes_value=action.nargs != 0,
+        help="" if action.help in (None, argparse.SUPPRESS) else str(action.help),
+        choices=_choices(action.choices),
+    )
 
 
 def _choices(choices: Any) -> list[str] | None:

@@ -8,12 +8,11 @@ from types import ModuleType
 from typing import Any
 
 from retrofit.verify.trace.after_import import after_import
-
-Record = Callable[..., None]
+from retrofit.verify.trace.events import LoggedScalar, Record
 
 
 def install_scalars(record: Record) -> None:
-    """Record a `scalar` for each number that is logged, also by libraries that are imported later."""
+    """Record a LoggedScalar for each number that is logged, also by libraries that are imported later."""
     for name in ("tensorboardX.writer", "torch.utils.tensorboard.writer"):
         after_import(name, functools.partial(_wrap_writer, record))
     after_import("wandb", functools.partial(_wrap_wandb, record))
@@ -89,4 +88,4 @@ def _record(record: Record, name: Any, value: Any, axis: Any) -> None:
         value, axis = float(value), None if axis is None else int(axis)
     except (TypeError, ValueError, RuntimeError):  # a tensor of several elements, say
         return
-    record("scalar", name=str(name), value=value, axis=axis)
+    record(LoggedScalar(str(name), value, axis))

@@ -11,6 +11,7 @@ import torch
 
 from retrofit.distributed.random_state import mix_seed
 from retrofit.verify.trace import FOLDER
+from retrofit.verify.trace.events import Record, UncontrolledDraw
 
 from .layout import JOINS, VIEWS, Place, RowLayout
 
@@ -36,10 +37,10 @@ class RowDraws:
     whatever it draws: where that stream is the same on all ranks at the start of a batch, it stays so. (A counter
     would do as well, but activation checkpointing, which repeats draws, restores only the streams.) Outside a batch,
     and with a generator of the caller's own, draws are left as they are. A draw in which no rows are to be found
-    becomes an `uncontrolled` event, once per operator and place.
+    is recorded as an UncontrolledDraw, once per operator and place.
     """
 
-    def __init__(self, record: Callable[..., None], rows: Callable[[], list[int]]) -> None:
+    def __init__(self, record: Record, rows: Callable[[], list[int]]) -> None:
         self._record = record
         self._rows = rows
         self._reported: set[tuple[str, str]] = set()
@@ -91,7 +92,7 @@ class RowDraws:
         where = _place_in_script()
         if (name, where) not in self._reported:
             self._reported.add((name, where))
-            self._record("uncontrolled", op=name, shape=list(shape), where=where)
+            self._record(UncontrolledDraw(name, list(shape), where))
 
 
 def _draw_row(func: Any, args: tuple, kwargs: dict, result: Any, place: Place, row: int, num_rows: int) -> None:
