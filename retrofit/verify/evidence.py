@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -247,16 +248,18 @@ def read_events(path: str | Path) -> list[Event]:
     except FileNotFoundError:
         return []
     events = []
-    for number, line in enumerate(lines, 1):
-        try:
-            event = event_of(line)
-        except ValueError as error:
-            if number < len(lines):
-                raise ValueError(f"{path}, line {number} is not an event: {line[:80]!r}; run verify again") from error
-        else:
-            if event is not None:
-                events.append(event)
-    return events
+    gc.disable()  # nothing that is read can be garbage, and looking for some takes a third of the time
+    try:
+        for number, line in enumerate(lines, 1):
+            try:
+                events.append(event_of(line))
+            except ValueError as error:
+                if number < len(lines):
+                    where = f"{path}, line {number}"
+                    raise ValueError(f"{where} is not an event: {line[:80]!r}; run verify again") from error
+    finally:
+        gc.enable()
+    return [event for event in events if event is not None]
 
 
 def flat(batches: Iterable[Iterable[Any]]) -> list[Any]:
