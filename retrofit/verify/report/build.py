@@ -83,9 +83,8 @@ def coverage(many: Run) -> list[EpochCoverage]:
         for ordinal, iteration in enumerate(rank.epochs):
             samples = sorted(sample for sample in iteration.drawn if isinstance(sample, int))
             num_samples = max([iteration.length or 0, *(sample + 1 for sample in samples[-1:])])
-            epoch = epochs.setdefault(ordinal, {"num_samples": num_samples, "rank_of_sample": {}})
-            epoch["rank_of_sample"][number] = samples  # type: ignore[index]
-    return [epochs[ordinal] for ordinal in sorted(epochs) if epochs[ordinal]["num_samples"]]
+            epochs.setdefault(ordinal, EpochCoverage(num_samples, {})).rank_of_sample[number] = samples
+    return [epochs[ordinal] for ordinal in sorted(epochs) if epochs[ordinal].num_samples]
 
 
 def _record(runs: FinishedRuns, name: str) -> RunRecord:
@@ -98,13 +97,7 @@ def _record(runs: FinishedRuns, name: str) -> RunRecord:
         status = "failed (" + ", ".join(bad) + ")"
     else:
         status = f"finished, {steps} steps"
-    return {
-        "name": name,
-        "world_size": run.world_size,
-        "seconds": run.seconds,
-        "status": status,
-        "command": runs.commands[name],
-    }
+    return RunRecord(name, run.world_size, run.seconds, status, runs.commands[name])
 
 
 def _environment(plan: Plan) -> dict[str, object]:

@@ -53,7 +53,7 @@ def draw_charts(report: Report) -> list[Chart]:
     several = count(report.world_size, "process", "processes")
     losses, differences, rates = (_curves(report, one, two) for one, two in PAIRS)
     labels = ("1 process", several)
-    recorded = [epoch for epoch in report.coverage if epoch["num_samples"]]
+    recorded = [epoch for epoch in report.coverage if epoch.num_samples]
     map_height = max(HEIGHT, 0.75 + sum(_height(epoch) + 0.55 for epoch in recorded[:MAX_EPOCHS]))
     shown = f"; the first {MAX_EPOCHS} of {len(recorded)} epochs" if len(recorded) > MAX_EPOCHS else ""
     return [
@@ -244,11 +244,11 @@ def _coverage(figure: Figure, epochs: Sequence[EpochCoverage]) -> None:
 
 
 def _row_height(epoch: EpochCoverage) -> float:
-    return min(ROW, MAX_LABELS * ROW / max(1, len(epoch["rank_of_sample"])))
+    return min(ROW, MAX_LABELS * ROW / max(1, len(epoch.rank_of_sample)))
 
 
 def _height(epoch: EpochCoverage) -> float:
-    return len(epoch["rank_of_sample"]) * _row_height(epoch) + 2 * ROW
+    return len(epoch.rank_of_sample) * _row_height(epoch) + 2 * ROW
 
 
 def _coverage_map(axes: Axes, epoch: EpochCoverage) -> None:
@@ -306,8 +306,8 @@ def _label_rows(axes: Axes, middles: Sequence[float], names: Sequence[str], numb
 
 def _coverage_rows(epoch: EpochCoverage) -> tuple[list[tuple[str, str, list[int]]], int]:
     """Return (name, colour, samples) of every row, and the number of samples, counting drawn ones beyond the end."""
-    ranks = epoch["rank_of_sample"]
-    size = max([epoch["num_samples"], *(max(samples) + 1 for samples in ranks.values() if samples)])
+    ranks = epoch.rank_of_sample
+    size = max([epoch.num_samples, *(max(samples) + 1 for samples in ranks.values() if samples)])
     times = [0] * size
     for samples in ranks.values():
         for sample in samples:

@@ -162,11 +162,11 @@ def _runs(report: Report) -> Html:
     rows = [
         _element(
             "tr",
-            _element("th", run["name"]),
-            _element("td", str(run["world_size"]), kind="number"),
-            _element("td", duration(run["seconds"]), kind="number"),
-            _element("td", run["status"]),
-            _element("td", _command(run["command"])),
+            _element("th", run.name),
+            _element("td", str(run.world_size), kind="number"),
+            _element("td", duration(run.seconds), kind="number"),
+            _element("td", run.status),
+            _element("td", _command(run.command)),
         )
         for run in report.runs
     ]

@@ -31,11 +31,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from retrofit.verify.verdict import Report, Verdict, conclusion, not_compared, overall_status
+from retrofit.verify.verdict import (
+    EpochCoverage,
+    Report,
+    RunRecord,
+    Verdict,
+    conclusion,
+    not_compared,
+    overall_status,
+)
 
 if TYPE_CHECKING:
     from retrofit.rules.catalog import Rule
@@ -57,7 +64,7 @@ def report_as_json(report: Report, causes: Mapping[str, Rule]) -> str:
         "arguments": report.arguments,
         "world_size": report.world_size,
         "seconds": report.seconds,
-        "verdicts": [{one.name: getattr(verdict, one.name) for one in fields(Verdict)} for verdict in report.verdicts],
+        "verdicts": report.verdicts,
         "causes": {
             code: {name: getattr(causes[code], field) for name, field in CAUSE_FIELDS.items()} for code in named
         },
@@ -91,6 +98,8 @@ def _plain(value: Any) -> Any:
         if math.isfinite(number):
             return number
         return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+    if isinstance(value, (Verdict, EpochCoverage, RunRecord)):
+        value = vars(value)
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, Iterable):
