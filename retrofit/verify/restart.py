@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrofit.verify.checks.checkpoint.snapshot import steps_of_first_epoch
+from retrofit.verify.checks.checkpoint.first_epoch import steps_of_first_epoch
 from retrofit.verify.trace.events import FileSave, ParserOption, ParserUse
 
 from .evidence import Run

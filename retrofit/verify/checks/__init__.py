@@ -11,20 +11,20 @@ from dataclasses import replace
 
 from retrofit.verify.checks.checkpoint.checkpoint import checkpoint
 from retrofit.verify.checks.checkpoint.resume import resume
-from retrofit.verify.checks.data.batches import global_batch, random_streams
 from retrofit.verify.checks.data.evaluation import evaluation
+from retrofit.verify.checks.data.global_batch import global_batch, random_streams
 from retrofit.verify.checks.data.shards import reshuffle, shards
 from retrofit.verify.checks.data.split import split
 from retrofit.verify.checks.output.metrics import logs, metrics
-from retrofit.verify.checks.output.writers import single_writer
+from retrofit.verify.checks.output.single_writer import single_writer
 from retrofit.verify.checks.processes.collectives import collectives
 from retrofit.verify.checks.processes.completion import completes
 from retrofit.verify.checks.processes.devices import determinism, devices
 from retrofit.verify.checks.processes.launch import launch
-from retrofit.verify.checks.training.agreement import ranks_agree
+from retrofit.verify.checks.training.learning_rate import lr
 from retrofit.verify.checks.training.model import batchnorm, communication
-from retrofit.verify.checks.training.numbers import gradients, initial_state, loss, parameters
-from retrofit.verify.checks.training.schedule import lr
+from retrofit.verify.checks.training.ranks_agree import ranks_agree
+from retrofit.verify.checks.training.steps import gradients, initial_state, loss, parameters
 from retrofit.verify.evidence import Runs
 from retrofit.verify.verdict import ACCEPTED, FAIL, Verdict
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from retrofit.verify.checks.options import CheckOptions
-from retrofit.verify.checks.training.reference import tolerance_of
+from retrofit.verify.checks.training.differences import tolerance_of
 from retrofit.verify.evidence import Run, relative_difference
 from retrofit.verify.runs import FinishedRuns, Plan
 from retrofit.verify.trace.events import OptimizerStep

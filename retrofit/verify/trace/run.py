@@ -19,7 +19,7 @@ import torch
 
 from retrofit.distributed.random_state import mix_seed, seed_everything
 from retrofit.verify.trace.computation.batchnorm import install_batchnorm
-from retrofit.verify.trace.computation.modules import ModelTrace
+from retrofit.verify.trace.computation.models import ModelTrace
 from retrofit.verify.trace.computation.nondeterministic import record_nondeterministic
 from retrofit.verify.trace.computation.operators import OperatorTrace
 from retrofit.verify.trace.computation.precision import use_float64

@@ -8,14 +8,14 @@ from pathlib import PurePath
 from retrofit.distributed.unwrap import WRAPPER_PREFIXES
 from retrofit.verify.checks.finding import LABELS, Finding, fail_with, first_few, joined, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
-from retrofit.verify.checks.output.writers import is_temporary
+from retrofit.verify.checks.output.single_writer import is_temporary
 from retrofit.verify.checks.processes.errors import cause_of, first_failure
-from retrofit.verify.checks.training.reference import tensors_differ
+from retrofit.verify.checks.training.differences import tensors_differ
 from retrofit.verify.evidence import Run, Runs
 from retrofit.verify.trace.events import FileSave, InitialWeights, Keys
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
-from .snapshot import after_first_epoch, state_of
+from .first_epoch import after_first_epoch, state_of
 
 WRAPPER_CLASSES = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "OptimizedModule"}
 MORE = "..."  # stands for the keys that a trace does not list

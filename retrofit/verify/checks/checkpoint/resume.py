@@ -7,14 +7,14 @@ import math
 from retrofit.verify.checks.data.split import changed_in_place
 from retrofit.verify.checks.finding import Finding, fail_with, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
-from retrofit.verify.checks.training.agreement import disagreement
-from retrofit.verify.checks.training.reference import tensors_differ, tolerance_of
-from retrofit.verify.checks.training.schedule import SAME
+from retrofit.verify.checks.training.differences import tensors_differ, tolerance_of
+from retrofit.verify.checks.training.learning_rate import SAME
+from retrofit.verify.checks.training.ranks_agree import disagreement
 from retrofit.verify.evidence import RankTrace, Run, Runs, relative_difference
 from retrofit.verify.trace.events import InitialWeights, OptimizerStep
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
-from .snapshot import after_first_epoch, state_of, steps_of_first_epoch
+from .first_epoch import after_first_epoch, state_of, steps_of_first_epoch
 
 ANOTHER_LOSS = "the loss is another one with the same samples"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from retrofit.verify.checks.data.evaluation import evaluation_fault, evaluations
 from retrofit.verify.checks.finding import Finding, fail_with, first_few, not_made, ranks_named, why_not
 from retrofit.verify.checks.options import CheckOptions
-from retrofit.verify.checks.training.reference import PARAMETERS, first_difference, initial_fault, tolerance_of
+from retrofit.verify.checks.training.differences import PARAMETERS, first_difference, initial_fault, tolerance_of
 from retrofit.verify.evidence import RankTrace, Runs
 from retrofit.verify.trace.events import LoggedScalar
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
-from .printed import Value, values_after_evaluations
+from .printed_numbers import Value, values_after_evaluations
 
 
 def metrics(runs: Runs, options: CheckOptions) -> Verdict:

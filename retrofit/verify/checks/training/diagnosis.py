@@ -9,8 +9,7 @@ from retrofit.verify.checks.finding import Finding, first_few
 from retrofit.verify.evidence import Run, Runs, relative_difference
 from retrofit.verify.trace.events import SimilarityProduct, UncontrolledDraw, ValidCount
 
-from .agreement import disagreement
-from .reference import (
+from .differences import (
     GRADIENTS,
     LOSS,
     PARAMETERS,
@@ -19,7 +18,8 @@ from .reference import (
     rank_losses,
     reference_loss,
 )
-from .schedule import SAME, lr_fault
+from .learning_rate import SAME, lr_fault
+from .ranks_agree import disagreement
 
 NAMES = {GRADIENTS: "gradients", PARAMETERS: "weights"}
 IN_ONE_STEP = (PARAMETERS, GRADIENTS)  # gradients that differ explain the weights after the same step

@@ -8,7 +8,7 @@ from retrofit.verify.evidence import Run, Runs
 from retrofit.verify.trace.events import LocalBatchNorm
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
-from .agreement import StepTraffic, traffic
+from .ranks_agree import StepTraffic, traffic
 
 TOO_OFTEN = 1.5  # times all gradients; buckets and small reductions stay far below
 

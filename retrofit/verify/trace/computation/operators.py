@@ -15,7 +15,7 @@ from retrofit.verify.trace.events import Record
 from retrofit.verify.trace.randomness.draws import RowDraws
 
 from .collectives import describe_collective, is_collective
-from .evidence import ForwardEvidence
+from .coupling import ForwardEvidence
 from .precision import in_float64
 
 Run = Callable[[tuple, dict], Any]

@@ -16,7 +16,7 @@ from retrofit.verify.trace.events import BackwardCall, Fingerprint, InitialWeigh
 from retrofit.verify.trace.recorder import Recorder
 
 from .fingerprint import bit_hashes, joint_hash, norm_and_projection
-from .modules import ModelTrace
+from .models import ModelTrace
 from .operators import untraced
 
 

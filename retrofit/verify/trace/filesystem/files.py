@@ -16,7 +16,7 @@ from retrofit.verify.trace.events import FileChange, Record
 
 from .compiled_writers import install_compiled_writers
 from .own_work import is_own_work, own_work
-from .places import Places, is_cache
+from .paths import Places, is_cache
 from .private_copy import PrivateCopy
 from .saves import install_saves
 

@@ -12,7 +12,7 @@ from retrofit.verify.trace.events import InitialWeights
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .diagnosis import explain
-from .reference import (
+from .differences import (
     GRADIENTS,
     LOSS,
     PARAMETERS,

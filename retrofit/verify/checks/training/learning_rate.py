@@ -5,14 +5,14 @@ That is any run on one process; where the rate follows from results, the one on 
 
 from __future__ import annotations
 
-from retrofit.verify.checks.data.batches import global_batch_fault
+from retrofit.verify.checks.data.global_batch import global_batch_fault
 from retrofit.verify.checks.data.shards import shards_fault
 from retrofit.verify.checks.finding import Finding, fail_with, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import RankTrace, Run, Runs, relative_difference
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
-from .agreement import rates_by_rank
+from .ranks_agree import rates_by_rank
 
 SAME = 1e-12  # relative: both compute it with the same Python floats
 Place = tuple[int, int, int]  # epoch, optimizer, how many-th step of both

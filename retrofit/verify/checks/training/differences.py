@@ -11,7 +11,7 @@ from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import Run, Runs, relative_difference
 from retrofit.verify.trace.events import Fingerprint, InitialWeights, OptimizerStep, Weights
 
-from .agreement import initial_disagreement, parameter_names
+from .ranks_agree import initial_disagreement, parameter_names
 
 SMALL = 1e-3  # of the largest: what is smaller is compared with this, not with itself (rounding of a zero)
 LOSS, GRADIENTS, PARAMETERS = "loss", "gradients", "parameters"
