@@ -12,17 +12,21 @@ from dataclasses import replace
 from retrofit.verify.checks.checkpoint.checkpoint import checkpoint
 from retrofit.verify.checks.checkpoint.resume import resume
 from retrofit.verify.checks.data.evaluation import evaluation
-from retrofit.verify.checks.data.global_batch import global_batch, random_streams
-from retrofit.verify.checks.data.shards import reshuffle, shards
+from retrofit.verify.checks.data.global_batch import global_batch
+from retrofit.verify.checks.data.random_streams import random_streams
+from retrofit.verify.checks.data.reshuffle import reshuffle
+from retrofit.verify.checks.data.shards import shards
 from retrofit.verify.checks.data.split import split
 from retrofit.verify.checks.output.metrics import logs, metrics
 from retrofit.verify.checks.output.single_writer import single_writer
 from retrofit.verify.checks.processes.collectives import collectives
 from retrofit.verify.checks.processes.completion import completes
-from retrofit.verify.checks.processes.devices import determinism, devices
+from retrofit.verify.checks.processes.devices import devices
 from retrofit.verify.checks.processes.launch import launch
+from retrofit.verify.checks.training.batchnorm import batchnorm
+from retrofit.verify.checks.training.communication import communication
+from retrofit.verify.checks.training.determinism import determinism
 from retrofit.verify.checks.training.learning_rate import lr
-from retrofit.verify.checks.training.model import batchnorm, communication
 from retrofit.verify.checks.training.ranks_agree import ranks_agree
 from retrofit.verify.checks.training.steps import gradients, initial_state, loss, parameters
 from retrofit.verify.evidence import Runs

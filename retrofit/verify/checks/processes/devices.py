@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from retrofit.verify.checks.finding import Finding, fail_with, first_few, joined, not_made, ranks_named, why_not
+from retrofit.verify.checks.finding import Finding, fail_with, not_made, ranks_named, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import RankTrace, Run, Runs
-from retrofit.verify.trace.events import FileLoad, FileSave, NondeterministicOperator, OptimizerFound, UncontrolledDraw
+from retrofit.verify.trace.events import FileLoad, FileSave, OptimizerFound
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 
@@ -67,23 +67,3 @@ def _devices(run: Run) -> list[str | None]:
         named = (event.device for event in rank.of(OptimizerFound))
         found.append(next((device for device in named if device is not None), None))
     return found
-
-
-def determinism(runs: Runs, options: CheckOptions) -> Verdict:
-    """List what could not be repeated exactly. For information: the other checks allow for it."""
-    check, title = "determinism", "nothing random was left uncontrolled"
-    reason = not_made(runs, "many")
-    if reason:
-        return not_applicable(check, title, reason)
-    controlled = [runs[name] for name in ("many", "reference") if name in runs]
-    traces = [rank for run in runs.values() for rank in run.ranks]
-    operators = list(dict.fromkeys(event.op for rank in traces for event in rank.of(NondeterministicOperator)))
-    draws = [event for run in controlled for rank in run.ranks for event in rank.of(UncontrolledDraw)]
-    places = list(dict.fromkeys(f"{event.op} at {event.where}" for event in draws))
-    notes = [f"no deterministic version of {first_few(operators)}"] if operators else []
-    notes += [f"draws that belong to no sample: {first_few(places)}"] if places else []
-    if notes:
-        return not_applicable(check, title, "some results vary by nature", joined(notes))
-    if not runs["many"].num_steps:
-        return not_applicable(check, title, why_not(runs["many"], "no optimizer step was made"))
-    return passed(check, title, "every operator has a deterministic version, every draw belongs to a sample")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from retrofit.verify.checks.finding import Finding, fail_with, first_few, not_made, number_of_ranks, why_not
 from retrofit.verify.checks.options import CheckOptions
@@ -12,10 +10,6 @@ from retrofit.verify.checks.processes.collectives import uneven_batches
 from retrofit.verify.checks.processes.errors import cause_of, first_failure
 from retrofit.verify.evidence import RankTrace, Run, Runs
 from retrofit.verify.trace.events import (
-    BackwardCall,
-    BatchDrawn,
-    CollectiveCall,
-    Event,
     InitialWeights,
     OptimizerFound,
     OptimizerStep,
@@ -23,21 +17,9 @@ from retrofit.verify.trace.events import (
 )
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
+from .traffic import traffic
+
 ENOUGH = 0.99  # of a step's gradient elements; hooks may drop a few
-FLOATING = ("float", "bfloat", "double", "half")
-
-
-@dataclass(frozen=True)
-class StepTraffic:
-    """What a rank all-reduced before one optimizer step."""
-
-    opt: int
-    needed: int  # elements of the gradients that the optimizer used
-    reduced: int  # elements all-reduced since its first backward began
-    reduced_last: int  # of these, after the last backward began
-    in_backward: int  # of these, inside a backward
-    backwards: int
-    batches: int
 
 
 def ranks_agree(runs: Runs, options: CheckOptions) -> Verdict:
@@ -135,40 +117,3 @@ def _why_from_traffic(run: Run, number: int) -> tuple[str, str | None]:
     if part.backwards > 1 and part.reduced_last < ENOUGH * part.needed:
         return f"gradients are averaged before the last of {part.backwards} backward calls of the step", "RF202"
     return "gradients are averaged in backward, and yet the weights differ afterwards", None
-
-
-def traffic(rank: RankTrace) -> list[StepTraffic]:
-    """Return for each optimizer step what was all-reduced since the one before."""
-    shapes = {event.optimizer: event.shapes for event in rank.of(OptimizerFound)}
-    training = {iteration.begin.iteration for iteration in rank.training}
-    found: list[StepTraffic] = []
-    window: list[Event] = []
-    for event in rank.events:
-        if isinstance(event, OptimizerStep):
-            found.append(_traffic_of(window, event, shapes.get(event.optimizer, [])))
-            window = []
-        elif isinstance(event, BatchDrawn):
-            window += [event] if event.iteration in training else []
-        elif isinstance(event, (CollectiveCall, BackwardCall)):
-            window.append(event)
-    return found
-
-
-def _traffic_of(window: Sequence[Event], step: OptimizerStep, shapes: Sequence[Sequence[int]]) -> StepTraffic:
-    needed = sum(math.prod(shape) for shape, gradient in zip(shapes, step.gradients) if gradient is not None)
-    reduced = reduced_last = in_backward = backwards = batches = 0
-    for event in window:
-        if isinstance(event, BackwardCall):
-            backwards, reduced_last = backwards + 1, 0
-        elif isinstance(event, BatchDrawn):
-            batches += 1
-        elif isinstance(event, CollectiveCall) and backwards and _is_reduction(event):
-            reduced += event.numel
-            reduced_last += event.numel
-            in_backward += event.numel if event.in_backward else 0
-    return StepTraffic(step.optimizer, needed, reduced, reduced_last, in_backward, backwards, batches)
-
-
-def _is_reduction(event: CollectiveCall) -> bool:
-    is_reduction = "allreduce" in event.op or "reduce_scatter" in event.op
-    return is_reduction and event.dtype is not None and event.dtype.startswith(FLOATING)
