@@ -1,4 +1,4 @@
-"""`retrofit verify`: its arguments, the runs, the checks, and what comes out."""
+"""`retrofit verify`: its arguments, its runs, its checks and its output."""
 
 from __future__ import annotations
 

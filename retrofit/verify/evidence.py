@@ -1,4 +1,4 @@
-"""What the processes of a run recorded, read from their trace files, and the few questions that every check asks."""
+"""The recorded events of a run's processes, and the questions that every check asks."""
 
 from __future__ import annotations
 

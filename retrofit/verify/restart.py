@@ -1,4 +1,4 @@
-"""How to restart the script from the checkpoint that it wrote: found out from its own parser, or given."""
+"""Arguments that restart the script from its checkpoint: those given, or found in its own parser."""
 
 from __future__ import annotations
 

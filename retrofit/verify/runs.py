@@ -1,4 +1,4 @@
-"""The runs of the user's script that a verdict needs, in the order in which one makes the next possible."""
+"""The runs of the script that a verdict needs, in the order in which each makes the next possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one check of `retrofit verify` found, the report of all of them, and the sentence that they add up to."""
+"""The verdict of one check, the report of all of them, and its conclusion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the changed script on one process is still the script that it was, bit for bit."""
+"""The script after the change against the script before it, in one process, bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rank's process from the fork to its end: it looks like a fresh `python script.py` and it ends like one."""
+"""One rank's process, from the fork to its end: it starts and ends like `python script.py`."""
 
 from __future__ import annotations
 

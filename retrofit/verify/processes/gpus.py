@@ -1,4 +1,4 @@
-"""How many GPUs there are, asked in a process of its own: this one must stay free of CUDA to fork."""
+"""The number of GPUs, counted in another process: this one must not initialise CUDA before it forks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a run counts as hung: nobody computes and nobody records."""
+"""Detect a run that hangs: no process computes and none records."""
 
 from __future__ import annotations
 

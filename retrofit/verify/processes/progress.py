@@ -1,4 +1,4 @@
-"""What a person sees while the runs go on: a line for every stage and, on a terminal, a bar of optimizer steps."""
+"""Progress on the standard error output: a line per stage and a bar of optimizer steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank's process as its parent sees it: its status, its descendants, its files, its end."""
+"""A rank's process as its parent sees it: status, descendants, files, end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a process stands that does not go on: its stacks, and the line of the project in them."""
+"""The line of the project that a process which hangs is in, read from a dump of its stacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `retrofit verify` prints: a table of the verdicts, every failure in full, and last the conclusion."""
+"""The report of `retrofit verify` in the terminal: a table of verdicts, each failure in full, the conclusion."""
 
 from __future__ import annotations
 

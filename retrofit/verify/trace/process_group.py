@@ -1,4 +1,4 @@
-"""How the script joins its process group, and whether it keeps to what the launcher told it."""
+"""The process group that the script joins, and the port at which its ranks meet."""
 
 from __future__ import annotations
 

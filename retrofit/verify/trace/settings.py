@@ -1,4 +1,4 @@
-"""What one traced process is asked to do. Plain types only: they travel to the process and into reports."""
+"""Settings of one traced process. Plain types only: they are passed to the process and into reports."""
 
 from __future__ import annotations
 

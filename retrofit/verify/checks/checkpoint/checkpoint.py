@@ -1,4 +1,4 @@
-"""Whether checkpoints of several processes are those of one: the same keys, and loadable without a group."""
+"""Checkpoints of several processes against those of one: keys, shapes, and loading them in one process."""
 
 from __future__ import annotations
 

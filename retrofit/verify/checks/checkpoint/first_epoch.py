@@ -1,4 +1,4 @@
-"""What a run had become when its first epoch was over: the state that a checkpoint must bring back."""
+"""The state of a run at the end of its first epoch, which a checkpoint must restore."""
 
 from __future__ import annotations
 

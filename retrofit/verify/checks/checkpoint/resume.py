@@ -1,4 +1,4 @@
-"""Whether a training that was stopped after its first epoch goes on as if it had not been."""
+"""A training that is resumed after its first epoch against the one that was not stopped."""
 
 from __future__ import annotations
 

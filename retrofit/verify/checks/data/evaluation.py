@@ -1,4 +1,4 @@
-"""Whether the ranks together evaluate each sample exactly once."""
+"""Evaluated samples: the ranks together evaluate each sample exactly once."""
 
 from __future__ import annotations
 

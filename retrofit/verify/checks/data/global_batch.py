@@ -1,4 +1,4 @@
-"""How many samples an optimizer step takes, and whether the ranks augment them differently."""
+"""Samples per optimizer step, and optimizer steps per epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which samples the epochs of a run consist of, and the single-process epoch that they are compared with."""
+"""The samples of each epoch, and the epoch of one process that they are compared with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the ranks' shares of an epoch are disjoint and complete, and whether every epoch has an order of its own."""
+"""The ranks' shards of an epoch: disjoint, and together the samples of one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether all ranks hold the same data, and whether it stays what it is while it is read."""
+"""The ranks' datasets: the same data on all ranks, unchanged while it is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the numbers that a script reports are those of the whole data set, over the right axis."""
+"""Reported metrics and logged curves against those of one process."""
 
 from __future__ import annotations
 

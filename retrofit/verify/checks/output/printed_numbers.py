@@ -1,4 +1,4 @@
-"""What a script printed or logged after an evaluation: lines as patterns with numbers, and scalars."""
+"""Numbers that a script prints or logs after an evaluation."""
 
 from __future__ import annotations
 

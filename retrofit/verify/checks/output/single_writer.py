@@ -1,4 +1,4 @@
-"""Whether every file has one writer."""
+"""Files that several ranks write, and logs and checkpoints of ranks other than 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether all ranks make the same collective calls in the same order, and why not."""
+"""Collective calls: the same ones in the same order on all ranks."""
 
 from __future__ import annotations
 

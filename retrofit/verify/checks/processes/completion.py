@@ -1,4 +1,4 @@
-"""Whether every run comes to its end, and whose fault it is when one does not."""
+"""The end of every run, and the error of one that fails."""
 
 from __future__ import annotations
 

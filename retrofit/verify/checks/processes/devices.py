@@ -1,4 +1,4 @@
-"""Which device a process loads to and computes on, and what could not be made repeatable."""
+"""The GPU that each rank trains on and loads checkpoints to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a run failed: whose error came first, and which cause its text gives away."""
+"""The first error of a failed run, and the rule that its text points to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the script can be started by a launcher, and joins the group that the launcher made."""
+"""The script's start by a launcher: its local rank, port and process group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why loss, gradients or weights are not those of one process: the one place that all three ask."""
+"""Diagnosis of losses, gradients and weights that are not those of one process."""
 
 from __future__ import annotations
 

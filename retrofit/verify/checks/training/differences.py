@@ -1,4 +1,4 @@
-"""The ranks against the replay on one process: how losses, gradients and weights differ, step by step."""
+"""Differences of losses, gradients and weights between the ranks and the replay in one process."""
 
 from __future__ import annotations
 

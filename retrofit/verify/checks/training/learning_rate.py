@@ -1,6 +1,6 @@
-"""Whether every optimizer step has the learning rate that it has on one process.
+"""Learning rates of the optimizer steps against those of one process.
 
-That is any run on one process; where the rate follows from results, the one on the same batches.
+That is any run in one process; where the rate follows from results, the one on the same batches.
 """
 
 from __future__ import annotations

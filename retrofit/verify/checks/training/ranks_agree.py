@@ -1,4 +1,4 @@
-"""Whether all ranks hold the same weights after every optimizer step, and how their gradients were averaged."""
+"""The ranks' weights: bit-identical after every optimizer step."""
 
 from __future__ import annotations
 

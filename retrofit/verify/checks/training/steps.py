@@ -1,4 +1,4 @@
-"""Whether the ranks start, compute and learn what one process does with the same batches."""
+"""Initial weights, losses, gradients and weights of every step against those of one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a collective operation is about: which one, how much of what, and how it combines."""
+"""Collective operators: their elements, their type and their reduction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What in a training forward makes the mean over ranks differ from the whole batch, seen at the operators."""
+"""Operators of a forward pass for which the mean over ranks is not the value of the whole batch."""
 
 from __future__ import annotations
 

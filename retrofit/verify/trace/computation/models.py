@@ -1,4 +1,4 @@
-"""The models of a process: which modules the script calls, and what their parameters are called."""
+"""The models that the script calls, and the names of their parameters."""
 
 from __future__ import annotations
 

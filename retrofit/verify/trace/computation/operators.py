@@ -1,4 +1,4 @@
-"""Every operator that the main thread runs, forward and backward: recorded, and made comparable between runs."""
+"""Every operator, forward and backward: recorded, and made comparable between runs."""
 
 from __future__ import annotations
 

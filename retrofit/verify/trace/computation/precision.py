@@ -1,4 +1,4 @@
-"""Float64 wherever a script says float32: what then differs between two runs is not rounding."""
+"""Float64 in place of float32, so that rounding does not explain a difference between two runs."""
 
 from __future__ import annotations
 

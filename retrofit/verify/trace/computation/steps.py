@@ -1,4 +1,4 @@
-"""What every optimizer step did: the losses before it, the gradients it saw, the parameters it left."""
+"""Losses, gradients and weights of every optimizer step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which samples every rank draws: whole epoch orders, the batches handed out, and control over both."""
+"""Samples that the process draws: whole epoch orders and batches, recorded, shortened or replayed."""
 
 from __future__ import annotations
 

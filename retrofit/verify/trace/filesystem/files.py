@@ -1,4 +1,4 @@
-"""Records what the script does to files, and keeps it from changing the user's files through the project's copy.
+"""Record changes to files, and keep them out of the user's own files.
 
 Works on the events that the interpreter raises for an audit hook, before the operation takes place.
 """

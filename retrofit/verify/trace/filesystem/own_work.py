@@ -1,4 +1,4 @@
-"""Marks what the trace itself does to files, so that it is not taken for the script's doing."""
+"""Mark file operations of the tracer itself, so that they are not recorded as the script's."""
 
 from __future__ import annotations
 

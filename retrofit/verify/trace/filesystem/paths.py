@@ -1,4 +1,4 @@
-"""What a path is called in the trace, and which paths do not belong in it."""
+"""Names of paths in the trace, and the paths that are not recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps a run's copy of a project private: what is written through its links lands in the copy.
+"""Keep a run's copy of a project private: what is written through its links stays in the copy.
 
 A copy holds links to the user's large files and folders. Before one of them is changed, the link is replaced: that of
 a file by a copy of the file, that of a folder by a folder of links to what is in it.

@@ -1,4 +1,4 @@
-"""What the script saves and loads with torch: where, and what is in it."""
+"""Files that the script saves and loads with torch, and their content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the script prints, logs as curves, and takes as arguments."""
+"""Lines that the script prints, its curves and its argument parsers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random draws row by row: what a sample draws depends on the sample, not on the rank or on its neighbours."""
+"""Random draws row by row: they depend on the sample, not on the rank or on the rest of the batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where in a tensor the rows of the batch lie, learnt from how scripts reshape and join their tensors."""
+"""The dimension of a tensor that holds the rows of the batch, learnt from reshapes and joins."""
 
 from __future__ import annotations
 

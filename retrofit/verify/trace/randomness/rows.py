@@ -1,4 +1,4 @@
-"""Which batch is in hand: the samples whose rows the running forward pass computes."""
+"""The current batch: the samples whose rows the running forward pass computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random streams of a traced process: what they are by nature, and streams that depend on the sample alone."""
+"""Random streams of a traced process: its own, and those that depend on the sample alone."""
 
 from __future__ import annotations
 
