@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from retrofit.verify.evidence import Run, load_run
+from retrofit.verify.trace.computation.steps import gpu_of
 from retrofit.verify.trace.events import InitialWeights, UncontrolledDraw
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -226,3 +229,20 @@ def test_noise_and_dropout_left_nothing_uncontrolled(runs):
 def test_the_loop_of_a_controlled_run_is_in_float64(runs):
     assert {step.dtype for step in runs["two"].main.steps} == {"float64"}
     assert {step.dtype for step in runs["plain"].main.steps} == {"float32"}
+
+
+@pytest.mark.parametrize(
+    ("device", "uuid", "visible", "expected"),
+    [
+        ("cpu", None, None, None),
+        ("cuda:1", "12ab", "0,1", "GPU 12ab"),
+        ("cuda:1", None, None, "cuda:1 of CUDA_VISIBLE_DEVICES=all"),
+        ("cuda:0", None, "3", "cuda:0 of CUDA_VISIBLE_DEVICES=3"),
+    ],
+)
+def test_a_gpu_has_one_name_in_all_processes(monkeypatch, device, uuid, visible, expected):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuid))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu_of([SimpleNamespace(device=torch.device(device))]) == expected

@@ -65,7 +65,7 @@ class StepTrace:
         number, parameters = len(self.optimizers) - 1, list(_parameters(optimizer))
         names = [self.models.name_of(parameter, place) for place, parameter in enumerate(parameters)]
         shapes = [list(parameter.shape) for parameter in parameters]
-        self.recorder.record(OptimizerFound(number, type(optimizer).__name__, names, shapes, _gpu_of(parameters)))
+        self.recorder.record(OptimizerFound(number, type(optimizer).__name__, names, shapes, gpu_of(parameters)))
         self.recorder.record(InitialWeights(number, *_of_parameters(parameters)))
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -109,7 +109,7 @@ def _parameters(optimizer: Any) -> Iterator[torch.Tensor]:
         yield from group["params"]
 
 
-def _gpu_of(parameters: list[torch.Tensor]) -> str | None:
+def gpu_of(parameters: list[torch.Tensor]) -> str | None:
     """Return the GPU of the first parameter, by a name that is the same in all processes of the machine."""
     if not parameters or parameters[0].device.type != "cuda":
         return None
