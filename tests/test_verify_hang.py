@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from retrofit.verify.hang import HangWatch
-from retrofit.verify.stacks import stack_summary
+from retrofit.verify.processes.hang import HangWatch
+from retrofit.verify.processes.stacks import stack_summary
 
 
 def watch_through(seconds: int, cpu, trace, *, world_size: int = 2, ended: float | None = None) -> int | None:

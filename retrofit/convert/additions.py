@@ -147,7 +147,7 @@ def runtime_files(folder: Path) -> dict[Path, bytes]:
     runtime = KIT / "distributed"
     target = folder / "retrofit"
     paths = (path.relative_to(runtime) for path in sorted(runtime.rglob("*.py")))
-    files = {target / "distributed" / path: (runtime / path).read_bytes() for path in paths if path.parts[0] != "trace"}
+    files = {target / "distributed" / path: (runtime / path).read_bytes() for path in paths}
     files[target / "__init__.py"] = (KIT / "__init__.py").read_bytes()
     files[target / "__main__.py"] = COMMAND.encode()
     return files

@@ -1,0 +1,1 @@
+"""Operators, optimizer steps, models and collectives, and the precision that they compute in."""
