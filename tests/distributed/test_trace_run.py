@@ -15,7 +15,7 @@ import torch
 
 from retrofit.verify.evidence import Run, load_run
 from retrofit.verify.trace.computation.steps import gpu_of
-from retrofit.verify.trace.events import InitialWeights, UncontrolledDraw
+from retrofit.verify.trace.events import BackwardCall, InitialWeights, UncontrolledDraw
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = Path(__file__).with_name("trace_driver.py")
@@ -88,6 +88,21 @@ try:
 except ValueError:
     raise SystemExit(1)
 """
+# What `convert` writes next to a script, as far as the tracer looks into it.
+RUNTIME_FILE = """
+RETROFIT_RUNTIME = "1.0"
+def weight_of(*inputs):
+    return 1.5
+def distribute(number):
+    raise ValueError("no such thing")
+"""
+ONE_FILE = """
+import torch
+import multigpu as rd
+weight = torch.ones((), requires_grad=True)
+(2 * weight).backward()
+rd.distribute(3)
+"""
 
 
 def described(root: Path, name: str, world_size: int = 1, argv: list[str] | None = None, **settings: Any) -> dict:
@@ -116,6 +131,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     plans = [described(root, "plain"), described(root, "again"), described(root, "workers", 1, ["--workers", "2"])]
     plans += [described(root, "capped", 1, ["--epochs", "9", "--rows", "2"], steps=4)]
     plans += [described(root, "subset", 1, ["--subset"]), described(root, "fails", script="fails.py")]
+    (root / "multigpu.py").write_text(RUNTIME_FILE)
+    (root / "one_file.py").write_text(ONE_FILE)
+    plans += [described(root, "one_file", script="one_file.py")]
     plans += [described(root, "stop", controlled=True, stop_before_first_step=True)]
     cases = {"two": (2, []), "three": (3, ["--rows", "3"]), "accum": (2, ["--accum", "2"])}
     cases["iterable"] = (2, ["--iterable"])
@@ -142,7 +160,7 @@ def losses(run: Run) -> list[float]:
 
 
 def test_every_run_comes_to_its_end(runs):
-    assert {name: run.statuses for name, run in runs.items() if not run.finished} == {"fails": [1]}
+    assert {name: run.statuses for name, run in runs.items() if not run.finished} == {"fails": [1], "one_file": [1]}
 
 
 def test_a_plain_run_draws_what_its_sampler_says(runs):
@@ -187,6 +205,12 @@ def test_samples_of_a_subset_are_named_by_their_index_in_the_whole(runs):
 def test_an_error_behind_an_exit_status_is_told(runs):
     error = runs["fails"].main.exit.error
     assert error.type == "ValueError" and error.where == "fails.py:3 in inner"
+
+
+def test_a_runtime_in_one_file_tells_the_weight_of_the_batch_and_is_not_the_place_of_an_error(runs):
+    trace = runs["one_file"].main
+    assert [event.loss for event in trace.of(BackwardCall)] == [3.0]
+    assert trace.exit.error.where == "one_file.py:6 in <module>"
 
 
 def test_a_run_that_stops_before_its_first_step_has_told_its_weights(runs):

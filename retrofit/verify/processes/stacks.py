@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+from retrofit.verify.trace.runtime import is_in_runtime
+
 HEADING = re.compile(r"^(Current thread 0x|Thread 0x|Stack \().*most recent call first")
 FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\S+) in (?P<function>.*)$')
 ESCAPE = re.compile(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}")
@@ -13,16 +15,16 @@ ESCAPE = re.compile(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}")
 def stack_summary(stack_text: str, project: str) -> str | None:
     """Return the innermost line of the project in a faulthandler dump, as `train.py:123 in train_one_epoch`.
 
-    Read from the thread that took the signal, else from the main thread. A copy of the kit and an environment inside
-    the project are not where a reader looks: such a line is the answer only where there is no other, respectively
-    never. None when no line of the project is running.
+    Read from the thread that took the signal, else from the main thread. A copy of the runtime and an environment
+    inside the project are not where a reader looks: such a line is the answer only where there is no other,
+    respectively never. None when no line of the project is running.
     """
     threads = _threads(stack_text)
     current = [frames for heading, frames in threads if heading.startswith(("Current", "Stack"))]
     main = [frames for _, frames in threads[-1:]]  # faulthandler lists the newest thread first
     for frames in [*current[-1:], *main]:
         inside = [(path, line, function) for file, line, function in frames if (path := _in_project(file, project))]
-        own = [frame for frame in inside if not frame[0].startswith(os.path.join("retrofit", ""))]
+        own = [frame for frame in inside if not is_in_runtime(frame[0], project)]
         for path, line, function in [*own[:1], *inside[:1]]:
             return f"{path}:{line} in {function}"
     return None

@@ -23,6 +23,7 @@ from retrofit.verify.trace.computation.models import ModelTrace
 from retrofit.verify.trace.computation.nondeterministic import record_nondeterministic
 from retrofit.verify.trace.computation.operators import OperatorTrace
 from retrofit.verify.trace.computation.precision import use_float64
+from retrofit.verify.trace.computation.process_group import install_groups
 from retrofit.verify.trace.computation.steps import StepTrace
 from retrofit.verify.trace.data.loaders import LoaderTrace
 from retrofit.verify.trace.filesystem.files import install_files
@@ -32,8 +33,8 @@ from retrofit.verify.trace.randomness.rows import BatchRows
 from retrofit.verify.trace.randomness.streams import Streams
 
 from .events import ProcessExit, ProcessStart, ScriptError
-from .process_group import install_groups
 from .recorder import Recorder
+from .runtime import is_in_runtime
 from .settings import TraceSettings
 
 
@@ -138,7 +139,9 @@ def _place_in(project: str, trace: types.TracebackType | None) -> str | None:
     """Return the innermost frame in the user's own files, as "train.py:12 in main"."""
     place = None
     for frame in traceback.extract_tb(trace):
-        inside = frame.filename.startswith(project + os.sep)
-        if inside and f"{os.sep}retrofit{os.sep}distributed{os.sep}" not in frame.filename:
-            place = f"{os.path.relpath(frame.filename, project)}:{frame.lineno} in {frame.name}"
+        if not frame.filename.startswith(project + os.sep):
+            continue
+        path = os.path.relpath(frame.filename, project)
+        if not is_in_runtime(path, project):
+            place = f"{path}:{frame.lineno} in {frame.name}"
     return place

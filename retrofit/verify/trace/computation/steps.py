@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from retrofit.verify.trace.data.loaders import LoaderTrace
 from retrofit.verify.trace.events import BackwardCall, Fingerprint, InitialWeights, OptimizerFound, OptimizerStep
 from retrofit.verify.trace.recorder import Recorder
+from retrofit.verify.trace.runtime import batch_weight
 
 from .fingerprint import bit_hashes, joint_hash, norm_and_projection
 from .models import ModelTrace
@@ -45,7 +45,7 @@ class StepTrace:
         def traced_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
             with untraced():
                 roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-                loss = _weight_of_batch() * sum(float(root.detach().sum()) for root in roots)
+                loss = batch_weight() * sum(float(root.detach().sum()) for root in roots)
             self._losses.append(loss)
             self.recorder.record(BackwardCall(loss))
             backward(tensors, *args, **kwargs)
@@ -93,15 +93,6 @@ class StepTrace:
         self.recorder.step += 1
         self._losses = []
         self.loaders.mark_step()
-
-
-def _weight_of_batch() -> float:
-    """Return how much the script's runtime lets this rank's share of an uneven last batch count, 1 without a runtime.
-
-    The script may have imported a copy of the runtime of its own, which is the one that knows.
-    """
-    runtime = sys.modules.get("retrofit.distributed.batch")
-    return 1.0 if runtime is None else float(runtime.weight_of())
 
 
 def _parameters(optimizer: Any) -> Iterator[torch.Tensor]:

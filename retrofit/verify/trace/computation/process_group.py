@@ -9,7 +9,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from .events import GroupJoin, Record
+from retrofit.verify.trace.events import GroupJoin, Record
 
 
 def install_groups(record: Record) -> None:
