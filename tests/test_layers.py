@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNTIME = sorted((ROOT / "retrofit" / "distributed").rglob("*.py"))
+TRACER = sorted((ROOT / "retrofit" / "verify" / "trace").rglob("*.py"))
 SEGMENTATION = sorted((ROOT / "segmentation").rglob("*.py"))
 # Stdlib of a newer Python than 3.9 has no list there.
 STANDARD_LIBRARY = getattr(sys, "stdlib_module_names", None) or {
@@ -57,7 +58,7 @@ def outside(path, *packages, standard_library=True):
 
 
 def test_the_files_are_found():
-    assert len(RUNTIME) > 10 and len(SEGMENTATION) > 5
+    assert len(RUNTIME) > 10 and len(TRACER) > 10 and len(SEGMENTATION) > 5
 
 
 def test_environment_needs_the_standard_library_only():
@@ -124,9 +125,20 @@ def test_the_kit_and_the_launch_scripts_are_apart():
 
 
 @pytest.mark.parametrize("path", RUNTIME, ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_runtime_does_not_load_its_trace(path):
-    if "trace" not in path.relative_to(ROOT).parts:
-        assert [name for name in imports(path) if is_within(name, "retrofit.distributed.trace")] == []
+def test_the_runtime_does_not_import_the_tracer(path):
+    assert [name for name in imports(path) if is_within(name, "retrofit.verify")] == []
+
+
+@pytest.mark.parametrize("path", TRACER, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_tracer_imports_torch_the_standard_library_the_runtime_and_itself(path):
+    """It is loaded into the traced process, where the packages of `verify` need not be."""
+    assert outside(path, "torch", "retrofit.distributed", "retrofit.verify.trace") == []
+
+
+def test_the_folders_of_verify_are_small():
+    folders = {path.parent for path in (ROOT / "retrofit" / "verify").rglob("*.py")}
+    sizes = {path: sum(entry.name != "__pycache__" for entry in path.iterdir()) for path in folders}
+    assert {path: size for path, size in sizes.items() if size > 12} == {}
 
 
 def test_an_import_that_breaks_a_layer_would_be_seen(tmp_path, monkeypatch):
@@ -182,8 +194,8 @@ def test_the_command_line_loads_what_a_command_needs_only_when_it_runs():
     assert set(report["modules"]) & {"torch", "numpy", "matplotlib", "rich", "psutil", "libcst"} == set()
 
 
-def test_importing_the_runtime_does_no_work():
-    modules = (".".join(path.relative_to(ROOT).with_suffix("").parts) for path in RUNTIME)
+def test_importing_the_runtime_and_the_tracer_does_no_work():
+    modules = (".".join(path.relative_to(ROOT).with_suffix("").parts) for path in [*RUNTIME, *TRACER])
     report = report_of_import(*modules, with_torch=True)
     assert not report["environment"], "an environment variable was changed"
     assert not report["cuda"], "CUDA was initialised"

@@ -17,6 +17,26 @@ from verify_evidence import (
 
 from retrofit.verify.checks import CHECKS, CheckOptions, run_checks
 from retrofit.verify.evidence import RankTrace, Run
+from retrofit.verify.trace.events import (
+    BackwardCall,
+    BatchDrawn,
+    CollectiveCall,
+    EpochOrder,
+    FileChange,
+    FileLoad,
+    FileSave,
+    InitialWeights,
+    IterationEnd,
+    IterationStart,
+    LocalBatchNorm,
+    LoggedScalar,
+    OptimizerFound,
+    OptimizerStep,
+    OutputLine,
+    ParserUse,
+    ProcessExit,
+    UncontrolledDraw,
+)
 from retrofit.verify.verdict import INCOMPLETE, exit_status, overall_status
 
 
@@ -40,44 +60,49 @@ def test_verdicts_come_in_reading_order_with_summaries_of_one_line():
 
 # --- no evidence is no PASS ------------------------------------------------------------------------------------------
 
-OF_DATA = ("iter", "order", "batch", "iter_end")
+OF_DATA = (IterationStart, EpochOrder, BatchDrawn, IterationEnd)
+OF_STEPS = (OptimizerStep, InitialWeights, OptimizerFound)
 NEEDS = [
     (OF_DATA, {"split", "shards", "reshuffle", "global_batch", "random_streams", "evaluation", "metrics"}),
-    (("step", "initial", "optimizer"), {"original", "initial_state", "loss", "gradients", "parameters", "ranks_agree"}),
-    (("step", "initial", "optimizer"), {"lr", "batchnorm", "communication", "resume", "determinism"}),
-    (("collective",), {"collectives", "communication"}),
-    (("line", "scalar"), {"metrics", "logs"}),
-    (("file", "save"), {"single_writer"}),
-    (("load",), {"devices"}),
+    (OF_STEPS, {"original", "initial_state", "loss", "gradients", "parameters", "ranks_agree"}),
+    (OF_STEPS, {"lr", "batchnorm", "communication", "resume", "determinism"}),
+    ((CollectiveCall,), {"collectives", "communication"}),
+    ((OutputLine, LoggedScalar), {"metrics", "logs"}),
+    ((FileChange, FileSave), {"single_writer"}),
+    ((FileLoad,), {"devices"}),
 ]
 
 
-@pytest.mark.parametrize(("kinds", "checks"), NEEDS, ids=[f"{kinds[0]}-{len(checks)}" for kinds, checks in NEEDS])
+@pytest.mark.parametrize(
+    ("kinds", "checks"), NEEDS, ids=[f"{kinds[0].__name__}-{len(checks)}" for kinds, checks in NEEDS]
+)
 def test_without_evidence_nothing_passes(kinds, checks):
     runs = sound_runs()
-    if "load" in kinds:
+    if FileLoad in kinds:
         del runs["resumed"], runs["reload"], runs["reload_original"]
     for run in runs.values():
         for trace in run.ranks:
-            trace.events = [event for event in trace.events if event["e"] not in kinds]
+            trace.events = [event for event in trace.events if not isinstance(event, kinds)]
     statuses = statuses_of(runs)
     assert {check for check in checks if statuses[check] == "PASS"} == set()
 
 
 def no_value(event, key, value):
     """Return the values of a step with each number of `key` replaced."""
-    if key == "loss":
-        return [value for _ in event[key]] if value is not None else []
-    return [None if value is None else [value, value] for _ in event[key]]
+    if key == "losses":
+        return [value for _ in event.losses] if value is not None else []
+    return [None if value is None else [value, value] for _ in getattr(event, key)]
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
-@pytest.mark.parametrize(("check", "key"), [("loss", "loss"), ("gradients", "grad"), ("parameters", "param")])
+@pytest.mark.parametrize(
+    ("check", "key"), [("loss", "losses"), ("gradients", "gradients"), ("parameters", "parameters")]
+)
 def test_two_runs_without_a_number_are_not_the_same(check, key, value):
     runs = sound_runs()
     for run in runs.values():
-        if events_of(run, "step"):
-            change(run, "step", **{key: lambda event: no_value(event, key, value)})
+        if events_of(run, OptimizerStep):
+            change(run, OptimizerStep, **{key: lambda event: no_value(event, key, value)})
     verdicts = run_checks(runs)
     (verdict,) = [verdict for verdict in verdicts if verdict.check == check]
     assert verdict.status == "NOT APPLICABLE"
@@ -104,7 +129,11 @@ def test_processes_that_recorded_nothing_fail_as_runs_only():
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("kind", ["parser", "iter", "batch", "step", "iter_end", "exit"])
+@pytest.mark.parametrize(
+    "kind",
+    [ParserUse, IterationStart, BatchDrawn, OptimizerStep, IterationEnd, ProcessExit],
+    ids=lambda kind: kind.__name__,
+)
 def test_a_crash_anywhere_fails_as_a_crash_only(kind, rank):
     """What was recorded before is judged, what is missing afterwards is not held against the script."""
     runs = {name: run for name, run in sound_runs().items() if name in ("one", "many")}
@@ -118,8 +147,8 @@ def test_a_crash_anywhere_fails_as_a_crash_only(kind, rank):
 
 def test_differences_that_chance_can_explain_are_not_judged():
     runs = sound_runs()
-    insert(runs["many"], (0, 1), "backward", "uncontrolled", op="randperm", shape=[8], where="net.py:7 in forward")
-    change(runs["many"], "step", loss=lambda event: [loss + 0.01 for loss in event["loss"]])
+    insert(runs["many"], (0, 1), BackwardCall, UncontrolledDraw(op="randperm", shape=[8], where="net.py:7 in forward"))
+    change(runs["many"], OptimizerStep, losses=lambda event: [loss + 0.01 for loss in event.losses])
     verdicts = verdicts_of({name: runs[name] for name in ("one", "many", "reference")})
     assert verdicts["loss"].status == "NOT APPLICABLE" and "net.py:7 in forward" in verdicts["loss"].summary
     assert verdicts["determinism"].status == "NOT APPLICABLE"
@@ -131,7 +160,7 @@ def test_differences_that_chance_can_explain_are_not_judged():
 def test_an_accepted_difference_keeps_its_finding():
     runs = sound_runs()
     for name in ("many", "resumed"):
-        insert(runs[name], (0, 1), "backward", "local_batchnorm", 0, rows=4, channels=3)
+        insert(runs[name], (0, 1), BackwardCall, LocalBatchNorm(rows=4, channels=3))
     verdict = verdicts_of(runs, accept=frozenset({"batchnorm"}))["batchnorm"]
     assert (verdict.status, verdict.cause) == ("ACCEPTED", "RF206")
     assert verdict.summary == "statistics of 4 of 8 samples (3 channels)"
@@ -150,9 +179,9 @@ def test_the_tolerance_decides_what_is_the_same():
     runs = sound_runs()
     change(
         runs["many"],
-        "step",
-        having={"n": STEPS_PER_EPOCH * 2 - 1},
-        grad=lambda e: [[x * 1.001, y] for x, y in e["grad"]],
+        OptimizerStep,
+        having={"number": STEPS_PER_EPOCH * 2 - 1},
+        gradients=lambda e: [[x * 1.001, y] for x, y in e.gradients],
     )
     assert failures(run_checks(runs)) == {"gradients": None}
     assert failures(run_checks(runs, CheckOptions(tolerance=0.01))) == {}
@@ -161,6 +190,6 @@ def test_the_tolerance_decides_what_is_the_same():
 def test_four_ranks_are_compared_as_two_are():
     runs = {"one": run_of("one", flavour="single"), "many": run_of("many", 4), "reference": run_of("reference")}
     for rank in runs["many"].ranks:
-        for event, batch in zip(events_of(runs["many"], "batch", [rank.rank]), chunks(list(range(99)), 2)):
-            assert len(event["samples"]) <= len(batch)
+        for event, batch in zip(events_of(runs["many"], BatchDrawn, [rank.rank]), chunks(list(range(99)), 2)):
+            assert len(event.samples) <= len(batch)
     assert failures(run_checks(runs)) == {}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from verify_processes import ROOT, Driver, driving, launching, log
 
-from retrofit.verify.child import rank_environ
+from retrofit.verify.processes.child import rank_environ
 
 
 @pytest.fixture(scope="module")

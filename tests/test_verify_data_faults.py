@@ -14,10 +14,18 @@ from verify_evidence import (
     redraw,
     remove,
     sound_runs,
+    spoil,
 )
 
 from retrofit.rules.catalog import CATALOG
 from retrofit.verify.checks import run_checks
+from retrofit.verify.trace.events import (
+    BatchDrawn,
+    EpochOrder,
+    IterationEnd,
+    IterationStart,
+    OptimizerStep,
+)
 
 
 def set_epoch_missing(runs):
@@ -34,30 +42,37 @@ def set_epoch_missing_on_rank_1(runs):
 def weighted_sampler_dropped(runs):
     for name in ("one", "original"):
         redraw(runs[name], lambda rank, epoch: [x // 2 for x in order_of_epoch(epoch)])
-        change(runs[name], "iter", having={"grad": True}, sampler=["BatchSampler", "WeightedRandomSampler"])
-    change(runs["many"], "iter", having={"grad": True}, sampler=["BatchSampler", "DistributedSampler"])
+        change(
+            runs[name],
+            IterationStart,
+            having={"grad_enabled": True},
+            samplers=["BatchSampler", "WeightedRandomSampler"],
+        )
+    change(runs["many"], IterationStart, having={"grad_enabled": True}, samplers=["BatchSampler", "DistributedSampler"])
 
 
 def replacement_dropped(runs):
     """RandomSampler(replacement=True) has no name of its own: the repeated samples tell."""
     for name in ("one", "original"):
         redraw(runs[name], lambda rank, epoch: [x // 2 for x in order_of_epoch(epoch)])
-        change(runs[name], "iter", having={"grad": True}, sampler=["BatchSampler", "RandomSampler"])
+        change(runs[name], IterationStart, having={"grad_enabled": True}, samplers=["BatchSampler", "RandomSampler"])
 
 
 def sequential_shuffled(runs):
     for name in ("one", "original"):
         redraw(runs[name], lambda rank, epoch: list(range(16)))
-        change(runs[name], "iter", having={"grad": True}, sampler=["BatchSampler", "SequentialSampler"])
+        change(
+            runs[name], IterationStart, having={"grad_enabled": True}, samplers=["BatchSampler", "SequentialSampler"]
+        )
 
 
 def subset_sampler_dropped(runs):
     """One process trains on the even samples only, in batches of 8; the ranks on all."""
     for name in ("one", "original"):
         redraw(runs[name], lambda rank, epoch: [2 * x for x in order_of_epoch(epoch)])
-        change(runs[name], "iter", having={"grad": True}, length=32, dataset="Pictures:32:0")
+        change(runs[name], IterationStart, having={"grad_enabled": True}, length=32, dataset="Pictures:32:0")
     for name in ("reference", "many", "resumed"):
-        change(runs[name], "iter", having={"grad": True}, length=32, dataset="Pictures:32:0")
+        change(runs[name], IterationStart, having={"grad_enabled": True}, length=32, dataset="Pictures:32:0")
 
 
 def not_sharded(runs):
@@ -69,7 +84,9 @@ def not_sharded_and_scheduled_by_length(runs):
     """The schedule counts the batches of the whole set: it follows from the sharding."""
     not_sharded(runs)
     for name in ("many", "resumed"):
-        change(runs[name], "step", lr=lambda event: [event["lr"][0] * (1 + 0.1 * event["n"] if event["n"] else 1)])
+        change(
+            runs[name], OptimizerStep, lr=lambda event: [event.lr[0] * (1 + 0.1 * event.number if event.number else 1)]
+        )
     del runs["resumed"]
 
 
@@ -89,7 +106,7 @@ def part_never_drawn(runs):
     """Every rank leaves out its last batch in epoch 1."""
     for name, first in (("many", 0), ("resumed", 1)):
         redraw(runs[name], lambda rank, epoch, first=first: shorter(rank, epoch + first))
-        change(runs[name], "iter", having={"grad": True}, drop_last=False)
+        change(runs[name], IterationStart, having={"grad_enabled": True}, drop_last=False)
 
 
 def shorter(rank, epoch):
@@ -101,10 +118,10 @@ def as_stream(run, share_of_epoch, size=None):
     """Turn the training set into a stream: samples are known by content, and there is no order."""
     first = 1 if run.name == "resumed" else 0
     redraw(run, lambda rank, epoch: [f"content {i}" for i in share_of_epoch(rank, epoch + first)], size)
-    for event in events_of(run, "iter", grad=True):
-        event.update(kind="iterable", length="-", sampler=[], dataset="Stream:-:0", probe=None)
-    for number in {event["iter"] for event in events_of(run, "iter", grad=True)}:
-        remove(run, "order", iter=number)
+    for event in events_of(run, IterationStart, grad_enabled=True):
+        spoil(event, is_map=False, length=None, samplers=[], dataset="Stream:-:0", probe=None)
+    for number in {event.iteration for event in events_of(run, IterationStart, grad_enabled=True)}:
+        remove(run, EpochOrder, iteration=number)
 
 
 def stream_not_sharded(runs):
@@ -122,14 +139,14 @@ def batch_size_per_process(runs):
     """Each process takes 8 samples: two steps, 16 samples each, as one epoch of 32 samples has."""
     for name, first in (("many", 0), ("resumed", 1)):
         run = runs[name]
-        change(run, "iter", having={"grad": True}, length=32, batch_size=BATCH, dataset="Pictures:32:0")
+        change(run, IterationStart, having={"grad_enabled": True}, length=32, batch_size=BATCH, dataset="Pictures:32:0")
         redraw(run, lambda rank, epoch, first=first: wide_order(epoch + first)[rank::WORLD], size=BATCH)
     for name in ("one", "original", "reference"):
         run = runs[name]
-        change(run, "iter", having={"grad": True}, length=32, dataset="Pictures:32:0")
-        change(run, "order", having={"iter": 0}, batches=[wide_order(0)[i : i + 8] for i in range(0, 32, 8)])
-        change(run, "order", having={"iter": 2}, batches=[wide_order(1)[i : i + 8] for i in range(0, 32, 8)])
-        change(run, "iter_end", having={"train": True}, exhausted=False, capped=True)
+        change(run, IterationStart, having={"grad_enabled": True}, length=32, dataset="Pictures:32:0")
+        change(run, EpochOrder, having={"iteration": 0}, batches=[wide_order(0)[i : i + 8] for i in range(0, 32, 8)])
+        change(run, EpochOrder, having={"iteration": 2}, batches=[wide_order(1)[i : i + 8] for i in range(0, 32, 8)])
+        change(run, IterationEnd, having={"is_training": True}, is_exhausted=False, is_capped=True)
 
 
 def wide_order(epoch):
@@ -139,49 +156,53 @@ def wide_order(epoch):
 def batch_size_rounded_down(runs):
     """Global batch 6 instead of 8: no factor of the number of processes."""
     for name in ("many", "resumed"):
-        change(runs[name], "batch", samples=lambda event: event["samples"][:3])
+        change(runs[name], BatchDrawn, samples=lambda event: event.samples[:3])
 
 
 def split_differs_by_content(runs):
-    change(runs["many"], "iter", [1], {"number": 0, "grad": True}, probe={"0": "other", "8": "x", "15": "y"})
-    change(runs["many"], "iter_end", [1], {"train": True}, probe={"0": "other", "8": "x", "15": "y"})
+    change(
+        runs["many"], IterationStart, [1], {"epoch": 0, "grad_enabled": True}, probe={"0": "other", "8": "x", "15": "y"}
+    )
+    change(runs["many"], IterationEnd, [1], {"is_training": True}, probe={"0": "other", "8": "x", "15": "y"})
 
 
 def split_differs_by_members(runs):
     for rank, members in ((0, [0, 1, 2, 3, 4, 5]), (1, [4, 5, 6, 7, 8, 9])):
-        change(runs["many"], "iter", [rank], {"grad": False}, members=members)
+        change(runs["many"], IterationStart, [rank], {"grad_enabled": False}, members=members)
 
 
 def split_differs_by_length(runs):
-    change(runs["many"], "iter", [1], {"dataset": TRAIN}, dataset="Pictures:15:0", length=15)
+    change(runs["many"], IterationStart, [1], {"dataset": TRAIN}, dataset="Pictures:15:0", length=15)
 
 
 def same_streams(runs):
-    change(runs["many"], "iter", streams=lambda event: {"python": "p", "numpy": "n", "torch": "t", "loader": None})
+    change(
+        runs["many"], IterationStart, streams=lambda event: {"python": "p", "numpy": "n", "torch": "t", "loader": None}
+    )
 
 
 def same_stream_for_workers(runs):
     """Workers are seeded from the torch stream, whatever their items draw from."""
     for rank in (0, 1):
         streams = {"python": f"p{rank}", "numpy": f"n{rank}", "torch": "t", "loader": None}
-        change(runs["many"], "iter", [rank], workers=4, streams=streams)
+        change(runs["many"], IterationStart, [rank], num_workers=4, streams=streams)
 
 
 def same_generator_for_workers(runs):
     for rank in (0, 1):
         streams = {"python": f"p{rank}", "numpy": f"n{rank}", "torch": f"t{rank}", "loader": "g"}
-        change(runs["many"], "iter", [rank], workers=4, streams=streams)
+        change(runs["many"], IterationStart, [rank], num_workers=4, streams=streams)
 
 
 def changed_in_place(runs):
     probe = {"0": "content 0", "8": "changed", "15": "content 15"}
-    change(runs["many"], "iter_end", None, {"train": True}, probe=probe)
+    change(runs["many"], IterationEnd, None, {"is_training": True}, probe=probe)
 
 
 def padded_evaluation(runs):
     """Five validation samples on two ranks: DistributedSampler repeats the first."""
     for name in ("one", "original", "reference", "many"):
-        change(runs[name], "iter", having={"grad": False}, dataset="Pictures:5:0", length=5)
+        change(runs[name], IterationStart, having={"grad_enabled": False}, dataset="Pictures:5:0", length=5)
     for name in ("one", "original", "reference"):
         set_evaluated(runs[name], 0, [0, 1, 2, 3, 4])
     set_evaluated(runs["many"], 0, [0, 2, 4])
@@ -197,17 +218,17 @@ def evaluation_overlaps(runs):
 
 
 def evaluation_lost(runs):
-    numbers = {event["iter"] for event in events_of(runs["many"], "iter", grad=False)}
+    numbers = {event.iteration for event in events_of(runs["many"], IterationStart, grad_enabled=False)}
     for number in numbers:
-        for kind in ("batch", "order", "iter", "iter_end"):
-            remove(runs["many"], kind, iter=number)
+        for kind in (BatchDrawn, EpochOrder, IterationStart, IterationEnd):
+            remove(runs["many"], kind, iteration=number)
 
 
 def set_evaluated(run, rank, samples):
-    numbers = {event["iter"] for event in events_of(run, "iter", [rank], grad=False)}
+    numbers = {event.iteration for event in events_of(run, IterationStart, [rank], grad_enabled=False)}
     for number in numbers:
-        change(run, "batch", [rank], {"iter": number}, samples=samples)
-        change(run, "order", [rank], {"iter": number}, batches=[samples])
+        change(run, BatchDrawn, [rank], {"iteration": number}, samples=samples)
+        change(run, EpochOrder, [rank], {"iteration": number}, batches=[samples])
 
 
 FAULTS = [

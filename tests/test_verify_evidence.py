@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import pytest
-from verify_evidence import TRAIN, events_of, process, run_of
+from verify_evidence import TRAIN, change, collective_call, copy_of, iteration_start, process, run_of, spoil
 
-from retrofit.verify.checks.printed import skeleton, values_after_evaluations
-from retrofit.verify.checks.writers import is_temporary, names_rank
+from retrofit.verify.checks.output.printed_numbers import skeleton, values_after_evaluations
+from retrofit.verify.checks.output.single_writer import is_temporary, names_rank
 from retrofit.verify.evidence import RankTrace, load_run, read_events, relative_difference
+from retrofit.verify.trace.events import (
+    BackwardCall,
+    BatchDrawn,
+    IterationEnd,
+    OptimizerStep,
+    OutputLine,
+    line_of,
+)
 
 
 def write(folder, rank, trace):
-    lines = "".join(json.dumps(event) + "\n" for event in trace.events)
+    lines = "".join(line_of(event, event.seconds, event.step) for event in trace.events)
     (folder / f"rank{rank}.jsonl").write_text(lines, encoding="utf-8")
 
 
@@ -25,7 +32,7 @@ def test_a_run_is_read_from_its_folder(tmp_path):
     run = load_run("many", tmp_path, 2, statuses=[0, 0], seconds=3.5)
     assert (run.name, run.world_size, run.finished, run.num_steps, run.num_epochs) == ("many", 2, True, 4, 2)
     assert run.logs == ["hello", ""] and run.seconds == 3.5
-    assert run.ranks[1].events == process(1, 2).events
+    assert [vars(event) for event in run.ranks[1].events] == [vars(event) for event in process(1, 2).events]
 
 
 def test_a_rank_without_a_trace_has_no_events(tmp_path):
@@ -44,22 +51,19 @@ def test_a_torn_last_line_is_left_out(tmp_path):
 
 def test_a_line_torn_in_the_middle_is_an_error(tmp_path):
     path = tmp_path / "rank0.jsonl"
-    path.write_text(
-        '{"e": "start", "t": 0, "step": 0}\n{"e": "it\n{"e": "exit", "t": 1, "step": 0}\n', encoding="utf-8"
-    )
-    with pytest.raises(ValueError, match=r"rank0.jsonl, line 2 is not JSON: b'\{\"e\": \"it'; run verify again"):
+    line = line_of(BackwardCall(0.5), 0.1, 0)
+    path.write_text(f"{line}{line[:12]}\n{line}", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"rank0.jsonl, line 2 is not an event: '\{\"event\": \"B'; run verify again"):
         read_events(path)
 
 
 def test_a_hundred_thousand_lines_are_read_in_seconds(tmp_path):
     trace = RankTrace(0, [])
+    step = process(0, 1).steps[0]
     for number in range(25_000):
-        step = {"t": 0.1, "step": number}
-        trace.events.append({"e": "batch", "iter": 0, "k": number, "samples": [number], **step})
-        trace.events.append({"e": "backward", "loss": 0.5, **step})
-        trace.events.append({"e": "collective", "op": "allreduce_", "numel": 10, "dtype": "float64", **step})
-        trace.events.append({"e": "step", "opt": 0, "lr": [0.1], "loss": [0.5], "param": [], "param_hash": "x", **step})
-    trace.events.insert(0, {"e": "iter", "iter": 0, "dataset": TRAIN, "grad": True, "number": 0, "t": 0, "step": 0})
+        events = [BatchDrawn(0, number, [number]), BackwardCall(0.5), collective_call("allreduce_", 10)]
+        trace.events += [spoil(event, step=number) for event in (*events, copy_of(step, number=number))]
+    trace.events.insert(0, iteration_start(0, TRAIN, 16))
     write(tmp_path, 0, trace)
     started = time.process_time()
     run = load_run("one", tmp_path, 1, statuses=[0])
@@ -81,14 +85,13 @@ def test_iterations_know_what_they_are():
 
 def test_an_iteration_without_an_end_is_training_when_steps_followed():
     trace = process(0, 1)
-    trace.events = [event for event in trace.events if event["e"] != "iter_end"]
+    trace.events = [event for event in trace.events if not isinstance(event, IterationEnd)]
     assert [one.train for one in trace.iterations] == [True, False, True, False]
 
 
 def test_samples_that_are_lists_of_indices_can_be_compared():
     run = run_of("one")
-    for event in events_of(run, "batch"):
-        event["samples"] = [[1, 2], [3, 4]]
+    change(run, BatchDrawn, samples=[[1, 2], [3, 4]])
     assert run.main.iterations[0].delivered == [(1, 2), (3, 4), (1, 2), (3, 4)]
 
 
@@ -125,10 +128,14 @@ def test_a_line_is_a_pattern_with_numbers(line, pattern, numbers):
     assert [text for _, text in skeleton(line)[1]] == numbers
 
 
+def is_end_of_evaluation(event):
+    return isinstance(event, IterationEnd) and not event.is_training
+
+
 def printed_after_evaluation(*lines):
     trace = process(1, 2)
-    place = next(i for i, event in enumerate(trace.events) if event["e"] == "iter_end" and not event["train"])
-    trace.events[place + 1 : place + 1] = [{"e": "line", "t": 0.1, "step": 2, "text": line} for line in lines]
+    place = next(i for i, event in enumerate(trace.events) if is_end_of_evaluation(event))
+    trace.events[place + 1 : place + 1] = [OutputLine(line, "stdout") for line in lines]
     return [value.text for values in values_after_evaluations(trace).values() for value in values]
 
 
@@ -153,9 +160,9 @@ def test_only_numbers_about_the_model_are_compared(line, values):
 
 def test_lines_during_the_training_are_no_metrics():
     trace = process(1, 2)
-    for event in [event for event in trace.events if event["e"] == "step"]:
+    for event in [event for event in trace.events if isinstance(event, OptimizerStep)]:
         place = next(i for i, other in enumerate(trace.events) if other is event)
-        trace.events.insert(place, {"e": "line", "t": 0.1, "step": 0, "text": "loss 0.5"})
+        trace.events.insert(place, OutputLine("loss 0.5", "stdout"))
     assert values_after_evaluations(trace) == {}
 
 

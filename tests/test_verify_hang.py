@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from retrofit.verify.hang import HangWatch
-from retrofit.verify.stacks import stack_summary
+from retrofit.verify.processes.hang import HangWatch
+from retrofit.verify.processes.stacks import stack_summary
 
 
 def watch_through(seconds: int, cpu, trace, *, world_size: int = 2, ended: float | None = None) -> int | None:
@@ -63,6 +63,14 @@ def test_stack_summary_names_the_users_innermost_line():
     assert stack_summary(DUMP, "/home/me/project/") == "src/loop.py:123 in train_one_epoch"
     own_kit = DUMP.replace('"src/loop.py"', '"/opt/loop.py"').replace("project/train.py", "other/train.py")
     assert stack_summary(own_kit, "/home/me/project") == "retrofit/distributed/collectives.py:30 in reduce_dict"
+
+
+def test_stack_summary_does_not_name_a_line_of_a_runtime_in_one_file(tmp_path):
+    (tmp_path / "multigpu.py").write_text('RETROFIT_RUNTIME = "1.0"\n')
+    dump = DUMP.replace("/home/me/project", str(tmp_path)).replace("retrofit/distributed/collectives.py", "multigpu.py")
+    assert stack_summary(dump, str(tmp_path)) == "src/loop.py:123 in train_one_epoch"
+    (tmp_path / "multigpu.py").write_text("")
+    assert stack_summary(dump, str(tmp_path)) == "multigpu.py:30 in reduce_dict"
 
 
 def test_stack_summary_goes_to_the_main_thread_and_gives_up():

@@ -3,15 +3,48 @@
 from __future__ import annotations
 
 import pytest
-from verify_evidence import VAL, WORLD, change, events_of, insert, order_of_epoch, redraw, remove, sound_runs
+from verify_evidence import (
+    VAL,
+    WORLD,
+    at_the_time_of,
+    change,
+    collective_call,
+    copy_of,
+    evaluation_events,
+    events_of,
+    insert,
+    iteration_start,
+    order_of_epoch,
+    redraw,
+    remove,
+    sound_runs,
+    spoil,
+)
 
 from retrofit.verify.checks import CHECKS, run_checks
+from retrofit.verify.trace.events import (
+    BackwardCall,
+    BatchDrawn,
+    CollectiveCall,
+    EpochOrder,
+    FileChange,
+    FileLoad,
+    FileSave,
+    InitialWeights,
+    IterationEnd,
+    IterationStart,
+    LoggedScalar,
+    OptimizerFound,
+    OptimizerStep,
+    OutputLine,
+    ProcessExit,
+)
 
 
 def padded_training(runs):
     """15 samples: DistributedSampler repeats one so that both ranks have 8."""
     for name, first in (("one", 0), ("original", 0), ("many", 0), ("reference", 0), ("resumed", 1)):
-        change(runs[name], "iter", having={"grad": True}, length=15)
+        change(runs[name], IterationStart, having={"grad_enabled": True}, length=15)
         redraw(runs[name], lambda rank, epoch, run=runs[name], first=first: padded(run, rank, epoch + first))
 
 
@@ -23,7 +56,7 @@ def padded(run, rank, epoch):
 def tail_dropped(runs):
     """18 samples: with drop_last every run leaves out two of them, not the same ones."""
     for name in ("one", "original", "many", "reference", "resumed"):
-        change(runs[name], "iter", having={"grad": True}, length=18, drop_last=True)
+        change(runs[name], IterationStart, having={"grad_enabled": True}, length=18, drop_last=True)
     for name, first in (("many", 0), ("resumed", 1)):
         redraw(runs[name], lambda rank, epoch, first=first: [x + 2 for x in order_of_epoch(epoch + first)][rank::WORLD])
 
@@ -32,12 +65,12 @@ def sharded_stream(runs):
     for run in runs.values():
         first = 1 if run.name == "resumed" else 0
         redraw(run, lambda rank, epoch, run=run, first=first: contents(run, rank, epoch + first))
-        for event in events_of(run, "iter", grad=True):
-            event.update(kind="iterable", length="-", sampler=[], dataset="Stream:-:0", probe=None)
-        for number in {event["iter"] for event in events_of(run, "iter", kind="iterable")}:
-            remove(run, "order", iter=number)
-        if events_of(run, "iter_end", train=True):
-            change(run, "iter_end", having={"train": True}, draws=[], probe=None)
+        for event in events_of(run, IterationStart, grad_enabled=True):
+            spoil(event, is_map=False, length=None, samplers=[], dataset="Stream:-:0", probe=None)
+        for number in {event.iteration for event in events_of(run, IterationStart, is_map=False)}:
+            remove(run, EpochOrder, iteration=number)
+        if events_of(run, IterationEnd, is_training=True):
+            change(run, IterationEnd, having={"is_training": True}, draws=[], probe=None)
 
 
 def contents(run, rank, epoch):
@@ -50,7 +83,9 @@ def weights_kept(runs):
         first = 1 if name in ("resumed", "reload", "reload_original") else 0
         redraw(run, lambda rank, epoch, run=run, first=first: weighted(run, rank, epoch + first))
         sampler = ["BatchSampler", "ShardedSampler", "WeightedRandomSampler"]
-        change(run, "iter", having={"grad": True}, sampler=sampler if run.world_size > 1 else sampler[::2])
+        change(
+            run, IterationStart, having={"grad_enabled": True}, samplers=sampler if run.world_size > 1 else sampler[::2]
+        )
 
 
 def weighted(run, rank, epoch):
@@ -61,7 +96,7 @@ def weighted(run, rank, epoch):
 def fixed_order(runs):
     for run in runs.values():
         redraw(run, lambda rank, epoch, run=run: list(range(16))[rank :: run.world_size])
-        change(run, "iter", having={"grad": True}, sampler=["BatchSampler", "SequentialSampler"])
+        change(run, IterationStart, having={"grad_enabled": True}, samplers=["BatchSampler", "SequentialSampler"])
 
 
 def orders_alike_by_chance(runs):
@@ -69,114 +104,105 @@ def orders_alike_by_chance(runs):
     shares = {0: [[0, 1, 2, 3], [0, 1, 2, 3]], 1: [[4, 5, 6, 7], [7, 5, 4, 6]]}
     for name, run in runs.items():
         first = 1 if name in ("resumed", "reload", "reload_original") else 0
-        change(run, "iter", having={"grad": True}, length=8)
+        change(run, IterationStart, having={"grad_enabled": True}, length=8)
         single = [[5, 1, 7, 3, 2, 0, 6, 4], [1, 0, 4, 5, 2, 7, 3, 6]]
         orders = shares if run.world_size > 1 else {0: single}
         redraw(run, lambda rank, epoch, o=orders, first=first: o[rank][epoch + first], size=4 // run.world_size)
 
 
 def logs_named_by_rank(runs):
-    insert(runs["many"], [0], "exit", "file", op="write", path="logs/rank0.log")
-    insert(runs["many"], [1], "exit", "file", op="write", path="logs/rank1.log")
-    insert(runs["many"], [1], "exit", "save", path="logs/rng_state_r1.pt", keys={})
+    insert(runs["many"], [0], ProcessExit, FileChange(op="write", path="logs/rank0.log"))
+    insert(runs["many"], [1], ProcessExit, FileChange(op="write", path="logs/rank1.log"))
+    insert(runs["many"], [1], ProcessExit, FileSave(path="logs/rng_state_r1.pt", keys={}))
 
 
 def temporary_files(runs):
     for path in ("/tmp/tmpab12cd34/kernel.so", "pkg/__pycache__/net.cpython-311.pyc", "/dev/null"):
-        insert(runs["many"], (0, 1), "exit", "file", op="write", path=path)
+        insert(runs["many"], (0, 1), ProcessExit, FileChange(op="write", path=path))
 
 
 def no_batchnorm(runs):
     for run in runs.values():
-        if events_of(run, "step"):
-            change(run, "step", buffers={})
+        if events_of(run, OptimizerStep):
+            change(run, OptimizerStep, buffers={})
 
 
 def everybody_evaluates(runs):
-    for event in events_of(runs["many"], "iter", dataset=VAL):
-        for kind, field, value in (("batch", "samples", list(range(6))), ("order", "batches", [list(range(6))])):
-            change(runs["many"], kind, having={"iter": event["iter"]}, **{field: value})
+    for event in events_of(runs["many"], IterationStart, dataset=VAL):
+        having = {"iteration": event.iteration}
+        change(runs["many"], BatchDrawn, having=having, samples=list(range(6)))
+        change(runs["many"], EpochOrder, having=having, batches=[list(range(6))])
 
 
 def rank_0_evaluates(runs):
     everybody_evaluates(runs)
-    for event in events_of(runs["many"], "iter", [1], dataset=VAL):
-        for kind in ("batch", "order", "iter", "iter_end"):
-            remove(runs["many"], kind, [1], iter=event["iter"])
+    for event in events_of(runs["many"], IterationStart, [1], dataset=VAL):
+        for kind in (BatchDrawn, EpochOrder, IterationStart, IterationEnd):
+            remove(runs["many"], kind, [1], iteration=event.iteration)
 
 
 def evaluation_inside_training(runs):
     """An evaluation in the middle of an epoch: its samples are not those of a step."""
     for name in ("one", "original", "many", "reference"):
         for rank in runs[name].ranks:
-            place = next(i for i, event in enumerate(rank.events) if event["e"] == "step") + 1
+            place = next(i for i, event in enumerate(rank.events) if isinstance(event, OptimizerStep)) + 1
             share = list(range(6))[rank.rank :: runs[name].world_size]
-            rank.events[place:place] = evaluation_events(share)
-
-
-def evaluation_events(share):
-    begin = {"iter": 9, "dataset": "Pictures:6:1", "kind": "map", "length": 6, "number": 0, "again": 0, "grad": False}
-    events = [
-        {"e": "iter", **begin, "sampler": [], "batch_size": 6, "members": None, "probe": None, "streams": {}},
-        {"e": "order", "iter": 9, "batches": [share], "complete": True},
-        {"e": "batch", "iter": 9, "k": 0, "samples": share},
-        {"e": "iter_end", "iter": 9, "train": False, "exhausted": True, "capped": False, "draws": [], "probe": None},
-    ]
-    return [{"t": 0.1, "step": 1, **event} for event in events]
+            start = iteration_start(9, "Pictures:6:1", 6, grad_enabled=False)
+            rank.events[place:place] = [spoil(event, step=1) for event in (start, *evaluation_events(9, share))]
 
 
 def parts_by_subset(runs):
     """The script gives each rank a Subset of its own instead of a sampler."""
     for name in ("many", "resumed"):
         for rank, members in ((0, list(range(8))), (1, list(range(8, 16)))):
-            change(runs[name], "iter", [rank], {"grad": True}, members=members, length=8)
+            change(runs[name], IterationStart, [rank], {"grad_enabled": True}, members=members, length=8)
         redraw(runs[name], lambda rank, epoch: [x for x in order_of_epoch(epoch) if x // 8 == rank])
     redraw(runs["resumed"], lambda rank, epoch: [x for x in order_of_epoch(1) if x // 8 == rank])
-    change(runs["many"], "iter", [1], {"number": 0, "grad": True}, probe={"0": "content 8"})
-    change(runs["many"], "iter_end", [1], {"train": True}, probe={"0": "content 8"})
+    change(runs["many"], IterationStart, [1], {"epoch": 0, "grad_enabled": True}, probe={"0": "content 8"})
+    change(runs["many"], IterationEnd, [1], {"is_training": True}, probe={"0": "content 8"})
 
 
 def parts_as_lists(runs):
     """Each rank reads a list of its own: numbers 0 to 7 on both, other samples."""
     for name in ("many", "resumed"):
-        change(runs[name], "iter", having={"grad": True}, dataset="list:8:0", length=8)
+        change(runs[name], IterationStart, having={"grad_enabled": True}, dataset="list:8:0", length=8)
         redraw(runs[name], lambda rank, epoch: [x for x in order_of_epoch(epoch) if x < 8])
     redraw(runs["resumed"], lambda rank, epoch: [x for x in order_of_epoch(1) if x < 8])
     for name in ("one", "original", "reference"):
-        change(runs[name], "iter", having={"grad": True}, dataset="list:16:0")
-    change(runs["many"], "iter", [1], {"number": 0, "grad": True}, probe={"0": "content 8"})
-    change(runs["many"], "iter_end", [1], {"train": True}, probe={"0": "content 8"})
+        change(runs[name], IterationStart, having={"grad_enabled": True}, dataset="list:16:0")
+    change(runs["many"], IterationStart, [1], {"epoch": 0, "grad_enabled": True}, probe={"0": "content 8"})
+    change(runs["many"], IterationEnd, [1], {"is_training": True}, probe={"0": "content 8"})
 
 
 def split_after_weights(runs):
     """Weights in double precision take other random numbers, so the split that follows is another one there."""
     for name, members in (("one", [0, 1, 2, 3, 4, 5]), ("many", range(10, 16)), ("reference", range(10, 16))):
-        for event in events_of(runs[name], "iter", grad=False):
-            event["members"] = list(members) if event["again"] == 0 else None
+        for event in events_of(runs[name], IterationStart, grad_enabled=False):
+            spoil(event, members=list(members) if event.repeat == 0 else None)
         for rank in runs[name].ranks:
-            for event in events_of(runs[name], "iter", [rank.rank], grad=False):
+            for event in events_of(runs[name], IterationStart, [rank.rank], grad_enabled=False):
                 share = list(members)[rank.rank :: runs[name].world_size]
-                change(runs[name], "batch", [rank.rank], {"iter": event["iter"]}, samples=share)
-                change(runs[name], "order", [rank.rank], {"iter": event["iter"]}, batches=[share])
+                change(runs[name], BatchDrawn, [rank.rank], {"iteration": event.iteration}, samples=share)
+                change(runs[name], EpochOrder, [rank.rank], {"iteration": event.iteration}, batches=[share])
     del runs["original"]
 
 
 def loss_divided_and_gradients_added_up(runs):
     for name in ("many", "resumed"):
-        change(runs[name], "step", loss=lambda event: [loss / 2 for loss in event["loss"]])
+        change(runs[name], OptimizerStep, losses=lambda event: [loss / 2 for loss in event.losses])
 
 
 def backward_for_nothing_before_resuming(runs):
     for rank in (0, 1):
-        change(runs["resumed"], "step", [rank], {"n": 0}, loss=lambda event: [7.0, *event["loss"]])
+        change(runs["resumed"], OptimizerStep, [rank], {"number": 0}, losses=lambda event: [7.0, *event.losses])
 
 
 def times_and_training_loss_in_lines(runs):
     for name, seconds in (("many", "3.21"), ("reference", "5.43")):
-        insert(runs[name], [0], "scalar", "line", text=f"epoch 0 took {seconds} s, lr 0.100", stream="stdout")
-        insert(runs[name], [0], "scalar", "line", text=f"train_loss {seconds} accuracy 0.5000", stream="stdout")
-        insert(runs[name], [0], "scalar", "line", text=f"accuracy 0.5000 (time {seconds})", stream="stdout")
-        insert(runs[name], [0], "scalar", "scalar", name="train/loss", value=float(seconds), axis=2)
+        insert(runs[name], [0], LoggedScalar, OutputLine(text=f"epoch 0 took {seconds} s, lr 0.100", stream="stdout"))
+        insert(runs[name], [0], LoggedScalar, OutputLine(text=f"train_loss {seconds} accuracy 0.5000", stream="stdout"))
+        insert(runs[name], [0], LoggedScalar, OutputLine(text=f"accuracy 0.5000 (time {seconds})", stream="stdout"))
+        insert(runs[name], [0], LoggedScalar, LoggedScalar(name="train/loss", value=float(seconds), axis=2))
 
 
 def two_optimizers(runs):
@@ -187,46 +213,46 @@ def two_optimizers(runs):
 
 
 def with_generator(event, run):
-    if event["e"] in ("optimizer", "initial"):
-        return [event, {**event, "opt": 1}]
-    if event["e"] != "step":
+    if isinstance(event, (OptimizerFound, InitialWeights)):
+        return [event, copy_of(event, optimizer=1)]
+    if not isinstance(event, OptimizerStep):
         return [event]
-    first = {**event, "n": 2 * event["n"], "step": 2 * event["step"]}
-    second = {**first, "n": first["n"] + 1, "step": first["step"] + 1, "opt": 1, "rows": 0, "lr": [0.01]}
-    reduced = {"e": "collective", "op": "allreduce_", "numel": 24, "dtype": "float64", "backward": True, "n": 0}
-    between = [{"e": "backward", "t": event["t"], "step": second["step"], "loss": event["loss"][0]}]
+    first = copy_of(event, number=2 * event.number, step=2 * event.step)
+    second = copy_of(first, number=first.number + 1, step=first.step + 1, optimizer=1, rows=0, lr=[0.01])
+    between = [at_the_time_of(second, BackwardCall(event.losses[0]))]
     if run.world_size > 1:  # the generator's backward goes through the discriminator as well
-        between.append({**reduced, "t": event["t"], "step": second["step"]})
+        between.append(at_the_time_of(second, collective_call("allreduce_", 24)))
     return [first, *between, second]
 
 
 def unused_parameter(runs):
     """A parameter without gradient on all sides."""
     for run in runs.values():
-        if events_of(run, "step"):
-            change(run, "step", grad=lambda event: [event["grad"][0], None])
+        if events_of(run, OptimizerStep):
+            change(run, OptimizerStep, gradients=lambda event: [event.gradients[0], None])
     for name in ("many", "resumed"):
-        change(runs[name], "collective", having={"backward": True}, numel=9)
+        change(runs[name], CollectiveCall, having={"in_backward": True}, numel=9)
 
 
 def rounding(runs):
     for rank in (0, 1):
-        for key in ("grad", "param"):
-            change(runs["many"], "step", [rank], **{key: lambda e, k=key: [[a * (1 + 1e-15), b] for a, b in e[k]]})
-    change(runs["many"], "scalar", value=lambda event: event["value"] * (1 + 1e-15))
+        for key in ("gradients", "parameters"):
+            values = {key: lambda event, key=key: [[a * (1 + 1e-15), b] for a, b in getattr(event, key)]}
+            change(runs["many"], OptimizerStep, [rank], **values)
+    change(runs["many"], LoggedScalar, value=lambda event: event.value * (1 + 1e-15))
 
 
 def zero_gradient_of_rounding(runs):
     """A bias before BatchNorm has no gradient but rounding, which is as large as itself."""
     for name, size in (("many", 1e-18), ("reference", 3e-17)):
-        change(runs[name], "step", grad=lambda event, size=size: [event["grad"][0], [size, size]])
+        change(runs[name], OptimizerStep, gradients=lambda event, size=size: [event.gradients[0], [size, size]])
 
 
 def later_evaluation_not_reached(runs):
     """Epochs of another length: the processes have made all their steps before the last evaluation of one."""
-    number = events_of(runs["many"], "iter", [0], dataset=VAL, again=1)[0]["iter"]
-    for kind in ("batch", "order", "iter", "iter_end"):
-        remove(runs["many"], kind, iter=number)
+    number = events_of(runs["many"], IterationStart, [0], dataset=VAL, repeat=1)[0].iteration
+    for kind in (BatchDrawn, EpochOrder, IterationStart, IterationEnd):
+        remove(runs["many"], kind, iteration=number)
 
 
 def two_backwards_on_a_batch(runs):
@@ -236,36 +262,35 @@ def two_backwards_on_a_batch(runs):
             continue
         for rank in range(run.world_size):
             events = run.ranks[rank].events
-            for event in [event for event in events if event["e"] == "backward"]:
+            for event in [event for event in events if isinstance(event, BackwardCall)]:
                 place = next(i for i, other in enumerate(events) if other is event)
-                further = [event, dict(EVERY_GRADIENT, t=event["t"], step=event["step"])]
+                further = [event, at_the_time_of(event, collective_call("allreduce_", 12))]
                 events[place:place] = further if run.world_size > 1 else further[:1]
 
 
 def batches_left_over(runs):
     """Rank 0 has a batch more, and every rank leaves its loop after the second."""
     extra = [[90, 91, 92, 93]]
-    change(runs["many"], "order", [0], batches=lambda event: event["batches"] + extra * (event["iter"] in (0, 2)))
-    change(runs["many"], "iter_end", having={"train": True}, exhausted=False)
+    change(runs["many"], EpochOrder, [0], batches=lambda event: event.batches + extra * (event.iteration in (0, 2)))
+    change(runs["many"], IterationEnd, having={"is_training": True}, is_exhausted=False)
     for name in ("one", "original", "many", "reference"):
-        change(runs[name], "iter", having={"grad": True}, length=20)
+        change(runs[name], IterationStart, having={"grad_enabled": True}, length=20)
     for name in ("one", "original"):
-        change(runs[name], "order", batches=lambda event: event["batches"] + extra * (event["iter"] in (0, 2)))
+        change(runs[name], EpochOrder, batches=lambda event: event.batches + extra * (event.iteration in (0, 2)))
 
 
 def data_loaded_as_it_was_saved(runs):
     """A prepared data set in a file of torch.save: it was never on a GPU."""
-    insert(runs["many"], [0], "iter", "save", path="data/cache.pt", keys={"0": "uint8[3]"})
-    insert(runs["many"], (0, 1), "iter", "load", path="data/cache.pt", map_location=False, own=True)
+    insert(runs["many"], [0], IterationStart, FileSave(path="data/cache.pt", keys={"0": "uint8[3]"}))
+    insert(runs["many"], (0, 1), IterationStart, FileLoad(path="data/cache.pt", has_map_location=False, is_own=True))
 
 
 def message_passing(runs):
     """Messages between two ranks are no calls of all ranks."""
-    insert(runs["many"], [0], "exit", "collective", n=9, op="send", numel=5, dtype="float32", backward=False)
-    insert(runs["many"], [1], "exit", "collective", n=9, op="recv_", numel=5, dtype="float32", backward=False)
+    insert(runs["many"], [0], ProcessExit, collective_call("send", 5, "float32", in_backward=False))
+    insert(runs["many"], [1], ProcessExit, collective_call("recv_", 5, "float32", in_backward=False))
 
 
-EVERY_GRADIENT = {"e": "collective", "op": "allreduce_", "numel": 12, "dtype": "float64", "backward": True, "n": 0}
 OF_SAMPLES = ("shards", "reshuffle")
 OF_STEPS = ("loss", "gradients", "parameters")
 

@@ -6,6 +6,8 @@ import pytest
 from verify_evidence import (
     VAL,
     change,
+    collective_call,
+    copy_of,
     cut,
     events_of,
     failures,
@@ -14,10 +16,32 @@ from verify_evidence import (
     redraw,
     remove,
     sound_runs,
+    spoil,
 )
 
 from retrofit.rules.catalog import CATALOG
 from retrofit.verify.checks import run_checks
+from retrofit.verify.trace.events import (
+    BackwardCall,
+    BatchDrawn,
+    CollectiveCall,
+    EpochOrder,
+    FileChange,
+    FileLoad,
+    FileSave,
+    GroupJoin,
+    InitialWeights,
+    IterationEnd,
+    IterationStart,
+    LoggedScalar,
+    NondeterministicOperator,
+    OptimizerFound,
+    OptimizerStep,
+    OutputLine,
+    ParserUse,
+    ProcessExit,
+    ScriptError,
+)
 
 
 def keep_resume_out(runs):
@@ -27,179 +51,180 @@ def keep_resume_out(runs):
 
 def one_spelling(runs):
     for run in runs.values():
-        change(run, "parser", accepts_local_rank={"--local_rank": True, "--local-rank": False})
+        change(run, ParserUse, accepts_local_rank={"--local_rank": True, "--local-rank": False})
 
 
 def own_port(runs):
-    change(runs["many"], "group", master_port="12355")
+    change(runs["many"], GroupJoin, master_port="12355")
 
 
 def no_group(runs):
     """The script ignores its launcher: two trainings side by side, each with all samples."""
     keep_resume_out(runs)
-    remove(runs["many"], "group")
-    remove(runs["many"], "collective")
+    remove(runs["many"], GroupJoin)
+    remove(runs["many"], CollectiveCall)
     redraw(runs["many"], lambda rank, epoch: order_of_epoch(epoch))
 
 
 def metric_per_rank(runs):
-    for kind, field in (("scalar", "value"), ("line", "text")):
-        for event in events_of(runs["many"], kind, [0]):
-            event[field] = 0.75 if kind == "scalar" else event["text"][:-5] + "0.750"
+    change(runs["many"], LoggedScalar, [0], value=0.75)
+    change(runs["many"], OutputLine, [0], text=lambda event: event.text[:-5] + "0.750")
 
 
 def padded_metric(runs):
     """Six samples with a repeated one: the metric is wrong because the evaluation is."""
-    for event in events_of(runs["many"], "iter", [1], dataset=VAL):
-        change(runs["many"], "batch", [1], {"iter": event["iter"]}, samples=[1, 3, 5, 0])
-    change(runs["many"], "scalar", value=0.8)
+    for event in events_of(runs["many"], IterationStart, [1], dataset=VAL):
+        change(runs["many"], BatchDrawn, [1], {"iteration": event.iteration}, samples=[1, 3, 5, 0])
+    change(runs["many"], LoggedScalar, value=0.8)
 
 
 def collective_on_rank_0(runs):
     """Rank 0 evaluates through the wrapper, which broadcasts buffers; rank 1 is in the next epoch already."""
     keep_resume_out(runs)
     many = runs["many"]
-    insert(many, [0], "iter", "collective", 1, n=0, op="broadcast_", numel=7, dtype="float64", backward=False)
-    cut(many, 0, "batch", 2, None)
-    cut(many, 1, "collective", 3, None)
+    insert(many, [0], IterationStart, collective_call("broadcast_", 7, in_backward=False), 1)
+    cut(many, 0, BatchDrawn, 2, None)
+    cut(many, 1, CollectiveCall, 3, None)
     many.hung, many.stacks = True, {0: "train.py:120 in evaluate", 1: "train.py:88 in train"}
 
 
 def barrier_of_rank_0_at_the_end(runs):
     keep_resume_out(runs)
-    insert(runs["many"], [0], "exit", "collective", n=0, op="barrier", numel=1, dtype="uint8", backward=False)
-    cut(runs["many"], 0, "exit", 0, 1, ("RuntimeError", "[gloo/pair.cc:534] Connection closed by peer [127.0.0.1]"))
+    insert(runs["many"], [0], ProcessExit, collective_call("barrier", 1, "uint8", in_backward=False))
+    cut(
+        runs["many"], 0, ProcessExit, 0, 1, ("RuntimeError", "[gloo/pair.cc:534] Connection closed by peer [127.0.0.1]")
+    )
 
 
 def uneven_batches(runs):
     """Rank 1 has no second batch in epoch 0: it ends, and rank 0 loses its connection."""
     keep_resume_out(runs)
     many = runs["many"]
-    change(many, "order", [1], {"iter": 0}, batches=lambda event: event["batches"][:1])
-    cut(many, 1, "batch", 1, 0)
-    many.ranks[1].events.append({"e": "exit", "t": 0.2, "step": 1, "status": 0, "error": None})
-    cut(many, 0, "step", 1, 1, ("RuntimeError", "[gloo/pair.cc:534] Connection closed by peer [127.0.0.1]"))
+    change(many, EpochOrder, [1], {"iteration": 0}, batches=lambda event: event.batches[:1])
+    cut(many, 1, BatchDrawn, 1, 0)
+    many.ranks[1].events.append(spoil(ProcessExit(0, None), seconds=0.2, step=1))
+    cut(many, 0, OptimizerStep, 1, 1, ("RuntimeError", "[gloo/pair.cc:534] Connection closed by peer [127.0.0.1]"))
 
 
 def uneven_batches_and_schedules(runs):
     """Each rank's schedule counts its own batches, so the rates differ as well."""
     uneven_batches(runs)
-    change(runs["many"], "step", [1], lr=[0.07], param_hash="of rank 1")
+    change(runs["many"], OptimizerStep, [1], lr=[0.07], parameter_hash="of rank 1")
 
 
 def uneven_batches_not_reached(runs):
     """The shortened training stops before the ranks run out of batches."""
     keep_resume_out(runs)
     extra = [[90, 91, 92, 93]]
-    change(runs["many"], "order", [0], batches=lambda event: event["batches"] + extra * (event["iter"] in (0, 2)))
-    change(runs["many"], "iter_end", having={"train": True}, capped=True, exhausted=False)
+    change(runs["many"], EpochOrder, [0], batches=lambda event: event.batches + extra * (event.iteration in (0, 2)))
+    change(runs["many"], IterationEnd, having={"is_training": True}, is_capped=True, is_exhausted=False)
     for name in ("one", "original"):
-        change(runs[name], "iter", having={"grad": True}, length=20)
+        change(runs[name], IterationStart, having={"grad_enabled": True}, length=20)
         more = [[90, 91, 92, 93]]
         change(
-            runs[name], "order", batches=lambda event, more=more: event["batches"] + more * (event["iter"] in (0, 2))
+            runs[name], EpochOrder, batches=lambda event, more=more: event.batches + more * (event.iteration in (0, 2))
         )
-        change(runs[name], "iter_end", having={"train": True}, capped=True, exhausted=False)
+        change(runs[name], IterationEnd, having={"is_training": True}, is_capped=True, is_exhausted=False)
     for name in ("many", "reference"):
-        change(runs[name], "iter", having={"grad": True}, length=20)
+        change(runs[name], IterationStart, having={"grad_enabled": True}, length=20)
 
 
 def every_rank_saves(runs):
     for name in ("many", "resumed"):
-        for event in events_of(runs[name], "save", [0]):
+        for event in events_of(runs[name], FileSave, [0]):
             index = runs[name].ranks[1].events
-            index.insert(len(index) - 1, {**event, "step": 4})
+            index.insert(len(index) - 1, copy_of(event, step=4))
 
 
 def every_rank_saves_its_own(runs):
-    insert(runs["many"], [1], "exit", "save", path="runs/12-00-01/last.pt", keys={})
-    insert(runs["many"], [1], "exit", "file", op="write", path="runs/12-00-01/last.pt")
+    insert(runs["many"], [1], ProcessExit, FileSave(path="runs/12-00-01/last.pt", keys={}))
+    insert(runs["many"], [1], ProcessExit, FileChange(op="write", path="runs/12-00-01/last.pt"))
 
 
 def prefix_saved(runs):
     change(
         runs["many"],
-        "save",
-        keys=lambda event: {key.replace("model/", "model/module."): kind for key, kind in event["keys"].items()},
+        FileSave,
+        keys=lambda event: {key.replace("model/", "model/module."): kind for key, kind in event.keys.items()},
     )
 
 
 def whole_wrapper_saved(runs):
     for name in ("one", "original"):
-        change(runs[name], "save", keys={"": "module:Net", "fc.weight": "float32[3, 3]"})
-    change(runs["many"], "save", keys={"": "module:DistributedDataParallel"})
+        change(runs[name], FileSave, keys={"": "module:Net", "fc.weight": "float32[3, 3]"})
+    change(runs["many"], FileSave, keys={"": "module:DistributedDataParallel"})
 
 
 def prefix_refused(runs):
     message = 'Error(s) in loading state_dict for Net: Missing key(s) in state_dict: "fc.weight". Unexpected key(s): '
-    cut(runs["reload"], 0, "initial", 0, 1, ("RuntimeError", message + '"module.fc.weight"'))
+    cut(runs["reload"], 0, InitialWeights, 0, 1, ("RuntimeError", message + '"module.fc.weight"'))
 
 
 def no_map_location(runs):
-    change(runs["resumed"], "load", [1], map_location=False)
+    change(runs["resumed"], FileLoad, [1], has_map_location=False)
 
 
 def one_gpu_for_all(runs):
-    change(runs["many"], "start", device="cuda:0")
+    change(runs["many"], OptimizerFound, device="GPU 12ab")
 
 
 def setup_race(runs):
     keep_resume_out(runs)
-    cut(runs["many"], 1, "iter", 0, 1, ("EOFError", "Ran out of input"))
-    cut(runs["many"], 0, "collective", 0, 1, ("RuntimeError", "Connection closed by peer [127.0.0.1]:2021"))
+    cut(runs["many"], 1, IterationStart, 0, 1, ("EOFError", "Ran out of input"))
+    cut(runs["many"], 0, CollectiveCall, 0, 1, ("RuntimeError", "Connection closed by peer [127.0.0.1]:2021"))
 
 
 def writers_race(runs):
     """Two writers make their folder at once, and one of them finds it there."""
     setup_race(runs)
-    error = runs["many"].ranks[1].exit["error"]
-    error.update(type="FileExistsError", message="[Errno 17] File exists: 'runs'")
-    error["traceback"] = "  writer = SummaryWriter(args.out)\nFileExistsError: [Errno 17] File exists: 'runs'"
+    trace = "  writer = SummaryWriter(args.out)\nFileExistsError: [Errno 17] File exists: 'runs'"
+    error = ScriptError("FileExistsError", "[Errno 17] File exists: 'runs'", None, trace)
+    change(runs["many"], ProcessExit, [1], error=error)
 
 
 def prepared_by_all(runs):
-    insert(runs["many"], (0, 1), "iter", "file", op="write", path="data/cache.npy")
+    insert(runs["many"], (0, 1), IterationStart, FileChange(op="write", path="data/cache.npy"))
 
 
 def checkpoint_beside_race(runs):
     """The same file before and after the first step: the save is the graver one."""
     prepared_by_all(runs)
-    insert(runs["many"], (0, 1), "exit", "file", op="write", path="runs/final.bin")
+    insert(runs["many"], (0, 1), ProcessExit, FileChange(op="write", path="runs/final.bin"))
 
 
 def tensorboard_on_every_rank(runs):
-    insert(runs["many"], [1], "iter", "file", op="write", path="runs/events.out.tfevents.2.host")
+    insert(runs["many"], [1], IterationStart, FileChange(op="write", path="runs/events.out.tfevents.2.host"))
 
 
 def scalars_on_every_rank(runs):
-    insert(runs["many"], [1], "exit", "scalar", name="val/accuracy", value=0.9375, axis=4)
+    insert(runs["many"], [1], ProcessExit, LoggedScalar(name="val/accuracy", value=0.9375, axis=4))
 
 
 def log_file_on_every_rank(runs):
     for run in runs.values():
-        insert(run, [0], "iter", "file", op="write", path="runs/train.log")
-    insert(runs["many"], [1], "iter", "file", op="write", path="runs/train.log")
+        insert(run, [0], IterationStart, FileChange(op="write", path="runs/train.log"))
+    insert(runs["many"], [1], IterationStart, FileChange(op="write", path="runs/train.log"))
 
 
 def table_of_every_rank(runs):
     """Every rank appends its results to one table."""
-    for place in ("iter", "exit"):
-        insert(runs["many"], (0, 1), place, "file", op="write", path="runs/results.csv")
+    for place in (IterationStart, ProcessExit):
+        insert(runs["many"], (0, 1), place, FileChange(op="write", path="runs/results.csv"))
 
 
 def table_for_every_rank(runs):
     """Ranks have tables of their own, in folders named by the time."""
-    for place in ("iter", "exit"):
-        insert(runs["many"], [0], place, "file", op="write", path="runs/12-00-00/results.csv")
-        insert(runs["many"], [1], place, "file", op="write", path="runs/12-00-01/results.csv")
+    for place in (IterationStart, ProcessExit):
+        insert(runs["many"], [0], place, FileChange(op="write", path="runs/12-00-00/results.csv"))
+        insert(runs["many"], [1], place, FileChange(op="write", path="runs/12-00-01/results.csv"))
 
 
 def axis_per_rank(runs):
-    change(runs["many"], "scalar", axis=lambda event: event["axis"] * 2)
+    change(runs["many"], LoggedScalar, axis=lambda event: event.axis * 2)
 
 
 def scheduler_forgotten(runs):
-    change(runs["resumed"], "step", lr=[0.1])
+    change(runs["resumed"], OptimizerStep, lr=[0.1])
 
 
 def position_forgotten(runs):
@@ -209,45 +234,45 @@ def position_forgotten(runs):
 def momentum_forgotten(runs):
     change(
         runs["resumed"],
-        "step",
-        param_hash=lambda event: event["param_hash"] + " slower",
-        param=lambda event: [[norm - 0.01, projection] for norm, projection in event["param"]],
+        OptimizerStep,
+        parameter_hash=lambda event: event.parameter_hash + " slower",
+        parameters=lambda event: [[norm - 0.01, projection] for norm, projection in event.parameters],
     )
 
 
 def buffers_forgotten(runs):
-    change(runs["resumed"], "step", loss=lambda event: [event["loss"][0] + 0.01])
+    change(runs["resumed"], OptimizerStep, losses=lambda event: [event.losses[0] + 0.01])
 
 
 def nothing_loaded(runs):
-    initial = events_of(runs["many"], "initial", [0])[0]
+    initial = events_of(runs["many"], InitialWeights, [0])[0]
     for name in ("resumed", "reload", "reload_original"):
-        change(runs[name], "initial", param=initial["param"], param_hash=initial["param_hash"])
+        change(runs[name], InitialWeights, parameters=initial.parameters, parameter_hash=initial.parameter_hash)
 
 
 def already_done(runs):
     """The resumed script believes that it has ended."""
-    for kind in ("step", "backward", "batch", "iter", "iter_end", "order", "initial"):
+    for kind in (OptimizerStep, BackwardCall, BatchDrawn, IterationStart, IterationEnd, EpochOrder, InitialWeights):
         remove(runs["resumed"], kind)
 
 
 def writer_on_rank_0_used_by_all(runs):
     keep_resume_out(runs)
-    cut(runs["many"], 1, "exit", 0, 1, ("AttributeError", "'NoneType' object has no attribute 'add_scalar'"))
+    cut(runs["many"], 1, ProcessExit, 0, 1, ("AttributeError", "'NoneType' object has no attribute 'add_scalar'"))
 
 
 def flag_refused(runs):
     keep_resume_out(runs)
     for rank in (0, 1):
-        cut(runs["many"], rank, "parser", 0, 2, ("SystemExit", "2"))
+        cut(runs["many"], rank, ParserUse, 0, 2, ("SystemExit", "2"))
         runs["many"].logs[rank] = "usage: train.py\ntrain.py: error: unrecognized arguments: --local-rank=0"
 
 
 def port_taken(runs):
     keep_resume_out(runs)
     message = "The server socket has failed to listen: EADDRINUSE: address already in use"
-    cut(runs["many"], 0, "group", 0, 1, ("DistNetworkError", message))
-    cut(runs["many"], 1, "group", 0, 1, ("DistStoreError", "Timed out waiting for clients; socket timeout"))
+    cut(runs["many"], 0, GroupJoin, 0, 1, ("DistNetworkError", message))
+    cut(runs["many"], 1, GroupJoin, 0, 1, ("DistStoreError", "Timed out waiting for clients; socket timeout"))
 
 
 def fails_on_one_process_too(runs):
@@ -260,28 +285,28 @@ def fails_on_one_process_since_the_change(runs):
     keep_resume_out(runs)
     del runs["reference"]
     for rank in (0, 1):
-        cut(runs["many"], rank, "iter", 0, 1, ("FileNotFoundError", "No such file or directory: 'data'"))
-    cut(runs["one"], 0, "iter", 0, 1, ("FileNotFoundError", "No such file or directory: 'data'"))
+        cut(runs["many"], rank, IterationStart, 0, 1, ("FileNotFoundError", "No such file or directory: 'data'"))
+    cut(runs["one"], 0, IterationStart, 0, 1, ("FileNotFoundError", "No such file or directory: 'data'"))
 
 
 def original_fails(runs):
-    cut(runs["original"], 0, "backward", 1, 1, ("ValueError", "bad target"))
+    cut(runs["original"], 0, BackwardCall, 1, 1, ("ValueError", "bad target"))
 
 
 def killed(runs):
     keep_resume_out(runs)
-    cut(runs["many"], 1, "batch", 1, -9)
-    cut(runs["many"], 0, "step", 1, None)
+    cut(runs["many"], 1, BatchDrawn, 1, -9)
+    cut(runs["many"], 0, OptimizerStep, 1, None)
 
 
 def another_loss_after_the_change(runs):
-    change(runs["one"], "step", having={"n": 2}, loss=[0.4])
+    change(runs["one"], OptimizerStep, having={"number": 2}, losses=[0.4])
 
 
 def another_loss_of_a_loose_operator(runs):
     another_loss_after_the_change(runs)
     for name in ("one", "original"):
-        insert(runs[name], [0], "backward", "nondeterministic", op="scatter_add")
+        insert(runs[name], [0], BackwardCall, NondeterministicOperator(op="scatter_add"))
 
 
 def other_samples_after_the_change(runs):

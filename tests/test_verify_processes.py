@@ -12,8 +12,8 @@ import psutil
 import pytest
 from verify_processes import Driver, driving, is_alive, launching, log, wait_until
 
-from retrofit.verify.processes import free_port
-from retrofit.verify.stacks import stack_summary
+from retrofit.verify.processes.launch import free_port
+from retrofit.verify.processes.stacks import stack_summary
 
 
 @pytest.fixture(scope="module")

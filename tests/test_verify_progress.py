@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from retrofit.verify.progress import StepCount
+from retrofit.verify.processes.progress import StepCount
 
 STAGE = """
 import sys
 from pathlib import Path
-from retrofit.verify.progress import Progress
+from retrofit.verify.processes.progress import Progress
 
 traces = [Path(path) for path in sys.argv[1:]]
 with Progress().stage("2 processes", traces, 6) as on_progress:
     for trace in traces:
-        trace.write_text('{"e": "step", "n": 0}\\n{"e": "step", "n": 1}\\n')
+        trace.write_text('{"event": "OptimizerStep", "number": 0}\\n{"event": "OptimizerStep", "number": 1}\\n')
     on_progress()
 """
 
@@ -38,10 +38,10 @@ def test_steps_are_counted_once_and_only_when_their_line_is_whole(tmp_path: Path
     count = StepCount(tmp_path / "rank0.jsonl")
     assert count.new_steps() == 0
     with open(count.trace, "w") as trace:
-        trace.write('{"e": "start", "step": 0}\n{"e": "step", "n": 0}\n{"e": "st')
+        trace.write('{"event": "ProcessStart"}\n{"event": "OptimizerStep", "number": 0}\n{"event": "Opt')
         trace.flush()
         assert count.new_steps() == 1
-        trace.write('ep", "n": 1}\n')
+        trace.write('imizerStep", "number": 1}\n')
         trace.flush()
         assert count.new_steps() == 1
     assert count.new_steps() == 0

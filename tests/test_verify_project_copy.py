@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from retrofit.distributed.trace.snapshot import snapshot
-from retrofit.verify import project_copy
-from retrofit.verify.project_copy import CopyReport, copy_project
+from retrofit.verify.processes import project_copy
+from retrofit.verify.processes.project_copy import CopyReport, copy_project
+from retrofit.verify.trace.filesystem.snapshot import snapshot
 
 KIB = 1024
 

@@ -17,10 +17,10 @@ from PIL import Image
 from rich.console import Console
 
 from retrofit.rules.catalog import Rule
-from retrofit.verify.charts import NOBODY, RANK_COLOURS, SEVERAL, draw_charts
-from retrofit.verify.html_page import report_as_html, write_html
-from retrofit.verify.json_report import SCHEMA_VERSION, report_as_json
-from retrofit.verify.terminal import print_report
+from retrofit.verify.report.charts import NOBODY, RANK_COLOURS, SEVERAL, draw_charts
+from retrofit.verify.report.html_page import report_as_html, write_html
+from retrofit.verify.report.json_report import SCHEMA_VERSION, report_as_json
+from retrofit.verify.report.terminal import print_report
 from retrofit.verify.verdict import (
     ACCEPTED,
     COMPARED,
@@ -29,7 +29,9 @@ from retrofit.verify.verdict import (
     NOT_APPLICABLE,
     NOT_JUDGED,
     PASS,
+    EpochCoverage,
     Report,
+    RunRecord,
     Verdict,
     conclusion,
     duration,
@@ -73,8 +75,8 @@ def a_report(**changes) -> Report:
             "lr_1": [0.1] * steps,
             "lr_n": [0.1] * steps,
         },
-        coverage=[{"num_samples": 5, "rank_of_sample": {0: [0, 2, 4], 1: [0, 1]}}],
-        runs=[{"name": "many", "world_size": 2, "seconds": 9.3, "status": "finished", "command": "python train.py"}],
+        coverage=[EpochCoverage(5, {0: [0, 2, 4], 1: [0, 1]})],
+        runs=[RunRecord("many", world_size=2, seconds=9.3, status="finished", command="python train.py")],
         environment={"torch": "2.1.0", "cores": 2},
         controls=["Both runs computed in float64."],
         seconds=43.2,
@@ -85,7 +87,7 @@ def a_report(**changes) -> Report:
 def everywhere(text: str) -> tuple[Report, dict[str, Rule]]:
     """Return a report, and causes, with `text` in every place that holds text."""
     verdict = Verdict(text, text, FAIL, text, 0, text, "RF103", text)
-    run = {"name": text, "world_size": 2, "seconds": 1.0, "status": text, "command": text}
+    run = RunRecord(text, world_size=2, seconds=1.0, status=text, command=text)
     report = a_report(
         script=text, arguments=[text], verdicts=[verdict], runs=[run], environment={text: text}, controls=[text]
     )
@@ -139,8 +141,8 @@ def pages():
         "one step": a_report(curves={"loss_1": [1.0], "loss_n": [1.0], "difference": [0.0], "tolerance": 1e-8}),
         "not finite": a_report(curves={**broken, "parameter_difference": [0.0] * 4, "tolerance": math.nan}),
         "bit-identical": a_report(curves={"difference": [0.0] * 500, "parameter_difference": [0.0] * 500}),
-        "no samples": a_report(coverage=[{"num_samples": 0, "rank_of_sample": {}}]),
-        "100000 samples": a_report(world_size=64, coverage=[{"num_samples": 100_000, "rank_of_sample": many}] * 6),
+        "no samples": a_report(coverage=[EpochCoverage(0, {})]),
+        "100000 samples": a_report(world_size=64, coverage=[EpochCoverage(100_000, many)] * 6),
         "hostile": everywhere(HOSTILE)[0],
         "unprintable": everywhere(UNPRINTABLE)[0],
     }
@@ -246,14 +248,14 @@ def test_the_coverage_map_shows_who_drew_each_of_five_samples():
 
 
 def test_a_sample_drawn_twice_by_one_rank_counts_as_drawn_more_than_once():
-    coverage = [{"num_samples": 3, "rank_of_sample": {0: [0, 0], 1: [1, 2]}}]
+    coverage = [EpochCoverage(3, {0: [0, 0], 1: [1, 2]})]
     rows = cells(draw_charts(a_report(coverage=coverage))[3].svg)
     assert [cell[3] > 0 for cell in rows[3]] == [True, False, False]
 
 
 def test_one_lost_sample_among_100000_is_seen():
     ranks = {0: [i for i in range(0, 100_000, 2) if i != 70_000], 1: list(range(1, 100_000, 2))}
-    svg = draw_charts(a_report(coverage=[{"num_samples": 100_000, "rank_of_sample": ranks}]))[3].svg
+    svg = draw_charts(a_report(coverage=[EpochCoverage(100_000, ranks)]))[3].svg
     rows = cells(svg)
     assert len(rows[0]) == 400, "250 samples share a cell"
     seen = [place for place, cell in enumerate(rows[2]) if cell[3]]
@@ -277,8 +279,8 @@ def test_drawing_leaves_matplotlib_as_it_was():
 def test_matplotlib_is_imported_for_a_figure_only_and_without_its_windows():
     code = """
 import sys
-from retrofit.verify.html_page import report_as_html
-from retrofit.verify.terminal import print_report
+from retrofit.verify.report.html_page import report_as_html
+from retrofit.verify.report.terminal import print_report
 from retrofit.verify.verdict import Report
 assert "matplotlib" not in sys.modules
 report_as_html(Report("train.py", [], 2, [], {"loss_1": [1.0]}), {})
@@ -311,8 +313,11 @@ def test_the_report_survives_json():
     assert read["causes"]["RF103"] == expected
     fields = {field.name: read[field.name] for field in dataclasses.fields(Report)}
     fields["verdicts"] = [Verdict(**verdict) for verdict in read["verdicts"]]
-    for epoch in fields["coverage"]:
-        epoch["rank_of_sample"] = {int(rank): samples for rank, samples in epoch["rank_of_sample"].items()}
+    fields["runs"] = [RunRecord(**run) for run in read["runs"]]
+    fields["coverage"] = [
+        EpochCoverage(epoch["num_samples"], {int(rank): samples for rank, samples in epoch["rank_of_sample"].items()})
+        for epoch in read["coverage"]
+    ]
     assert Report(**fields) == a_report()
 
 

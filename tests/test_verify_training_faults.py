@@ -6,54 +6,76 @@ import pytest
 from verify_evidence import (
     NUM_ELEMENTS,
     STEPS_PER_EPOCH,
+    at_the_time_of,
     change,
+    collective_call,
+    copy_of,
     cut,
     events_of,
     failures,
     insert,
     remove,
     sound_runs,
+    spoil,
 )
 
 from retrofit.rules.catalog import CATALOG
 from retrofit.verify.checks import run_checks
+from retrofit.verify.trace.events import (
+    BackwardCall,
+    BatchDrawn,
+    CollectiveCall,
+    InitialWeights,
+    IterationEnd,
+    IterationStart,
+    LocalBatchNorm,
+    OptimizerStep,
+    ProcessExit,
+    SimilarityProduct,
+    ValidCount,
+)
 
 CONTROLLED = ("many", "resumed")
 
 
 def drift(run, ranks, first_step=0, hashes=True):
     """Let ranks have weights and gradients of their own from a step on."""
-    for event in events_of(run, "step", ranks):
-        if event["n"] >= first_step:
-            event["param"] = [[norm + 0.01, projection] for norm, projection in event["param"]]
-            event["grad"] = [[norm + 0.01, projection] for norm, projection in event["grad"]]
+    for event in events_of(run, OptimizerStep, ranks):
+        if event.number >= first_step:
+            spoil(event, parameters=[[norm + 0.01, projection] for norm, projection in event.parameters])
+            spoil(event, gradients=[[norm + 0.01, projection] for norm, projection in event.gradients])
             if hashes:
-                event["param_hash"] += " of rank 1"
-                event["param_hashes"] = [f"{one} of rank 1" for one in event["param_hashes"]]
+                other_hashes(event, "of rank 1")
+
+
+def other_hashes(event, mark):
+    """Let the parameters of a step be other ones."""
+    hashes = [f"{one} {mark}" for one in event.parameter_hashes]
+    spoil(event, parameter_hash=f"{event.parameter_hash} {mark}", parameter_hashes=hashes)
 
 
 def wrapper_bypassed(runs):
     for name in CONTROLLED:
-        remove(runs[name], "collective", backward=True)
+        remove(runs[name], CollectiveCall, in_backward=True)
     for rank in (0, 1):
         drift(runs["many"], [rank], hashes=rank == 1)
-        change(runs["many"], "step", [rank], {"n": 1}, loss=lambda event: [event["loss"][0] * 1.1])
+        change(runs["many"], OptimizerStep, [rank], {"number": 1}, losses=lambda event: [event.losses[0] * 1.1])
     del runs["resumed"], runs["reload"], runs["reload_original"]
 
 
 def head_bypassed(runs):
     """Only the weight is averaged, the bias is not part of the wrapped model."""
     for name in CONTROLLED:
-        change(runs[name], "collective", having={"backward": True}, numel=9)
-    for event in events_of(runs["many"], "step", [1]):
-        event["param_hashes"][1] += " of rank 1"
-        event["param_hash"] += " of rank 1"
+        change(runs[name], CollectiveCall, having={"in_backward": True}, numel=9)
+    for event in events_of(runs["many"], OptimizerStep, [1]):
+        weight, bias = event.parameter_hashes
+        spoil(event, parameter_hash=f"{event.parameter_hash} of rank 1", parameter_hashes=[weight, f"{bias} of rank 1"])
 
 
 def sync_in_some_steps(runs):
     """Accumulation that is one step off: the second step of each epoch is not averaged."""
-    remove(runs["many"], "collective", backward=True, step=1)
-    remove(runs["many"], "collective", backward=True, step=3)
+    remove(runs["many"], CollectiveCall, in_backward=True, step=1)
+    remove(runs["many"], CollectiveCall, in_backward=True, step=3)
     drift(runs["many"], [1], first_step=1)
 
 
@@ -62,29 +84,25 @@ def accumulate(run, sync_first=False, sync_always=False):
     for trace in run.ranks:
         events = []
         for event in trace.events:
-            collective = event["e"] == "collective" and event["backward"]
-            if event["e"] == "batch" and _trains(trace, event["iter"]):
-                half = len(event["samples"]) // 2
-                events.append({**event, "k": 2 * event["k"], "samples": event["samples"][:half]})
-                rest = {**event, "k": 2 * event["k"] + 1, "samples": event["samples"][half:]}
-            elif event["e"] == "backward":
-                half_loss = {**event, "loss": event["loss"] / 2}
+            is_reduction = isinstance(event, CollectiveCall) and event.in_backward
+            if isinstance(event, BatchDrawn) and _trains(trace, event.iteration):
+                half = len(event.samples) // 2
+                events.append(copy_of(event, number=2 * event.number, samples=event.samples[:half]))
+                rest = copy_of(event, number=2 * event.number + 1, samples=event.samples[half:])
+            elif isinstance(event, BackwardCall):
+                half_loss = copy_of(event, loss=event.loss / 2)
                 events.append(half_loss)
                 if (sync_first or sync_always) and run.world_size > 1:
-                    events.append(_reduction(event))
-                events += [rest, dict(half_loss)]
-            elif not (collective and sync_first):
+                    events.append(at_the_time_of(event, collective_call("allreduce_", NUM_ELEMENTS)))
+                events += [rest, copy_of(half_loss)]
+            elif not (is_reduction and sync_first):
                 events.append(event)
         trace.events = events
 
 
-def _trains(trace, number):
-    return any(event["e"] == "iter" and event["iter"] == number and event["grad"] for event in trace.events)
-
-
-def _reduction(event, numel=NUM_ELEMENTS):
-    fields = {"op": "allreduce_", "numel": numel, "dtype": "float64", "backward": True, "n": 0}
-    return {"e": "collective", "t": event["t"], "step": event["step"], **fields}
+def _trains(trace, iteration):
+    starts = [event for event in trace.events if isinstance(event, IterationStart)]
+    return any(event.iteration == iteration and event.grad_enabled for event in starts)
 
 
 def sync_in_first_backward(runs):
@@ -101,13 +119,13 @@ def sync_in_every_backward(runs):
 def unused_parameters(runs):
     message = "Expected to have finished reduction in the prior iteration before starting a new one."
     for rank in (0, 1):
-        cut(runs["many"], rank, "backward", 1, 1, ("RuntimeError", message))
+        cut(runs["many"], rank, BackwardCall, 1, 1, ("RuntimeError", message))
 
 
 def unused_parameters_in_small_model(runs):
     """All gradients wait in one bucket for the missing one, so the first step is not averaged at all."""
     unused_parameters(runs)
-    remove(runs["many"], "collective", backward=True)
+    remove(runs["many"], CollectiveCall, in_backward=True)
     drift(runs["many"], [0, 1], hashes=False)
     drift(runs["many"], [1])
 
@@ -115,53 +133,52 @@ def unused_parameters_in_small_model(runs):
 def buffers_in_place(runs):
     message = "one of the variables needed for gradient computation has been modified by an inplace operation"
     for rank in (0, 1):
-        cut(runs["many"], rank, "step", 0, 1, ("RuntimeError", message))
+        cut(runs["many"], rank, OptimizerStep, 0, 1, ("RuntimeError", message))
 
 
 def batchnorm_local(runs):
     for name in CONTROLLED:
-        insert(runs[name], (0, 1), "backward", "local_batchnorm", 0, rows=4, channels=3)
+        insert(runs[name], (0, 1), BackwardCall, LocalBatchNorm(rows=4, channels=3))
 
 
 def wrapper_attribute(runs):
     message = "'DistributedDataParallel' object has no attribute 'num_classes'"
     for rank in (0, 1):
-        cut(runs["many"], rank, "backward", 0, 1, ("AttributeError", message))
+        cut(runs["many"], rank, BackwardCall, 0, 1, ("AttributeError", message))
 
 
 def module_of_bare_model(runs):
     for rank in (0, 1):
-        cut(runs["many"], rank, "exit", 0, 1, ("AttributeError", "'Net' object has no attribute 'module'"))
+        cut(runs["many"], rank, ProcessExit, 0, 1, ("AttributeError", "'Net' object has no attribute 'module'"))
 
 
 def scale(run, kind, factor):
-    for event in events_of(run, "step"):
-        if kind == "grad":
-            event["grad"] = [[factor * x for x in pair] for pair in event["grad"]]
+    for event in events_of(run, OptimizerStep):
+        if kind == "gradients":
+            spoil(event, gradients=[[factor * x for x in pair] for pair in event.gradients])
         else:
-            event["loss"] = [factor * loss for loss in event["loss"]]
+            spoil(event, losses=[factor * loss for loss in event.losses])
 
 
 def move_weights(run, first_step=0, by=0.01):
-    for event in events_of(run, "step"):
-        if event["n"] >= first_step:
-            event["param"] = [[norm + by, projection] for norm, projection in event["param"]]
-            event["param_hash"] += " moved"
-            event["param_hashes"] = [f"{one} moved" for one in event["param_hashes"]]
+    for event in events_of(run, OptimizerStep):
+        if event.number >= first_step:
+            spoil(event, parameters=[[norm + by, projection] for norm, projection in event.parameters])
+            other_hashes(event, "moved")
 
 
 def loss_scaled(runs):
     for name in CONTROLLED:
-        scale(runs[name], "loss", 2.0)
-        scale(runs[name], "grad", 2.0)
+        scale(runs[name], "losses", 2.0)
+        scale(runs[name], "gradients", 2.0)
         move_weights(runs[name])
-    change(runs["resumed"], "initial", param_hash=weights_after_epoch(runs))
+    change(runs["resumed"], InitialWeights, parameter_hash=weights_after_epoch(runs))
     for name in ("reload", "reload_original"):
-        change(runs[name], "initial", param_hash=weights_after_epoch(runs))
+        change(runs[name], InitialWeights, parameter_hash=weights_after_epoch(runs))
 
 
 def weights_after_epoch(runs):
-    return events_of(runs["many"], "step", [0], n=STEPS_PER_EPOCH - 1)[0]["param_hash"]
+    return events_of(runs["many"], OptimizerStep, [0], number=STEPS_PER_EPOCH - 1)[0].parameter_hash
 
 
 def keep_resume_out(runs):
@@ -172,52 +189,56 @@ def keep_resume_out(runs):
 def gradients_halved(runs):
     """Gradients are divided by the world size once more: the loss tells nothing."""
     keep_resume_out(runs)
-    scale(runs["many"], "grad", 0.5)
+    scale(runs["many"], "gradients", 0.5)
     move_weights(runs["many"])
 
 
 def gradients_of_that_norm(runs):
     """Twice as long and in another direction: no factor explains that."""
     keep_resume_out(runs)
-    change(runs["many"], "step", grad=lambda event: [[2 * norm, -projection] for norm, projection in event["grad"]])
+    change(
+        runs["many"],
+        OptimizerStep,
+        gradients=lambda event: [[2 * norm, -projection] for norm, projection in event.gradients],
+    )
     move_weights(runs["many"])
 
 
 def averaged_per_rank(runs):
     """Ranks have 7 and 4 valid elements; the mean of their means is not the mean of all."""
     keep_resume_out(runs)
-    change(runs["many"], "valid", [0], count=7)
-    for event in events_of(runs["reference"], "step"):
-        event["loss"] = [event["loss"][0] + 0.01]
-        event["grad"] = [[norm * 1.01, projection] for norm, projection in event["grad"]]
+    change(runs["many"], ValidCount, [0], count=7)
+    for event in events_of(runs["reference"], OptimizerStep):
+        spoil(event, losses=[event.losses[0] + 0.01])
+        spoil(event, gradients=[[norm * 1.01, projection] for norm, projection in event.gradients])
     move_weights(runs["many"])
 
 
 def averaged_per_rank_uncounted(runs):
     """A loss of the user's own is masked: no operator counted its elements."""
     averaged_per_rank(runs)
-    remove(runs["many"], "valid")
+    remove(runs["many"], ValidCount)
 
 
 def pairs_in_batch(runs):
     keep_resume_out(runs)
-    insert(runs["many"], (0, 1), "backward", "similarity", 0, shape=[4, 4], rows=4)
-    for event in events_of(runs["reference"], "step"):
-        event["loss"] = [event["loss"][0] + 0.7]
-        event["grad"] = [[norm * 1.3, projection] for norm, projection in event["grad"]]
+    insert(runs["many"], (0, 1), BackwardCall, SimilarityProduct(shape=[4, 4], rows=4))
+    for event in events_of(runs["reference"], OptimizerStep):
+        spoil(event, losses=[event.losses[0] + 0.7])
+        spoil(event, gradients=[[norm * 1.3, projection] for norm, projection in event.gradients])
     move_weights(runs["many"])
 
 
 def pairs_in_batch_unseen(runs):
     """The comparison is no matrix product; the loss of one process is larger than that of any rank."""
     pairs_in_batch(runs)
-    remove(runs["many"], "similarity")
+    remove(runs["many"], SimilarityProduct)
 
 
 def gathered_without_gradient(runs):
     """Each rank has the loss of all pairs, and the gradient of its own rows: half of the whole."""
     gradients_halved(runs)
-    insert(runs["many"], (0, 1), "backward", "similarity", 0, shape=[4, 8], rows=4)
+    insert(runs["many"], (0, 1), BackwardCall, SimilarityProduct(shape=[4, 8], rows=4))
 
 
 def weights_changed_on_one_rank(runs):
@@ -228,8 +249,8 @@ def weights_changed_on_one_rank(runs):
 
 
 def set_lr(run, rate):
-    for event in events_of(run, "step"):
-        event["lr"] = [rate(event["n"] + (STEPS_PER_EPOCH if run.name == "resumed" else 0))]
+    for event in events_of(run, OptimizerStep):
+        spoil(event, lr=[rate(event.number + (STEPS_PER_EPOCH if run.name == "resumed" else 0))])
 
 
 def lr_scaled(runs):
@@ -241,8 +262,8 @@ def lr_scaled_and_effective(runs):
     lr_scaled(runs)
     keep_resume_out(runs)
     move_weights(runs["many"])
-    for event in events_of(runs["many"], "step"):
-        event["loss"] = [loss + 0.01 * event["n"] for loss in event["loss"]]
+    for event in events_of(runs["many"], OptimizerStep):
+        spoil(event, losses=[loss + 0.01 * event.number for loss in event.losses])
 
 
 def lr_scaled_and_schedule_too_short(runs):
@@ -258,27 +279,26 @@ def schedule_too_short(runs):
 def lr_decided_by_each_rank(runs):
     """A plateau scheduler that watches a rank's own loss."""
     keep_resume_out(runs)
-    change(runs["many"], "step", [1], {"n": 2}, lr=[0.005])
+    change(runs["many"], OptimizerStep, [1], {"number": 2}, lr=[0.005])
     drift_weights_only(runs["many"], [1], 2)
 
 
 def drift_weights_only(run, ranks, first_step):
-    for event in events_of(run, "step", ranks):
-        if event["n"] >= first_step:
-            event["param_hash"] += " of rank 1"
-            event["param_hashes"] = [f"{one} of rank 1" for one in event["param_hashes"]]
+    for event in events_of(run, OptimizerStep, ranks):
+        if event.number >= first_step:
+            other_hashes(event, "of rank 1")
 
 
 def initial_weights_differ(runs):
     """No wrapper, so nobody sends rank 0's weights around either."""
-    remove(runs["many"], "collective", backward=True)
-    change(runs["many"], "initial", [1], param_hash="other", param_hashes=["other", "too"])
+    remove(runs["many"], CollectiveCall, in_backward=True)
+    change(runs["many"], InitialWeights, [1], parameter_hash="other", parameter_hashes=["other", "too"])
     drift_weights_only(runs["many"], [1], 0)
 
 
 def initial_weights_of_another_seed(runs):
     keep_resume_out(runs)
-    change(runs["many"], "initial", param_hash="other", param=[[1.5, 0.5], [0.3, 0.0]])
+    change(runs["many"], InitialWeights, parameter_hash="other", parameters=[[1.5, 0.5], [0.3, 0.0]])
     move_weights(runs["many"])
 
 
@@ -286,8 +306,8 @@ def batches_spoilt(runs):
     """The loop changes what the dataset holds: losses drift apart, and the data is why."""
     batches_spoilt_only(runs)
     keep_resume_out(runs)
-    for event in events_of(runs["many"], "step"):
-        event["loss"] = [loss + 0.01 * event["n"] for loss in event["loss"]]
+    for event in events_of(runs["many"], OptimizerStep):
+        spoil(event, losses=[loss + 0.01 * event.number for loss in event.losses])
 
 
 OF_STEP_0 = ("gradients", "parameters")
@@ -296,12 +316,12 @@ OF_STEP_0 = ("gradients", "parameters")
 def batches_spoilt_and_resumed(runs):
     """A resumed process reads the data anew, without the changes."""
     batches_spoilt_only(runs)
-    change(runs["resumed"], "step", loss=lambda event: [event["loss"][0] + 0.01])
+    change(runs["resumed"], OptimizerStep, losses=lambda event: [event.losses[0] + 0.01])
 
 
 def batches_spoilt_only(runs):
     probe = {"0": "content 0", "8": "changed", "15": "content 15"}
-    change(runs["many"], "iter_end", None, {"train": True}, probe=probe)
+    change(runs["many"], IterationEnd, None, {"is_training": True}, probe=probe)
 
 
 FAULTS = [

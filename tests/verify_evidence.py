@@ -6,9 +6,32 @@ synchronised, one checkpoint. `sound_runs()` passes every check; a test spoils o
 
 from __future__ import annotations
 
+import copy
 import random
 
 from retrofit.verify.evidence import RankTrace, Run
+from retrofit.verify.trace.events import (
+    BackwardCall,
+    BatchDrawn,
+    CollectiveCall,
+    EpochOrder,
+    FileChange,
+    FileLoad,
+    FileSave,
+    GroupJoin,
+    InitialWeights,
+    IterationEnd,
+    IterationStart,
+    LoggedScalar,
+    OptimizerFound,
+    OptimizerStep,
+    OutputLine,
+    ParserUse,
+    ProcessExit,
+    ProcessStart,
+    ScriptError,
+    ValidCount,
+)
 
 NAMES, SHAPES = ["fc.weight", "fc.bias"], [[3, 3], [3]]
 NUM_ELEMENTS = 12
@@ -24,18 +47,40 @@ class Recorder:
     def __init__(self, rank=0):
         self.rank, self.events, self.step, self.passes = rank, [], 0, 0
 
-    def add(self, kind, /, **fields):
-        self.events.append({"e": kind, "t": round(len(self.events) * 0.01, 4), "step": self.step, **fields})
+    def add(self, event):
+        self.events.append(spoil(event, seconds=round(len(self.events) * 0.01, 4), step=self.step))
 
-    def begin(self, dataset, length, number, again, batch_size, grad, **more):
-        fields = {"iter": self.passes, "dataset": dataset, "kind": "map", "length": length, "number": number}
-        sampler = ["BatchSampler", "ShardedSampler", "RandomSampler"] if grad else ["BatchSampler", "SequentialSampler"]
-        fields.update(again=again, sampler=sampler, batch_size=batch_size, drop_last=False, workers=0, members=None)
+    def begin(self, dataset, length, epoch, repeat, batch_size, grad_enabled, probe=None):
         streams = {name: f"{name} of rank {self.rank}" for name in ("python", "numpy", "torch")}
-        fields.update(batches=None, grad=grad, streams={**streams, "loader": None}, probe=None)
         self.passes += 1
-        self.add("iter", **{**fields, **more})
+        self.add(
+            iteration_start(
+                self.passes - 1,
+                dataset,
+                length,
+                epoch=epoch,
+                repeat=repeat,
+                samplers=[
+                    "BatchSampler",
+                    *(["ShardedSampler", "RandomSampler"] if grad_enabled else ["SequentialSampler"]),
+                ],
+                batch_size=batch_size,
+                grad_enabled=grad_enabled,
+                streams={**streams, "loader": None},
+                probe=probe,
+            )
+        )
         return self.passes - 1
+
+
+def iteration_start(iteration, dataset, length, **fields):
+    usual = {"is_map": True, "epoch": 0, "repeat": 0, "samplers": [], "batch_size": length, "drop_last": False}
+    usual.update(num_workers=0, num_batches=None, grad_enabled=True, streams={}, members=None, probe=None)
+    return IterationStart(iteration, dataset, length=length, **{**usual, **fields})
+
+
+def collective_call(op, numel, dtype="float64", in_backward=True):
+    return CollectiveCall(0, op, numel, dtype, None, in_backward)
 
 
 def order_of_epoch(epoch, flavour=""):
@@ -52,7 +97,7 @@ def weights(step, flavour="double"):
     """Return the weights when `step` steps are done."""
     values = [[1.0 + 0.1 * step, 0.5 - 0.05 * step], [0.3 + 0.02 * step, 0.1 * step]]
     hashes = [f"{flavour} {name} {step}" for name in NAMES]
-    return {"param": values, "param_hash": "+".join(hashes), "param_hashes": hashes}
+    return {"parameters": values, "parameter_hash": "+".join(hashes), "parameter_hashes": hashes}
 
 
 def reference_loss(step):
@@ -67,18 +112,19 @@ def rank_loss(step, rank, world):
 def step_event(recorder, loss, rows, flavour="double"):
     done = recorder.first_step + recorder.step + 1
     recorder.add(
-        "step",
-        opt=0,
-        n=recorder.step,
-        lr=[0.1 if recorder.first_step + recorder.step < STEPS_PER_EPOCH else 0.05],
-        loss=[loss],
-        rows=rows,
-        grad=[[0.5 / done, 0.25 / done], [0.2 / done, -0.1 / done]],
-        grad_norm=0.55 / done,
-        **weights(done, flavour),
-        buffers={"bn.running_mean": [0.1 * done, 0.05]},
-        buffer_hash=f"{flavour} buffers {done}",
-        dtype="float64" if flavour == "double" else "float32",
+        OptimizerStep(
+            optimizer=0,
+            number=recorder.step,
+            lr=[0.1 if recorder.first_step + recorder.step < STEPS_PER_EPOCH else 0.05],
+            losses=[loss],
+            rows=rows,
+            gradients=[[0.5 / done, 0.25 / done], [0.2 / done, -0.1 / done]],
+            gradient_norm=0.55 / done,
+            **weights(done, flavour),
+            buffers={"bn.running_mean": [0.1 * done, 0.05]},
+            buffer_hash=f"{flavour} buffers {done}",
+            dtype="float64" if flavour == "double" else "float32",
+        )
     )
     recorder.step += 1
 
@@ -87,34 +133,40 @@ def train_epoch(recorder, epoch, order, batches, world, flavour):
     probe = {"0": "content 0", "8": "content 8", "15": "content 15"} if flavour == "double" else None
     size = BATCH // world
     number = recorder.begin(TRAIN, 16, epoch, 0, size, True, probe=probe if epoch == recorder.first_epoch else None)
-    recorder.add("order", iter=number, batches=order, complete=True)
+    recorder.add(EpochOrder(number, order, is_complete=True))
     for k, batch in enumerate(batches):
-        recorder.add("batch", iter=number, k=k, samples=batch)
+        recorder.add(BatchDrawn(number, k, batch))
         if recorder.first_step + recorder.step == STEPS_PER_EPOCH * recorder.first_epoch and k == 0:
-            recorder.add("optimizer", opt=0, type="SGD", names=NAMES, shapes=SHAPES)
-            recorder.add("initial", opt=0, **weights(recorder.first_step, flavour))
+            recorder.add(OptimizerFound(0, "SGD", NAMES, SHAPES, device=None))
+            recorder.add(InitialWeights(0, **weights(recorder.first_step, flavour)))
             if recorder.stops:
                 return
         loss = rank_loss(recorder.first_step + recorder.step, recorder.rank, world)
-        recorder.add("valid", op="cross_entropy", count=len(batch))
-        recorder.add("backward", loss=loss)
+        recorder.add(ValidCount("cross_entropy", len(batch)))
+        recorder.add(BackwardCall(loss))
         if world > 1:
-            recorder.add("collective", n=0, op="allreduce_", numel=NUM_ELEMENTS, dtype="float64", backward=True)
+            recorder.add(collective_call("allreduce_", NUM_ELEMENTS))
         step_event(recorder, loss, len(batch), flavour)
-    recorder.add("iter_end", iter=number, train=True, exhausted=True, capped=False, draws=["numpy"], probe=probe)
+    recorder.add(
+        IterationEnd(number, is_training=True, is_exhausted=True, is_capped=False, draws=["numpy"], probe=probe)
+    )
 
 
 def evaluate(recorder, epoch, share, world):
-    again = epoch - recorder.first_epoch
-    number = recorder.begin(VAL, 6, recorder.first_epoch, again, 3, False)
-    recorder.add("order", iter=number, batches=[share], complete=True)
-    recorder.add("batch", iter=number, k=0, samples=share)
-    recorder.add("iter_end", iter=number, train=False, exhausted=True, capped=False, draws=[], probe=None)
+    number = recorder.begin(VAL, 6, recorder.first_epoch, epoch - recorder.first_epoch, 3, False)
+    for event in evaluation_events(number, share):
+        recorder.add(event)
     if world > 1:
-        recorder.add("collective", n=0, op="allreduce_", numel=2, dtype="float64", backward=False)
+        recorder.add(collective_call("allreduce_", 2, in_backward=False))
     if recorder.rank == 0:
-        recorder.add("line", text=f"epoch {epoch} accuracy {METRIC[epoch]:.3f}", stream="stdout")
-        recorder.add("scalar", name="val/accuracy", value=METRIC[epoch], axis=recorder.first_step + recorder.step)
+        recorder.add(OutputLine(f"epoch {epoch} accuracy {METRIC[epoch]:.3f}", "stdout"))
+        recorder.add(LoggedScalar("val/accuracy", METRIC[epoch], axis=recorder.first_step + recorder.step))
+
+
+def evaluation_events(iteration, share):
+    """Return what follows the start of an evaluation."""
+    end = IterationEnd(iteration, is_training=False, is_exhausted=True, is_capped=False, draws=[], probe=None)
+    return [EpochOrder(iteration, [share], is_complete=True), BatchDrawn(iteration, 0, share), end]
 
 
 def process(rank, world, flavour="double", replay=False, epochs=(0, 1), stops=False):
@@ -122,14 +174,13 @@ def process(rank, world, flavour="double", replay=False, epochs=(0, 1), stops=Fa
     recorder = Recorder(rank)
     recorder.first_epoch, recorder.stops = epochs[0], stops
     recorder.first_step = STEPS_PER_EPOCH * epochs[0]
-    recorder.add("start", rank=rank, world_size=world, torch="2.9", cuda=False, threads=1)
-    recorder.add("parser", options=[], accepts_local_rank={"--local_rank": True, "--local-rank": True})
+    recorder.add(ProcessStart(rank, world, torch="2.9", cuda=False, threads=1))
+    recorder.add(ParserUse([], {"--local_rank": True, "--local-rank": True}, refuses_unknown=True))
     if world > 1:
-        ports = {"master_port": "29501", "launcher_port": "29501"}
-        recorder.add("group", backend="gloo", world_size=world, rank=rank, **ports)
-    recorder.add("file", op="mkdir", path="runs")
+        recorder.add(GroupJoin("gloo", world, rank, master_port="29501", launcher_port="29501"))
+    recorder.add(FileChange("mkdir", "runs"))
     if rank == 0:
-        recorder.add("file", op="write", path="runs/events.out.tfevents.1.host")
+        recorder.add(FileChange("write", "runs/events.out.tfevents.1.host"))
     for epoch in epochs:
         drawn = order_of_epoch(epoch)[rank::world] if world > 1 else order_of_epoch(epoch, flavour)
         order = chunks(drawn, BATCH // world)
@@ -140,9 +191,9 @@ def process(rank, world, flavour="double", replay=False, epochs=(0, 1), stops=Fa
             break
         evaluate(recorder, epoch, list(range(6))[rank::world], world)
         if rank == 0:
-            recorder.add("file", op="write", path="runs/last.pt")
-            recorder.add("save", path="runs/last.pt", keys=dict(KEYS))
-    recorder.add("exit", status=0, error=None)
+            recorder.add(FileChange("write", "runs/last.pt"))
+            recorder.add(FileSave("runs/last.pt", dict(KEYS)))
+    recorder.add(ProcessExit(0, None))
     return RankTrace(rank, recorder.events)
 
 
@@ -161,9 +212,8 @@ def sound_runs(original=True):
         "reload": run_of("reload", epochs=(1,), stops=True),
     }
     for rank in runs["resumed"].ranks:  # every rank of a resumed run loads
-        place = next(i for i, event in enumerate(rank.events) if event["e"] == "iter")
-        load = {"e": "load", "t": 0.0, "step": 0, "path": "runs/last.pt", "map_location": True, "own": True}
-        rank.events.insert(place, load)
+        place = next(i for i, event in enumerate(rank.events) if isinstance(event, IterationStart))
+        rank.events.insert(place, FileLoad("runs/last.pt", has_map_location=True, is_own=True))
     if original:
         runs["original"] = run_of("original", flavour="single")
         runs["reload_original"] = run_of("reload_original", epochs=(1,), stops=True)
@@ -173,6 +223,16 @@ def sound_runs(original=True):
 # --- what tests change -----------------------------------------------------------------------------------------------
 
 
+def spoil(event, **values):
+    """Change an event, which is frozen for everybody else, and return it."""
+    vars(event).update(values)
+    return event
+
+
+def copy_of(event, **values):
+    return spoil(copy.copy(event), **values)
+
+
 def events_of(run, kind, ranks=None, /, **having):
     """Return the events of a kind on some ranks (all by default) that have the given values."""
     return [
@@ -180,7 +240,7 @@ def events_of(run, kind, ranks=None, /, **having):
         for trace in run.ranks
         if ranks is None or trace.rank in ranks
         for event in trace.events
-        if event["e"] == kind and all(event.get(key) == value for key, value in having.items())
+        if isinstance(event, kind) and all(getattr(event, key) == value for key, value in having.items())
     ]
 
 
@@ -190,7 +250,8 @@ def change(run, kind, /, ranks=None, having=None, **values):
     assert found, f"no {kind} with {having}"
     for event in found:
         for key, value in values.items():
-            event[key] = value(event) if callable(value) else value
+            assert hasattr(event, key), key
+            spoil(event, **{key: value(event) if callable(value) else value})
 
 
 def remove(run, kind, ranks=None, /, **having):
@@ -200,40 +261,43 @@ def remove(run, kind, ranks=None, /, **having):
         trace.events = [event for event in trace.events if id(event) not in unwanted]
 
 
-def insert(run, ranks, before, kind, number=0, /, **fields):
+def insert(run, ranks, before, event, number=0):
     """Insert an event before the `number`-th event of kind `before`."""
     for rank in ranks:
         events = run.ranks[rank].events
-        place = [i for i, event in enumerate(events) if event["e"] == before][number]
-        events.insert(place, {"e": kind, "t": events[place]["t"], "step": events[place]["step"], **fields})
+        place = [i for i, other in enumerate(events) if isinstance(other, before)][number]
+        events.insert(place, at_the_time_of(events[place], event))
+
+
+def at_the_time_of(other, event):
+    return copy_of(event, seconds=other.seconds, step=other.step)
 
 
 def cut(run, rank, kind, number, status, error=None, where="train.py:12 in main"):
     """End a rank before the `number`-th event of a kind: with an error, or killed."""
     events = run.ranks[rank].events
-    place = [i for i, event in enumerate(events) if event["e"] == kind][number]
+    place = [i for i, event in enumerate(events) if isinstance(event, kind)][number]
     last = events[place]
     del events[place:]
     if error is not None:
-        kind, message = error
-        details = {"type": kind, "message": message, "where": where, "traceback": f"{kind}: {message}"}
-        events.append({"e": "exit", "t": last["t"], "step": last["step"], "status": status, "error": details})
+        name, message = error
+        details = ScriptError(name, message, where, traceback=f"{name}: {message}")
+        events.append(at_the_time_of(last, ProcessExit(status, details)))
     run.statuses[rank] = status
 
 
 def redraw(run, share_of_epoch, size=None):
     """Give the ranks other samples: `share_of_epoch(rank, epoch)` is a rank's order."""
     for trace in run.ranks:
-        epoch = -1
+        epoch, iteration = -1, None
         for event in trace.events:
-            if event["e"] == "iter" and event["grad"]:
-                epoch, number = epoch + 1, event["iter"]
+            if isinstance(event, IterationStart) and event.grad_enabled:
+                epoch, iteration = epoch + 1, event.iteration
                 batches = chunks(share_of_epoch(trace.rank, epoch), size or BATCH // run.world_size)
-            elif event.get("iter") == (number if epoch >= 0 else None):
-                if event["e"] == "order":
-                    event["batches"] = batches
-                elif event["e"] == "batch":
-                    event["samples"] = batches[event["k"]]
+            elif isinstance(event, EpochOrder) and event.iteration == iteration:
+                spoil(event, batches=batches)
+            elif isinstance(event, BatchDrawn) and event.iteration == iteration:
+                spoil(event, samples=batches[event.number])
 
 
 def failures(verdicts):

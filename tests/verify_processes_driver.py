@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 import torch.distributed  # once, here, instead of in every rank
 
-from retrofit.verify.processes import Launch, run_together
+from retrofit.verify.processes.launch import Launch, run_together
 
 
 @dataclass

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 
 if __name__ == "__main__" and sys.path and __file__.startswith(sys.path[0]):
-    del sys.path[0]  # this folder, where `trace` and others would hide modules of that name
+    del sys.path[0]  # this folder, where `output` and others would hide modules of that name
 
 import contextlib
 import logging

@@ -1,1 +1,1 @@
-"""Runs a training on one process and on several, and compares what it did."""
+"""Run a training in one process and in several, and compare what it did."""

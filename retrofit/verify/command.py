@@ -1,4 +1,4 @@
-"""`retrofit verify`: its arguments, the runs, the checks, and what comes out."""
+"""`retrofit verify`: its arguments, its runs, its checks and its output."""
 
 from __future__ import annotations
 
@@ -120,15 +120,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _verify(plan: Any, args: argparse.Namespace) -> int:
     from retrofit.rules.catalog import CATALOG
+    from retrofit.verify.processes.progress import Progress
+    from retrofit.verify.report.build import build_report
+    from retrofit.verify.report.html_page import write_html
+    from retrofit.verify.report.json_report import report_as_json
+    from retrofit.verify.report.terminal import print_report
 
     from .checks import CheckOptions, run_checks
     from .coupled_losses import coupled_losses
-    from .html_page import write_html
-    from .json_report import report_as_json
-    from .progress import Progress
-    from .report import build_report
     from .runs import run_all
-    from .terminal import print_report
     from .verdict import exit_status
 
     progress = Progress()
@@ -150,7 +150,8 @@ def _verify(plan: Any, args: argparse.Namespace) -> int:
 
 def _plan(args: argparse.Namespace, checks: set[str]) -> Any:
     """Return the plan of the runs. Raises ValueError for what cannot be run."""
-    from .gpus import count_gpus
+    from retrofit.verify.processes.gpus import count_gpus
+
     from .runs import Plan, divide_flag
 
     project = Path.cwd()

@@ -1,4 +1,4 @@
-"""The runs of the user's script that a verdict needs, in the order in which one makes the next possible."""
+"""The runs of the script that a verdict needs, in the order in which each makes the next possible."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from retrofit.distributed.trace.settings import TraceSettings
+from retrofit.verify.processes.launch import Launch, RunResult, run_together
+from retrofit.verify.processes.progress import Progress
+from retrofit.verify.processes.project_copy import copy_project
+from retrofit.verify.processes.stacks import stack_summary
+from retrofit.verify.trace.settings import TraceSettings
 
 from .evidence import Run, load_run
-from .processes import Launch, RunResult, run_together, stack_summary
-from .progress import Progress
-from .project_copy import copy_project
-from .resume import Restart, plan_restart
+from .restart import Restart, plan_restart
 
 # What every training imports, torch by itself (dynamo with the first optimizer): once here instead of in each process.
 PRELOADED = ("numpy", "torch._dynamo", "torch.distributed", "torch.utils.data")

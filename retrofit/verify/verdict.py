@@ -1,11 +1,11 @@
-"""What one check of `retrofit verify` found, the report of all of them, and the sentence that they add up to."""
+"""The verdict of one check, the report of all of them, and its conclusion."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from retrofit.rules.catalog import Rule
@@ -64,14 +64,16 @@ def failed(
     return Verdict(check, title, FAIL, summary, step, value, cause, note)
 
 
-class EpochCoverage(TypedDict):
+@dataclass(frozen=True)
+class EpochCoverage:
     """Which rank drew which sample in one epoch; a sample drawn twice by one rank stands twice in its list."""
 
     num_samples: int
     rank_of_sample: dict[int, list[int]]  # rank -> sorted sample indices
 
 
-class RunRecord(TypedDict):
+@dataclass(frozen=True)
+class RunRecord:
     """One run of the user's script, for the reader."""
 
     name: str  # "many"

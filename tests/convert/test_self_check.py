@@ -118,7 +118,7 @@ def test_the_modules_of_the_runtime_are_those_that_it_has_at_the_top() -> None:
 
     assert len(rd.__all__) <= 25
     folder = {path.stem for path in RUNTIME.iterdir() if not path.name.startswith("_")}
-    exported = {name for name in folder - {"trace"} if name in vars(rd) and hasattr(getattr(rd, name), "__all__")}
+    exported = {name for name in folder if name in vars(rd) and hasattr(getattr(rd, name), "__all__")}
     assert exported == MODULES
 
 

@@ -12,8 +12,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from retrofit.distributed import get_rank, get_world_size
-from retrofit.distributed.trace.batchnorm import install_batchnorm
-from retrofit.distributed.trace.operators import OperatorTrace
+from retrofit.verify.trace.computation.batchnorm import install_batchnorm
+from retrofit.verify.trace.computation.operators import OperatorTrace
+from retrofit.verify.trace.events import CollectiveCall, LocalBatchNorm
 
 
 @contextmanager
@@ -21,9 +22,9 @@ def patched(controlled, rows=None):
     """Run the block with the patch and an operator trace; give the list of events."""
     events = []
     natural = F.batch_norm
-    install_batchnorm(lambda kind, **fields: events.append((kind, fields)), controlled, rows)
+    install_batchnorm(events.append, controlled, rows)
     try:
-        with OperatorTrace(lambda kind, **fields: events.append((kind, fields)), False, list):
+        with OperatorTrace(events.append, False, list):
             yield events
     finally:
         F.batch_norm = natural
@@ -83,8 +84,7 @@ def test_a_controlled_run_has_the_statistics_of_the_whole_batch(ranks, world_siz
 
 def test_a_natural_run_is_left_alone_and_noted_once(ranks):
     for (_, parameters, buffers), events in ranks(2).run(train_on_ranks, {}, False):
-        noted = [fields for kind, fields in events if kind == "local_batchnorm"]
-        assert noted == [{"rows": 3, "channels": 4}]
+        assert [event for event in events if isinstance(event, LocalBatchNorm)] == [LocalBatchNorm(rows=3, channels=4)]
         assert not torch.equal(buffers[0], train(network(), batch())[2][0])
         assert len(parameters) == 8
 
@@ -93,7 +93,7 @@ def test_the_sums_of_the_statistics_are_not_the_scripts_collectives(ranks):
     controlled = ranks(2).run(train_on_ranks, {}, True)
     natural = ranks(2).run(train_on_ranks, {}, False)
     assert controlled[0][1] == natural[0][1] == controlled[1][1], "the same events, in the same order"
-    assert any(fields["backward"] for kind, fields in natural[0][1] if kind == "collective")
+    assert any(event.in_backward for event in natural[0][1] if isinstance(event, CollectiveCall))
 
 
 def test_a_single_process_is_not_noted():

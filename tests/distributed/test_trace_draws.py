@@ -12,7 +12,8 @@ from torch.utils.checkpoint import checkpoint
 from traced_block import SEEDS, Events, controlled_block, in_float64
 
 from retrofit.distributed import get_rank, get_world_size
-from retrofit.distributed.trace.operators import OperatorTrace
+from retrofit.verify.trace.computation.operators import OperatorTrace
+from retrofit.verify.trace.events import UncontrolledDraw
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def noisy_step(order=None):
                 trace.new_batch()
                 loss = wrapped(data[share]).square().mean()
                 loss.backward()
-        return loss.item(), [parameter.grad for parameter in model.parameters()], events.of("uncontrolled")
+        return loss.item(), [parameter.grad for parameter in model.parameters()], events.of(UncontrolledDraw)
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
@@ -131,10 +132,10 @@ def test_a_draw_for_no_rows_is_left_and_reported_once_per_place(controlled):
     torch.randperm(6)
     torch.randint(0, 6, (6,))
     torch.rand(6)
-    found = [(event["op"], event["shape"]) for event in controlled.of("uncontrolled")]
+    found = [(event.op, event.shape) for event in controlled.of(UncontrolledDraw)]
     assert found == [("randn", [5, 7]), ("rand", [1]), ("randperm", [6]), ("randint", [6])]
-    for event in controlled.of("uncontrolled"):
-        place, _, function = event["where"].partition(" in ")
+    for event in controlled.of(UncontrolledDraw):
+        place, _, function = event.where.partition(" in ")
         assert (
             place.startswith("test_trace_draws.py:")
             and function == "test_a_draw_for_no_rows_is_left_and_reported_once_per_place"

@@ -15,8 +15,9 @@ import pytest
 import torch
 from traced_child import OLD, Child, files_of, make_place, opened, write
 
-from retrofit.distributed.trace.files import install_files
-from retrofit.distributed.trace.snapshot import snapshot
+from retrofit.verify.trace.events import FileChange, FileLoad, FileSave
+from retrofit.verify.trace.filesystem.files import install_files
+from retrofit.verify.trace.filesystem.snapshot import snapshot
 
 
 @pytest.fixture
@@ -166,7 +167,7 @@ def test_a_snapshot_is_not_the_scripts_doing(place, run):
 
 def test_a_trace_that_cannot_record_does_not_disturb_the_script(place):
     def task():
-        def record(kind, **fields):
+        def record(event):
             raise OSError("disk full")
 
         install_files(record, str(place / "project"))
@@ -192,8 +193,8 @@ def test_recording_into_a_file_does_not_record_itself(place):
     def task():
         calls = []
 
-        def record(kind, **fields):
-            calls.append(fields["path"])
+        def record(event):
+            calls.append(event.path)
             write(place / "log.txt")
 
         install_files(record, str(place / "project"))
@@ -215,7 +216,7 @@ def test_threads_are_seen(place, run):
 def test_it_can_be_switched_off(place):
     def task():
         calls = []
-        files = install_files(lambda kind, **fields: calls.append(kind), str(place / "project"))
+        files = install_files(calls.append, str(place / "project"))
         files.active = False
         write("a.txt")
         torch.save(1, "a.pt")
@@ -223,7 +224,7 @@ def test_it_can_be_switched_off(place):
         assert calls == []
 
     events = Child(task, place).events()
-    assert [kind for kind, _ in events] == ["file", "file", "save", "load"]  # of the other one
+    assert [type(event) for event in events] == [FileChange, FileChange, FileSave, FileLoad]  # of the other one
 
 
 COMPILED = {

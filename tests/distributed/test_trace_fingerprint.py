@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from retrofit.distributed.trace.fingerprint import CHUNK, bit_hash, content_hash, norm_and_projection
+from retrofit.verify.trace.computation.fingerprint import CHUNK, bit_hash, content_hash, norm_and_projection
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool]
 SIZES = [1, 7, 8, 1000, CHUNK - 1, CHUNK, CHUNK + 3, 3 * CHUNK]

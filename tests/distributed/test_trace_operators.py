@@ -13,8 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 from traced_block import Events, controlled_block
 
 from retrofit.distributed import get_rank, get_world_size
-from retrofit.distributed.trace.nondeterministic import record_nondeterministic
-from retrofit.distributed.trace.operators import OperatorTrace, untraced
+from retrofit.verify.trace.computation.nondeterministic import record_nondeterministic
+from retrofit.verify.trace.computation.operators import OperatorTrace, untraced
+from retrofit.verify.trace.events import CollectiveCall, NondeterministicOperator, SimilarityProduct, ValidCount
 
 CAN_NAME_REDUCTIONS = hasattr(dist.ReduceOp, "unbox")  # not in torch 2.1
 
@@ -51,15 +52,15 @@ def collectives():
 def test_collectives_are_recorded_in_the_same_order_on_every_rank(ranks):
     first, second = ranks(2).run(collectives)
     assert first == second
-    kinds = [event.get("op", event["e"]) for event in first]
-    built, stepped = kinds.index("constructed"), kinds.index("stepped")
-    assert "broadcast_" in kinds[:built], "DDP's first broadcast of the weights"
-    reduced = [event for event in first[built:stepped] if event.get("op") == "allreduce_"]
+    ops = [event if isinstance(event, str) else event.op for event in first]
+    built, stepped = ops.index("constructed"), ops.index("stepped")
+    assert "broadcast_" in ops[:built], "DDP's first broadcast of the weights"
+    reduced = [event for event in first[built + 1 : stepped] if event.op == "allreduce_"]
     gradients = 4 * 3 + 3 + 3 + 3 + 3 * 2 + 2
-    assert sum(event["numel"] for event in reduced) == gradients, "the gradients, from DDP's reducer"
-    assert all(event["backward"] and event["dtype"] == "float32" for event in reduced)
-    assert not any(event.get("backward") for event in first[:built] + first[stepped:])
-    own = [(event["op"], event["numel"], event["dtype"], event["reduce"]) for event in first[stepped + 1 :]]
+    assert sum(event.numel for event in reduced) == gradients, "the gradients, from DDP's reducer"
+    assert all(event.in_backward and event.dtype == "float32" for event in reduced)
+    assert not any(event.in_backward for event in first[:built] + first[stepped + 1 :])
+    own = [(event.op, event.numel, event.dtype, event.reduce) for event in first[stepped + 1 :]]
     assert own[0][0] == "barrier"
     assert own[-3:] == [
         ("allreduce_", 3, "float64", "max" if CAN_NAME_REDUCTIONS else None),
@@ -67,19 +68,19 @@ def test_collectives_are_recorded_in_the_same_order_on_every_rank(ranks):
         ("gather_", 3, "float64", None),
     ]
     assert [dtype for *_, dtype, _ in own[1:-3]] == ["int64", "uint8"], "an object is its length and its bytes"
-    assert [event["n"] for event in first if event["e"] == "collective"] == list(range(len(first) - 2))
+    assert [event.number for event in first if isinstance(event, CollectiveCall)] == list(range(len(first) - 2))
 
 
 def fail_in_collective():
     events = Events()
     with OperatorTrace(events, False, list), pytest.raises(RuntimeError):
         dist.broadcast(torch.ones(2).to_sparse(), 0)
-    return events.of("collective")
+    return events.of(CollectiveCall)
 
 
 def test_a_collective_is_recorded_before_it_runs(ranks):
     for recorded in ranks(2).run(fail_in_collective):
-        assert [event["op"] for event in recorded] == ["broadcast_"], "it failed, and was recorded all the same"
+        assert [event.op for event in recorded] == ["broadcast_"], "it failed, and was recorded all the same"
 
 
 # --- evidence
@@ -95,10 +96,7 @@ def test_the_number_of_valid_targets_is_recorded(controlled):
     with torch.no_grad():
         F.cross_entropy(logits, target, ignore_index=255)
     F.cross_entropy(logits.detach(), target, ignore_index=255)
-    assert controlled.of("valid") == [
-        {"op": "nll_loss2d_forward", "count": 20.0},
-        {"op": "nll_loss_forward", "count": 5.0},
-    ]
+    assert controlled.of(ValidCount) == [ValidCount("nll_loss2d_forward", 20), ValidCount("nll_loss_forward", 5)]
 
 
 def features(num=6, width=4):
@@ -131,14 +129,14 @@ def test_products_of_rows_with_rows_are_recorded(controlled, compute, shape):
     compute()
     with torch.no_grad():
         compute()
-    assert controlled.of("similarity") == ([{"shape": shape, "rows": 6}] if shape else [])
+    assert controlled.of(SimilarityProduct) == ([SimilarityProduct(shape, rows=6)] if shape else [])
 
 
 def test_evidence_is_limited(controlled):
     one = features()
     for _ in range(60):
         one @ one.t()
-    assert len(controlled.of("similarity")) == 50
+    assert len(controlled.of(SimilarityProduct)) == 50
 
 
 # --- nondeterministic operators
@@ -160,5 +158,5 @@ def test_nondeterministic_operators_are_recorded_once_each(monkeypatch):
             warnings.warn("something else", stacklevel=1)
     finally:
         torch.use_deterministic_algorithms(False)
-    assert [event["op"] for event in events.of("nondeterministic")] == ["put_", "max_unpooling2d_forward_out"]
+    assert [event.op for event in events.of(NondeterministicOperator)] == ["put_", "max_unpooling2d_forward_out"]
     assert len(shown) == 1, "torch's own warnings are not shown: the script did not ask for them"

@@ -15,10 +15,11 @@ import pytest
 import torch
 from tqdm import tqdm
 
-from retrofit.distributed.trace.after_import import after_import
-from retrofit.distributed.trace.output import MOST_CHARACTERS, RecordedStream
-from retrofit.distributed.trace.parser import install_parser
-from retrofit.distributed.trace.scalars import install_scalars
+from retrofit.verify.trace.after_import import after_import
+from retrofit.verify.trace.events import LoggedScalar, OutputLine, ParserOption, event_of, line_of
+from retrofit.verify.trace.output.lines import MOST_CHARACTERS, RecordedStream
+from retrofit.verify.trace.output.parser import install_parser
+from retrofit.verify.trace.output.scalars import install_scalars
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,12 +28,12 @@ class Recorded:
     def __init__(self):
         self.events = []
 
-    def __call__(self, kind, **fields):
-        json.dumps(fields)
-        self.events.append((kind, fields))
+    def __call__(self, event):
+        assert event_of(line_of(event, 0.0, 0)) == event
+        self.events.append(event)
 
     def lines(self):
-        return [fields["text"] for kind, fields in self.events if kind == "line"]
+        return [event.text for event in self.events if isinstance(event, OutputLine)]
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ class TestLines:
         print("two\nthree", end="", file=stream)
         stream.writelines([" parts", "\n", "four\n"])
         assert content(stream) == "one 1\ntwo\nthree parts\nfour\n"
-        assert record.events[0] == ("line", {"text": "one 1", "stream": "stdout"})
+        assert record.events[0] == OutputLine("one 1", "stdout")
         assert record.lines() == ["one 1", "two", "three parts", "four"]
 
     def test_blank_and_unfinished_lines_are_not(self, stream, record):
@@ -102,7 +103,7 @@ class TestLines:
             subprocess.run(["echo", "child"], stdout=stream, check=True)
             print("parent", file=stream)
         assert sorted((tmp_path / "out.txt").read_text().split()) == ["child", "parent"]
-        assert record.events == [("line", {"text": "parent", "stream": "stderr"})]
+        assert record.events == [OutputLine("parent", "stderr")]
 
 
 @pytest.fixture
@@ -123,14 +124,14 @@ class TestParsers:
         parser.add_argument("--task", choices=("train", "test"))
         args = parser.parse_args(["x", "-b", "4"])
         assert args == argparse.Namespace(data="x", batchsize=4, amp=False, resume=None, task=None)
-        assert [kind for kind, _ in parsers.events] == ["parser"]
-        options = {option["dest"]: option for option in parsers.events[0][1]["options"]}
-        assert options["help"]["flags"] == ["-h", "--help"] and not options["help"]["takes_value"]
-        assert options["data"] == {"flags": [], "dest": "data", "takes_value": True, "help": "folder", "choices": None}
-        assert options["batchsize"]["flags"] == ["-b", "--batchsize"] and options["batchsize"]["takes_value"]
-        assert not options["amp"]["takes_value"] and options["amp"]["help"] == ""
-        assert options["resume"]["takes_value"] and options["resume"]["help"] == "checkpoint, or auto"
-        assert options["task"]["choices"] == ["train", "test"]
+        (use,) = parsers.events
+        options = {option.dest: option for option in use.options}
+        assert options["help"].flags == ["-h", "--help"] and not options["help"].takes_value
+        assert options["data"] == ParserOption([], "data", takes_value=True, help="folder", choices=None)
+        assert options["batchsize"].flags == ["-b", "--batchsize"] and options["batchsize"].takes_value
+        assert not options["amp"].takes_value and options["amp"].help == ""
+        assert options["resume"].takes_value and options["resume"].help == "checkpoint, or auto"
+        assert options["task"].choices == ["train", "test"]
 
     @pytest.mark.parametrize("flags", [[], ["--local_rank"], ["--local-rank"], ["--local_rank", "--local-rank"]])
     def test_the_launchers_flag(self, parsers, flags):
@@ -139,7 +140,7 @@ class TestParsers:
             parser.add_argument(*flags, type=int)
         parser.parse_args([])
         expected = {flag: flag in flags for flag in ("--local_rank", "--local-rank")}
-        assert parsers.events[0][1]["accepts_local_rank"] == expected
+        assert parsers.events[0].accepts_local_rank == expected
 
     def test_each_parser_once(self, parsers):
         first, second = argparse.ArgumentParser(), argparse.ArgumentParser()
@@ -148,17 +149,15 @@ class TestParsers:
         assert first.parse_known_args(["--config", "a", "--lr", "1"])[1] == ["--lr", "1"]
         for _ in range(3):
             assert second.parse_args(["--lr", "1"]).lr == 1
-        found = [
-            ([option["dest"] for option in event["options"]], event["refuses_unknown"]) for _, event in parsers.events
-        ]
+        found = [([option.dest for option in event.options], event.refuses_unknown) for event in parsers.events]
         assert found == [(["help", "config"], False), (["help", "lr"], True)]
 
     def test_sub_commands(self, parsers):
         parser = argparse.ArgumentParser()
         parser.add_subparsers(dest="command").add_parser("train").add_argument("--epochs", type=int)
         assert parser.parse_args(["train", "--epochs", "2"]).epochs == 2
-        assert parsers.events[0][1]["options"][1]["choices"] == ["train"]
-        assert parsers.events[1][1]["options"][1]["flags"] == ["--epochs"]
+        assert parsers.events[0].options[1].choices == ["train"]
+        assert parsers.events[1].options[1].flags == ["--epochs"]
 
     def test_a_refused_argument_exits_as_ever_and_is_recorded(self, parsers, capsys):
         with pytest.raises(SystemExit) as error:
@@ -176,7 +175,7 @@ class TestParsers:
         parser.add_argument("--even", type=int, choices=Even(), metavar="E")
         parser.add_argument("--any", type=int, choices=range(10**12), metavar="A")
         assert parser.parse_args(["--even", "2", "--any", "5"]).any == 5
-        choices = [option["choices"] for option in parsers.events[0][1]["options"][1:]]
+        choices = [option.choices for option in parsers.events[0].options[1:]]
         assert choices[0] is None and len(choices[1]) == 100
 
 
@@ -256,7 +255,7 @@ def init(mode=None):
 
 
 def scalars_of(record):
-    return [tuple(fields.values()) for kind, fields in record.events if kind == "scalar"]
+    return [(event.name, event.value, event.axis) for event in record.events if isinstance(event, LoggedScalar)]
 
 
 @pytest.mark.parametrize("mode", [None, "disabled"])
@@ -277,11 +276,11 @@ PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from retrofit.distributed.trace.output import install_output
-from retrofit.distributed.trace.recorder import Recorder
+from retrofit.verify.trace.output.lines import install_output
+from retrofit.verify.trace.recorder import Recorder
 assert "tensorboardX" not in sys.modules
 recorder = Recorder(Path("rank0.jsonl"))
-install_output(recorder.event)
+install_output(recorder.record)
 assert "tensorboardX" not in sys.modules and "torch.utils.tensorboard" not in sys.modules
 import logging, torch, numpy
 logging.basicConfig(level="INFO")
@@ -304,8 +303,8 @@ def test_a_program_with_both_tensorboards(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 3, done.stderr
     assert done.stdout == "done\n"
-    events = [json.loads(line) for line in (tmp_path / "rank0.jsonl").read_text().splitlines()]
-    found = [(event["name"], str(event["value"]), event["axis"]) for event in events if event["e"] == "scalar"]
+    events = [event_of(line) for line in (tmp_path / "rank0.jsonl").read_text().splitlines()]
+    found = [(event.name, str(event.value), event.axis) for event in events if isinstance(event, LoggedScalar)]
     for name in ("x", "torch"):
         assert found[:4] == [
             (f"{name}/loss", "0.5", 3),
@@ -315,7 +314,7 @@ def test_a_program_with_both_tensorboards(tmp_path):
         ]
         del found[:4]
         assert list((tmp_path / name).rglob("events.out.tfevents.*"))
-    lines = [(event["stream"], event["text"]) for event in events if event["e"] == "line"]
+    lines = [(event.stream, event.text) for event in events if isinstance(event, OutputLine)]
     assert [line for line in lines if line[1] in ("done", "warned", "INFO:root:logged")] == [
         ("stdout", "done"),
         ("stderr", "warned"),

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from traced_block import Events, controlled_block, in_float64
 
 from retrofit.distributed import get_rank
-from retrofit.distributed.trace.operators import OperatorTrace
+from retrofit.verify.trace.computation.operators import OperatorTrace
 
 
 @pytest.fixture

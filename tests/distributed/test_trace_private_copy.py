@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from traced_child import OLD, Child, files_of, make_place, opened, tree, write
 
-from retrofit.distributed.trace import private_copy
-from retrofit.distributed.trace.private_copy import PrivateCopy
+from retrofit.verify.trace.filesystem import private_copy
+from retrofit.verify.trace.filesystem.private_copy import PrivateCopy
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -342,16 +342,16 @@ DRIVER = """
 import runpy, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from retrofit.distributed.trace.files import install_files
-from retrofit.distributed.trace.recorder import Recorder
+from retrofit.verify.trace.filesystem.files import install_files
+from retrofit.verify.trace.recorder import Recorder
 recorder = Recorder(Path("../rank0.jsonl"))
-install_files(recorder.event, ".", [".."])
+install_files(recorder.record, ".", [".."])
 runpy.run_path("train.py", run_name="__main__")
 """
 
 
 def test_a_traced_script_changes_nothing_of_the_users_through_its_copy(tmp_path):
-    from retrofit.verify.project_copy import copy_project
+    from retrofit.verify.processes.project_copy import copy_project
 
     project = tmp_path / "mine"
     (project / "runs").mkdir(parents=True)

@@ -7,11 +7,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from retrofit.verify.evidence import Run, load_run
+from retrofit.verify.trace.computation.steps import gpu_of
+from retrofit.verify.trace.events import BackwardCall, InitialWeights, UncontrolledDraw
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = Path(__file__).with_name("trace_driver.py")
@@ -84,6 +88,21 @@ try:
 except ValueError:
     raise SystemExit(1)
 """
+# What `convert` writes next to a script, as far as the tracer looks into it.
+RUNTIME_FILE = """
+RETROFIT_RUNTIME = "1.0"
+def weight_of(*inputs):
+    return 1.5
+def distribute(number):
+    raise ValueError("no such thing")
+"""
+ONE_FILE = """
+import torch
+import multigpu as rd
+weight = torch.ones((), requires_grad=True)
+(2 * weight).backward()
+rd.distribute(3)
+"""
 
 
 def described(root: Path, name: str, world_size: int = 1, argv: list[str] | None = None, **settings: Any) -> dict:
@@ -112,6 +131,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     plans = [described(root, "plain"), described(root, "again"), described(root, "workers", 1, ["--workers", "2"])]
     plans += [described(root, "capped", 1, ["--epochs", "9", "--rows", "2"], steps=4)]
     plans += [described(root, "subset", 1, ["--subset"]), described(root, "fails", script="fails.py")]
+    (root / "multigpu.py").write_text(RUNTIME_FILE)
+    (root / "one_file.py").write_text(ONE_FILE)
+    plans += [described(root, "one_file", script="one_file.py")]
     plans += [described(root, "stop", controlled=True, stop_before_first_step=True)]
     cases = {"two": (2, []), "three": (3, ["--rows", "3"]), "accum": (2, ["--accum", "2"])}
     cases["iterable"] = (2, ["--iterable"])
@@ -133,12 +155,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 
 def losses(run: Run) -> list[float]:
     """Return the loss of each step: the sum over micro batches, the mean over ranks."""
-    per_rank = [[sum(step["loss"]) for step in rank.steps] for rank in run.ranks]
+    per_rank = [[sum(step.losses) for step in rank.steps] for rank in run.ranks]
     return [sum(values) / len(values) for values in zip(*per_rank)]
 
 
 def test_every_run_comes_to_its_end(runs):
-    assert {name: run.statuses for name, run in runs.items() if not run.finished} == {"fails": [1]}
+    assert {name: run.statuses for name, run in runs.items() if not run.finished} == {"fails": [1], "one_file": [1]}
 
 
 def test_a_plain_run_draws_what_its_sampler_says(runs):
@@ -148,22 +170,22 @@ def test_a_plain_run_draws_what_its_sampler_says(runs):
     assert first.batches == first.order
     assert sorted(first.delivered) != first.delivered and len(set(first.delivered)) == 12  # 13 samples, batches of 4
     assert first.delivered != second.delivered
-    assert [step["rows"] for step in trace.steps] == [4] * 6
-    assert first.begin["sampler"][:2] == ["BatchSampler", "RandomSampler"]
+    assert [step.rows for step in trace.steps] == [4] * 6
+    assert first.begin.samplers[:2] == ["BatchSampler", "RandomSampler"]
 
 
 def test_evaluation_is_not_training(runs):
     evaluation = runs["plain"].main.iterations[1]
-    assert evaluation.delivered == list(range(13)) and evaluation.end["train"] is False
+    assert evaluation.delivered == list(range(13)) and evaluation.end.is_training is False
 
 
 def test_tracing_changes_nothing_from_run_to_run(runs):
-    hashes = [[step["param_hash"] for step in runs[name].main.steps] for name in ("plain", "again")]
+    hashes = [[step.parameter_hash for step in runs[name].main.steps] for name in ("plain", "again")]
     assert hashes[0] == hashes[1] and len(set(hashes[0])) == 6
 
 
 def test_workers_are_run_inside_the_process_and_noted(runs):
-    assert runs["workers"].main.iterations[0].begin["workers"] == 2
+    assert runs["workers"].main.iterations[0].begin.num_workers == 2
     assert len(runs["workers"].main.steps) == 6
 
 
@@ -171,7 +193,7 @@ def test_a_short_run_ends_each_epoch_early_and_stops_after_the_last_evaluation(r
     trace = runs["capped"].main
     assert [iteration.train for iteration in trace.iterations] == [True, False, True, False]
     assert len(trace.steps) == 4 and len(trace.epochs[0].order) == 6
-    assert trace.epochs[0].end["capped"] and trace.exit["status"] == 0
+    assert trace.epochs[0].end.is_capped and trace.exit.status == 0
 
 
 def test_samples_of_a_subset_are_named_by_their_index_in_the_whole(runs):
@@ -181,13 +203,19 @@ def test_samples_of_a_subset_are_named_by_their_index_in_the_whole(runs):
 
 
 def test_an_error_behind_an_exit_status_is_told(runs):
-    error = runs["fails"].main.exit["error"]
-    assert error["type"] == "ValueError" and error["where"] == "fails.py:3 in inner"
+    error = runs["fails"].main.exit.error
+    assert error.type == "ValueError" and error.where == "fails.py:3 in inner"
+
+
+def test_a_runtime_in_one_file_tells_the_weight_of_the_batch_and_is_not_the_place_of_an_error(runs):
+    trace = runs["one_file"].main
+    assert [event.loss for event in trace.of(BackwardCall)] == [3.0]
+    assert trace.exit.error.where == "one_file.py:6 in <module>"
 
 
 def test_a_run_that_stops_before_its_first_step_has_told_its_weights(runs):
     trace = runs["stop"].main
-    assert trace.steps == [] and len(trace.first("initial")["param_hashes"]) == 4
+    assert trace.steps == [] and len(trace.first(InitialWeights).parameter_hashes) == 4
 
 
 @pytest.mark.parametrize("name", ["two", "three", "accum", "iterable"])
@@ -197,8 +225,8 @@ def test_one_process_on_the_same_batches_has_the_same_losses_gradients_and_weigh
     assert losses(many) == pytest.approx(losses(one), rel=1e-12)
     for rank in many.ranks:
         for there, here in zip(rank.steps, one.main.steps):
-            assert there["grad_norm"] == pytest.approx(here["grad_norm"], rel=1e-12)
-            for a, b in zip(there["param"], here["param"]):
+            assert there.gradient_norm == pytest.approx(here.gradient_norm, rel=1e-12)
+            for a, b in zip(there.parameters, here.parameters):
                 assert a == pytest.approx(b, rel=1e-12, abs=1e-14)
 
 
@@ -209,20 +237,37 @@ def test_the_batches_of_one_process_are_those_of_all_ranks(runs, name):
 
 
 def test_augmentation_of_a_sample_depends_on_the_epoch_alone(runs):
-    probes = {json.dumps(rank.iterations[0].begin["probe"]) for rank in runs["two"].ranks}
+    probes = {json.dumps(rank.iterations[0].begin.probe) for rank in runs["two"].ranks}
     assert len(probes) == 1
-    assert runs["two"].main.iterations[0].end["draws"] == ["python", "torch"]
+    assert runs["two"].main.iterations[0].end.draws == ["python", "torch"]
 
 
 def test_ranks_have_streams_of_their_own(runs):
-    streams = [rank.iterations[0].begin["streams"]["torch"] for rank in runs["two"].ranks]
+    streams = [rank.iterations[0].begin.streams["torch"] for rank in runs["two"].ranks]
     assert len(set(streams)) == 2
 
 
 def test_noise_and_dropout_left_nothing_uncontrolled(runs):
-    assert [rank.of("uncontrolled") for rank in runs["two"].ranks] == [[], []]
+    assert [rank.of(UncontrolledDraw) for rank in runs["two"].ranks] == [[], []]
 
 
 def test_the_loop_of_a_controlled_run_is_in_float64(runs):
-    assert {step["dtype"] for step in runs["two"].main.steps} == {"float64"}
-    assert {step["dtype"] for step in runs["plain"].main.steps} == {"float32"}
+    assert {step.dtype for step in runs["two"].main.steps} == {"float64"}
+    assert {step.dtype for step in runs["plain"].main.steps} == {"float32"}
+
+
+@pytest.mark.parametrize(
+    ("device", "uuid", "visible", "expected"),
+    [
+        ("cpu", None, None, None),
+        ("cuda:1", "12ab", "0,1", "GPU 12ab"),
+        ("cuda:1", None, None, "cuda:1 of CUDA_VISIBLE_DEVICES=all"),
+        ("cuda:0", None, "3", "cuda:0 of CUDA_VISIBLE_DEVICES=3"),
+    ],
+)
+def test_a_gpu_has_one_name_in_all_processes(monkeypatch, device, uuid, visible, expected):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuid))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu_of([SimpleNamespace(device=torch.device(device))]) == expected

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from traced_child import Child, kinds_of, make_place
 
-from retrofit.distributed.trace import saves
+from retrofit.verify.trace.events import FileChange, FileLoad, FileSave
+from retrofit.verify.trace.filesystem import saves
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def test_a_save_to_a_path(place, run, path):
     (place / "project" / "sub").mkdir()
     events = run(lambda: torch.save({"model": {"w": torch.zeros(2, 3)}, "epoch": 1}, path))
     keys = {"model/w": "float32[2, 3]", "epoch": "int"}
-    assert events == [("file", {"op": "write", "path": "a.pt"}), ("save", {"path": "a.pt", "keys": keys})]
+    assert events == [FileChange("write", "a.pt"), FileSave("a.pt", keys)]
     assert torch.load(place / "project" / "a.pt")["epoch"] == 1
 
 
@@ -39,7 +40,7 @@ def test_a_save_to_an_open_file(place, run):
         with open("a.pt", "wb") as file:
             torch.save([1], file)
 
-    assert [kind for kind, _ in run(task)] == ["file", "save"]
+    assert [type(event) for event in run(task)] == [FileChange, FileSave]
 
 
 def test_a_save_to_memory_is_no_file(run):
@@ -54,8 +55,8 @@ def test_arguments_reach_torch_as_they_are(place, run):
         torch.serialization.save(1, "b.pt")
 
     events = run(task)
-    assert [fields["path"] for fields in kinds_of(events, "save")] == ["a.pt", "b.pt"]
-    assert [fields["map_location"] for fields in kinds_of(events, "load")] == [True, False]
+    assert [event.path for event in kinds_of(events, FileSave)] == ["a.pt", "b.pt"]
+    assert [event.has_map_location for event in kinds_of(events, FileLoad)] == [True, False]
 
 
 def test_a_save_that_fails_is_a_write_and_no_save(run):
@@ -63,7 +64,7 @@ def test_a_save_that_fails_is_a_write_and_no_save(run):
         with pytest.raises((pickle.PicklingError, AttributeError, TypeError)):
             torch.save(lambda: None, "a.pt")
 
-    assert [kind for kind, _ in run(task)] == ["file"]
+    assert [type(event) for event in run(task)] == [FileChange]
 
 
 def test_a_renamed_file_is_a_save_under_its_final_name_too(run):
@@ -73,8 +74,8 @@ def test_a_renamed_file_is_a_save_under_its_final_name_too(run):
         os.replace("a.pt", "b.pt")
 
     events = run(task)
-    assert [fields["path"] for fields in kinds_of(events, "save")] == ["a.pt.tmp", "a.pt", "b.pt"]
-    assert kinds_of(events, "file")[1] == {"op": "rename", "path": "a.pt", "source": "a.pt.tmp"}
+    assert [event.path for event in kinds_of(events, FileSave)] == ["a.pt.tmp", "a.pt", "b.pt"]
+    assert kinds_of(events, FileChange)[1] == FileChange("rename", "a.pt", source="a.pt.tmp")
 
 
 def test_files_in_a_renamed_folder_are_saves_there_too(place, run):
@@ -84,7 +85,7 @@ def test_files_in_a_renamed_folder_are_saves_there_too(place, run):
         torch.save([1], "tmp-10.pt")
         os.rename("tmp-1", "checkpoint-1")
 
-    saved = [fields["path"] for fields in kinds_of(run(task), "save")]
+    saved = [event.path for event in kinds_of(run(task), FileSave)]
     assert saved == ["tmp-1/a.pt", "tmp-10.pt", "checkpoint-1/a.pt"]
 
 
@@ -103,12 +104,12 @@ def test_a_load_tells_whose_file_it_is(place, run):
             torch.load(file)
         torch.load(io.BytesIO(Path("own.pt").read_bytes()))
 
-    assert kinds_of(run(task), "load") == [
-        {"path": "own.pt", "map_location": False, "own": True},
-        {"path": "latest.pt", "map_location": True, "own": True},
-        {"path": "linked.pt", "map_location": False, "own": False},
-        {"path": str(place / "original" / "user.pt"), "map_location": False, "own": False},
-        {"path": "own.pt", "map_location": False, "own": True},
+    assert kinds_of(run(task), FileLoad) == [
+        FileLoad("own.pt", has_map_location=False, is_own=True),
+        FileLoad("latest.pt", has_map_location=True, is_own=True),
+        FileLoad("linked.pt", has_map_location=False, is_own=False),
+        FileLoad(str(place / "original" / "user.pt"), has_map_location=False, is_own=False),
+        FileLoad("own.pt", has_map_location=False, is_own=True),
     ]
 
 

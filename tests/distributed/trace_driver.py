@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch._dynamo  # noqa: F401  every optimizer imports it; here it is once for all runs
 
-from retrofit.distributed.trace import TraceSettings
-from retrofit.verify.processes import Launch, run_together
+from retrofit.verify.processes.launch import Launch, run_together
+from retrofit.verify.trace.settings import TraceSettings
 
 
 def main() -> None:

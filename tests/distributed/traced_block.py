@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import torch
 
-from retrofit.distributed.trace.operators import OperatorTrace
-from retrofit.distributed.trace.precision import use_float64
+from retrofit.verify.trace.computation.operators import OperatorTrace
+from retrofit.verify.trace.computation.precision import use_float64
 
 SEEDS = [101, 202, 303, 404, 505, 606]  # of the rows of a batch
 
@@ -15,11 +15,11 @@ SEEDS = [101, 202, 303, 404, 505, 606]  # of the rows of a batch
 class Events(list):
     """A list of events that can be given as `record`."""
 
-    def __call__(self, kind, **fields):
-        self.append({"e": kind, **fields})
+    def __call__(self, event):
+        self.append(event)
 
     def of(self, kind):
-        return [{key: value for key, value in event.items() if key != "e"} for event in self if event["e"] == kind]
+        return [event for event in self if isinstance(event, kind)]
 
 
 @contextmanager

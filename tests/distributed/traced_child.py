@@ -8,8 +8,9 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from retrofit.distributed.trace import own_work
-from retrofit.distributed.trace.files import install_files
+from retrofit.verify.trace.events import FileChange
+from retrofit.verify.trace.filesystem import own_work
+from retrofit.verify.trace.filesystem.files import install_files
 
 OLD = b"the user's own content " * 100
 
@@ -27,7 +28,7 @@ class Child:
         try:
             os.chdir(project)
             events = []
-            install_files(lambda kind, **fields: events.append((kind, fields)), str(project), ignore)
+            install_files(events.append, str(project), ignore)
             task()
             answer = (events, None)
         except BaseException:
@@ -52,12 +53,12 @@ def make_place(tmp_path):
 
 def files_of(events):
     """Return [(op, path), ...]; one of two alike in a row, since some ways to open a file raise two events."""
-    found = [(fields["op"], fields["path"]) for kind, fields in events if kind == "file"]
+    found = [(event.op, event.path) for event in kinds_of(events, FileChange)]
     return [event for event, before in zip(found, [None, *found]) if event != before]
 
 
 def kinds_of(events, kind):
-    return [fields for found, fields in events if found == kind]
+    return [event for event in events if isinstance(event, kind)]
 
 
 def write(path, text="new"):

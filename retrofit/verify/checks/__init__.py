@@ -9,27 +9,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from retrofit.verify.checks.checkpoint.checkpoint import checkpoint
+from retrofit.verify.checks.checkpoint.resume import resume
+from retrofit.verify.checks.data.evaluation import evaluation
+from retrofit.verify.checks.data.global_batch import global_batch
+from retrofit.verify.checks.data.random_streams import random_streams
+from retrofit.verify.checks.data.reshuffle import reshuffle
+from retrofit.verify.checks.data.shards import shards
+from retrofit.verify.checks.data.split import split
+from retrofit.verify.checks.output.metrics import logs, metrics
+from retrofit.verify.checks.output.single_writer import single_writer
+from retrofit.verify.checks.processes.collectives import collectives
+from retrofit.verify.checks.processes.completion import completes
+from retrofit.verify.checks.processes.devices import devices
+from retrofit.verify.checks.processes.launch import launch
+from retrofit.verify.checks.training.batchnorm import batchnorm
+from retrofit.verify.checks.training.communication import communication
+from retrofit.verify.checks.training.determinism import determinism
+from retrofit.verify.checks.training.learning_rate import lr
+from retrofit.verify.checks.training.ranks_agree import ranks_agree
+from retrofit.verify.checks.training.steps import gradients, initial_state, loss, parameters
 from retrofit.verify.evidence import Runs
 from retrofit.verify.verdict import ACCEPTED, FAIL, Verdict
 
-from .agreement import ranks_agree
-from .batches import global_batch, random_streams
-from .checkpoint import checkpoint
-from .collectives import collectives
-from .completion import completes
-from .devices import determinism, devices
-from .evaluation import evaluation
-from .launch import launch
-from .metrics import logs, metrics
-from .model import batchnorm, communication
-from .numbers import gradients, initial_state, loss, parameters
 from .options import CheckOptions
 from .original import original
-from .resume import resume
-from .schedule import lr
-from .shards import reshuffle, shards
-from .split import split
-from .writers import single_writer
 
 __all__ = ["CHECKS", "CheckOptions", "run_checks"]
 

@@ -1,4 +1,4 @@
-"""What the checks share: a fault that was found, the words for runs, and the sentences about what is missing."""
+"""Findings of the checks, labels of the runs, and the reasons for which a run cannot be judged."""
 
 from __future__ import annotations
 

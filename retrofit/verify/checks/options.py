@@ -1,4 +1,4 @@
-"""What a user can set about the checks."""
+"""Options of the checks."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
-"""Whether the changed script on one process is still the script that it was, bit for bit."""
+"""The script after the change against the script before it, in one process, bit for bit."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
-from retrofit.verify.evidence import Event, RankTrace, Run, Runs
+from retrofit.verify.checks.data.evaluation import evaluations
+from retrofit.verify.evidence import RankTrace, Run, Runs
+from retrofit.verify.trace.events import BatchDrawn, InitialWeights, NondeterministicOperator, OptimizerStep
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
-from .evaluation import evaluations
 from .finding import Finding, fail_with, not_made
 from .options import CheckOptions
 
@@ -35,7 +36,7 @@ def original(runs: Runs, options: CheckOptions) -> Verdict:
 
 
 def _with_cause(fault: Finding, before: Run, after: Run) -> Finding:
-    operators = [event["op"] for run in (before, after) for event in run.main.of("nondeterministic")]
+    operators = [event.op for run in (before, after) for event in run.main.of(NondeterministicOperator)]
     is_number = not fault.summary.startswith("other samples")
     if not operators or not is_number:
         return fault
@@ -45,8 +46,8 @@ def _with_cause(fault: Finding, before: Run, after: Run) -> Finding:
 
 def _first_difference(before: RankTrace, after: RankTrace) -> Finding | None:
     """Return the first difference in the order of the training; what only one of a broken off pair has is none."""
-    for a, b in zip(before.of("initial"), after.of("initial")):
-        if a["param_hash"] != b["param_hash"]:
+    for a, b in zip(before.of(InitialWeights), after.of(InitialWeights)):
+        if a.parameter_hash != b.parameter_hash:
             return Finding("initial weights are others", step=0)
     by_step = _step_fault(before, after)
     by_samples = _sample_fault(before, after)
@@ -75,9 +76,9 @@ def _sample_fault(before: RankTrace, after: RankTrace) -> Finding | None:
 
 def _batches(rank: RankTrace) -> Iterator[tuple[int, list[object], bool]]:
     """Yield each batch with the number of the optimizer step it was drawn before, and whether it is for training."""
-    trains = {one.begin["iter"]: one.train for one in rank.iterations}
-    for event in rank.of("batch"):
-        yield int(event["step"]), event["samples"], trains.get(event["iter"], False)
+    trains = {one.begin.iteration: one.train for one in rank.iterations}
+    for event in rank.of(BatchDrawn):
+        yield event.step, event.samples, trains.get(event.iteration, False)
 
 
 def _step_fault(before: RankTrace, after: RankTrace) -> Finding | None:
@@ -88,15 +89,15 @@ def _step_fault(before: RankTrace, after: RankTrace) -> Finding | None:
     return None
 
 
-def _one_step_fault(number: int, a: Event, b: Event) -> Finding | None:
-    losses = [math.fsum(event.get("loss") or []) for event in (a, b)]
+def _one_step_fault(number: int, a: OptimizerStep, b: OptimizerStep) -> Finding | None:
+    losses = [math.fsum(event.losses) for event in (a, b)]
     if repr(losses[0]) != repr(losses[1]):
         value = f"loss {losses[0]!r} before the change, {losses[1]!r} after it"
         return Finding("the loss is another one", step=number, value=value)
-    if a.get("lr") != b.get("lr"):
-        return Finding("the learning rate is another one", step=number, value=f"{a['lr']} and {b['lr']}")
-    if a["param_hash"] != b["param_hash"]:
+    if a.lr != b.lr:
+        return Finding("the learning rate is another one", step=number, value=f"{a.lr} and {b.lr}")
+    if a.parameter_hash != b.parameter_hash:
         return Finding("the weights are others", step=number)
-    if a.get("buffer_hash") != b.get("buffer_hash"):
+    if a.buffer_hash != b.buffer_hash:
         return Finding("the buffers are others", step=number)
     return None

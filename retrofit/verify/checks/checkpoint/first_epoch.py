@@ -1,0 +1,29 @@
+"""The state of a run at the end of its first epoch, which a checkpoint must restore."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from retrofit.verify.evidence import RankTrace
+from retrofit.verify.trace.events import InitialWeights, OptimizerStep
+
+
+def steps_of_first_epoch(rank: RankTrace) -> int | None:
+    """Return how many optimizer steps were made before the second training epoch; None when none began."""
+    if len(rank.epochs) < 2:
+        return None
+    begin = rank.epochs[1].position
+    return sum(position < begin for position in rank.step_positions)
+
+
+def after_first_epoch(rank: RankTrace) -> dict[int, OptimizerStep]:
+    """Return for each optimizer its last step in the first epoch."""
+    return {step.optimizer: step for step in rank.steps[: steps_of_first_epoch(rank) or 0]}
+
+
+def state_of(events: Iterable[InitialWeights]) -> dict[int, InitialWeights]:
+    """Return the first event of each optimizer."""
+    found: dict[int, InitialWeights] = {}
+    for event in events:
+        found.setdefault(event.optimizer, event)
+    return found

@@ -1,0 +1,1 @@
+"""Checks of the samples: the split, each rank's shard, batches, evaluation."""

@@ -1,0 +1,178 @@
+"""The ranks' datasets: the same data on all ranks, unchanged while it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from retrofit.verify.checks.finding import Finding, fail_with, not_made, why_not
+from retrofit.verify.checks.options import CheckOptions
+from retrofit.verify.evidence import RankTrace, Run, Runs
+from retrofit.verify.verdict import Verdict, count, not_applicable, passed
+
+from .samples import members_of
+
+Probe = dict[str, str]  # index -> hash of the sample's content
+
+
+def split(runs: Runs, options: CheckOptions) -> Verdict:
+    """Compare the datasets of the ranks, by length, members and the content of a few samples."""
+    check, title = "split", "all ranks hold the same data"
+    reason = not_made(runs, "many")
+    if reason:
+        return not_applicable(check, title, reason)
+    fault = split_fault(runs)
+    if fault is not None:
+        return fail_with(check, title, fault)
+    many = runs["many"]
+    own_parts = [key for key in _datasets(many) if is_own_part(runs, key)]
+    if own_parts:
+        return passed(check, title, f"the script gives each rank a part of its own of {', '.join(own_parts)}")
+    probed = [key for key in _datasets(many) if len(_first_probes(many, key)) == many.world_size]
+    if not probed:
+        reason = "no dataset whose samples have numbers was read by all ranks"
+        return not_applicable(check, title, why_not(many, reason))
+    samples = sum(len(_first_probes(many, key)[0]) for key in probed)
+    return passed(
+        check, title, f"{count(samples, 'sample')} of {count(len(probed), 'dataset')} are the same everywhere"
+    )
+
+
+def split_fault(runs: Runs) -> Finding | None:
+    """Return how the ranks' data differs, or how it changes, if it does."""
+    many = runs["many"]
+    fault = _length_fault(runs)
+    for key in _datasets(many):
+        if fault is None and not is_own_part(runs, key):
+            fault = _member_fault(many, key) or _content_fault(many, key)
+    return fault or changed_in_place(many)
+
+
+def changed_in_place(run: Run) -> Finding | None:
+    """Return which dataset held other content after it was read than before, if one did."""
+    for rank in run.ranks:
+        for key in _datasets(run):
+            first, *later = [probe for _, probe in _probes(rank, key)] or [{}]
+            for probe in later:
+                index = _first_difference(first, probe)
+                if index is not None:
+                    return Finding(
+                        f"sample {index} of {key} is another one after an epoch than before it (rank {rank.rank})",
+                        "RF110",
+                        value=f"content {first[index]} before, {probe[index]} after",
+                    )
+    return None
+
+
+def is_own_part(runs: Runs, key: str) -> bool:
+    """Return whether the script gives each rank a part of its own of the dataset `key`, instead of the loader."""
+    many = runs["many"]
+    members = [members_of(rank, key) for rank in many.ranks]
+    if None in members or many.world_size == 1:
+        return _is_own_part_by_length(runs, key)
+    sets = [some for some in members if some is not None]
+    together = frozenset().union(*sets)
+    return len(together) == sum(len(some) for some in sets) and len(together) > max(len(some) for some in sets)
+
+
+def own_datasets(runs: Runs) -> str | None:
+    """Return why samples cannot be compared by number: each rank trains on a dataset of its own."""
+    many = runs["many"]
+    keys = {one.dataset for rank in many.ranks for one in rank.training}
+    if any(is_own_part(runs, key) and all(members_of(rank, key) is None for rank in many.ranks) for key in keys):
+        return "the script gives each rank a dataset of its own, whose numbers say nothing about the others'"
+    return None
+
+
+def _is_own_part_by_length(runs: Runs, key: str) -> bool:
+    """Tell it from the lengths: those of the ranks add up to that of the single process."""
+    for keys, lengths, whole in _lengths(runs):
+        if key in keys and whole is not None and len(lengths) > 1:
+            return max(lengths) < whole <= sum(lengths) < whole + len(lengths)
+    return False
+
+
+def _lengths(runs: Runs) -> list[tuple[list[str], list[int], int | None]]:
+    """Return for each dataset its keys and lengths on the ranks, and its length on one process.
+
+    Keys hold the length, so datasets are paired by the order in which they were first read: all of them where every
+    rank reads equally many, else those that are trained on.
+    """
+    many = runs["many"]
+    traces = [*many.ranks, *(runs["one"].ranks[:1] if "one" in runs else [])]
+    orders = [list(trace.iterations_by_dataset) for trace in traces]
+    if len({len(order) for order in orders}) > 1:
+        orders = [list(dict.fromkeys(one.dataset for one in trace.training)) for trace in traces]
+    rows = []
+    for keys in zip(*orders):
+        lengths = [trace.iterations_by_dataset[key][0].length for trace, key in zip(traces, keys)]
+        known = [length for length in lengths if length is not None]
+        if len(known) == len(traces) and len({key.split(":")[0] for key in keys}) == 1:
+            whole = known[many.world_size] if len(known) > many.world_size else None
+            rows.append((list(keys), known[: many.world_size], whole))
+    return rows
+
+
+def _length_fault(runs: Runs) -> Finding | None:
+    for keys, lengths, whole in _lengths(runs):
+        if is_own_part(runs, keys[0]):
+            continue
+        if len(set(lengths)) > 1:
+            value = f"lengths by rank: {', '.join(map(str, lengths))}"
+            return Finding(f"the dataset {keys[0]} has another length on each rank", "RF108", value=value)
+        if whole is not None and lengths[0] != whole:
+            value = f"{lengths[0]} samples on each rank, {whole} on one process"
+            return Finding(f"the dataset {keys[0]} has another length than on one process", value=value)
+    return None
+
+
+def _member_fault(run: Run, key: str) -> Finding | None:
+    members = {rank.rank: members_of(rank, key) for rank in run.ranks}
+    known = {rank: some for rank, some in members.items() if some is not None}
+    if len(set(known.values())) < 2:
+        return None
+    (first, a), (other, b) = next(
+        (one, two) for one in known.items() for two in known.items() if one[0] < two[0] and one[1] != two[1]
+    )
+    return Finding(
+        f"the ranks hold different parts of {key}, and they overlap",
+        "RF108",
+        value=f"rank {first} and rank {other} have {len(a & b)} of {len(a)} samples in common",
+    )
+
+
+def _content_fault(run: Run, key: str) -> Finding | None:
+    probes = _first_probes(run, key)
+    for other in probes[1:]:
+        index = _first_difference(probes[0], other)
+        if index is not None:
+            return Finding(
+                f"sample {index} of {key} is not the same on all ranks",
+                "RF108",
+                value=f"content {probes[0][index]} and {other[index]}",
+            )
+    return None
+
+
+def _datasets(run: Run) -> list[str]:
+    return list(dict.fromkeys(one.dataset for rank in run.ranks for one in rank.iterations))
+
+
+def _first_probes(run: Run, key: str) -> list[Probe]:
+    """Return the first probe of each rank that has one."""
+    firsts = (next(_probes(rank, key), None) for rank in run.ranks)
+    return [first[1] for first in firsts if first is not None]
+
+
+def _probes(rank: RankTrace, key: str) -> Iterator[tuple[int, Probe]]:
+    """Yield the probes of a dataset in the order in which they were taken, with their places in the trace."""
+    found: list[tuple[int, Any]] = []
+    for one in rank.iterations_by_dataset.get(key, []):
+        found.append((one.position, one.begin.probe))
+        if one.end is not None and one.end_position is not None:
+            found.append((one.end_position, one.end.probe))
+    return (pair for pair in sorted(found, key=lambda pair: pair[0]) if pair[1])
+
+
+def _first_difference(a: Probe, b: Probe) -> str | None:
+    return next((index for index in a if index in b and a[index] != b[index]), None)

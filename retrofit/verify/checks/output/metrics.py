@@ -1,0 +1,105 @@
+"""Reported metrics and logged curves against those of one process."""
+
+from __future__ import annotations
+
+from retrofit.verify.checks.data.evaluation import evaluation_fault, evaluations
+from retrofit.verify.checks.finding import Finding, fail_with, first_few, not_made, ranks_named, why_not
+from retrofit.verify.checks.options import CheckOptions
+from retrofit.verify.checks.training.differences import PARAMETERS, first_difference, initial_fault, tolerance_of
+from retrofit.verify.evidence import RankTrace, Runs
+from retrofit.verify.trace.events import LoggedScalar
+from retrofit.verify.verdict import Verdict, count, not_applicable, passed
+
+from .printed_numbers import Value, values_after_evaluations
+
+
+def metrics(runs: Runs, options: CheckOptions) -> Verdict:
+    """Compare what rank 0 reports after each evaluation with what one process reports that has the same weights."""
+    check, title = "metrics", "reported metrics are those of the whole data set"
+    reason = not_made(runs, "many", "reference")
+    if reason:
+        return not_applicable(check, title, reason)
+    many, reference = runs["many"], runs["reference"]
+    if not evaluations(many.main) or not evaluations(reference.main):
+        return not_applicable(check, title, why_not(many, "rank 0 makes no evaluation over a DataLoader"))
+    ours, theirs = values_after_evaluations(many.main), values_after_evaluations(reference.main)
+    pairs = [(a, b) for name in ours for a, b in zip(ours[name], theirs.get(name, []))]
+    if not pairs:
+        return not_applicable(check, title, why_not(many, "no decimal number is printed or logged after an evaluation"))
+    tolerance = tolerance_of(many, options)
+    apart = first_difference(runs, PARAMETERS, tolerance)
+    is_apart = initial_fault(runs, tolerance) is not None
+    comparable = [(a, b) for a, b in pairs if not is_apart and (apart is None or a.step <= apart.step)]
+    if not comparable:
+        return not_applicable(check, title, "the weights are not those of one process (see parameters)")
+    wrong = [(a, b) for a, b in comparable if not a.equals(b)]
+    if wrong:
+        return fail_with(check, title, _fault(runs, wrong))
+    summary = f"{count(len(comparable), 'value')} of {count(len(ours), 'name')} are the same"
+    return passed(check, title, summary, _own_values(runs))
+
+
+def _fault(runs: Runs, wrong: list[tuple[Value, Value]]) -> Finding:
+    world = runs["many"].world_size
+    a, b = wrong[0]
+    cause, because = "RF401", "rank 0 reports another value than one process"
+    inexact = evaluation_fault(runs)
+    if inexact is not None:
+        cause, because = inexact.cause or cause, f"follows from the evaluation: {inexact.summary} (see evaluation)"
+    names = first_few(dict.fromkeys(value.name for value, _ in wrong))
+    value = f"{a.text} with {world} processes, {b.text} with 1"
+    return Finding(f"{names}: {because}", cause, max(a.step - 1, 0), value, _own_values(runs))
+
+
+def _own_values(runs: Runs) -> str | None:
+    """Return a note when ranks give out values of their own under one name; rank 0's count."""
+    many = runs["many"]
+    first = values_after_evaluations(many.main)
+    others = [
+        rank.rank
+        for rank in many.ranks[1:]
+        for name, values in values_after_evaluations(rank).items()
+        if name in first and any(not a.equals(b) for a, b in zip(first[name], values))
+    ]
+    return f"{ranks_named(dict.fromkeys(others))} gives out other values of its own" if others else None
+
+
+def logs(runs: Runs, options: CheckOptions) -> Verdict:
+    """Compare the steps at which rank 0 logs its scalars with those of one process."""
+    check, title = "logs", "curves are drawn over the steps of one process"
+    reason = not_made(runs, "many", "reference")
+    if reason:
+        return not_applicable(check, title, reason)
+    many, reference = runs["many"], runs["reference"]
+    ours, theirs = _axes(many.main), _axes(reference.main)
+    common = [name for name in ours if name in theirs]
+    if not common:
+        return not_applicable(check, title, why_not(many, "no scalar is logged with a step"))
+    for name in common:
+        a, b = ours[name], theirs[name]
+        if not (many.finished and reference.finished):
+            a, b = a[: len(b)], b[: len(a)]
+        if [axis for axis, _ in a] != [axis for axis, _ in b]:
+            return fail_with(check, title, _axis_fault(name, a, b, many.world_size))
+    absent = [name for name in theirs if name not in ours] if many.finished else []
+    if absent:
+        return fail_with(check, title, Finding(f"rank 0 does not log {first_few(absent)}, one process does"))
+    points = sum(len(ours[name]) for name in common)
+    return passed(check, title, f"{count(points, 'point')} of {count(len(common), 'curve')}")
+
+
+def _axes(rank: RankTrace) -> dict[str, list[tuple[object, int]]]:
+    """Return for each scalar its places on the axis, each with the optimizer steps finished."""
+    found: dict[str, list[tuple[object, int]]] = {}
+    for event in rank.of(LoggedScalar):
+        if event.axis is not None:
+            found.setdefault(event.name, []).append((event.axis, event.step))
+    return found
+
+
+def _axis_fault(name: str, a: list[tuple[object, int]], b: list[tuple[object, int]], world: int) -> Finding:
+    place = next((i for i, (x, y) in enumerate(zip(a, b)) if x[0] != y[0]), min(len(a), len(b)))
+    shown = [str(axis[place][0]) if place < len(axis) else "nothing" for axis in (a, b)]
+    value = f"point {place} of {name} at {shown[0]} with {world} processes, at {shown[1]} with 1"
+    step = (a[place] if place < len(a) else b[place])[1]
+    return Finding(f"{name} is logged at other steps", "RF506", max(step - 1, 0), value)

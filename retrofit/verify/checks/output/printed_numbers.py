@@ -1,0 +1,122 @@
+"""Numbers that a script prints or logs after an evaluation."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from retrofit.verify.checks.data.evaluation import evaluations
+from retrofit.verify.evidence import Iteration, RankTrace
+from retrofit.verify.trace.events import (
+    BackwardCall,
+    BatchDrawn,
+    Event,
+    IterationStart,
+    LoggedScalar,
+    OptimizerStep,
+    OutputLine,
+)
+
+NUMBER = re.compile(
+    r"(?<![\w.])[-+]?(?:\d+\.\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|\d+(?:[eE][-+]?\d+)?|nan\b|inf\b)",
+    re.IGNORECASE,
+)
+# Lines with such words are about the machine or the run, not about the model.
+OF_THE_RUN = re.compile(
+    r"\b(time|times|sec|secs|seconds?|s/it|it/s|img|imgs|images?/s|mem|memory|speed|eta|elapsed|throughput|date|hours?|"
+    r"min|mins|minutes?|gpu|gpus|mb|mib|gb|gib|process|processes|rank|ranks|world)\b|[a-z]+/s(ec)?\b|\d ?(s|ms|sec)\b",
+    re.IGNORECASE,
+)
+# In such a line only what these words announce is compared.
+OF_THE_MODEL = re.compile(
+    r"(loss|acc\w*|error|err|score|iou|dice|f1|auc|map|ap|precision|recall|psnr|ssim|bleu|rouge|ppl|perplexity|"
+    r"top.?[15]|mae|mse|rmse)\W*$",
+    re.IGNORECASE,
+)
+OF_TRAINING = re.compile(r"train|\blr\b|learning.rate", re.IGNORECASE)
+RELATIVE = 1e-6
+
+
+@dataclass(frozen=True)
+class Value:
+    """One number that the script gave out after an evaluation."""
+
+    name: str  # of a scalar, or the line with # for its numbers
+    number: float
+    text: str  # as printed
+    rounding: float  # what the printed digits leave open
+    step: int  # optimizer steps finished
+
+    def equals(self, other: Value) -> bool:
+        """Return whether both are the same up to rounding and up to what the printed digits can tell."""
+        if math.isnan(self.number) or math.isnan(other.number):
+            return math.isnan(self.number) and math.isnan(other.number)
+        if self.number == other.number:
+            return True
+        scale = max(abs(self.number), abs(other.number))
+        return abs(self.number - other.number) <= max(RELATIVE * scale, self.rounding)
+
+
+def values_after_evaluations(rank: RankTrace) -> dict[str, list[Value]]:
+    """Return the numbers given out between the end of an evaluation and the next training batch, by name, in order."""
+    found: dict[str, list[Value]] = {}
+    for start, end in _gaps(rank):
+        for event in rank.events[start:end]:
+            for value in _values_of(event):
+                found.setdefault(value.name, []).append(value)
+    return found
+
+
+def half_of_last_digit(text: str) -> float:
+    """Return half a unit of the last digit of a printed number."""
+    mantissa, _, exponent = text.lower().partition("e")
+    return 0.5 * 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
+
+
+def skeleton(line: str) -> tuple[str, list[tuple[str, str]]]:
+    """Return a line with # for its numbers, and the numbers, each with the words before it."""
+    numbers, last = [], 0
+    for match in NUMBER.finditer(line):
+        numbers.append((line[last : match.start()], match.group()))
+        last = match.end()
+    return NUMBER.sub("#", line).strip(), numbers
+
+
+def _gaps(rank: RankTrace) -> Iterator[tuple[int, int]]:
+    """Yield the parts of the trace between the end of an evaluation and the next training."""
+    starts = sorted({one.end_position for one in evaluations(rank) if one.end_position is not None})
+    passes = {one.begin.iteration: one for one in rank.iterations}
+    covered = 0
+    for start in starts:
+        if start < covered:
+            continue
+        end = next((i for i in range(start, len(rank.events)) if _is_training(rank.events[i], passes)), None)
+        covered = len(rank.events) if end is None else end
+        yield start, covered
+
+
+def _is_training(event: Event, passes: dict[int, Iteration]) -> bool:
+    if isinstance(event, (BatchDrawn, IterationStart)):
+        return event.iteration in passes and passes[event.iteration].train
+    return isinstance(event, (BackwardCall, OptimizerStep))
+
+
+def _values_of(event: Event) -> Iterator[Value]:
+    if isinstance(event, LoggedScalar):
+        if not OF_TRAINING.search(event.name) and not OF_THE_RUN.search(event.name):
+            yield Value(event.name, event.value, f"{event.value:.10g}", 0.0, event.step)
+    elif isinstance(event, OutputLine):
+        name, numbers = skeleton(event.text)
+        is_of_run = bool(OF_THE_RUN.search(event.text))
+        for position, (words, text) in enumerate(numbers, 1):
+            if not _is_decimal(text) or OF_TRAINING.search(words) or (is_of_run and not OF_THE_MODEL.search(words)):
+                continue
+            label = f"{name!r}, number {position}" if len(numbers) > 1 else repr(name)
+            rounding = half_of_last_digit(text) if "." in text else 0.0
+            yield Value(label, float(text), text, rounding, event.step)
+
+
+def _is_decimal(text: str) -> bool:
+    return "." in text or text.strip("+-").lower() in ("nan", "inf")

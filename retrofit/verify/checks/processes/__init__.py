@@ -1,0 +1,1 @@
+"""Checks of the start, the end, the collective calls and the devices of the processes."""

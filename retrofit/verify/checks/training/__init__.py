@@ -1,0 +1,1 @@
+"""Checks of the training: losses, gradients, weights, learning rates, BatchNorm."""

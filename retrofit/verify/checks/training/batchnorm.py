@@ -1,0 +1,40 @@
+"""BatchNorm statistics: of the whole batch, or of one rank's samples."""
+
+from __future__ import annotations
+
+from retrofit.verify.checks.finding import (
+    Finding,
+    fail_with,
+    not_made,
+    why_not,
+)
+from retrofit.verify.checks.options import CheckOptions
+from retrofit.verify.evidence import Run, Runs
+from retrofit.verify.trace.events import (
+    LocalBatchNorm,
+)
+from retrofit.verify.verdict import Verdict, not_applicable, passed
+
+
+def batchnorm(runs: Runs, options: CheckOptions) -> Verdict:
+    """Check whether BatchNorm computes its statistics over the batch of all ranks."""
+    check, title = "batchnorm", "BatchNorm uses the statistics of the whole batch"
+    reason = not_made(runs, "many")
+    if reason:
+        return not_applicable(check, title, reason)
+    many = runs["many"]
+    local = [rank.first(LocalBatchNorm) for rank in many.ranks]
+    found = [event for event in local if event is not None]
+    if found and many.world_size > 1:
+        rows = found[0].rows
+        together = sum(event.rows for event in found) if len(found) == many.world_size else rows * many.world_size
+        note = "the other checks were made with statistics of the whole batch, so this difference is not in them"
+        summary = f"statistics of {rows} of {together} samples ({found[0].channels} channels)"
+        return fail_with(check, title, Finding(summary, "RF206", note=note))
+    if not many.num_steps or not _has_batchnorm(many):
+        return not_applicable(check, title, why_not(many, "the model has no BatchNorm"))
+    return passed(check, title, "no layer uses the statistics of one rank's share")
+
+
+def _has_batchnorm(run: Run) -> bool:
+    return any("running_mean" in name for name in run.main.steps[-1].buffers)

@@ -1,0 +1,186 @@
+"""Diagnosis of losses, gradients and weights that are not those of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from retrofit.verify.checks.data.split import split_fault
+from retrofit.verify.checks.finding import Finding, first_few
+from retrofit.verify.evidence import Run, Runs, relative_difference
+from retrofit.verify.trace.events import SimilarityProduct, UncontrolledDraw, ValidCount
+
+from .differences import (
+    GRADIENTS,
+    LOSS,
+    PARAMETERS,
+    first_difference,
+    gradient_ratio,
+    rank_losses,
+    reference_loss,
+)
+from .learning_rate import SAME, lr_fault
+from .ranks_agree import disagreement
+
+NAMES = {GRADIENTS: "gradients", PARAMETERS: "weights"}
+IN_ONE_STEP = (PARAMETERS, GRADIENTS)  # gradients that differ explain the weights after the same step
+CLOSE = 1e-3  # a factor that is meant to be the number of processes
+
+
+Places = Callable[[], Sequence[str]]
+
+
+def explain(runs: Runs, quantity: str, step: int, tolerance: float, coupled: Places = tuple) -> Finding:
+    """Return the cause of the first difference of `quantity`, with a sentence that says where it comes from.
+
+    `coupled()`: the places where the loss couples the samples of a batch.
+
+    What went wrong before or beside it in the same step comes first: a loss can differ because weights did, weights
+    because gradients did.
+    """
+    return (
+        _from_ranks(runs, quantity, step)
+        or _from_data(runs)
+        or _from_earlier(runs, quantity, step, tolerance, coupled)
+        or _from_rate(runs, quantity, step)
+        or _from_scale(runs, step)
+        or _from_batch_composition(runs, step, tolerance, coupled)
+        or _unknown(runs, quantity, step)
+    )
+
+
+def _from_ranks(runs: Runs, quantity: str, step: int) -> Finding | None:
+    fault = disagreement(runs["many"])
+    if fault is None or fault.step is None:
+        return None
+    is_before = fault.step < step or (fault.step == step and quantity != LOSS)
+    if not is_before:
+        return None
+    sentence = f"follows from the ranks' different weights after step {fault.step} (see ranks_agree)"
+    return Finding(sentence, fault.cause)
+
+
+def _from_data(runs: Runs) -> Finding | None:
+    fault = split_fault(runs)
+    return None if fault is None else Finding("follows from the data, which is not the same (see split)", fault.cause)
+
+
+def _from_earlier(runs: Runs, quantity: str, step: int, tolerance: float, coupled: Places) -> Finding | None:
+    """Return the explanation of what differed first: gradients or weights before this, or this step's gradients."""
+    earlier = []
+    for order, other in enumerate((GRADIENTS, PARAMETERS)):
+        first = first_difference(runs, other, tolerance)
+        if first is not None and (first.step < step or (first.step == step and (quantity, other) == IN_ONE_STEP)):
+            earlier.append((first.step, order, other))
+    if not earlier:
+        return None
+    first_step, _, other = min(earlier)
+    root = explain(runs, other, first_step, tolerance, coupled)
+    if root.summary.startswith("follows"):
+        return root
+    return Finding(
+        f"follows from the {NAMES[other]} of step {first_step}: {root.summary}", root.cause, undecided=root.undecided
+    )
+
+
+def _from_rate(runs: Runs, quantity: str, step: int) -> Finding | None:
+    """Return the learning rate's fault when it differs before the first difference (in its step, for weights)."""
+    ours, theirs = runs["many"].main.steps, runs["reference"].main.steps
+    last = step + 1 if quantity == PARAMETERS else step
+    for number in range(last):
+        for a, b in zip(ours[number].lr, theirs[number].lr):
+            if relative_difference(a, b) > SAME:
+                fault = lr_fault(runs) if "one" in runs else None
+                sentence = f"follows from the learning rate of step {number} (see lr)"
+                if fault is None:
+                    return Finding(sentence)
+                return Finding(sentence, fault.cause, undecided=fault.undecided)
+    return None
+
+
+def _from_scale(runs: Runs, step: int) -> Finding | None:
+    """Return RF301 for a factor that is the number of processes, or RF303 where pairs explain it.
+
+    Embeddings that are gathered without their gradient give each rank the right loss and the gradient of its own rows
+    alone; the mean over ranks is then the whole gradient divided by the number of ranks.
+    """
+    many, reference = runs["many"], runs["reference"]
+    world = many.world_size
+    losses, alone = rank_losses(many, step), reference_loss(reference, step)
+    by_gradient = gradient_ratio(many.main.steps[step], reference.main.steps[step])
+    by_loss = sum(losses) / len(losses) / alone if alone else None
+    if world == 1:
+        return None
+    if _is_close(by_gradient, 1 / world) and _is_close(by_loss, 1.0) and _has_pairs(many, step):
+        return Finding(
+            "the loss compares the samples of a batch, and the gradients of other ranks' rows are lost", "RF303"
+        )
+    for ratio in (by_gradient, by_loss):
+        if _is_close(ratio, world) or _is_close(ratio, 1 / world):
+            return Finding(f"loss or gradients are {ratio:.4g} times those of one process", "RF301")
+    return None
+
+
+def _is_close(ratio: float | None, expected: float) -> bool:
+    return ratio is not None and relative_difference(ratio, expected) < CLOSE
+
+
+def _has_pairs(many: Run, step: int) -> bool:
+    return any(event.step == step for rank in many.ranks for event in rank.of(SimilarityProduct))
+
+
+def _from_batch_composition(runs: Runs, step: int, tolerance: float, coupled: Places) -> Finding | None:
+    """Return RF302, RF303 or RF309: the loss of a batch is no mean over its samples, or not over as many on each rank.
+
+    A mean over unequal counts lies between the ranks' means; a loss that compares samples need not.
+    """
+    many = runs["many"]
+    losses, alone = rank_losses(many, step), reference_loss(runs["reference"], step)
+    margin = tolerance * max(map(abs, losses), default=0.0)
+    is_between = min(losses) - margin <= alone <= max(losses) + margin
+    differs = relative_difference(sum(losses) / len(losses), alone) > tolerance
+    counts = _valid_counts(many, step)
+    uneven = len(set(counts)) > 1 or len({rank.rows_per_step[step] for rank in many.ranks}) > 1
+    pairs = Finding("the loss compares the samples of a batch, and each rank has its share of them only", "RF303")
+    if _has_pairs(many, step) and not (is_between and uneven):
+        return pairs
+    places = coupled() if differs or uneven else []
+    if places:
+        message = f"the loss couples the samples of a batch ({first_few(places)}), and each rank has its share of them"
+        return Finding(message, "RF309")
+    if uneven:
+        shown = ", ".join(map(str, counts or [rank.rows_per_step[step] for rank in many.ranks]))
+        return Finding(f"each rank averages over its own elements ({shown}), and DDP averages those means", "RF302")
+    if not differs or _uncontrolled(runs):
+        return None
+    if is_between:
+        return Finding("the loss of one process lies between those of the ranks: each averages over its share", "RF302")
+    return pairs
+
+
+def _valid_counts(many: Run, step: int) -> list[int]:
+    """Return the valid elements of each rank's losses in a step; empty where none were counted."""
+    counts = [[event.count for event in rank.of(ValidCount) if event.step == step] for rank in many.ranks]
+    if not all(counts):
+        return []
+    # Two ranks can have the same sum and other micro batches: each micro batch is a mean of its own.
+    rows = list(zip(*counts))
+    return next((list(row) for row in rows if len(set(row)) > 1), [sum(own) for own in counts])
+
+
+def _unknown(runs: Runs, quantity: str, step: int) -> Finding:
+    draws = _uncontrolled(runs)
+    if draws:
+        return Finding(f"random numbers that belong to no sample are drawn at {draws[0].where}", undecided=True)
+    if quantity == LOSS:
+        return Finding("no known cause explains it")
+    return Finding(f"the loss of step {step} is that of one process, and no known cause explains the difference")
+
+
+def _uncontrolled(runs: Runs) -> Sequence[UncontrolledDraw]:
+    """Return the random draws of the training that could not be tied to samples."""
+    found = []
+    for name in ("many", "reference"):
+        for rank in runs[name].ranks:
+            start = rank.training[0].begin.seconds if rank.training else 0.0
+            found += [event for event in rank.of(UncontrolledDraw) if event.seconds >= start]
+    return found

@@ -1,0 +1,148 @@
+"""Differences of losses, gradients and weights between the ranks and the replay in one process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from retrofit.verify.checks.finding import Finding
+from retrofit.verify.checks.options import CheckOptions
+from retrofit.verify.evidence import Run, Runs, relative_difference
+from retrofit.verify.trace.events import Fingerprint, InitialWeights, OptimizerStep, Weights
+
+from .ranks_agree import initial_disagreement, parameter_names
+
+SMALL = 1e-3  # of the largest: what is smaller is compared with this, not with itself (rounding of a zero)
+LOSS, GRADIENTS, PARAMETERS = "loss", "gradients", "parameters"
+
+
+@dataclass(frozen=True)
+class StepDifference:
+    """How far the ranks are from one process in one optimizer step."""
+
+    step: int
+    size: float  # relative
+    value: str
+
+
+def tolerance_of(run: Run, options: CheckOptions) -> float:
+    steps = run.main.steps
+    return options.tolerance_for(steps[0].dtype if steps else "float64")
+
+
+def rank_losses(many: Run, step: int) -> list[float]:
+    """Return each rank's loss of a step: the sum over its backward calls."""
+    return [math.fsum(rank.steps[step].losses) for rank in many.ranks]
+
+
+def reference_loss(reference: Run, step: int) -> float:
+    return math.fsum(reference.main.steps[step].losses)
+
+
+def compared_steps(runs: Runs) -> int:
+    return min(runs["many"].num_steps, runs["reference"].num_steps)
+
+
+def differences(runs: Runs, quantity: str) -> list[StepDifference]:
+    """Return the difference of `quantity` in each step that both have made."""
+    many, reference = runs["many"], runs["reference"]
+    steps = range(compared_steps(runs))
+    if quantity == LOSS:
+        return _loss_differences(many, reference, steps)
+    found = []
+    for step in steps:
+        ours, theirs = many.main.steps[step], reference.main.steps[step]
+        names = parameter_names(many.main, ours)
+        found.append(_tensor_difference(step, names, tensors_of(ours, quantity), tensors_of(theirs, quantity)))
+    return found
+
+
+def tensors_of(step: OptimizerStep, quantity: str) -> Sequence[Fingerprint | None]:
+    """Return the gradients or the parameters of a step."""
+    return step.gradients if quantity == GRADIENTS else step.parameters
+
+
+def first_difference(runs: Runs, quantity: str, tolerance: float) -> StepDifference | None:
+    return next((one for one in differences(runs, quantity) if one.size > tolerance), None)
+
+
+def _loss_differences(many: Run, reference: Run, steps: range) -> list[StepDifference]:
+    pairs = []
+    for step in steps:
+        losses = rank_losses(many, step)
+        pairs.append((math.fsum(losses) / len(losses), reference_loss(reference, step)))
+    floor = SMALL * max((abs(b) for _, b in pairs if math.isfinite(b)), default=0.0)
+    count = many.world_size
+    return [
+        StepDifference(step, relative_difference(a, b, floor), f"loss {a:.10g} with {count} processes, {b:.10g} with 1")
+        for step, (a, b) in zip(steps, pairs)
+    ]
+
+
+def _tensor_difference(
+    step: int,
+    names: Sequence[str],
+    ours: Sequence[Fingerprint | None],
+    theirs: Sequence[Fingerprint | None],
+) -> StepDifference:
+    """Compare the norms and projections of a list of tensors; a tensor that only one side has differs wholly."""
+    floor = SMALL * max((max(abs(x[0]) for x in pair if x) for pair in zip(ours, theirs) if any(pair)), default=0.0)
+    sizes = [_pair_difference(a, b, floor) for a, b in zip(ours, theirs)]
+    if len(ours) != len(theirs):
+        return StepDifference(step, math.inf, f"{len(ours)} tensors with several processes, {len(theirs)} with 1")
+    if not sizes:
+        return StepDifference(step, 0.0, "no tensors")
+    worst = max(range(len(sizes)), key=sizes.__getitem__)
+    name = names[worst] if worst < len(names) else f"parameter {worst}"
+    a, b = ours[worst], theirs[worst]
+    shown = f"norm {a[0]:.10g}" if a else "none", f"{b[0]:.10g}" if b else "none"
+    return StepDifference(step, sizes[worst], f"{name}: {shown[0]} with several processes, {shown[1]} with 1")
+
+
+def _pair_difference(a: Fingerprint | None, b: Fingerprint | None, floor: float) -> float:
+    if a is None or b is None:
+        present = a or b
+        return 0.0 if present is None or present[0] == 0.0 else math.inf
+    scale = max(abs(a[0]), abs(b[0]), floor)
+    if not all(map(math.isfinite, (*a, *b))):
+        return 0.0 if [str(x) for x in a] == [str(x) for x in b] else math.inf
+    return 0.0 if scale == 0.0 else max(abs(a[0] - b[0]), abs(a[1] - b[1])) / scale
+
+
+def initial_fault(runs: Runs, tolerance: float) -> Finding | None:
+    """Return a fault when the ranks start from different weights, or from others than one process."""
+    many = runs["many"]
+    fault = initial_disagreement(many)
+    reference = runs.get("reference")
+    if fault is not None or reference is None or not reference.ranks:
+        return fault
+    for ours, theirs in zip(many.main.of(InitialWeights), reference.main.of(InitialWeights)):
+        names = parameter_names(many.main, ours)
+        if ours.parameter_hash == theirs.parameter_hash:
+            continue
+        difference = _tensor_difference(0, names, ours.parameters, theirs.parameters)
+        if difference.size > tolerance:
+            return Finding("initial weights are not those of one process", value=difference.value)
+    return None
+
+
+def tensors_differ(a: Weights, b: Weights, tolerance: float) -> bool:
+    """Return whether the weights of two events differ by more than `tolerance`."""
+    if a.parameter_hash == b.parameter_hash:
+        return False
+    return _tensor_difference(0, [], a.parameters, b.parameters).size > tolerance
+
+
+def gradient_ratio(ours: OptimizerStep, theirs: OptimizerStep) -> float | None:
+    """Return the factor between two steps' gradients when it is the same for all parameters."""
+    pairs = [(a, b) for a, b in zip(ours.gradients, theirs.gradients) if a and b]
+    largest = max((b[0] for _, b in pairs), default=0.0)
+    pairs = [(a, b) for a, b in pairs if b[0] > SMALL * largest]
+    if not pairs:
+        return None
+    ratios = [a[0] / b[0] for a, b in pairs]
+    ratio = ratios[0]
+    is_common = all(relative_difference(other, ratio) < SMALL for other in ratios)
+    is_aligned = all(abs(a[1] - ratio * b[1]) <= 2 * SMALL * max(a[0], ratio * b[0]) for a, b in pairs)
+    return ratio if is_common and is_aligned else None

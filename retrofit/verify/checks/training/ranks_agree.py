@@ -1,0 +1,119 @@
+"""The ranks' weights: bit-identical after every optimizer step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from retrofit.verify.checks.finding import Finding, fail_with, first_few, not_made, number_of_ranks, why_not
+from retrofit.verify.checks.options import CheckOptions
+from retrofit.verify.checks.processes.collectives import uneven_batches
+from retrofit.verify.checks.processes.errors import cause_of, first_failure
+from retrofit.verify.evidence import RankTrace, Run, Runs
+from retrofit.verify.trace.events import (
+    InitialWeights,
+    OptimizerFound,
+    OptimizerStep,
+    Weights,
+)
+from retrofit.verify.verdict import Verdict, count, not_applicable, passed
+
+from .traffic import traffic
+
+ENOUGH = 0.99  # of a step's gradient elements; hooks may drop a few
+
+
+def ranks_agree(runs: Runs, options: CheckOptions) -> Verdict:
+    """Compare the weights of the ranks after each step, bit for bit. Buffers may differ: DDP sends rank 0's later."""
+    check, title = "ranks_agree", "all ranks hold the same weights after every step"
+    reason = not_made(runs, "many")
+    if reason:
+        return not_applicable(check, title, reason)
+    many = runs["many"]
+    if many.world_size == 1 or many.num_steps == 0:
+        return not_applicable(check, title, why_not(many, "no optimizer step was made by several ranks"))
+    fault = disagreement(many)
+    if fault is not None:
+        return fail_with(check, title, fault)
+    steps = count(many.num_steps, "optimizer step")
+    return passed(check, title, f"bit-identical on {number_of_ranks(many)} after each of {steps}")
+
+
+def disagreement(run: Run) -> Finding | None:
+    """Return the first step after which the ranks hold different weights, and why, if there is one."""
+    rows = enumerate(zip(*(rank.steps for rank in run.ranks)))
+    number, steps = next(((n, row) for n, row in rows if len({step.parameter_hash for step in row}) > 1), (0, ()))
+    if not steps:
+        return None
+    summary, cause = _why(run, number, steps)
+    return Finding(summary, cause, number, _differing(run, steps))
+
+
+def initial_disagreement(run: Run) -> Finding | None:
+    """Return a fault when the ranks start from different weights."""
+    for events in zip(*(rank.of(InitialWeights) for rank in run.ranks)):
+        if len({event.parameter_hash for event in events}) > 1:
+            unsynchronised = not any(part.reduced >= ENOUGH * part.needed > 0 for part in traffic(run.main))
+            cause = "RF201" if unsynchronised else None
+            return Finding("initial weights differ between ranks", cause, value=_differing(run, events))
+    return None
+
+
+def _differing(run: Run, events: Sequence[Weights]) -> str | None:
+    """Return which parameters are not the same in the events, one of each rank."""
+    names = parameter_names(run.main, events[0])
+    hashes = [event.parameter_hashes for event in events]
+    differ = [name for name, *values in zip(names, *hashes) if len(set(values)) > 1]
+    return f"{len(differ)} of {count(len(names), 'parameter')} differ: {first_few(differ)}" if differ else None
+
+
+def rates_by_rank(run: Run) -> Finding | None:
+    """Return the first step with a learning rate that is not the same on all ranks, if there is one."""
+    for step, events in enumerate(zip(*(rank.steps for rank in run.ranks))):
+        rates = [event.lr for event in events]
+        if any(rate != rates[0] for rate in rates):
+            value = f"by rank: {', '.join(f'{rate[0]:g}' for rate in rates)}"
+            uneven = uneven_batches(run)
+            if uneven is not None:
+                return Finding(f"each rank's learning rate follows its own schedule: {uneven}", "RF106", step, value)
+            summary = "the learning rate is not the same on all ranks: it was decided on values of their own"
+            return Finding(summary, "RF401", step, value)
+    return None
+
+
+def parameter_names(rank: RankTrace, event: Weights) -> list[str]:
+    """Return the names of the parameters of the optimizer that `event` is about."""
+    found = next((one for one in rank.of(OptimizerFound) if one.optimizer == event.optimizer), None)
+    return found.names if found else [f"parameter {i}" for i in range(len(event.parameters))]
+
+
+def _why(run: Run, number: int, steps: Sequence[OptimizerStep]) -> tuple[str, str | None]:
+    initial = initial_disagreement(run)
+    if initial is not None:
+        return "the ranks already start from different weights (see initial_state)", initial.cause
+    rates = rates_by_rank(run)
+    if rates is not None and rates.step is not None and rates.step <= number:
+        return f"the ranks step with different learning rates (see lr): {rates.value}", rates.cause
+    return _why_from_traffic(run, number)
+
+
+def _why_from_traffic(run: Run, number: int) -> tuple[str, str | None]:
+    parts = traffic(run.main)
+    part = parts[number]
+    same = [other for other in parts if other.opt == part.opt and other.needed]
+    enough = [other for other in same if other.reduced >= ENOUGH * other.needed]
+    failure = first_failure(run)
+    if part.reduced < ENOUGH * part.needed and failure is not None and cause_of(failure, run) == "RF204":
+        return (
+            "DDP waits for gradients of parameters without one, and never averages the others (see completes)",
+            "RF204",
+        )
+    if not enough:
+        most = max((other.reduced / other.needed for other in same), default=0.0)
+        if most < 1 - ENOUGH:
+            return "no gradient is averaged over the ranks in any step", "RF201"
+        return f"only {most:.0%} of the gradient elements are averaged over the ranks", "RF201"
+    if part.reduced < ENOUGH * part.needed:
+        return f"gradients are averaged in {len(enough)} of {len(same)} steps, not in this one", "RF202"
+    if part.backwards > 1 and part.reduced_last < ENOUGH * part.needed:
+        return f"gradients are averaged before the last of {part.backwards} backward calls of the step", "RF202"
+    return "gradients are averaged in backward, and yet the weights differ afterwards", None

@@ -1,0 +1,1 @@
+"""Start, watch and end the processes of a run, each in a copy of the project."""

@@ -1,0 +1,1 @@
+"""The report of a verification: in the terminal, as JSON, as a page."""

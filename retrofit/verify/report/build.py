@@ -1,0 +1,116 @@
+"""The report of a verification: its curves, the coverage of the data, the runs, the machine, what was controlled."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from collections.abc import Sequence
+from typing import Any
+
+from retrofit.verify.checks.options import CheckOptions
+from retrofit.verify.checks.training.differences import tolerance_of
+from retrofit.verify.evidence import Run, relative_difference
+from retrofit.verify.runs import FinishedRuns, Plan
+from retrofit.verify.trace.events import OptimizerStep
+from retrofit.verify.verdict import EpochCoverage, Report, RunRecord, Verdict
+
+CONTROLS = (
+    "Everything runs in float64: the rounding of float32 grows tenfold per step in some networks and hides an error. "
+    "Mixed precision leaves float64 alone, so it is off.",
+    "A sample's augmentation draws from a stream of its own, and so does each row of a batch (dropout, noise): neither "
+    "depends on the rank.",
+    "BatchNorm takes its statistics over all ranks, whether the script does so or not; if it does not, the check "
+    "`batchnorm` says so.",
+    "One process trains on the batches that the processes drew together, so that the numbers can be compared even "
+    "where the sampling differs.",
+    "Loader workers run inside the process, torch.compile is off, deterministic algorithms are on.",
+)
+CONTROLS_OF_ORIGINAL = (
+    "The original and the retrofitted script in one process are compared as they are, in their own precision."
+)
+
+
+def build_report(
+    plan: Plan, runs: FinishedRuns, verdicts: Sequence[Verdict], options: CheckOptions, seconds: float
+) -> Report:
+    """Return everything that terminal, JSON and HTML page show."""
+    return Report(
+        script=os.path.relpath(plan.script, plan.project),
+        module=plan.module,
+        arguments=[*plan.arguments, *plan.converted_arguments],
+        world_size=plan.nproc,
+        verdicts=verdicts,
+        curves=curves(runs, tolerance_of(runs.by_name["many"], options)),
+        coverage=coverage(runs.by_name["many"]),
+        runs=[_record(runs, name) for name in runs.by_name],
+        environment=_environment(plan),
+        controls=[*CONTROLS, *([CONTROLS_OF_ORIGINAL] if plan.original else [])],
+        seconds=seconds,
+    )
+
+
+def curves(runs: FinishedRuns, tolerance: float) -> dict[str, Any]:
+    """Return the curves of one process and of N, per optimizer step."""
+    many, one = runs.by_name.get("many"), runs.by_name.get("reference")
+    steps_n = [rank.steps for rank in many.ranks] if many else []
+    steps_1 = one.main.steps if one else []
+    shortest = min((len(steps) for steps in steps_n), default=0)
+    loss_n = [_mean([sum(steps[i].losses) for steps in steps_n]) for i in range(shortest)]
+    loss_1 = [sum(step.losses) for step in steps_1]
+    return {
+        "loss_1": loss_1,
+        "loss_n": loss_n,
+        "difference": [relative_difference(a, b) for a, b in zip(loss_n, loss_1)],
+        "parameter_difference": [parameter_difference(a, b) for a, b in zip(steps_n[0] if steps_n else [], steps_1)],
+        "lr_1": [step.lr[0] for step in steps_1],
+        "lr_n": [step.lr[0] for step in steps_n[0]] if steps_n else [],
+        "tolerance": tolerance,
+    }
+
+
+def parameter_difference(a: OptimizerStep, b: OptimizerStep) -> float:
+    """Return the distance of two steps' parameters, estimated from their projections, relative to their norm."""
+    distance = sum((x[1] - y[1]) ** 2 for x, y in zip(a.parameters, b.parameters))
+    norm = sum(y[0] ** 2 for y in b.parameters)
+    return math.sqrt(distance / norm) if norm else 0.0
+
+
+def coverage(many: Run) -> list[EpochCoverage]:
+    """Return which rank drew which sample in every training epoch of the N processes."""
+    epochs: dict[int, EpochCoverage] = {}
+    for number, rank in enumerate(many.ranks):
+        for ordinal, iteration in enumerate(rank.epochs):
+            samples = sorted(sample for sample in iteration.drawn if isinstance(sample, int))
+            num_samples = max([iteration.length or 0, *(sample + 1 for sample in samples[-1:])])
+            epochs.setdefault(ordinal, EpochCoverage(num_samples, {})).rank_of_sample[number] = samples
+    return [epochs[ordinal] for ordinal in sorted(epochs) if epochs[ordinal].num_samples]
+
+
+def _record(runs: FinishedRuns, name: str) -> RunRecord:
+    run = runs.by_name[name]
+    steps = len(run.main.steps)
+    bad = [f"rank {rank}: {status}" for rank, status in enumerate(run.statuses) if status != 0]
+    if run.hung:
+        status = "hung"
+    elif bad:
+        status = "failed (" + ", ".join(bad) + ")"
+    else:
+        status = f"finished, {steps} steps"
+    return RunRecord(name, run.world_size, run.seconds, status, runs.commands[name])
+
+
+def _environment(plan: Plan) -> dict[str, object]:
+    import torch
+
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "device": "GPU" if plan.use_gpus else "CPU",
+        "cores": len(os.sched_getaffinity(0)),
+        "system": platform.platform(),
+    }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,107 @@
+"""The report of `retrofit verify` as JSON, for programs.
+
+Schema version 1. Keys are never renamed or removed within a version; new ones may appear.
+
+    schema_version   1
+    status           "PASS" | "FAIL" | "INCOMPLETE" (nothing failed, and `not_compared` is not empty)
+                     | "NOT JUDGED" (no check had anything to judge)
+    conclusion       the last line of the terminal output
+    not_compared     {"samples" | "losses" | "gradients" | "weights": reason}: what a PASS needs and is missing
+    script           path, as given
+    arguments        [str, ...] of the script
+    world_size       number of processes that were compared with one
+    seconds          wall time of all runs and checks
+    verdicts         [{check, title, status, summary, step, value, cause, note}, ...]
+                     status: "PASS" | "FAIL" | "NOT APPLICABLE" | "ACCEPTED"
+                     step: first optimizer step (0-based) where it broke, or null; value, cause, note: str or null
+    causes           {code: {name, explanation, remedy, in_torch}} of the rules that the verdicts name
+    curves           {loss_1, loss_n, difference, parameter_difference, lr_1, lr_n: [number per optimizer step],
+                     tolerance: number}; a curve that was not recorded is empty or missing
+    coverage         [{num_samples, rank_of_sample: {"0": [sample index, ...], ...}}, ...], one item per epoch
+    runs             [{name, world_size, seconds, status, command}, ...]
+    controls         [str, ...]: what was made comparable
+    environment      {name: value}
+
+JSON has no NaN: a number that is not finite is the string "NaN", "Infinity" or "-Infinity", which Python's float()
+and JavaScript's Number() read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+from retrofit.verify.verdict import (
+    EpochCoverage,
+    Report,
+    RunRecord,
+    Verdict,
+    conclusion,
+    not_compared,
+    overall_status,
+)
+
+if TYPE_CHECKING:
+    from retrofit.rules.catalog import Rule
+
+SCHEMA_VERSION = 1
+CAUSE_FIELDS = {"name": "name", "explanation": "why", "remedy": "remedy", "in_torch": "in_torch"}
+
+
+def report_as_json(report: Report, causes: Mapping[str, Rule]) -> str:
+    """Return `report` as JSON text; a list or table has one item per line, so that even large ones stay readable."""
+    named = sorted({verdict.cause for verdict in report.verdicts if verdict.cause} & set(causes))
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "status": overall_status(report.verdicts),
+        "conclusion": conclusion(report),
+        "not_compared": not_compared(report.verdicts),
+        "script": report.script,
+        "module": report.module,
+        "arguments": report.arguments,
+        "world_size": report.world_size,
+        "seconds": report.seconds,
+        "verdicts": report.verdicts,
+        "causes": {
+            code: {name: getattr(causes[code], field) for name, field in CAUSE_FIELDS.items()} for code in named
+        },
+        "curves": report.curves,
+        "coverage": report.coverage,
+        "runs": report.runs,
+        "controls": report.controls,
+        "environment": report.environment,
+    }
+    return "{\n" + ",\n".join(f"  {json.dumps(key)}: {_lines(_plain(value))}" for key, value in content.items()) + "\n}"
+
+
+def _lines(value: Any) -> str:
+    """Return `value` as JSON; a list or table gets one line per item."""
+    if isinstance(value, dict) and value:
+        items = [f"{json.dumps(key)}: {json.dumps(item, allow_nan=False)}" for key, item in value.items()]
+        return "{\n    " + ",\n    ".join(items) + "\n  }"
+    if isinstance(value, list) and value:
+        return "[\n    " + ",\n    ".join(json.dumps(item, allow_nan=False) for item in value) + "\n  ]"
+    return json.dumps(value, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """Return `value` made of what JSON knows; a number of another library becomes a number, all else its text."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        number = float(value)
+        if math.isfinite(number):
+            return number
+        return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+    if isinstance(value, (Verdict, EpochCoverage, RunRecord)):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Iterable):
+        return [_plain(item) for item in value]
+    return str(value)

@@ -1,0 +1,1 @@
+"""Operators, optimizer steps, models, the process group and its collectives, and the precision that they compute in."""

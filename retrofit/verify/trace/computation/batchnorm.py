@@ -1,0 +1,98 @@
+"""BatchNorm of a traced run: noted where it sees one rank's share only, synchronised where the run is controlled."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from retrofit.distributed.ddp.sync_batchnorm import SumOverRanks, sync_batch_norm
+from retrofit.distributed.process_group import get_world_size
+from retrofit.verify.trace.events import LocalBatchNorm, Record
+
+from .operators import untraced
+
+
+def install_batchnorm(record: Record, controlled: bool, rows: Callable[[], list[int]] | None = None) -> None:
+    """Replace torch.nn.functional.batch_norm, which every BatchNorm layer calls, for the rest of the process.
+
+    In training in a group of several ranks it records LocalBatchNorm once; if `controlled`, it computes with the
+    statistics of all ranks. With `rows`, only inside a batch: a forward pass for a model summary may be one rank's
+    alone, and waiting for the others would never end.
+    """
+    natural = F.batch_norm
+    is_recorded = False
+
+    @functools.wraps(natural)
+    def batch_norm(
+        input: torch.Tensor,
+        running_mean: torch.Tensor | None,
+        running_var: torch.Tensor | None,
+        weight: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> torch.Tensor:
+        nonlocal is_recorded
+        # A layer without running statistics says "training" in evaluation too.
+        is_training = training and (running_mean is not None or torch.is_grad_enabled())
+        if not is_training or get_world_size() == 1 or (rows is not None and not rows()):
+            return natural(input, running_mean, running_var, weight, bias, training, momentum, eps)
+        if not is_recorded:
+            is_recorded = True
+            record(LocalBatchNorm(input.shape[0], input.shape[1]))
+        if not controlled:
+            return natural(input, running_mean, running_var, weight, bias, training, momentum, eps)
+        # One value per channel on a rank is an error by nature, and remains one.
+        F._verify_batch_size(input.size())  # type: ignore[attr-defined]
+        return _synchronised(input, running_mean, running_var, weight, bias, momentum, eps)
+
+    F.batch_norm = torch.jit.ignore(batch_norm)
+
+
+def _synchronised(
+    input: torch.Tensor,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    momentum: float,
+    eps: float,
+) -> torch.Tensor:
+    # Like torch's own kernel, write the running statistics without a word to autograd (`.data`), but keep them for
+    # backward: a script that changes them in between is told so, as it is without us.
+    if running_mean is None or running_var is None:
+        return sync_batch_norm(input, None, None, weight, bias, momentum, eps, _UntracedSum)
+    mean, var = running_mean.data, running_var.data
+    output = sync_batch_norm(input, mean, var, weight, bias, momentum, eps, _UntracedSum)
+    return _KeepForBackward.apply(output, running_mean, running_var)
+
+
+class _UntracedSum(SumOverRanks):
+    """The sum over ranks, not taken for one of the script's own collectives."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        with untraced():
+            return SumOverRanks.forward(ctx, tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return _UntracedSum.apply(gradient)
+
+
+class _KeepForBackward(torch.autograd.Function):
+    """Hands its first argument on; backward fails if one of the others has been modified meanwhile."""
+
+    @staticmethod
+    def forward(ctx: Any, output: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(*others)
+        return output.clone()  # of a view autograd would forbid what often follows: ReLU(inplace=True)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return (gradient, *(None for _ in ctx.saved_tensors))

@@ -1,0 +1,55 @@
+"""Collective operators: their elements, their type and their reduction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from retrofit.verify.trace.events import CollectiveCall
+
+# Of these the first argument is what a rank receives; how much it gives is the same on every rank.
+_GIVES_SECOND = ("gather",)
+
+
+def is_collective(func: Any) -> bool:
+    """Return whether this operator talks to other ranks (waiting for an earlier one to finish does not)."""
+    schema = getattr(func, "_schema", None)
+    if schema is None or func.namespace not in ("c10d", "_c10d_functional", "c10d_functional"):
+        return False
+    return any(argument.name in ("process_group", "group_name", "tag") for argument in schema.arguments)
+
+
+def describe_collective(func: Any, args: tuple[Any, ...], number: int, in_backward: bool) -> CollectiveCall:
+    """Return the event of a call of the operator `func`: its elements, their type, and how it combines them."""
+    name = func._schema.name.split("::")[1]
+    second = func.namespace == "c10d" and any(word in name for word in _GIVES_SECOND)
+    tensors = _tensors_in(args[1] if second else args[0])
+    return CollectiveCall(
+        number=number,
+        op=name,
+        numel=sum(tensor.numel() for tensor in tensors),
+        dtype=str(tensors[0].dtype).split(".")[1] if tensors else None,
+        reduce=_reduction(func, args),
+        in_backward=in_backward,
+    )
+
+
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for item in value for tensor in _tensors_in(item)] if isinstance(value, (list, tuple)) else []
+
+
+def _reduction(func: Any, args: tuple[Any, ...]) -> str | None:
+    for argument, value in zip(func._schema.arguments, args):
+        if argument.name != "reduce_op":
+            continue
+        if isinstance(value, str):
+            return value
+        try:
+            return str(dist.ReduceOp.unbox(value).op).split(".")[-1].lower()  # type: ignore[attr-defined]
+        except (AttributeError, RuntimeError):
+            return None  # a torch that cannot look inside it
+    return None

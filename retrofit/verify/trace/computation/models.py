@@ -1,0 +1,68 @@
+"""The models that the script calls, and the names of their parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from retrofit.distributed.ddp.unwrap import WRAPPER_PREFIXES
+
+
+class ModelTrace:
+    """Remembers the modules with parameters that are called from outside any other module."""
+
+    def __init__(self, on_forward: Callable[[], None]) -> None:
+        self.on_forward = on_forward
+        self.models: list[nn.Module] = []
+        self._depth = 0
+        self._names: dict[int, str] = {}
+
+    def install(self) -> None:
+        register_module_forward_pre_hook(self._enter)
+        register_module_forward_hook(self._leave, always_call=True)
+
+    def _enter(self, module: nn.Module, inputs: Any) -> None:
+        self._depth += 1
+        if self._depth == 1 and next(module.parameters(), None) is not None:
+            if not any(module is model for model in self.models):
+                self.models.append(module)
+            self.on_forward()
+
+    def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        self._depth -= 1
+
+    def name_of(self, parameter: torch.Tensor, number: int) -> str:
+        """Return the parameter's name without wrapper prefixes, or its number where no called model holds it."""
+        if id(parameter) not in self._names:
+            for model in self.models:
+                for name, found in model.named_parameters():
+                    self._names.setdefault(id(found), plain_name(name))
+        return self._names.get(id(parameter), f"parameter {number}")
+
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """Return every buffer of the models once, by name."""
+        found: dict[str, torch.Tensor] = {}
+        seen: set[int] = set()
+        for model in self.models:
+            for name, buffer in model.named_buffers():
+                if id(buffer) in seen:
+                    continue
+                seen.add(id(buffer))
+                name = plain_name(name)
+                while name in found:
+                    name += "'"
+                found[name] = buffer
+        return found
+
+
+def plain_name(name: str) -> str:
+    """Return a parameter's name without what wrappers put in front of it."""
+    while True:
+        prefix = next((prefix for prefix in WRAPPER_PREFIXES if name.startswith(prefix)), None)
+        if prefix is None:
+            return name
+        name = name[len(prefix) :]

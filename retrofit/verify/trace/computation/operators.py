@@ -1,0 +1,95 @@
+"""Every operator, forward and backward: recorded, and made comparable between runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from retrofit.distributed.ddp.forward_guard import _in_backward
+from retrofit.verify.trace.events import Record
+from retrofit.verify.trace.randomness.draws import RowDraws
+
+from .collectives import describe_collective, is_collective
+from .coupling import ForwardEvidence
+from .precision import in_float64
+
+Run = Callable[[tuple, dict], Any]
+
+
+class OperatorTrace(TorchDispatchMode):
+    """Records collectives and what makes a mean over ranks differ; if `controlled`, also takes chance and rounding out.
+
+    Controlled means: float32 is float64 (`precision`), and what is drawn at random for a sample does not depend on the
+    rank or on the samples beside it (`draws`). `record` takes events; `rows()` returns the seeds of the
+    samples of the batch in hand, empty outside a batch. Enter it once, in the main thread; the backward of CUDA
+    tensors, which runs in a thread of its own, is seen too.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, record: Record, controlled: bool, rows: Callable[[], list[int]]) -> None:
+        super().__init__()
+        self._record = record
+        self._controlled = controlled
+        self._draws = RowDraws(record, rows)
+        self._evidence = ForwardEvidence(record, rows)
+        self._runs: dict[Any, Run] = {}
+        self._num_collectives = 0
+
+    def new_batch(self) -> None:
+        """Forget what was learnt about the layout of the last batch. Call it when the rows change."""
+        self._draws.new_batch()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _silence.depth:
+            return func(*args, **(kwargs or {}))
+        run = self._runs.get(func)
+        if run is None:
+            run = self._runs[func] = self._prepare(func)
+        return run(args, kwargs or {})
+
+    def _prepare(self, func: Any) -> Run:
+        """Return how this operator is to be run: found once, because it is asked for every operator."""
+
+        def natural(args: tuple, kwargs: dict) -> Any:
+            return func(*args, **kwargs)
+
+        if not isinstance(func, torch._ops.OpOverload):
+            return natural
+        if is_collective(func):
+            return self._collective(func)
+        run: Run = natural
+        if self._controlled:
+            run = in_float64(func, self._draws.controlled(func, run))
+        return self._evidence.watched(func, run)
+
+    def _collective(self, func: Any) -> Run:
+        def run(args: tuple, kwargs: dict) -> Any:
+            # Before the call: in a hang the last line is what the rank waits for.
+            self._record(describe_collective(func, args, self._num_collectives, _in_backward()))
+            self._num_collectives += 1
+            return func(*args, **kwargs)
+
+        return run
+
+
+class _Silence(threading.local):
+    depth = 0
+
+
+_silence = _Silence()
+
+
+@contextmanager
+def untraced() -> Iterator[None]:
+    """Run the block's operators as if there were no OperatorTrace: for what the trace itself computes."""
+    _silence.depth += 1
+    try:
+        yield
+    finally:
+        _silence.depth -= 1

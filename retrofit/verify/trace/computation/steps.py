@@ -1,0 +1,124 @@
+"""Losses, gradients and weights of every optimizer step."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from retrofit.verify.trace.data.loaders import LoaderTrace
+from retrofit.verify.trace.events import BackwardCall, Fingerprint, InitialWeights, OptimizerFound, OptimizerStep
+from retrofit.verify.trace.recorder import Recorder
+from retrofit.verify.trace.runtime import batch_weight
+
+from .fingerprint import bit_hashes, joint_hash, norm_and_projection
+from .models import ModelTrace
+from .operators import untraced
+
+
+class StepTrace:
+    """Watches backward calls and every torch.optim.Optimizer of a process."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        models: ModelTrace,
+        loaders: LoaderTrace,
+        stop_before_first_step: bool,
+    ) -> None:
+        self.recorder, self.models, self.loaders = recorder, models, loaders
+        self.stop_before_first_step = stop_before_first_step
+        self.optimizers: list[Any] = []
+        self._losses: list[float] = []
+        self._gradients: list[Fingerprint | None] = []
+
+    def install(self) -> None:
+        register_optimizer_step_pre_hook(self._before_step)
+        register_optimizer_step_post_hook(self._after_step)
+        backward = torch.autograd.backward
+
+        @functools.wraps(backward)
+        def traced_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+            with untraced():
+                roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+                loss = batch_weight() * sum(float(root.detach().sum()) for root in roots)
+            self._losses.append(loss)
+            self.recorder.record(BackwardCall(loss))
+            backward(tensors, *args, **kwargs)
+
+        torch.autograd.backward = traced_backward
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        with untraced(), torch.no_grad():
+            if not any(optimizer is known for known in self.optimizers):
+                self.optimizers.append(optimizer)
+                self._describe(optimizer)
+            self._gradients = [_of_gradient(parameter) for parameter in _parameters(optimizer)]
+        if self.stop_before_first_step:
+            raise SystemExit(0)
+
+    def _describe(self, optimizer: Any) -> None:
+        number, parameters = len(self.optimizers) - 1, list(_parameters(optimizer))
+        names = [self.models.name_of(parameter, place) for place, parameter in enumerate(parameters)]
+        shapes = [list(parameter.shape) for parameter in parameters]
+        self.recorder.record(OptimizerFound(number, type(optimizer).__name__, names, shapes, gpu_of(parameters)))
+        self.recorder.record(InitialWeights(number, *_of_parameters(parameters)))
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        parameters = list(_parameters(optimizer))
+        norms = [value[0] for value in self._gradients if value is not None]
+        with untraced(), torch.no_grad():
+            buffers = self.models.buffers()
+            fingerprints, parameter_hash, parameter_hashes = _of_parameters(parameters)
+            step = OptimizerStep(
+                optimizer=next(i for i, known in enumerate(self.optimizers) if known is optimizer),
+                number=self.recorder.step,
+                lr=[float(group["lr"]) for group in optimizer.param_groups],
+                losses=self._losses,
+                rows=self.loaders.rows(),
+                gradients=self._gradients,
+                gradient_norm=sum(norm * norm for norm in norms) ** 0.5,
+                parameters=fingerprints,
+                parameter_hash=parameter_hash,
+                parameter_hashes=parameter_hashes,
+                buffers={name: norm_and_projection(buffer) for name, buffer in buffers.items()},
+                buffer_hash=joint_hash(bit_hashes(list(buffers.values()))),
+                dtype=str(parameters[0].dtype).replace("torch.", "") if parameters else "none",
+            )
+        self.recorder.record(step)
+        self.recorder.step += 1
+        self._losses = []
+        self.loaders.mark_step()
+
+
+def _parameters(optimizer: Any) -> Iterator[torch.Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def gpu_of(parameters: list[torch.Tensor]) -> str | None:
+    """Return the GPU of the first parameter, by a name that is the same in all processes of the machine."""
+    if not parameters or parameters[0].device.type != "cuda":
+        return None
+    device = parameters[0].device
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)  # since torch 2.4
+    return (
+        f"GPU {uuid}" if uuid else f"{device} of CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'all')}"
+    )
+
+
+def _of_gradient(parameter: torch.Tensor) -> Fingerprint | None:
+    gradient = parameter.grad
+    if gradient is None:
+        return None
+    return norm_and_projection(gradient.to_dense() if gradient.is_sparse else gradient)
+
+
+def _of_parameters(parameters: list[torch.Tensor]) -> tuple[list[Fingerprint], str, list[str]]:
+    """Return the fingerprint of each, the hash of all, and the hash of each."""
+    hashes = bit_hashes(parameters)
+    return [norm_and_projection(parameter) for parameter in parameters], joint_hash(hashes), hashes

@@ -1,0 +1,1 @@
+"""Samples that every rank draws, and their replay in one process."""

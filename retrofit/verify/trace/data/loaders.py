@@ -1,0 +1,311 @@
+"""Samples that the process draws: whole epoch orders and batches, recorded, shortened or replayed."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from retrofit.verify.trace.computation.fingerprint import content_hash
+from retrofit.verify.trace.events import BatchDrawn, EpochOrder, IterationEnd, IterationStart
+from retrofit.verify.trace.randomness.streams import Streams, hash_generator, stream_hashes
+from retrofit.verify.trace.recorder import Recorder
+from retrofit.verify.trace.settings import TraceSettings
+
+from .datasets import DatasetNames, base_dataset, length_of, members, probe_indices, sample_name, sampler_names
+from .replay import Replay
+
+MOST_BATCHES = 100_000  # of an order that is drawn in advance; a longer one has no end in practice
+WATCHED_ITEMS = 4  # items per iteration in which the use of random streams is looked for
+
+
+class LoaderTrace:
+    """Watches every DataLoader of a process. Install it before the script builds one."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        settings: TraceSettings,
+        streams: Streams,
+        on_batch: Callable[[list[int]], None],
+        on_second_epoch: Callable[[], None],
+    ) -> None:
+        self.recorder, self.settings, self.streams = recorder, settings, streams
+        self.on_batch, self.on_second_epoch = on_batch, on_second_epoch
+        self.names = DatasetNames()
+        self.replay = Replay(settings.replay) if settings.replay else None
+        self.epochs: dict[str, int] = {}  # training iterations finished, by dataset
+        self.repeats: dict[tuple[str, int], int] = {}  # passes begun, by dataset and epoch
+        self.asked_workers: dict[int, int] = {}
+        self.num_iterations = 0
+        self._latest: dict[str, TracedIterator] = {}
+        self._drawn: list[TracedIterator] = []  # iterations that gave a batch since the last optimizer step
+
+    def install(self) -> None:
+        build, iterate = DataLoader.__init__, DataLoader.__iter__
+        signature = inspect.signature(build)
+
+        @functools.wraps(build)
+        def build_without_workers(loader: DataLoader, *args: Any, **kwargs: Any) -> None:
+            bound = signature.bind(loader, *args, **kwargs)
+            workers = bound.arguments.get("num_workers", 0)
+            for name in ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
+                bound.arguments.pop(name, None)
+            build(*bound.args, **bound.kwargs)
+            dataset = id(loader.dataset)
+            self.asked_workers[dataset] = max(workers, self.asked_workers.get(dataset, 0))
+
+        @functools.wraps(iterate)
+        def iterate_traced(loader: DataLoader) -> TracedIterator:
+            self.streams.leave_batch()
+            return TracedIterator(self, loader, iterate(loader))
+
+        DataLoader.__init__ = build_without_workers  # type: ignore[method-assign, assignment]
+        DataLoader.__iter__ = iterate_traced  # type: ignore[method-assign, assignment]
+
+    def mark_step(self) -> None:
+        """An optimizer step was made from the batches drawn since the last one."""
+        for iteration in self._drawn:
+            iteration.steps += 1
+            iteration.rows = 0
+        self._drawn = []
+
+    def begin(self, iteration: TracedIterator) -> None:
+        """Count an iteration that starts; one over the same dataset that the script has left is over now."""
+        left = self._latest.get(iteration.key)
+        if left is not None:
+            left.end()
+        self._latest[iteration.key] = iteration
+        self.num_iterations += 1
+
+    def rows(self) -> int:
+        """Return the number of samples drawn since the last optimizer step."""
+        return sum(iteration.rows for iteration in self._drawn)
+
+    def forget(self, iteration: TracedIterator) -> None:
+        """An iteration has ended without an optimizer step: its samples are not those of the next one."""
+        self._drawn = [drawn for drawn in self._drawn if drawn is not iteration]
+
+    def mark_drawn(self, iteration: TracedIterator) -> None:
+        if iteration not in self._drawn:
+            self._drawn.append(iteration)
+
+    def epochs_before(self, key: str) -> int:
+        return self.epochs.get(key, self.settings.epochs_done)
+
+    def all_steps_done(self) -> bool:
+        return 0 < self.settings.steps <= self.settings.steps_done + self.recorder.step
+
+
+class TracedIterator:
+    """One pass over a loader, as the script sees it."""
+
+    def __init__(self, trace: LoaderTrace, loader: DataLoader, batches: Any) -> None:
+        self.trace, self.loader, self._batches = trace, loader, batches
+        self.dataset = loader.dataset
+        self.is_map = not isinstance(self.dataset, IterableDataset)
+        self.key = trace.names.key(self.dataset)
+        self.id, self.epoch, self.steps, self.rows, self.k = 0, 0, 0, 0, 0
+        self.draws: set[str] = set()
+        self._is_open, self._is_begun, self._is_endless = True, False, False
+        self._samples: list[Any] = []
+        self._watched = 0
+
+    def __iter__(self) -> TracedIterator:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_batches"], name)
+
+    def __next__(self) -> Any:
+        trace = self.trace
+        trace.streams.leave_batch()
+        if not self._is_begun:
+            self._begin()
+        if self._is_endless and trace.all_steps_done():
+            raise SystemExit(0)
+        if not self._is_endless and 0 < trace.settings.steps <= self.steps * 2:
+            self.end(capped=True)
+            raise StopIteration
+        self._samples = []
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self.end(exhausted=True)
+            raise
+        trace.recorder.record(BatchDrawn(self.id, self.k, self._samples))
+        self.rows += len(self._samples)
+        trace.mark_drawn(self)
+        if trace.settings.controlled:
+            batch = in_float64(batch)
+            trace.streams.enter_batch(self.epoch, self.k)
+            trace.on_batch([trace.streams.sample_seed(self.epoch, name) for name in self._samples])
+        self.k += 1
+        return batch
+
+    def _begin(self) -> None:
+        trace = self.trace
+        self._is_begun, self.id = True, trace.num_iterations
+        trace.begin(self)
+        self.epoch = trace.epochs_before(self.key)
+        if self.epoch > 0 and torch.is_grad_enabled():
+            if trace.all_steps_done():
+                raise SystemExit(0)  # all that was asked for, the last epoch's evaluation and checkpoint included
+            if self.epoch == 1:
+                trace.on_second_epoch()
+        repeat = trace.repeats.get((self.key, self.epoch), 0)
+        trace.repeats[self.key, self.epoch] = repeat + 1
+        self._describe(repeat)
+        replayed = trace.replay.batches((self.key, self.epoch, repeat)) if trace.replay else None
+        if self.is_map:
+            self._trace_order(replayed)
+        self._trace_items(replayed)
+
+    def _describe(self, repeat: int) -> None:
+        loader, trace = self.loader, self.trace
+        generator = getattr(loader, "generator", None)
+        is_first = repeat == 0 and self.epoch == trace.settings.epochs_done
+        trace.recorder.record(
+            IterationStart(
+                iteration=self.id,
+                dataset=self.key,
+                is_map=self.is_map,
+                length=length_of(self.dataset),
+                epoch=self.epoch,
+                repeat=repeat,
+                samplers=sampler_names(loader),
+                batch_size=loader.batch_size,
+                drop_last=loader.drop_last,
+                num_workers=trace.asked_workers.get(id(self.dataset), 0),
+                num_batches=_length_or_none(loader),
+                grad_enabled=torch.is_grad_enabled(),
+                streams={**stream_hashes(), "loader": None if generator is None else hash_generator(generator)},
+                members=members(self.dataset) if is_first else None,
+                probe=self._probe() if is_first else None,
+            )
+        )
+
+    def _trace_order(self, replayed: list[list[Any]] | None) -> None:
+        """Record the whole order as the sampler gives it, then hand out that order, or the one to be replayed."""
+        source = self._batches._sampler_iter
+        limit = min(_length_or_none(self.loader) or MOST_BATCHES, MOST_BATCHES)
+        order = list(islice(source, limit))
+        further = list(islice(source, 1)) if limit == MOST_BATCHES else []
+        self._is_endless = bool(further)
+        named = [self._names(indices) for indices in order]
+        self.trace.recorder.record(EpochOrder(self.id, named, is_complete=not self._is_endless))
+        self._batches._sampler_iter = iter(replayed) if replayed is not None else chain(order, further, source)
+
+    def _trace_items(self, replayed: list[list[Any]] | None) -> None:
+        fetcher = self._batches._dataset_fetcher
+        if not self.is_map:
+            source = _Pool(fetcher.dataset_iter, replayed) if replayed is not None else fetcher.dataset_iter
+            fetcher.dataset_iter = _noting_items(source, self)
+            if replayed is not None:
+                self._batches._sampler_iter = iter(replayed)
+            return
+        fetch, by_name = fetcher.fetch, replayed is not None
+        dataset = base_dataset(self.dataset) if by_name else self.dataset
+
+        def fetch_items(indices: Any) -> Any:
+            self._samples = indices if by_name else self._names(indices)
+            if not self.trace.settings.controlled:
+                return fetch(indices)
+            if not fetcher.auto_collation:
+                return fetcher.collate_fn(self._item(dataset, indices, self._samples[0]))
+            return fetcher.collate_fn([self._item(dataset, *pair) for pair in zip(indices, self._samples)])
+
+        fetcher.fetch = fetch_items
+
+    def _item(self, dataset: Any, index: Any, name: Any) -> Any:
+        streams, self._watched = self.trace.streams, self._watched + 1
+        seed = streams.sample_seed(self.epoch, name)
+        item, used = streams.for_sample(seed, lambda: dataset[index], watch=self._watched <= WATCHED_ITEMS)
+        self.draws |= used
+        return item
+
+    def _names(self, indices: Any) -> list[Any]:
+        indices = indices if isinstance(indices, (list, tuple)) else [indices]
+        return [sample_name(self.dataset, index) for index in indices]
+
+    def _probe(self) -> dict[str, str] | None:
+        """Return the content of a few samples on streams of their own, without a trace in the process's streams."""
+        if not self.trace.settings.controlled or not self.is_map:
+            return None
+        dataset, streams = self.dataset, self.trace.streams
+        return {
+            str(i): content_hash(streams.for_sample(i, functools.partial(dataset.__getitem__, i), watch=False)[0])
+            for i in probe_indices(dataset)
+        }
+
+    def end(self, exhausted: bool = False, capped: bool = False) -> None:
+        """The iteration is over: it came to its end, was ended here, or the script has left it."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        trains = self.steps > 0
+        if trains:
+            self.trace.epochs[self.key] = self.epoch + 1
+        else:
+            self.trace.forget(self)
+        probe = self._probe() if trains else None
+        self.trace.recorder.record(IterationEnd(self.id, trains, exhausted, capped, sorted(self.draws), probe))
+
+
+class _Pool:
+    """Items of a stream in the order in which another run had them, found by their content."""
+
+    def __init__(self, items: Iterator[Any], replayed: list[list[Any]]) -> None:
+        self._items, self._wanted = items, iter([name for batch in replayed for name in batch])
+        self._waiting: dict[str, Any] = {}
+
+    def __iter__(self) -> _Pool:
+        return self
+
+    def __next__(self) -> Any:
+        name = next(self._wanted)
+        while name not in self._waiting:
+            item = next(self._items)
+            self._waiting[content_hash(item)] = item
+        return self._waiting[name]
+
+
+def _noting_items(items: Iterator[Any], iteration: TracedIterator) -> Iterator[Any]:
+    for item in items:
+        iteration._samples.append(content_hash(item))
+        yield item
+
+
+def in_float64(batch: Any) -> Any:
+    """Return `batch` with its float32 tensors in double precision; containers are rebuilt, other things kept."""
+    if isinstance(batch, torch.Tensor):
+        return batch.double() if batch.dtype == torch.float32 else batch
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(in_float64(part) for part in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(in_float64(part) for part in batch)
+    if isinstance(batch, dict):
+        copied = {key: in_float64(value) for key, value in batch.items()}
+        return copied if type(batch) is dict else _refilled(batch, copied)
+    return batch
+
+
+def _refilled(batch: Any, content: dict) -> Any:
+    for key, value in content.items():
+        batch[key] = value
+    return batch
+
+
+def _length_or_none(loader: DataLoader) -> int | None:
+    try:
+        return len(loader)
+    except TypeError:
+        return None

@@ -1,0 +1,53 @@
+"""The batches that another run drew, joined over its ranks, for one process to train on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from retrofit.verify.trace.events import BatchDrawn, IterationEnd, IterationStart, OptimizerStep, event_of
+
+Place = tuple[str, int, int]  # dataset key, training epochs before, how many-th iteration in that epoch
+
+
+class Replay:
+    """Batches per training iteration: batch k is what all ranks together had as their batch k."""
+
+    def __init__(self, traces: Sequence[str]) -> None:
+        per_rank = [_training_batches(path) for path in traces]
+        self._batches: dict[Place, list[list[Any]]] = {}
+        for place in {place for batches in per_rank for place in batches}:
+            ranks = [batches.get(place, []) for batches in per_rank]
+            longest = max(len(batches) for batches in ranks)
+            self._batches[place] = [
+                [sample for batches in ranks if k < len(batches) for sample in batches[k]] for k in range(longest)
+            ]
+
+    def batches(self, place: Place) -> list[list[Any]] | None:
+        """Return the joined batches of a training iteration; None where the other run did not train."""
+        return self._batches.get(place)
+
+
+def _training_batches(path: str) -> dict[Place, list[list[Any]]]:
+    """Return the batches of each training iteration of one rank's trace."""
+    places: dict[int, Place] = {}
+    batches: dict[int, list[list[Any]]] = {}
+    training: set[int] = set()
+    since_step: set[int] = set()
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            try:
+                event = event_of(line)
+            except ValueError:  # the last line of a killed process
+                break
+            if isinstance(event, IterationStart):
+                places[event.iteration] = (event.dataset, event.epoch, event.repeat)
+            elif isinstance(event, BatchDrawn):
+                batches.setdefault(event.iteration, []).append(event.samples)
+                since_step.add(event.iteration)
+            elif isinstance(event, OptimizerStep):
+                training |= since_step
+                since_step = set()
+            elif isinstance(event, IterationEnd) and not event.is_training:
+                since_step.discard(event.iteration)
+    return {places[number]: batches[number] for number in training}

@@ -1,0 +1,359 @@
+"""The schema of a trace: what a traced process writes, one line per event, and what `verify` reads.
+
+Each kind of event is a frozen dataclass. A TypedDict would be read without a conversion, but its fields are string
+subscripts again, and a field that is missing shows up only where it is used.
+
+A line is a JSON object: "event" is the name of the class, "seconds" and "step" are those of `Event`, and the rest are
+the fields of the class. Standard library only: the command line reads what it writes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Union
+
+Fingerprint = list[float]  # of a tensor: its 2-norm, and its product with a fixed vector of random signs
+Sample = Any  # the index in its dataset, a list of such, or the hash of the content of a stream's item
+Keys = dict[str, str]  # content of a file by flat name: {"model/fc.weight": "float32[3, 3]", "epoch": "int"}
+
+
+class Event:
+    """What happened at one moment. The recorder adds when."""
+
+    seconds: float = 0.0  # since the process began to record
+    step: int = 0  # optimizer steps finished before
+
+    @classmethod
+    def restored(cls, fields: dict[str, Any]) -> Event:
+        """Return the event with these fields, of a line. Raises ValueError if they are not those of the class."""
+        if fields.keys() != _FIELDS[cls]:
+            names = sorted(fields.keys() ^ _FIELDS[cls])
+            raise ValueError(f"a {cls.__name__} has other fields: {', '.join(names)}")
+        event = object.__new__(cls)
+        event.__dict__.update(fields)  # __init__ of a frozen class takes twice the time, for 100,000 events
+        return event
+
+
+Record = Callable[[Event], None]
+
+
+# --- the process
+
+
+@dataclass(frozen=True)
+class ProcessStart(Event):
+    """The trace begins: the first event of every process."""
+
+    rank: int  # of this process, as the run has given it
+    world_size: int  # processes of the run
+    torch: str  # its version
+    cuda: bool  # whether it can use a GPU
+    threads: int  # of torch, for one operator
+
+
+@dataclass(frozen=True)
+class ScriptError:
+    """The exception that ended the script."""
+
+    type: str  # name of its class
+    message: str  # 2000 characters at most
+    where: str | None  # the innermost line of the project: "train.py:12 in main"
+    traceback: str  # the last 6000 characters
+
+
+@dataclass(frozen=True)
+class ProcessExit(Event):
+    """The script has ended. Absent where the process was killed."""
+
+    status: int  # exit status; 130 after a KeyboardInterrupt
+    error: ScriptError | None  # None after an end without an error
+
+    @classmethod
+    def restored(cls, fields: dict[str, Any]) -> Event:
+        error = fields.get("error")
+        return super().restored({**fields, "error": ScriptError(**error) if error else None})
+
+
+@dataclass(frozen=True)
+class GroupJoin(Event):
+    """The script has called init_process_group."""
+
+    backend: str | None  # "gloo"; None, like the next two, where it failed
+    world_size: int | None  # processes in the group
+    rank: int | None  # of this process in the group
+    master_port: str | None  # at which the ranks meet; None where no port says it (file://)
+    launcher_port: str | None  # MASTER_PORT when the script began
+
+
+@dataclass(frozen=True)
+class ParserOption:
+    """An option of an argument parser."""
+
+    flags: list[str]  # ["-b", "--batchsize"]; none for a positional argument
+    dest: str  # its name in the parsed options
+    takes_value: bool  # not a switch
+    help: str  # "" where there is none
+    choices: list[str] | None  # 100 at most
+
+
+@dataclass(frozen=True)
+class ParserUse(Event):
+    """An ArgumentParser is about to parse for the first time."""
+
+    options: list[ParserOption]  # in the order in which they were added
+    accepts_local_rank: dict[str, bool]  # by flag: "--local_rank", "--local-rank"
+    refuses_unknown: bool  # parse_args, not parse_known_args
+
+    @classmethod
+    def restored(cls, fields: dict[str, Any]) -> Event:
+        return super().restored({**fields, "options": [ParserOption(**option) for option in fields["options"]]})
+
+
+# --- what it puts out
+
+
+@dataclass(frozen=True)
+class OutputLine(Event):
+    """A whole line that is not blank and not of a progress bar."""
+
+    text: str  # 500 characters at most
+    stream: str  # "stdout" or "stderr"
+
+
+@dataclass(frozen=True)
+class LoggedScalar(Event):
+    """A number is logged with TensorBoard or wandb."""
+
+    name: str  # tag, or the keys of a wandb dict joined with "/"
+    value: float  # as the script gives it
+    axis: int | None  # the step that the script gives; None where it gives none
+
+
+@dataclass(frozen=True)
+class FileChange(Event):
+    """A file or folder is about to be written, made, renamed or removed."""
+
+    op: str  # "write", "mkdir", "rename" or "remove"
+    path: str  # relative to the project, absolute outside it
+    source: str | None = None  # of a rename; None also where the source has no name in the trace
+
+
+@dataclass(frozen=True)
+class FileSave(Event):
+    """torch.save has written a file, or one that it wrote was renamed."""
+
+    path: str  # as in FileChange
+    keys: Keys  # what is in it
+
+
+@dataclass(frozen=True)
+class FileLoad(Event):
+    """torch.load is about to read a file."""
+
+    path: str | None  # as in FileChange; None for one without a name in the trace
+    has_map_location: bool  # it was given and is not None
+    is_own: bool  # in the run's copy of the project, and not a link to a file of the user's
+
+
+# --- samples
+
+
+@dataclass(frozen=True)
+class IterationStart(Event):
+    """A pass over a DataLoader begins: its first batch is asked for."""
+
+    iteration: int  # number of the pass in this process
+    dataset: str  # type, length and how many alike came before: "Numbers:13:0"
+    is_map: bool  # not an IterableDataset
+    length: int | None  # samples in the dataset; None where it does not know
+    epoch: int  # training passes over this dataset that were finished before
+    repeat: int  # how many passes over it began before in this epoch
+    samplers: list[str]  # class names, from the batch sampler inwards
+    batch_size: int | None  # None with a batch sampler of the script's own
+    drop_last: bool  # of the loader
+    num_workers: int  # that the script asked for; the trace uses none
+    num_batches: int | None  # None where the loader does not know
+    grad_enabled: bool  # not under torch.no_grad()
+    streams: dict[str, str | None]  # state hashes: "python", "torch", "numpy", "loader" (its own generator or None)
+    members: list[Sample] | None  # of a Subset in its first pass: the indices in its base dataset
+    probe: dict[str, str] | None  # index -> content hash of a few samples, in a controlled run
+
+
+@dataclass(frozen=True)
+class EpochOrder(Event):
+    """The whole order of the samples as the sampler gives it, drawn before the first batch."""
+
+    iteration: int  # number of the pass
+    batches: list[list[Sample]]  # in the order in which they are drawn
+    is_complete: bool  # not a sampler that goes on forever
+
+
+@dataclass(frozen=True)
+class BatchDrawn(Event):
+    """A batch is given to the script."""
+
+    iteration: int  # number of the pass
+    number: int  # of the batch in this pass
+    samples: list[Sample]  # in the order in which they were loaded
+
+
+@dataclass(frozen=True)
+class IterationEnd(Event):
+    """A pass over a DataLoader is over."""
+
+    iteration: int  # number of the pass
+    is_training: bool  # an optimizer step followed one of its batches
+    is_exhausted: bool  # it came to its own end
+    is_capped: bool  # ended by the trace, after the steps that were asked for
+    draws: list[str]  # random streams that loading samples drew from, in a controlled run
+    probe: dict[str, str] | None  # as in IterationStart, after the pass
+
+
+# --- computation
+
+
+@dataclass(frozen=True)
+class BackwardCall(Event):
+    """torch.autograd.backward is about to run."""
+
+    loss: float  # sum of what it starts from, as the runtime weighs an uneven last batch
+
+
+@dataclass(frozen=True)
+class CollectiveCall(Event):
+    """A collective is about to run: in a hang the last line is what the rank waits for."""
+
+    number: int  # of the call in this process
+    op: str  # "allreduce_"
+    numel: int  # elements that this rank gives
+    dtype: str | None  # "float64"; None without a tensor
+    reduce: str | None  # "sum", "max", ...; None where it is not a reduction, or torch does not tell
+    in_backward: bool  # called by autograd, as DDP does
+
+
+@dataclass(frozen=True)
+class OptimizerFound(Event):
+    """An optimizer is about to make its first step."""
+
+    optimizer: int  # number in this process
+    type: str  # name of its class
+    names: list[str]  # of its parameters, without prefixes of wrappers
+    shapes: list[list[int]]  # of its parameters
+    device: str | None  # the GPU of the first parameter, by a name that no other one of the machine has; None: the CPU
+
+
+@dataclass(frozen=True)
+class InitialWeights(Event):
+    """The parameters of an optimizer before its first step."""
+
+    optimizer: int  # number in this process
+    parameters: list[Fingerprint]  # in the order of OptimizerFound.names
+    parameter_hash: str  # of the bits of all parameters
+    parameter_hashes: list[str]  # of the bits of each
+
+
+@dataclass(frozen=True)
+class OptimizerStep(Event):
+    """An optimizer has made a step."""
+
+    optimizer: int  # number in this process
+    number: int  # of the step in this process, over all optimizers
+    lr: list[float]  # by parameter group
+    losses: list[float]  # of the backward calls since the last step
+    rows: int  # samples drawn since the last step
+    gradients: list[Fingerprint | None]  # before the step; None for a parameter without one
+    gradient_norm: float  # of all gradients together
+    parameters: list[Fingerprint]  # these and the hashes: after the step
+    parameter_hash: str  # of the bits of all parameters
+    parameter_hashes: list[str]  # of the bits of each
+    buffers: dict[str, Fingerprint]  # of the models, by name
+    buffer_hash: str  # of the bits of all buffers
+    dtype: str  # of the first parameter; "none" without parameters
+
+
+Weights = Union[InitialWeights, OptimizerStep]
+
+
+@dataclass(frozen=True)
+class ValidCount(Event):
+    """A mean loss counts the targets that are not ignored. 50 per process at most."""
+
+    op: str  # "nll_loss_forward"
+    count: int  # of these targets
+
+
+@dataclass(frozen=True)
+class SimilarityProduct(Event):
+    """A matrix product compares the samples of a batch with each other. 50 per process at most."""
+
+    shape: list[int]  # of the result
+    rows: int  # samples in the batch
+
+
+@dataclass(frozen=True)
+class LocalBatchNorm(Event):
+    """A BatchNorm layer takes its statistics over one rank's samples. Once per process."""
+
+    rows: int  # size of the first dimension
+    channels: int  # size of the second dimension
+
+
+@dataclass(frozen=True)
+class UncontrolledDraw(Event):
+    """A random draw in which the rows of the batch were not found. Once per operator and place."""
+
+    op: str  # "randperm"
+    shape: list[int]  # of the result
+    where: str  # "train.py:12 in f"
+
+
+@dataclass(frozen=True)
+class NondeterministicOperator(Event):
+    """An operator without a deterministic version has run. Once per operator."""
+
+    op: str  # as torch's warning names it
+
+
+KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subclasses__()}
+_FIELDS = {
+    kind: {field.name for field in dataclasses.fields(kind)} | {"seconds", "step"}  # type: ignore[arg-type]
+    for kind in KINDS.values()
+}
+
+
+# --- lines
+
+
+def line_of(event: Event, seconds: float, step: int) -> str:
+    """Return the line of an event, with its line end."""
+    return _encode({"event": type(event).__name__, "seconds": seconds, "step": step, **vars(event)}) + "\n"
+
+
+def line_start(kind: type[Event]) -> str:
+    """Return how every line of a kind begins: counting them needs no parser."""
+    return f'{{"event": "{kind.__name__}",'
+
+
+def event_of(line: str) -> Event | None:
+    """Return the event of a line; None for a kind that is not in KINDS.
+
+    Raises ValueError for a line that is not an event: the last one of a process that was killed can be torn.
+    """
+    try:
+        fields = _decode(line)
+        kind = KINDS.get(fields.pop("event"))
+        return None if kind is None else kind.restored(fields)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"not an event: {error!r}") from error
+
+
+def _plain(value: object) -> object:
+    """Return what JSON writes for a value that it does not know."""
+    return vars(value) if isinstance(value, (ScriptError, ParserOption)) else str(value)
+
+
+_encode = json.JSONEncoder(default=_plain).encode
+_decode = json.JSONDecoder().decode

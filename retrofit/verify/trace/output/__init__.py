@@ -1,0 +1,1 @@
+"""Lines, curves and options of the script."""

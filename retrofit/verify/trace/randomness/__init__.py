@@ -1,0 +1,1 @@
+"""Random draws that depend on the sample alone, not on the rank."""

@@ -1,0 +1,159 @@
+"""Random draws row by row: they depend on the sample, not on the rank or on the rest of the batch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from retrofit.distributed.random_state import mix_seed
+from retrofit.verify.trace import FOLDER
+from retrofit.verify.trace.events import Record, UncontrolledDraw
+
+from .layout import JOINS, VIEWS, Place, RowLayout
+
+Run = Callable[[tuple, dict], Any]
+
+# Operators of which a part of the arguments gives a part of the result.
+_BY_ROWS = {
+    *("bernoulli", "bernoulli_", "binomial", "cauchy", "cauchy_", "exponential", "exponential_", "geometric"),
+    *("geometric_", "log_normal", "log_normal_", "multinomial", "native_dropout", "normal", "normal_", "poisson"),
+    *("rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random", "random_"),
+    *("rrelu_with_noise", "uniform", "uniform_", "_sample_dirichlet", "_standard_gamma", "_fused_dropout"),
+}
+_UNTAGGED = {"binomial", "_sample_dirichlet", "_standard_gamma"}  # older torch does not mark them as random
+_LAST_IS_ONE_DRAW = {"multinomial", "_sample_dirichlet"}  # the last dimension is not independent
+_INDEX_DRAWS = {"randint", "randint_like"}
+_OWN_FOLDERS = (os.path.dirname(torch.__file__) + os.sep, FOLDER)
+
+
+class RowDraws:
+    """Runs random operators of a batch so that each row has its own stream.
+
+    A row's stream is seeded by its seed (`rows()`) and by one number that each operator takes from torch's CPU stream,
+    whatever it draws: where that stream is the same on all ranks at the start of a batch, it stays so. (A counter
+    would do as well, but activation checkpointing, which repeats draws, restores only the streams.) Outside a batch,
+    and with a generator of the caller's own, draws are left as they are. A draw in which no rows are to be found
+    is recorded as an UncontrolledDraw, once per operator and place.
+    """
+
+    def __init__(self, record: Record, rows: Callable[[], list[int]]) -> None:
+        self._record = record
+        self._rows = rows
+        self._reported: set[tuple[str, str]] = set()
+        self._layout = RowLayout(rows)
+
+    def new_batch(self) -> None:
+        self._layout.clear()
+
+    def controlled(self, func: Any, run: Run) -> Run:
+        """Return how to run this operator; `run` itself where chance has no part in it."""
+        name = func._schema.name.split("::")[1]
+        if func.namespace == "aten" and name in JOINS | VIEWS:
+            return self._layout.learning(name, run)
+        is_random = torch.Tag.nondeterministic_seeded in func.tags or name in _UNTAGGED
+        if not is_random or "backward" in name:
+            return run
+        return lambda args, kwargs: self._draw(func, name, args, kwargs)
+
+    def _draw(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
+        rows = self._rows()
+        if not rows or kwargs.get("generator") is not None or any(isinstance(arg, torch.Generator) for arg in args):
+            return func(*args, **kwargs)
+        if not _is_active(func, args, kwargs):
+            return func(*args, **kwargs)
+        key = int(torch.empty((), dtype=torch.int64).random_(generator=torch.default_generator))
+        generator = _default_generator(args, kwargs)
+        state = generator.get_state()
+        try:
+            generator.manual_seed(mix_seed(key))
+            result = func(*args, **kwargs)
+            tensor = result[0] if isinstance(result, (tuple, list)) else result
+            place = self._find_rows(name, tensor.shape)
+            if place is None or _is_index_into(name, func, args, tensor.shape[place.dim]):
+                self._report(name, tensor.shape)
+            if place is not None:
+                for row, seed in enumerate(rows):
+                    generator.manual_seed(mix_seed(seed, key))
+                    _draw_row(func, args, kwargs, result, place, row, len(rows))
+            return result
+        finally:
+            generator.set_state(state)
+
+    def _find_rows(self, name: str, shape: torch.Size) -> Place | None:
+        if name not in _BY_ROWS or not shape or shape == (1,):  # of one number nobody can say whether it is a row's
+            return None
+        return self._layout.find(shape[:-1] if name in _LAST_IS_ONE_DRAW else shape)
+
+    def _report(self, name: str, shape: torch.Size) -> None:
+        where = _place_in_script()
+        if (name, where) not in self._reported:
+            self._reported.add((name, where))
+            self._record(UncontrolledDraw(name, list(shape), where))
+
+
+def _draw_row(func: Any, args: tuple, kwargs: dict, result: Any, place: Place, row: int, num_rows: int) -> None:
+    """Draw one row again, into contiguous memory (the order of draws follows the strides), and put it in its place."""
+    results = list(result) if isinstance(result, (tuple, list)) else [result]
+    num_dims, size = results[0].dim(), results[0].shape[place.dim]
+    index = place.entries_of(row, num_rows, results[0].device)
+    written: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def part(argument: Any, value: Any) -> Any:
+        if argument.name == "size":
+            return [place.num_entries if dim == place.dim else length for dim, length in enumerate(value)]
+        if not isinstance(value, torch.Tensor):
+            return value
+        dim = place.dim - (num_dims - value.dim())  # broadcasting aligns at the end
+        if dim < 0 or value.shape[dim] != size:
+            return value
+        own = value.index_select(dim, index).contiguous()
+        is_written = argument.alias_info is not None and argument.alias_info.is_write
+        if is_written or argument.name == "noise":  # of RReLU: older torch does not say that it is written
+            written.append((value, own))
+        return own
+
+    named = {argument.name: argument for argument in func._schema.arguments}
+    own_args = [part(argument, value) for argument, value in zip(func._schema.arguments, args)]
+    own_kwargs = {name: part(named[name], value) for name, value in kwargs.items()}
+    drawn = func(*own_args, **own_kwargs)
+    drawn = list(drawn) if isinstance(drawn, (tuple, list)) else [drawn]
+    in_place = [own for _, own in written]
+    written += [(whole, own) for whole, own in zip(results, drawn) if not any(own is other for other in in_place)]
+    for whole, own in written:
+        whole.index_copy_(place.dim, index, own)
+
+
+def _is_active(func: Any, args: tuple, kwargs: dict) -> bool:
+    """Return False for an attention or a recurrent layer whose dropout is off."""
+    given = {argument.name: value for argument, value in zip(func._schema.arguments, args)}
+    given.update(kwargs)
+    probability = [given.get(argument.name, 0) for argument in func._schema.arguments if "dropout" in argument.name]
+    return not probability or bool(probability[0])
+
+
+def _is_index_into(name: str, func: Any, args: tuple, size: int) -> bool:
+    """Return whether the draw picks among the batch's own rows: partners that depend on which rows are together."""
+    if name not in _INDEX_DRAWS:
+        return False
+    return any(argument.name == "high" and value == size for argument, value in zip(func._schema.arguments, args))
+
+
+def _default_generator(args: tuple, kwargs: dict) -> torch.Generator:
+    tensor = next((arg for arg in args if isinstance(arg, torch.Tensor)), None)
+    device = torch.device(kwargs.get("device") or "cpu") if tensor is None else tensor.device
+    if device.type != "cuda":
+        return torch.default_generator
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return torch.cuda.default_generators[index]
+
+
+def _place_in_script() -> str:
+    """Return the innermost frame outside torch and outside the trace, as "train.py:12 in f"."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN_FOLDERS):
+        frame = frame.f_back
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"

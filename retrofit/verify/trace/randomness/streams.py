@@ -1,0 +1,89 @@
+"""Random streams of a traced process: its own, and those that depend on the sample alone."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from retrofit.distributed.random_state import get_rng_state, mix_seed, seed_everything, set_rng_state
+
+
+class Streams:
+    """Switches the process between its own random streams and controlled ones.
+
+    In a controlled run the streams that a script's loop body sees are a function of the epoch and the number of the
+    batch, the same on every rank and in a single process. Outside loop bodies (weights, splits, sampler orders) a
+    script draws from its own streams, as it always does: what goes wrong there must stay visible.
+    """
+
+    def __init__(self, seed: int, on_leave: Callable[[], None]) -> None:
+        self.seed, self._on_leave = seed, on_leave
+        self._own: dict[str, Any] | None = None
+
+    def enter_batch(self, epoch: int, number: int) -> None:
+        """From here on draw from the streams of this batch."""
+        if self._own is None:
+            self._own = get_rng_state()
+        _seed(mix_seed(self.seed, 1, epoch, number))
+
+    def leave_batch(self) -> None:
+        """Go back to the process's own streams, as they were left."""
+        self._on_leave()
+        if self._own is not None:
+            set_rng_state(self._own)
+            self._own = None
+
+    def sample_seed(self, epoch: int, sample: Any) -> int:
+        """Return the seed of one sample's augmentation in one epoch."""
+        return mix_seed(self.seed, 2, epoch, _as_number(sample))
+
+    def for_sample(self, seed: int, load: Callable[[], Any], watch: bool) -> tuple[Any, set[str]]:
+        """Return `load()` run on the sample's streams, and (if `watch`) the streams that it drew from.
+
+        No batch may be in hand (`leave_batch`): what a dataset draws belongs to one sample and not to rows.
+        """
+        before = get_rng_state()
+        _seed(seed)
+        fresh = stream_hashes() if watch else {}
+        try:
+            item = load()
+            used = {name for name, value in stream_hashes().items() if fresh[name] != value} if watch else set()
+        finally:
+            set_rng_state(before)
+        return item, used
+
+
+def stream_hashes() -> dict[str, str]:
+    """Return a hash of the state of each random stream of this process."""
+    hashes = {"python": _short(repr(random.getstate()).encode()), "torch": hash_generator(None)}
+    if "numpy" in sys.modules:
+        _, keys, position, *_ = sys.modules["numpy"].random.get_state()
+        hashes["numpy"] = _short(keys.tobytes() + str(position).encode())
+    return hashes
+
+
+def hash_generator(generator: torch.Generator | None) -> str:
+    state = torch.get_rng_state() if generator is None else generator.get_state()
+    return _short(bytes(state.tolist()))
+
+
+def _short(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def _seed(seed: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        seed_everything(seed)
+
+
+def _as_number(sample: Any) -> int:
+    if isinstance(sample, int):
+        return sample % 2**64
+    return int(hashlib.blake2b(repr(sample).encode(), digest_size=8).hexdigest(), 16)

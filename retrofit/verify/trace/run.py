@@ -1,0 +1,147 @@
+"""Run a script as `__main__` with hooks on loaders, optimizers, operators, files and output.
+
+What the hooks see is written to one file per rank.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import runpy
+import sys
+import traceback
+import types
+from collections.abc import Sequence
+from multiprocessing import forkserver
+from pathlib import Path
+
+import torch
+
+from retrofit.distributed.random_state import mix_seed, seed_everything
+from retrofit.verify.trace.computation.batchnorm import install_batchnorm
+from retrofit.verify.trace.computation.models import ModelTrace
+from retrofit.verify.trace.computation.nondeterministic import record_nondeterministic
+from retrofit.verify.trace.computation.operators import OperatorTrace
+from retrofit.verify.trace.computation.precision import use_float64
+from retrofit.verify.trace.computation.process_group import install_groups
+from retrofit.verify.trace.computation.steps import StepTrace
+from retrofit.verify.trace.data.loaders import LoaderTrace
+from retrofit.verify.trace.filesystem.files import install_files
+from retrofit.verify.trace.filesystem.snapshot import snapshot
+from retrofit.verify.trace.output.lines import install_output
+from retrofit.verify.trace.randomness.rows import BatchRows
+from retrofit.verify.trace.randomness.streams import Streams
+
+from .events import ProcessExit, ProcessStart, ScriptError
+from .recorder import Recorder
+from .runtime import is_in_runtime
+from .settings import TraceSettings
+
+
+def run_traced(settings: TraceSettings, script: str, argv: Sequence[str]) -> None:
+    """Run `script` (a path inside `settings.project`) with `argv` as a program of its own, traced.
+
+    It is run as `settings.module` where that is given. Ends as the script does: returns, or raises what it raises
+    (SystemExit too). For a process of its own: the hooks cannot be taken back.
+    """
+    recorder = Recorder(Path(settings.folder) / f"rank{settings.rank}.jsonl")
+    path = str(Path(settings.project) / script)
+    _install(recorder, settings)
+    sys.argv = [path, *argv]
+    sys.path[0] = settings.project if settings.module else str(Path(path).parent)
+    try:
+        if settings.module:
+            runpy.run_module(settings.module, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(path, run_name="__main__")
+    except BaseException as error:
+        recorder.record(ProcessExit(_status(error), _describe(error, settings.project)))
+        raise
+    else:
+        recorder.record(ProcessExit(0, None))
+
+
+def _install(recorder: Recorder, settings: TraceSettings) -> None:
+    _seed(settings)
+    threads, cuda = torch.get_num_threads(), torch.cuda.is_available()
+    recorder.record(ProcessStart(settings.rank, settings.world_size, torch.__version__, cuda, threads))
+    install_output(recorder.record)
+    install_files(recorder.record, settings.project, [settings.folder])
+    install_groups(recorder.record)
+    rows = BatchRows()
+    streams = Streams(settings.seed, rows.leave)
+    models = ModelTrace(rows.on_forward)
+    operators = OperatorTrace(recorder.record, settings.controlled, rows)
+    install_batchnorm(recorder.record, settings.controlled, rows)
+    record_nondeterministic(recorder.record)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS has no deterministic mode
+
+    def on_batch(seeds: list[int]) -> None:
+        rows.add(seeds)
+        operators.new_batch()
+
+    def on_second_epoch() -> None:
+        if settings.rank == 0 and settings.snapshot:
+            snapshot(Path(settings.project), Path(settings.snapshot))
+
+    loaders = LoaderTrace(recorder, settings, streams, on_batch, on_second_epoch)
+    steps = StepTrace(recorder, models, loaders, settings.stop_before_first_step)
+    models.install()
+    loaders.install()
+    steps.install()
+    if settings.controlled:
+        use_float64()
+    _disable_compile()
+    # A fork server for loader workers is not needed: they run inside the process. The rest of multiprocessing starts
+    # it by itself.
+    forkserver.ensure_running = lambda: None  # type: ignore[assignment]
+    operators.__enter__()
+
+
+def _disable_compile() -> None:
+    """Run what torch.compile has compiled as it was written: a compiled graph hides its operators and draws."""
+    if hasattr(torch.compiler, "set_stance"):  # since torch 2.6; the model keeps its wrapper, and the keys their names
+        torch.compiler.set_stance("force_eager")
+        return
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    if "torch._dynamo" in sys.modules:  # it has read the variable
+        sys.modules["torch._dynamo"].config.disable = True  # type: ignore[attr-defined]
+
+
+def _seed(settings: TraceSettings) -> None:
+    """Seed a script that seeds nothing: rank 0 as the single process is, the others differently, as by nature."""
+    seed = settings.seed if settings.rank == 0 else mix_seed(settings.seed, settings.rank)
+    random.seed(seed)
+    seed_everything(seed)
+
+
+def _status(error: BaseException) -> int:
+    if not isinstance(error, SystemExit):
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
+    if error.code is None:
+        return 0
+    return error.code if isinstance(error.code, int) else 1
+
+
+def _describe(error: BaseException, project: str) -> ScriptError | None:
+    """Return what went wrong: of a SystemExit that hides an error (`sys.exit(1)` in a handler), that error."""
+    if isinstance(error, SystemExit):
+        if _status(error) == 0:
+            return None
+        error = error.__context__ or error
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    where = _place_in(project, error.__traceback__)
+    return ScriptError(type(error).__name__, str(error)[:2000], where, traceback=text[-6000:])
+
+
+def _place_in(project: str, trace: types.TracebackType | None) -> str | None:
+    """Return the innermost frame in the user's own files, as "train.py:12 in main"."""
+    place = None
+    for frame in traceback.extract_tb(trace):
+        if not frame.filename.startswith(project + os.sep):
+            continue
+        path = os.path.relpath(frame.filename, project)
+        if not is_in_runtime(path, project):
+            place = f"{path}:{frame.lineno} in {frame.name}"
+    return place

@@ -1,0 +1,24 @@
+"""Settings of one traced process. Plain types only: they are passed to the process and into reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class TraceSettings:
+    """Settings of one rank of one traced run."""
+
+    folder: str  # rank r writes {folder}/rank{r}.jsonl
+    project: str  # root of this run's copy of the project
+    module: str = ""  # the script is run as `python -m module`
+    rank: int = 0
+    world_size: int = 1
+    steps: int = 0  # optimizer steps to run, half of them per epoch; 0 = all that the script makes
+    controlled: bool = False  # float64, random draws per sample, BatchNorm over all ranks
+    replay: list[str] = field(default_factory=list)  # traces whose batches, joined over the ranks, are trained on
+    snapshot: str = ""  # rank 0 copies the project to it when the second training epoch begins
+    epochs_done: int = 0  # training epochs, and
+    steps_done: int = 0  # optimizer steps before this process: a resumed run goes on behind them
+    stop_before_first_step: bool = False
+    seed: int = 0  # for a script that seeds nothing itself
