@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
-F = TypeVar("F", bound=Callable[..., Any])
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 PACKAGE = __name__.removesuffix(".collective_calls")  # the runtime: this package, or the one module that it became
 LIBRARIES = ("contextlib", "functools", "torch")  # what a call may pass through on its way from the script
 
@@ -79,7 +79,7 @@ def stop_journal() -> None:
     _journal = None
 
 
-def collective(function: F) -> F:
+def collective(function: Decorated) -> Decorated:
     """Decorate a function that every rank must call, so that a rank which waits in it can be told why."""
 
     @functools.wraps(function)

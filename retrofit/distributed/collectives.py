@@ -13,7 +13,7 @@ from .process_group import control_group, get_rank, get_world_size, group_for, i
 
 __all__ = ["broadcast_object", "gather_objects", "on_any_rank", "raise_together", "reduce_dict"]
 
-T = TypeVar("T")
+Value = TypeVar("Value")
 
 
 @collective
@@ -34,18 +34,15 @@ def reduce_mean(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def reduce_sum(values: Sequence[float]) -> list[float]:
-    """Return the sums over all ranks of a few numbers. Collective: every rank, the same length.
-
-    Sums are float64 on the CPU: exact for counts up to 2**53, and no GPU synchronisation.
-    """
+    """Return the sums over ranks of a few numbers, in float64 on the CPU. Collective: every rank, the same length."""
     return reduce_tensor_sum(torch.tensor([float(value) for value in values], dtype=torch.float64)).tolist()
 
 
 def reduce_dict(values: Mapping[str, Any], average: bool = True) -> dict[str, Any]:
-    """Return `values` averaged (or summed) over ranks; the input is not changed. Collective: every rank.
+    """Return `values` averaged (or summed) over ranks: numbers or one-element tensors. Collective: every rank.
 
-    Values are numbers or one-element tensors; a tensor comes back as a tensor of its own dtype and device.
-    Raises ValueError when the ranks hold different keys, or for a tensor with more than one element.
+    A tensor comes back as a tensor of its own dtype and device. Raises ValueError when the ranks hold different keys,
+    or for a tensor with more than one element.
     """
     if not is_distributed():
         return dict(values)
@@ -76,7 +73,7 @@ def on_any_rank(condition: Any) -> bool:
 
 
 @collective
-def broadcast_object(value: T, source: int = 0) -> T:
+def broadcast_object(value: Value, source: int = 0) -> Value:
     """Return rank `source`'s `value` on every rank: a decision is made once. Collective: every rank."""
     if not is_distributed():
         return value
@@ -86,7 +83,7 @@ def broadcast_object(value: T, source: int = 0) -> T:
 
 
 @collective
-def gather_objects(value: T) -> list[T]:
+def gather_objects(value: Value) -> list[Value]:
     """Return the values of all ranks, in rank order, on every rank. Collective: every rank."""
     if not is_distributed():
         return [value]

@@ -41,10 +41,11 @@ def read_environment(environ: Mapping[str, str]) -> DistributedEnvironment:
         )
     if not present:
         # SLURM_STEP_* describe the srun step; SLURM_NTASKS alone is also set in a batch script that runs one process.
-        if not environ.get("SLURM_STEP_ID") or _whole_number(environ, "SLURM_STEP_NUM_TASKS", 1) == 1:
+        if not environ.get("SLURM_STEP_ID") or _whole_number(environ, "SLURM_STEP_NUM_TASKS", 1) <= 1:
             return DistributedEnvironment()
         names, launcher = SLURM_VARIABLES, "slurm"
-        host = first_slurm_host(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or host)
+        nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or host
+        host = re.sub(r"\[(\d+)[^]]*\]", r"\1", nodes).split(",")[0].strip()  # gpu[01-03,7],login: gpu01
         # One port per job, the same on every node, outside the ephemeral range (32768 and up).
         port = 15000 + _whole_number(environ, "SLURM_JOB_ID", 0) % 15000
     rank, world_size, local_rank = (_whole_number(environ, name) for name in names)
@@ -59,11 +60,6 @@ def read_environment(environ: Mapping[str, str]) -> DistributedEnvironment:
         num_local = int(tasks_per_node[0]) if tasks_per_node else 1
     host, port = environ.get("MASTER_ADDR") or host, _whole_number(environ, "MASTER_PORT", port)
     return DistributedEnvironment(rank, local_rank, world_size, num_local, host, port, launcher)
-
-
-def first_slurm_host(nodelist: str) -> str:
-    """Return the first host name of a SLURM node list: `"gpu[01-03,7],login"` -> gpu01."""
-    return re.sub(r"\[(\d+)[^]]*\]", r"\1", nodelist).split(",")[0].strip()
 
 
 def _whole_number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:

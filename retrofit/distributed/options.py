@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,14 +39,12 @@ class RuntimeFlag:
         allowed = ", ".join(map(str, self.choices or (SWITCH if self.type is bool else (self.type.__name__,))))
         if self.bounds is not None:
             allowed += f" from {self.bounds[0]:g} to {self.bounds[1]:g}"
-        try:
+        with suppress(KeyError, ValueError, OverflowError):
             value = SWITCH[text.lower()] if self.type is bool else self.type(text)
-        except (KeyError, ValueError, OverflowError):
-            value = None
-        is_inside = self.bounds is None or (value is not None and self.bounds[0] <= value <= self.bounds[1])  # not nan
-        if value is None or not is_inside or (self.choices is not None and value not in self.choices):
-            raise argparse.ArgumentTypeError(f"{text!r} is not valid; use one of: {allowed}")
-        return value
+            is_inside = self.bounds is None or self.bounds[0] <= value <= self.bounds[1]  # nan is not
+            if is_inside and value in (self.choices or (value,)):
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r} is not valid; use one of: {allowed}")
 
 
 DDP_FLAGS = (
@@ -73,10 +72,9 @@ _values: dict[str, Any] = {}  # of this process: given to a parser or to setup_d
 def add_runtime_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Add the runtime flags to a parser that knows nothing of them, and return it.
 
-    They leave no trace in the parsed options, which a script may print or save: what is given goes to
-    `setup_distributed` directly. A flag that the parser has already, or that would end the use of an abbreviation
-    (`--batch` for `--batch_size`), is called `--dist_<flag>` instead. What the parser refuses is reported by one rank
-    per node; the others exit with status 2 in silence.
+    They leave no trace in the parsed options: what is given goes to `setup_distributed` directly. A flag that the
+    parser has already, or that would end the use of an abbreviation (`--batch` for `--batch_size`), is called
+    `--dist_<flag>` instead. One rank per node reports what the parser refuses; the others exit with status 2.
     """
     group = parser.add_argument_group("distributed training", "each flag has an environment twin RETROFIT_<FLAG>")
     report_on_one_rank(parser, os.environ)
@@ -94,10 +92,7 @@ def get_option(name: str) -> Any:
 
 
 def set_options(args: argparse.Namespace) -> None:
-    """Let `get_option` answer from `args`: options that are known only after `setup_distributed`, from a checkpoint.
-
-    The group stays as it was joined. Every rank must call it, with the same options.
-    """
+    """Let `get_option` answer from `args`, also after `setup_distributed`. Every rank must, with the same options."""
     _values.update({name: value for name, value in vars(args).items() if name in FLAGS})
 
 

@@ -44,9 +44,8 @@ def path_on_main(path: Any) -> Any:
 
     A pathlib.Path stays one: `path_on_main(folder / "log.csv").open("a")`.
     """
-    if is_main_process():
-        return path
-    return Path(os.devnull) if isinstance(path, Path) else os.devnull
+    nowhere = Path(os.devnull) if isinstance(path, Path) else os.devnull
+    return path if is_main_process() else nowhere
 
 
 def quiet_logging() -> None:
@@ -92,23 +91,18 @@ class SilentObject:
 def answer_of_main(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return what `function(*args, **kwargs)` gives on rank 0, on every rank; the others do not call it.
 
-    For what the ranks would answer in different ways: whether a folder is there that rank 0 is about to make, what
-    the user types. Collective: every rank. Raises on rank 0 what the function raises, RuntimeError on the others.
-    Inside `with main_process_first():` the others get the answers later, in their turn, and call the function for
-    themselves where rank 0 was not asked the same.
+    For what they would answer in different ways: whether a folder is there that rank 0 is about to make, what the user
+    types. Collective: every rank. Raises on rank 0 what the function raises, RuntimeError on the others. Inside `with
+    main_process_first():` they get the answer in their turn, and call the function where rank 0 did not ask the same.
     """
     turn = turns[-1] if turns else None  # rank 0's answers, by question
-    answers: list[Any] = []
-    if turn is not None:
-        name = getattr(function, "__qualname__", repr(function))
-        question = f"{getattr(function, '__module__', '')}.{name}{args!r}{sorted(kwargs.items())!r}"
-        answers = turn.setdefault(question, [])
-        if not answers and not is_main_process():
-            return function(*args, **kwargs)
+    name = getattr(function, "__qualname__", repr(function))
+    question = "" if turn is None else f"{getattr(function, '__module__', '')}.{name}{args!r}{sorted(kwargs.items())!r}"
+    answers = [] if turn is None else turn.setdefault(question, [])
+    if turn is not None and not answers and not is_main_process():
+        return function(*args, **kwargs)
     value, error = _call_on_main(function, args, kwargs)
-    name, failure = getattr(function, "__name__", str(function)), ""
-    if error is not None:
-        failure = f"{name} failed on rank 0: {type(error).__name__}: {error}"
+    failure = "" if error is None else f"{name.rpartition('.')[2]} failed on rank 0: {type(error).__name__}: {error}"
     if turn is None:
         value, failure = broadcast_object((value, failure))
     elif is_main_process():
@@ -160,10 +154,9 @@ RUN_FACTS = ("name", "id", "dir", "path", "project", "entity", "group", "url", "
 def start_tracker(start: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return `start(*args, **kwargs)` on rank 0 and a run that records nothing on the others.
 
-    `run = start_tracker(wandb.init, project="a")`. The others have `mode="disabled"` of wandb and swanlab, `"debug"` of
-    neptune, `disabled=True` of comet_ml, offline mode of clearml, and a `SilentObject` of every other tool. A disabled
-    run of wandb has the configuration, the name, the id and the folder of rank 0's. Collective: every rank. Raises
-    what `start` raises on rank 0, on the others a RuntimeError that says so.
+    `run = start_tracker(wandb.init, project="a")`. The others have a disabled run of wandb and swanlab with rank 0's
+    configuration, name, id and folder, a disabled one of neptune, comet_ml and clearml, and a `SilentObject` of every
+    other tool. Collective: every rank. Raises what `start` raises on rank 0, on the others a RuntimeError that says so.
     """
     require_group("start_tracker")
     if not is_distributed():

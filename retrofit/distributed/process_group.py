@@ -66,8 +66,7 @@ def setup_distributed(
         return get_rank(), get_local_rank(), get_world_size()
     set_options(args or argparse.Namespace())
     options = {name: get_option(name) for name in FLAGS}
-    for hook in before_joining:
-        hook()
+    _call_all(before_joining)
     place = read_environment(os.environ)
     if place.launcher == "none":
         place = replace(place, local_rank=max(0, options["local_rank"]))
@@ -84,8 +83,7 @@ def setup_distributed(
     _control_group = dist.new_group(backend="gloo", timeout=timeout)  # type: ignore[assignment]
     _place = place
     if place.world_size > 1:
-        for hook in after_joining:
-            hook()
+        _call_all(after_joining)
         _interrupt_hook = OneLineAtInterrupt(place.rank, place.world_size)
         _interrupt_hook.install()
         store = dist.distributed_c10d._get_default_store()
@@ -94,15 +92,14 @@ def setup_distributed(
 
 
 def cleanup_distributed() -> None:
-    """Leave the process group; outside one only what a checkpoint or a run still needs happens.
+    """Leave the process group; nothing happens outside one. Collective: every rank (not while an error passes).
 
-    Collective: every rank (not while an error passes). First it waits for a checkpoint that is still being written, see
-    `finish_saves`, whose errors it raises; last it unlocks the folder of `rd.job.open_run`.
+    A checkpoint that is still being written in the background comes first; its errors are raised here.
     """
     global _place, _control_group, _interrupt_hook
     ends_well = sys.exc_info()[0] is None
-    for hook in before_leaving if ends_well else ():
-        hook()
+    if ends_well:
+        _call_all(before_leaving)
     forget_options()
     if _interrupt_hook is not None:
         _interrupt_hook.remove()
@@ -111,19 +108,20 @@ def cleanup_distributed() -> None:
         if ends_well:
             barrier()  # a rank that closes its sockets early can break a slower rank's last collective
         stop_watchdog(left_together=ends_well)
-        if TorchVersion(torch.__version__) < "2.8":
+        if TorchVersion(torch.__version__) < "2.8" and "gloo" in dist.get_backend():
             # There a gloo backend that is freed with its group, or with a model wrapped in it, waits for its threads
             # and keeps the interpreter's lock, which one of them may want. Freed by Python it does not keep the lock.
-            _left[:] = [_gloo_of(group) for group in (dist.group.WORLD, _control_group)]
+            cpu, groups = torch.device("cpu"), (dist.group.WORLD, _control_group)
+            _left[:] = [group._get_backend(cpu) for group in groups if group is not None]
+            del groups
         dist.destroy_process_group()
-    for hook in after_leaving:
-        hook()
+    _call_all(after_leaving)
     _control_group, _place = None, DistributedEnvironment()
 
 
-def _gloo_of(group: Any) -> Any:
-    has_gloo = group is not None and "gloo" in dist.get_backend(group)
-    return group._get_backend(torch.device("cpu")) if has_gloo else None
+def _call_all(hooks: Hooks) -> None:
+    for hook in hooks:
+        hook()
 
 
 def is_distributed() -> bool:
@@ -171,10 +169,7 @@ def group_for(tensor: torch.Tensor) -> dist.ProcessGroup | None:
 
 
 def begun_collectives() -> tuple[int, ...]:
-    """Return how many collectives this rank has begun, in each backend of the default group; () if they do not count.
-
-    No reference to the group is kept: it would not be freed when it is left.
-    """
+    """Return how many collectives this rank has begun, by backend of the default group; () if they do not count."""
     try:
         world: Any = dist.group.WORLD
         return tuple(world._get_backend(device)._get_sequence_number_for_group() for device in world._device_types)
@@ -202,10 +197,7 @@ def require_group(caller: str) -> None:
 
 
 def gpu_index(place: DistributedEnvironment, num_visible: int) -> int:
-    """Return the index, among the visible GPUs, of the one this process uses.
-
-    Raises ValueError when there is none for its local rank.
-    """
+    """Return the index of this process's GPU among the visible ones. Raises ValueError when there is none."""
     if place.launcher == "slurm" and num_visible == 1:
         return 0  # srun --gpus-per-task=1 shows every task its own GPU alone, as number 0
     if place.local_rank >= num_visible:

@@ -1,4 +1,4 @@
-"""The flags of strategies, checkpoints, logging and DDP, for a script that knows of them and keeps them in its options."""
+"""The flags of strategies, DDP, checkpoints and logging, for a script that knows of them and keeps them."""
 
 from __future__ import annotations
 

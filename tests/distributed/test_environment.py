@@ -11,7 +11,6 @@ import pytest
 from retrofit.distributed.environment import (
     LAUNCHER_VARIABLES,
     DistributedEnvironment,
-    first_slurm_host,
     read_environment,
 )
 
@@ -131,7 +130,7 @@ def test_slurm_variable_that_is_no_number_is_named(name):
     ],
 )
 def test_the_first_host_of_a_slurm_nodelist(nodelist, host):
-    assert first_slurm_host(nodelist) == host
+    assert read_environment({**SRUN, "SLURM_STEP_NODELIST": nodelist}).master_addr == host
 
 
 @pytest.mark.parametrize("variables", [{}, LAUNCHED, SRUN], ids=["none", "env", "slurm"])
