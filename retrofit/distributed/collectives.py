@@ -13,41 +13,36 @@ from .process_group import control_group, get_rank, get_world_size, group_for, i
 
 __all__ = ["broadcast_object", "gather_objects", "on_any_rank", "raise_together", "reduce_dict"]
 
-T = TypeVar("T")
+Value = TypeVar("Value")
 
 
 @collective
-def reduce_sum(values: Sequence[float]) -> list[float]:
-    """Return the sums over all ranks of a few numbers, in one collective. Collective: every rank, the same length.
-
-    Sums are float64 on the CPU: exact for counts up to 2**53, and no GPU synchronisation.
-    """
-    packed = torch.tensor([float(value) for value in values], dtype=torch.float64)
-    if is_distributed():
-        packed = packed.cuda() if dist.get_backend() == "nccl" else packed  # nccl alone has no CPU side
-        dist.all_reduce(packed, group=group_for(packed))
-    return packed.tolist()
-
-
-def reduce_mean(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the mean over ranks of `tensor` (same shape on every rank), a new tensor. Collective: every rank."""
-    if not is_distributed():
-        return tensor
-    return _all_reduce(tensor.detach().clone()) / get_world_size()
-
-
 def reduce_tensor_sum(tensor: torch.Tensor) -> torch.Tensor:
     """Return the sum over ranks of `tensor`, a new tensor, exact for int64. Collective: every rank."""
     if not is_distributed():
         return tensor
-    return _all_reduce(tensor.detach().clone())
+    total = tensor.detach().clone()
+    if total.device.type == "cpu" and dist.get_backend() == "nccl":  # a group that the script has made: no CPU side
+        total = total.cuda()
+    dist.all_reduce(total, group=group_for(total))
+    return total.to(tensor.device)
+
+
+def reduce_mean(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the mean over ranks of `tensor` (same shape on every rank), a new tensor. Collective: every rank."""
+    return reduce_tensor_sum(tensor) / get_world_size() if is_distributed() else tensor
+
+
+def reduce_sum(values: Sequence[float]) -> list[float]:
+    """Return the sums over ranks of a few numbers, in float64 on the CPU. Collective: every rank, the same length."""
+    return reduce_tensor_sum(torch.tensor([float(value) for value in values], dtype=torch.float64)).tolist()
 
 
 def reduce_dict(values: Mapping[str, Any], average: bool = True) -> dict[str, Any]:
-    """Return `values` averaged (or summed) over ranks; the input is not changed. Collective: every rank.
+    """Return `values` averaged (or summed) over ranks: numbers or one-element tensors. Collective: every rank.
 
-    Values are numbers or one-element tensors; a tensor comes back as a tensor of its own dtype and device.
-    Raises ValueError when the ranks hold different keys, or for a tensor with more than one element.
+    A tensor comes back as a tensor of its own dtype and device. Raises ValueError when the ranks hold different keys,
+    or for a tensor with more than one element.
     """
     if not is_distributed():
         return dict(values)
@@ -61,26 +56,24 @@ def reduce_dict(values: Mapping[str, Any], average: bool = True) -> dict[str, An
     keys_of_ranks = gather_objects(names)
     if any(keys != names for keys in keys_of_ranks):
         raise ValueError(f"reduce_dict needs the same keys on every rank, got {keys_of_ranks}; fill in missing ones")
-    divisor = get_world_size() if average else 1
-    sums = reduce_sum([float(values[name]) for name in names])
     result: dict[str, Any] = {}
-    for name, total in zip(names, sums):
-        value = values[name]
+    for name, total in zip(names, reduce_sum([values[name] for name in names])):
+        value: Any = values[name]
+        answer: Any = total / get_world_size() if average else total
         if isinstance(value, torch.Tensor):
             dtype = value.dtype if value.is_floating_point() or not average else torch.float32
-            result[name] = torch.tensor(total / divisor, dtype=dtype, device=value.device).reshape(value.shape)
-        else:
-            result[name] = total / divisor
+            answer = torch.tensor(answer, dtype=dtype, device=value.device).reshape(value.shape)
+        result[name] = answer
     return result
 
 
 def on_any_rank(condition: Any) -> bool:
-    """Return whether a condition holds on any rank, so that all decide alike. Collective: every rank."""
-    return bool(condition) if not is_distributed() else reduce_sum([bool(condition)])[0] > 0
+    """Return whether a condition holds on any rank, so that all decide the same. Collective: every rank."""
+    return reduce_sum([bool(condition)])[0] > 0
 
 
 @collective
-def broadcast_object(value: T, source: int = 0) -> T:
+def broadcast_object(value: Value, source: int = 0) -> Value:
     """Return rank `source`'s `value` on every rank: a decision is made once. Collective: every rank."""
     if not is_distributed():
         return value
@@ -90,7 +83,7 @@ def broadcast_object(value: T, source: int = 0) -> T:
 
 
 @collective
-def gather_objects(value: T) -> list[T]:
+def gather_objects(value: Value) -> list[Value]:
     """Return the values of all ranks, in rank order, on every rank. Collective: every rank."""
     if not is_distributed():
         return [value]
@@ -110,14 +103,3 @@ def raise_together(error: BaseException | None) -> None:
     for rank, message in enumerate(messages):
         if message is not None:
             raise RuntimeError(f"rank {rank} failed: {message}")
-
-
-@collective
-def _all_reduce(tensor: torch.Tensor) -> torch.Tensor:
-    """Sum `tensor` over ranks in place, moved to the GPU and back where the backend has no CPU side."""
-    if tensor.device.type == "cpu" and dist.get_backend() == "nccl":
-        on_gpu = tensor.cuda()
-        dist.all_reduce(on_gpu)
-        return tensor.copy_(on_gpu)
-    dist.all_reduce(tensor, group=group_for(tensor))
-    return tensor

@@ -12,13 +12,7 @@ import torch
 from .environment import read_environment
 from .process_group import gpu_index
 
-__all__ = [
-    "own_device",
-    "own_gpu_count",
-    "visible_gpus",
-]
-
-_NUMBERED = re.compile(r"cuda:\d+")
+__all__ = ["own_device", "own_gpu_count", "visible_gpus"]
 
 
 def own_device(device: Any) -> Any:
@@ -33,15 +27,13 @@ def own_device(device: Any) -> Any:
         return device
     if isinstance(device, dict):
         return {saved_on: own_device(target) for saved_on, target in device.items()}
-    is_index = isinstance(device, int) and not isinstance(device, bool) and device >= 0
-    is_text = isinstance(device, str) and _NUMBERED.fullmatch(device)
-    is_device = isinstance(device, torch.device) and device.type == "cuda" and device.index is not None
-    if not (is_index or is_text or is_device):
+    is_index = _is_number(device) and device >= 0
+    if not is_index and not (isinstance(device, (str, torch.device)) and re.fullmatch(r"cuda:\d+", str(device))):
         return device
     own = gpu_index(place, torch.cuda.device_count())
-    if place.local_rank == 0:
-        _notice(str(device), own)
-    return own if is_index else f"cuda:{own}" if is_text else torch.device("cuda", own)
+    if place.local_rank == 0 and str(device).rpartition(":")[2] != str(own):
+        _notice(f"a GPU ({device}) is for one process; each process uses its own GPU")
+    return own if is_index else type(device)(f"cuda:{own}")
 
 
 def own_gpu_count(count: Any) -> Any:
@@ -50,18 +42,7 @@ def own_gpu_count(count: Any) -> Any:
     For a script that multiplies its batch, its learning rate or its workers by the number of GPUs: started by a
     launcher, every process counts for one GPU. What is not a whole number comes back as it is.
     """
-    is_number = isinstance(count, int) and not isinstance(count, bool)
-    return min(count, 1) if is_number and read_environment(os.environ).world_size > 1 else count
-
-
-@cache
-def _notice(chosen: str, own: int) -> None:
-    """Say once that a script's choice of a GPU does not count; where it is the same GPU there is nothing to say."""
-    if chosen.rpartition(":")[2] != str(own):
-        print(f"notice: the script's choice of a GPU ({chosen}) is for one process; each process uses its own GPU")
-
-
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+    return min(count, 1) if _is_number(count) and read_environment(os.environ).world_size > 1 else count
 
 
 def visible_gpus(chosen: str) -> str:
@@ -74,8 +55,18 @@ def visible_gpus(chosen: str) -> str:
     if place.launcher == "none" or not named or len(named) >= place.local_world_size:
         return chosen
     if place.local_rank == 0:
-        print(
-            f"notice: the script's choice of GPUs ({chosen}) is not enough for {place.local_world_size} processes; "
-            "CUDA_VISIBLE_DEVICES, set where the training is started, decides"
+        _notice(
+            f"GPUs ({chosen}) is not enough for {place.local_world_size} processes; CUDA_VISIBLE_DEVICES, set where "
+            "the training is started, decides"
         )
-    return os.environ.get(VISIBLE) or ",".join(str(index) for index in range(place.local_world_size))
+    return os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(place.local_world_size)))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+@cache
+def _notice(text: str) -> None:
+    """Say once that a script's choice of GPUs does not count."""
+    print(f"notice: the script's choice of {text}")

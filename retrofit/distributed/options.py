@@ -8,16 +8,14 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "add_runtime_flags",
-    "get_option",
-    "set_options",
-]
+__all__ = ["add_runtime_flags", "get_option", "set_options"]
 
 MOST_RANKS = 2**20
+SWITCH = {"0": False, "1": True, "false": False, "true": True}
 
 
 @dataclass(frozen=True)
@@ -32,125 +30,59 @@ class RuntimeFlag:
     aliases: tuple[str, ...] = ()
     bounds: tuple[float, float] | None = None  # of a number, both included
 
-    def parse(self, text: str) -> Any:
-        """Return the value that `text` is; takes what argparse's `type` takes. Raises argparse.ArgumentTypeError."""
-        try:
-            value = self.type(text)
-        except (ValueError, OverflowError):
-            raise argparse.ArgumentTypeError(f"invalid {self.type.__name__} value: {text!r}") from None
-        if self.bounds is not None and not self.bounds[0] <= value <= self.bounds[1]:  # nan is not
-            raise argparse.ArgumentTypeError(f"must be from {self.bounds[0]:g} to {self.bounds[1]:g}, got {text!r}")
-        return value
-
     @property
     def environment_twin(self) -> str:
         return f"RETROFIT_{self.name.upper()}"
 
+    def parse(self, text: str) -> Any:
+        """Return the value that `text` is. Raises argparse.ArgumentTypeError, which says what is allowed."""
+        allowed = ", ".join(map(str, self.choices or (SWITCH if self.type is bool else (self.type.__name__,))))
+        if self.bounds is not None:
+            allowed += f" from {self.bounds[0]:g} to {self.bounds[1]:g}"
+        with suppress(KeyError, ValueError, OverflowError):
+            value = SWITCH[text.lower()] if self.type is bool else self.type(text)
+            is_inside = self.bounds is None or self.bounds[0] <= value <= self.bounds[1]  # nan is not
+            if is_inside and value in (self.choices or (value,)):
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r} is not valid; use one of: {allowed}")
+
 
 DDP_FLAGS = (
-    RuntimeFlag(
-        "distributed",
-        False,
-        "train in a process group; without a launcher a real group of one process (default: only when a launcher "
-        "started more than one process)",
-        bool,
-    ),
-    RuntimeFlag(
-        "local_rank",
-        -1,
-        "index of this process's GPU on its node; a launcher's LOCAL_RANK wins (default: -1, from the environment)",
-        int,
-        bounds=(-1, MOST_RANKS),
-        aliases=("--local-rank",),  # what torch.distributed.launch passes since torch 2.0
-    ),
-    RuntimeFlag(
-        "world_size",
-        1,
-        "number of processes; set by the launcher, which wins (default: %(default)s)",
-        int,
-        bounds=(1, MOST_RANKS),
-    ),
+    RuntimeFlag("distributed", False, "train in a process group; without a launcher a real group of one process "
+                "(default: only when a launcher started more than one process)", bool),
+    RuntimeFlag("local_rank", -1, "index of this process's GPU on its node; a launcher's LOCAL_RANK wins (default: -1, "
+                "from the environment)", int, None, ("--local-rank",), (-1, MOST_RANKS)),  # alias: since torch 2.0
     RuntimeFlag("dist_url", "env://", "where the processes meet: env:// or tcp://HOST:PORT (default: %(default)s)"),
-    RuntimeFlag(
-        "dist_backend",
-        "auto",
-        "communication backend (default: %(default)s = nccl on CUDA, gloo on CPU)",
-        choices=("auto", "nccl", "gloo"),
-    ),
-    RuntimeFlag(
-        "dist_timeout",
-        1800.0,
-        "seconds a collective waits for the slowest rank (default: %(default)s)",
-        float,
-        bounds=(0.001, 1e7),
-    ),
-    RuntimeFlag(
-        "batch",
-        "per_gpu",
-        "what the batch size counts: samples per GPU, or per optimizer step over all GPUs (default: %(default)s)",
-        choices=("per_gpu", "global"),
-    ),
-    RuntimeFlag(
-        "lr_scale",
-        "linear",
-        "learning rate factor for global batch / batch size; none switches it off (default: %(default)s)",
-        choices=("linear", "sqrt", "none"),
-    ),
-    RuntimeFlag(
-        "find_unused_parameters",
-        False,
-        "let DDP itself look in every step for parameters that take no part in the loss; slower (default: off, "
-        "the runtime finds them)",
-        bool,
-    ),
-    RuntimeFlag(
-        "comm_hook",
-        "none",
-        "how DDP's gradients travel: fp16 and bf16 halve them, powersgd sends a low-rank approximation, which is "
-        "another training (default: %(default)s)",
-        choices=("none", "fp16", "bf16", "powersgd"),
-    ),
-    RuntimeFlag(
-        "bucket_cap_mb",
-        25.0,
-        "MiB of gradients that DDP sends at once (default: %(default)s)",
-        float,
-        bounds=(0.001, 1e6),
-    ),
-    RuntimeFlag(
-        "gradient_as_bucket_view",
-        False,
-        "let gradients live in DDP's buckets, which saves one copy of them (default: off)",
-        bool,
-    ),
-    RuntimeFlag(
-        "static_graph",
-        False,
-        "promise DDP that every step uses the same parameters in the same order (default: off)",
-        bool,
-    ),
-)
+    RuntimeFlag("dist_backend", "auto", "communication backend (default: %(default)s = nccl on CUDA, gloo on CPU)",
+                choices=("auto", "nccl", "gloo")),
+    RuntimeFlag("dist_timeout", 1800.0, "seconds a collective waits for the slowest rank (default: %(default)s)",
+                float, bounds=(0.001, 1e7)),
+    RuntimeFlag("batch", "per_gpu", "what the batch size counts: samples per GPU, or per optimizer step over all GPUs "
+                "(default: %(default)s)", choices=("per_gpu", "global")),
+    RuntimeFlag("lr_scale", "linear", "learning rate factor for global batch / batch size; none switches it off "
+                "(default: %(default)s)", choices=("linear", "sqrt", "none")),
+    RuntimeFlag("find_unused_parameters", False, "let DDP itself look in every step for parameters that take no part "
+                "in the loss; slower (default: off, the runtime finds them)", bool),
+)  # fmt: skip
 
-FLAGS: dict[str, RuntimeFlag] = {flag.name: flag for flag in DDP_FLAGS}  # production_flags.py adds its own
+FLAGS: dict[str, RuntimeFlag] = {flag.name: flag for flag in DDP_FLAGS}  # other modules may add theirs
 _values: dict[str, Any] = {}  # of this process: given to a parser or to setup_distributed
 
 
 def add_runtime_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add the runtime flags of DDP to a parser that knows nothing of them, and return it.
+    """Add the runtime flags to a parser that knows nothing of them, and return it.
 
-    They leave no trace in the parsed options, which a script may print or save: what is given goes to
-    `setup_distributed` directly. A flag that the parser has already, or that would end the use of an abbreviation
-    (`--batch` for `--batch_size`), is called `--dist_<flag>` instead. What the parser refuses is reported by one rank
-    per node; the others exit with status 2 in silence.
+    They leave no trace in the parsed options: what is given goes to `setup_distributed` directly. A flag that the
+    parser has already, or that would end the use of an abbreviation (`--batch` for `--batch_size`), is called
+    `--dist_<flag>` instead. One rank per node reports what the parser refuses; the others exit with status 2.
     """
     group = parser.add_argument_group("distributed training", "each flag has an environment twin RETROFIT_<FLAG>")
     report_on_one_rank(parser, os.environ)
     for flag in DDP_FLAGS:
         names = [name for name in (f"--{flag.name}", *flag.aliases) if _is_free(parser, name)]
-        names = names or [f"--dist_{flag.name}"]
         kind: dict[str, Any] = {"nargs": 0} if flag.type is bool else {"type": flag.parse, "choices": flag.choices}
-        text = flag.help.replace("%(default)s", str(flag.default))
-        group.add_argument(*names, action=_Remember, default=argparse.SUPPRESS, dest=flag.name, help=text, **kind)  # type: ignore[arg-type]
+        kind.update(dest=flag.name, default=argparse.SUPPRESS, help=flag.help.replace("%(default)s", str(flag.default)))
+        group.add_argument(*names or [f"--dist_{flag.name}"], action=_Remember, **kind)
     return parser
 
 
@@ -160,16 +92,22 @@ def get_option(name: str) -> Any:
 
 
 def set_options(args: argparse.Namespace) -> None:
-    """Let `get_option` answer from `args`: options that are known only after `setup_distributed`, from a checkpoint.
-
-    The group stays as it was joined. Every rank must call it, with the same options.
-    """
+    """Let `get_option` answer from `args`, also after `setup_distributed`. Every rank must, with the same options."""
     _values.update({name: value for name, value in vars(args).items() if name in FLAGS})
 
 
 def forget_options() -> None:
     """Forget what was given: the environment twins and the defaults count again."""
     _values.clear()
+
+
+def read_twin(flag: RuntimeFlag, environ: Mapping[str, str]) -> Any:
+    """Return what the environment says about a flag, else its default. Raises ValueError for a value it refuses."""
+    text = environ.get(flag.environment_twin)
+    try:
+        return flag.parse(text) if text else flag.default
+    except argparse.ArgumentTypeError as refusal:
+        raise ValueError(f"{flag.environment_twin}={refusal}, or unset it") from None
 
 
 def report_on_one_rank(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
@@ -188,30 +126,5 @@ class _Remember(argparse.Action):
 def _is_free(parser: argparse.ArgumentParser, name: str) -> bool:
     """Return whether a flag of this name changes nothing for those who use the parser's own flags."""
     taken = parser._option_string_actions
-    if name in taken:
-        return False
-    return not getattr(parser, "allow_abbrev", True) or not any(own.startswith(name) for own in taken)
-
-
-def read_twin(flag: RuntimeFlag, environ: Mapping[str, str]) -> Any:
-    """Return what the environment says about a flag, else its default. Raises ValueError for a value it refuses."""
-    text = environ.get(flag.environment_twin)
-    if text is None or text == "":
-        return flag.default
-    if flag.type is bool:
-        allowed: tuple[str, ...] = ("0", "1", "false", "true")
-        if text.lower() in allowed:
-            return text.lower() in ("1", "true")
-    else:
-        allowed = flag.choices or (flag.type.__name__,)
-        if flag.bounds is not None:
-            allowed = (f"{flag.type.__name__} from {flag.bounds[0]:g} to {flag.bounds[1]:g}",)
-        try:
-            value = flag.parse(text)
-        except argparse.ArgumentTypeError:
-            value = None
-        if value is not None and (flag.choices is None or value in flag.choices):
-            return value
-    raise ValueError(
-        f"{flag.environment_twin}={text!r} is not valid; use one of: {', '.join(map(str, allowed))}, or unset it"
-    )
+    abbreviates = getattr(parser, "allow_abbrev", True) and any(own.startswith(name) for own in taken)
+    return name not in taken and not abbreviates

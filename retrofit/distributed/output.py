@@ -5,15 +5,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
-from .collective_calls import Answer, Turn, collective, current_turn, failure_on_main, taking
+from .collective_calls import turns
 from .collectives import broadcast_object, raise_together
-from .process_group import barrier, control_group, get_local_rank, get_world_size, is_distributed, is_main_process
+from .process_group import barrier, get_local_rank, get_world_size, is_distributed, is_main_process, require_group
 
 __all__ = [
     "SilentObject",
@@ -46,36 +44,8 @@ def path_on_main(path: Any) -> Any:
 
     A pathlib.Path stays one: `path_on_main(folder / "log.csv").open("a")`.
     """
-    if is_main_process():
-        return path
-    return Path(os.devnull) if isinstance(path, Path) else os.devnull
-
-
-def answer_of_main(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return what `function(*args, **kwargs)` gives on rank 0, on every rank; the others do not call it.
-
-    For what the ranks would answer in different ways: whether a folder is there that rank 0 is about to make, what
-    the user types. Collective: every rank. Raises on rank 0 what the function raises, RuntimeError on the others.
-    Inside `with main_process_first():` the others get the answers later, in their turn.
-    """
-    turn = current_turn()
-    if turn is not None:
-        return turn.answer(function, *args, **kwargs)
-    if not is_distributed():
-        return function(*args, **kwargs)
-    answer, error = None, None
-    if is_main_process():
-        try:
-            answer = function(*args, **kwargs)
-        except Exception as raised:
-            error = raised
-    failure = failure_on_main(function, error) if error is not None else ""
-    answer, failure = broadcast_object((answer, failure))
-    if error is not None:
-        raise error
-    if failure:
-        raise RuntimeError(failure)
-    return answer
+    nowhere = Path(os.devnull) if isinstance(path, Path) else os.devnull
+    return path if is_main_process() else nowhere
 
 
 def quiet_logging() -> None:
@@ -87,24 +57,23 @@ def quiet_logging() -> None:
 class SilentObject:
     """Takes every method call, also of its attributes, and does nothing; falsy: `if writer:` guards preparation.
 
-    As a path, `os.path.join(writer.log_dir, "best.pt")`, it lies under the null device, where no file can be.
+    As a path, `os.path.join(writer.log_dir, "best.pt")`, it is below the null device, where no file can be.
     """
+
+    __iter__ = None  # it has no elements, which indexing alone would not say
 
     def __getattr__(self, name: str) -> SilentObject:
         if name.startswith("__"):
             raise AttributeError(name)
         return SilentObject()
 
-    def __getitem__(self, key: Any) -> SilentObject:
+    def __call__(self, *args: Any, **kwargs: Any) -> SilentObject:
         return SilentObject()
+
+    __getitem__ = __call__
 
     def __setitem__(self, key: Any, value: Any) -> None:
         pass
-
-    __iter__ = None  # it has no elements, which indexing alone would not say
-
-    def __call__(self, *args: Any, **kwargs: Any) -> SilentObject:
-        return SilentObject()
 
     def __fspath__(self) -> str:
         return os.devnull
@@ -116,92 +85,41 @@ class SilentObject:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        return None
+        pass
 
 
-# What a script reads from a run to name files and folders, and cannot be told when the run is started.
-FACTS = ("name", "id", "dir", "path", "project", "entity", "group", "url", "sweep_id")
+def answer_of_main(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return what `function(*args, **kwargs)` gives on rank 0, on every rank; the others do not call it.
 
-
-def start_tracker(start: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return `start(*args, **kwargs)` on rank 0 and a run that records nothing on the others.
-
-    `run = start_tracker(wandb.init, project="a")`. The others have `mode="disabled"` of wandb and swanlab, `"debug"` of
-    neptune, `disabled=True` of comet_ml, offline mode of clearml, and a `SilentObject` of every other tool. A disabled
-    run of wandb has the configuration of rank 0's, which a sweep may have decided about, its name, its id and its
-    folder. Collective: every rank. Raises what `start` raises on rank 0, on the others a RuntimeError that says so.
+    For what they would answer in different ways: whether a folder is there that rank 0 is about to make, what the user
+    types. Collective: every rank. Raises on rank 0 what the function raises, RuntimeError on the others. Inside `with
+    main_process_first():` they get the answer in their turn, and call the function where rank 0 did not ask the same.
     """
-    if not is_distributed():
-        if os.environ.get("WORLD_SIZE", "1") != "1":
-            raise RuntimeError(
-                f"start_tracker was called before the process group exists, in one of {os.environ['WORLD_SIZE']} "
-                "processes, which would each start a run; call setup_distributed() before it"
-            )
-        return start(*args, **kwargs)
-    run = error = None
-    if is_main_process():
-        try:
-            run = start(*args, **kwargs)
-        except Exception as raised:
-            error = raised
-    raise_together(error)
-    told = broadcast_object(_told(run) if is_main_process() else None)
-    return run if is_main_process() else _disabled(start, args, kwargs, told)
+    turn = turns[-1] if turns else None  # rank 0's answers, by question
+    name = getattr(function, "__qualname__", repr(function))
+    question = "" if turn is None else f"{getattr(function, '__module__', '')}.{name}{args!r}{sorted(kwargs.items())!r}"
+    answers = [] if turn is None else turn.setdefault(question, [])
+    if turn is not None and not answers and not is_main_process():
+        return function(*args, **kwargs)
+    value, error = _call_on_main(function, args, kwargs)
+    failure = "" if error is None else f"{name.rpartition('.')[2]} failed on rank 0: {type(error).__name__}: {error}"
+    if turn is None:
+        value, failure = broadcast_object((value, failure))
+    elif is_main_process():
+        answers.append((value, failure))
+    else:
+        value, failure = answers.pop(0)
+    if failure:
+        raise RuntimeError(failure) if error is None else error
+    return value
 
 
-def _told(run: Any) -> dict[str, Any]:
-    """Return what the other ranks are to know about a run: the texts and numbers among FACTS, and the configuration."""
-    facts: dict[str, Any] = {}
-    for name in FACTS:
-        try:
-            value = getattr(run, name, SilentObject)
-        except Exception:  # some can only be read from a run that is online
-            continue
-        if value is None or isinstance(value, (str, int)):
-            facts[name] = value
+def _call_on_main(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Exception | None]:
+    """Return what the call gives on rank 0, and its error; the others do not call."""
     try:
-        config = dict(run.config)
-    except Exception:
-        config = None
-    return {"facts": facts, "config": config}
-
-
-def _disabled(start: Callable[..., Any], args: Any, kwargs: dict[str, Any], told: Any) -> Any:
-    tool = str(getattr(start, "__module__", "")).partition(".")[0]
-    if tool in ("wandb", "swanlab"):
-        left_out = ("resume", "config_include_keys", "config_exclude_keys")
-        given = {name: value for name, value in kwargs.items() if name not in left_out}
-        if told["config"] is not None:
-            given["config"] = told["config"]
-        given.update({name: told["facts"][name] for name in ("name", "id") if told["facts"].get(name)})
-        return _with_facts(start(*args, **{**given, "mode": "disabled"}), told["facts"])
-    if tool == "neptune":
-        return start(*args, **{**kwargs, "mode": "debug"})
-    if tool == "comet_ml" and isinstance(start, type):
-        return start(*args, **{**kwargs, "disabled": True})
-    owner: Any = getattr(start, "__self__", None)
-    if tool in ("clearml", "trains") and hasattr(owner, "set_offline"):
-        owner.set_offline(True)
-        return start(*args, **kwargs)
-    return SilentObject()
-
-
-def _with_facts(run: Any, facts: dict[str, Any]) -> Any:
-    """Return a disabled run that says of itself what rank 0's says: its class makes up a name and a folder."""
-    different = {name: value for name, value in facts.items() if getattr(run, name, None) != value}
-    if different:
-        known = dict(different)
-        members = {name: property(_reading(known, name), _writing(known, name)) for name in different}
-        run.__class__ = type(type(run).__name__, (type(run),), members)
-    return run
-
-
-def _reading(known: dict[str, Any], name: str) -> Callable[[Any], Any]:
-    return lambda run: known[name]
-
-
-def _writing(known: dict[str, Any], name: str) -> Callable[[Any, Any], None]:
-    return lambda run, value: known.__setitem__(name, value)
+        return function(*args, **kwargs) if is_main_process() else None, None
+    except Exception as error:
+        return None, error
 
 
 @contextmanager
@@ -211,26 +129,84 @@ def main_process_first() -> Iterator[None]:
     That serves a disk which all nodes share and disks of their own. Collective: every rank. An error in the block
     lets the next ranks continue. Collectives in the block raise RuntimeError.
     """
-    if current_turn() is not None or get_world_size() == 1:  # in such a block already, or alone
+    if turns or get_world_size() == 1:  # in such a block already, or alone
         yield
         return
     number = 0 if is_main_process() else 1 if get_local_rank() == 0 else 2
-    turn = Turn(_answers_of_main([]) if number else [], is_of_main=number == 0)
+    answers: Any = broadcast_object({}) if number else {}  # the others wait here for rank 0's turn to end
     if number == 2:
         barrier()
+    turns.append(answers)
     try:
-        with taking(turn):
-            yield
+        yield
     finally:
+        turns.clear()
         if number == 0:
-            _answers_of_main(turn.answers)
+            broadcast_object(answers)
         if number < 2:
             barrier()
 
 
-@collective
-def _answers_of_main(answers: list[Answer]) -> list[Answer]:
-    """Return rank 0's `answers` on every rank: the others wait here for its turn to end."""
-    box = [answers]
-    dist.broadcast_object_list(box, src=0, group=control_group())
-    return box[0]
+# What a script reads from a run to name files and folders, and cannot be told when the run is started.
+RUN_FACTS = ("name", "id", "dir", "path", "project", "entity", "group", "url", "sweep_id")
+
+
+def start_tracker(start: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return `start(*args, **kwargs)` on rank 0 and a run that records nothing on the others.
+
+    `run = start_tracker(wandb.init, project="a")`. The others have a disabled run of wandb and swanlab with rank 0's
+    configuration, name, id and folder, a disabled one of neptune, comet_ml and clearml, and a `SilentObject` of every
+    other tool. Collective: every rank. Raises what `start` raises on rank 0, on the others a RuntimeError that says so.
+    """
+    require_group("start_tracker")
+    if not is_distributed():
+        return start(*args, **kwargs)
+    run, error = _call_on_main(start, args, kwargs)
+    raise_together(error)
+    facts = broadcast_object(_facts_of(run))
+    return run if is_main_process() else _start_disabled(start, args, kwargs, facts)
+
+
+def _facts_of(run: Any) -> dict[str, Any]:
+    """Return what the other ranks are to know of a run: the texts and numbers of RUN_FACTS, and its configuration."""
+    facts: dict[str, Any] = {}
+    for name in RUN_FACTS:
+        with suppress(Exception):  # some can only be read from a run that is online
+            facts[name] = getattr(run, name)
+    facts = {name: value for name, value in facts.items() if value is None or isinstance(value, (str, int))}
+    with suppress(Exception):
+        facts["config"] = dict(run.config)
+    return facts
+
+
+def _start_disabled(start: Callable[..., Any], args: Any, kwargs: dict[str, Any], facts: dict[str, Any]) -> Any:
+    tool: str = str(getattr(start, "__module__", "")).partition(".")[0]
+    owner: Any = getattr(start, "__self__", None)
+    if tool in ("wandb", "swanlab"):
+        left_out = ("resume", "config_include_keys", "config_exclude_keys")
+        given = {name: value for name, value in kwargs.items() if name not in left_out}
+        given.update({name: facts[name] for name in ("config", "name", "id") if facts.get(name) not in (None, "")})
+        facts.pop("config", None)
+        return _with_facts(start(*args, **{**given, "mode": "disabled"}), facts)
+    if tool == "neptune":
+        return start(*args, **{**kwargs, "mode": "debug"})
+    if tool == "comet_ml" and isinstance(start, type):
+        return start(*args, **{**kwargs, "disabled": True})
+    if tool in ("clearml", "trains") and hasattr(owner, "set_offline"):
+        owner.set_offline(True)
+        return start(*args, **kwargs)
+    return SilentObject()
+
+
+def _with_facts(run: Any, facts: dict[str, Any]) -> Any:
+    """Return a disabled run that says of itself what rank 0's says: its class makes up a name and a folder."""
+    members = {name: _fact(value) for name, value in facts.items() if getattr(run, name, None) != value}
+    if members:
+        run.__class__ = type(type(run).__name__, (type(run),), members)
+    return run
+
+
+def _fact(value: Any) -> property:
+    """Return a property that has `value` until it is set."""
+    known = [value]
+    return property(lambda run: known[-1], lambda run, new: known.append(new))

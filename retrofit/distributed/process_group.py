@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -18,7 +19,6 @@ from .environment import DistributedEnvironment, read_environment
 from .options import FLAGS, forget_options, get_option, set_options
 from .supervision.interrupt_message import OneLineAtInterrupt
 from .supervision.restart_store import fresh_store, may_restart
-from .supervision.run_lock import release_runs
 from .supervision.watchdog import start_watchdog, stop_watchdog
 
 __all__ = [
@@ -33,10 +33,16 @@ __all__ = [
     "setup_distributed",
 ]
 
+Hooks = list[Callable[[], Any]]  # what other modules add to joining and leaving; every rank calls it
+before_joining: Hooks = []
+after_joining: Hooks = []  # a group of several
+before_leaving: Hooks = []  # not while an error passes
+after_leaving: Hooks = []  # also while an error passes
+
 _place = DistributedEnvironment()
 _control_group: dist.ProcessGroup | None = None
 _interrupt_hook: OneLineAtInterrupt | None = None
-_left: list[dist.ProcessGroupGloo] = []  # backends of the group that was left last; see _destroy_group
+_left: list[Any] = []  # backends of the group that was left last
 
 
 def setup_distributed(
@@ -48,10 +54,9 @@ def setup_distributed(
 ) -> tuple[int, int, int]:
     """Join the process group that the launcher asks for and return `(rank, local_rank, world_size)`.
 
-    Collective: every rank. Options come from the keywords, else from `args` (see `add_runtime_flags`), else
-    from the environment twins. Without a launcher and without `--distributed` nothing happens and the result is
-    `(0, 0, 1)`; with `--distributed` alone it is a real group of one process. On CUDA the process's GPU becomes the
-    current device.
+    Collective: every rank. Options come from the keywords, else from `args` (see `add_runtime_flags`), else from the
+    environment twins. Without a launcher and without `--distributed` nothing happens and the result is `(0, 0, 1)`;
+    with `--distributed` alone it is a real group of one process. On CUDA the process's GPU becomes the current device.
 
     Raises ValueError for a contradictory environment, a local rank without a GPU or a backend this machine lacks, and
     RuntimeError when the processes cannot meet (port in use, master not reachable).
@@ -61,7 +66,10 @@ def setup_distributed(
         return get_rank(), get_local_rank(), get_world_size()
     set_options(args or argparse.Namespace())
     options = {name: get_option(name) for name in FLAGS}
-    place = _place_of_this_process(options)
+    _call_all(before_joining)
+    place = read_environment(os.environ)
+    if place.launcher == "none":
+        place = replace(place, local_rank=max(0, options["local_rank"]))
     backend = _resolve_backend(backend or options["dist_backend"])
     if torch.cuda.is_available():
         torch.cuda.set_device(gpu_index(place, torch.cuda.device_count()))
@@ -75,9 +83,7 @@ def setup_distributed(
     _control_group = dist.new_group(backend="gloo", timeout=timeout)  # type: ignore[assignment]
     _place = place
     if place.world_size > 1:
-        from .job.failure import report_uncaught  # which imports this module
-
-        report_uncaught()
+        _call_all(after_joining)
         _interrupt_hook = OneLineAtInterrupt(place.rank, place.world_size)
         _interrupt_hook.install()
         store = dist.distributed_c10d._get_default_store()
@@ -88,42 +94,34 @@ def setup_distributed(
 def cleanup_distributed() -> None:
     """Leave the process group; nothing happens outside one. Collective: every rank (not while an error passes).
 
-    A checkpoint that is still being written in the background comes first: see `finish_saves`, whose errors it raises.
-    The folder of `rd.job.open_run` is unlocked.
+    A checkpoint that is still being written in the background comes first; its errors are raised here.
     """
     global _place, _control_group, _interrupt_hook
-    if sys.exc_info()[0] is None:
-        from .checkpoint.async_save import finish_saves  # which imports this module
-
-        finish_saves()
+    ends_well = sys.exc_info()[0] is None
+    if ends_well:
+        _call_all(before_leaving)
     forget_options()
     if _interrupt_hook is not None:
         _interrupt_hook.remove()
         _interrupt_hook = None
     if dist.is_initialized():
-        if sys.exc_info()[0] is None:
+        if ends_well:
             barrier()  # a rank that closes its sockets early can break a slower rank's last collective
-        stop_watchdog(left_together=sys.exc_info()[0] is None)
-        _destroy_group()
-    release_runs()
-    _control_group = None
-    _place = DistributedEnvironment()
+        stop_watchdog(left_together=ends_well)
+        if TorchVersion(torch.__version__) < "2.8" and "gloo" in dist.get_backend():
+            # There a gloo backend that is freed with its group, or with a model wrapped in it, waits for its threads
+            # and keeps the interpreter's lock, which one of them may want. Freed by Python it does not keep the lock.
+            cpu, groups = torch.device("cpu"), (dist.group.WORLD, _control_group)
+            _left[:] = [group._get_backend(cpu) for group in groups if group is not None]
+            del groups
+        dist.destroy_process_group()
+    _call_all(after_leaving)
+    _control_group, _place = None, DistributedEnvironment()
 
 
-def _destroy_group() -> None:
-    """Leave the group; before torch 2.8 keep its gloo backend.
-
-    There the last of a group and of the models wrapped in it, when it is freed, waits for gloo's threads and keeps the
-    interpreter's lock, which one of them may want, to free a tensor of the last collective: the job hangs at its very
-    end. Python's own handle on a backend is freed without that lock.
-    """
-    if TorchVersion(torch.__version__) < "2.8" and dist.is_gloo_available():
-        group = dist.group.WORLD
-        groups = [group] if _control_group is None else [group, _control_group]
-        backends = {each._get_backend(device) for each in groups for device in each._device_types}  # type: ignore[union-attr]
-        _left[:] = [backend for backend in backends if isinstance(backend, dist.ProcessGroupGloo)]
-        del group, groups, backends
-    dist.destroy_process_group()
+def _call_all(hooks: Hooks) -> None:
+    for hook in hooks:
+        hook()
 
 
 def is_distributed() -> bool:
@@ -151,11 +149,16 @@ def is_main_process() -> bool:
     return get_rank() == 0
 
 
-def control_group() -> dist.ProcessGroup | None:
-    """Return the gloo group of all ranks, in which what is no tensor of the training travels; None = the default.
+def get_device() -> torch.device:
+    """Return the device this process trains on: its own GPU, or the CPU where there is none."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
-    One that a rank calls alone must not meet DDP's gradients in the default group: gloo ends a process by SIGABRT where
-    two collectives of different sizes meet, before the watchdog can name the call.
+
+def control_group() -> dist.ProcessGroup | None:
+    """Return the gloo group of all ranks, for what is not a tensor of the training; None = the default group.
+
+    A collective that one rank calls alone must not meet DDP's gradients in the default group: gloo ends a process by
+    SIGABRT where two collectives of different sizes meet, before the watchdog can name the call.
     """
     return _control_group
 
@@ -166,43 +169,35 @@ def group_for(tensor: torch.Tensor) -> dist.ProcessGroup | None:
 
 
 def begun_collectives() -> tuple[int, ...]:
-    """Return how many collectives this rank has begun, in each backend of the default group; () if they do not count.
-
-    A group is not kept for it: it would not be freed when it is left.
-    """
-    world = dist.group.WORLD
-    if world is None:
-        return ()
+    """Return how many collectives this rank has begun, by backend of the default group; () if they do not count."""
     try:
-        backends: list[Any] = [world._get_backend(device) for device in world._device_types]
-        return tuple(backend._get_sequence_number_for_group() for backend in backends)
+        world: Any = dist.group.WORLD
+        return tuple(world._get_backend(device)._get_sequence_number_for_group() for device in world._device_types)
     except (AttributeError, RuntimeError):
         return ()
-
-
-def get_device() -> torch.device:
-    """Return the device this process trains on: its own GPU, or the CPU where there is none."""
-    if torch.cuda.is_available():
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
 
 
 @collective
 def barrier() -> None:
     """Wait until every rank is here; nothing happens outside a group. Collective: every rank."""
-    if not is_distributed():
-        return
-    if "nccl" in dist.get_backend():
+    if is_distributed() and "nccl" in dist.get_backend():
         dist.barrier(device_ids=[torch.cuda.current_device()])
-    else:
+    elif is_distributed():
         dist.barrier(control_group())
 
 
-def gpu_index(place: DistributedEnvironment, num_visible: int) -> int:
-    """Return the index, among the visible GPUs, of the one this process uses.
+def require_group(caller: str) -> None:
+    """Raise where a launcher has started several processes that are not one job: each would train for itself."""
+    world_size = os.environ.get("WORLD_SIZE", "1")
+    if world_size != "1" and not is_distributed():
+        raise RuntimeError(
+            f"{caller} was called outside the process group, in one of {world_size} processes; call "
+            "setup_distributed() before it"
+        )
 
-    Raises ValueError when there is none for its local rank.
-    """
+
+def gpu_index(place: DistributedEnvironment, num_visible: int) -> int:
+    """Return the index of this process's GPU among the visible ones. Raises ValueError when there is none."""
     if place.launcher == "slurm" and num_visible == 1:
         return 0  # srun --gpus-per-task=1 shows every task its own GPU alone, as number 0
     if place.local_rank >= num_visible:
@@ -213,46 +208,27 @@ def gpu_index(place: DistributedEnvironment, num_visible: int) -> int:
     return place.local_rank
 
 
-def _place_of_this_process(options: dict) -> DistributedEnvironment:
-    place = read_environment(os.environ)
-    if place.launcher == "none":
-        if options["world_size"] > 1:
-            raise ValueError(
-                f"--world_size {options['world_size']} but no launcher started the processes; use "
-                f"torchrun --nproc_per_node={options['world_size']} ..., which sets RANK, WORLD_SIZE and LOCAL_RANK"
-            )
-        return replace(place, local_rank=max(0, options["local_rank"]))
-    if options["world_size"] not in (1, place.world_size) and place.rank == 0:
-        print(f"notice: --world_size {options['world_size']} ignored, the launcher set WORLD_SIZE={place.world_size}")
-    return place
-
-
 def _resolve_backend(backend: str) -> str:
-    if backend == "auto":
-        # Both: CUDA tensors travel over nccl, counts and decisions on the CPU over gloo without a GPU sync.
-        return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    if "nccl" in backend and not torch.cuda.is_available():
+    has_gpu = torch.cuda.is_available()
+    if "nccl" in backend and not has_gpu:
         raise ValueError(f"--dist_backend {backend} needs a CUDA GPU and none is visible; use --dist_backend gloo")
-    return "cpu:gloo,cuda:nccl" if backend == "nccl" else backend
+    # Both: CUDA tensors travel over nccl, counts and decisions on the CPU over gloo without a GPU sync.
+    both = "cpu:gloo,cuda:nccl" if has_gpu else "gloo"
+    return both if backend in ("auto", "nccl") else backend
 
 
 def _join(place: DistributedEnvironment, backend: str, init_method: str, timeout: timedelta) -> None:
     where = f"{place.master_addr}:{place.master_port}" if init_method == "env://" else init_method
+    meeting: dict[str, Any] = {"init_method": init_method}
+    if place.launcher != "none":
+        os.environ.update(MASTER_ADDR=place.master_addr, MASTER_PORT=str(place.master_port))
+    elif init_method == "env://":
+        meeting = {"store": dist.HashStore()}
     try:
-        if place.launcher == "none" and init_method == "env://":
-            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
-            return
-        if place.launcher == "slurm" and init_method == "env://":
-            init_method = f"tcp://{where}"
-        os.environ.setdefault("MASTER_ADDR", place.master_addr)
-        os.environ.setdefault("MASTER_PORT", str(place.master_port))
-        layout: dict[str, Any] = {"rank": place.rank, "world_size": place.world_size, "timeout": timeout}
         if may_restart() and init_method == "env://":
             store = next(dist.rendezvous(init_method, timeout=timeout))[0]
-            store = fresh_store(store, place.rank, place.world_size, timeout.total_seconds())
-            dist.init_process_group(backend, store=store, **layout)
-            return
-        dist.init_process_group(backend, init_method=init_method, **layout)
+            meeting = {"store": fresh_store(store, place.rank, place.world_size, timeout.total_seconds())}
+        dist.init_process_group(backend, rank=place.rank, world_size=place.world_size, timeout=timeout, **meeting)
     except RuntimeError as error:  # torch's DistNetworkError and DistStoreError are RuntimeErrors in all versions
         if "EADDRINUSE" in str(error) or "ddress already in use" in str(error):
             raise RuntimeError(
@@ -264,13 +240,3 @@ def _join(place: DistributedEnvironment, backend: str, init_method: str, timeout
             f"{timeout.total_seconds():.0f} s: {str(error).splitlines()[0]}; check that MASTER_ADDR and MASTER_PORT "
             "are the same on every node and that all processes were started"
         ) from error
-
-
-def require_group(caller: str) -> None:
-    """Raise where a launcher has started several processes that are not one job: each would train for itself."""
-    world_size = os.environ.get("WORLD_SIZE", "1")
-    if world_size != "1" and not is_distributed():
-        raise RuntimeError(
-            f"{caller} was called outside the process group, in one of {world_size} processes; call "
-            "setup_distributed() in front of it"
-        )

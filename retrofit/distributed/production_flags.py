@@ -1,4 +1,4 @@
-"""The flags of strategies, checkpoints and logging, for a script that knows of them and keeps them in its options."""
+"""The flags of strategies, DDP, checkpoints and logging, for a script that knows of them and keeps them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,48 @@ import argparse
 import os
 from collections.abc import Mapping
 
-from .options import DDP_FLAGS, FLAGS, MOST_RANKS, RuntimeFlag, read_twin, report_on_one_rank
+from .environment import read_environment
+from .options import DDP_FLAGS, FLAGS, MOST_RANKS, RuntimeFlag, get_option, read_twin, report_on_one_rank
+from .process_group import before_joining
 
 _DTYPES = ("fp32", "auto", "bf16", "fp16")
+LAUNCH_FLAGS = (
+    RuntimeFlag(
+        "world_size",
+        1,
+        "number of processes; set by the launcher, which wins (default: %(default)s)",
+        int,
+        bounds=(1, MOST_RANKS),
+    ),
+)
+COMMUNICATION_FLAGS = (
+    RuntimeFlag(
+        "comm_hook",
+        "none",
+        "how DDP's gradients travel: fp16 and bf16 halve them, powersgd sends a low-rank approximation, which is "
+        "another training (default: %(default)s)",
+        choices=("none", "fp16", "bf16", "powersgd"),
+    ),
+    RuntimeFlag(
+        "bucket_cap_mb",
+        25.0,
+        "MiB of gradients that DDP sends at once (default: %(default)s)",
+        float,
+        bounds=(0.001, 1e6),
+    ),
+    RuntimeFlag(
+        "gradient_as_bucket_view",
+        False,
+        "let gradients live in DDP's buckets, which saves one copy of them (default: off)",
+        bool,
+    ),
+    RuntimeFlag(
+        "static_graph",
+        False,
+        "promise DDP that every step uses the same parameters in the same order (default: off)",
+        bool,
+    ),
+)
 STRATEGY_FLAGS = (
     RuntimeFlag(
         "strategy",
@@ -96,7 +135,7 @@ LOGGING_FLAGS = (
         choices=("DEBUG", "INFO", "WARNING", "ERROR"),
     ),
 )
-RUNTIME_FLAGS = DDP_FLAGS + STRATEGY_FLAGS + CHECKPOINT_FLAGS + LOGGING_FLAGS
+RUNTIME_FLAGS = DDP_FLAGS + LAUNCH_FLAGS + COMMUNICATION_FLAGS + STRATEGY_FLAGS + CHECKPOINT_FLAGS + LOGGING_FLAGS
 FLAGS.update({flag.name: flag for flag in RUNTIME_FLAGS})
 
 
@@ -124,3 +163,18 @@ def add_all_flags(parser: argparse.ArgumentParser, environ: Mapping[str, str] | 
         else:
             group.add_argument(*names, type=flag.parse, choices=flag.choices, default=default, help=flag.help)
     return parser
+
+
+def check_world_size() -> None:
+    """Tell what `--world_size` does not do. Raises ValueError where no launcher has started the processes."""
+    place, asked = read_environment(os.environ), get_option("world_size")
+    if place.launcher == "none" and asked > 1:
+        raise ValueError(
+            f"--world_size {asked} but no launcher started the processes; use torchrun --nproc_per_node={asked} ..., "
+            "which sets RANK, WORLD_SIZE and LOCAL_RANK"
+        )
+    if asked not in (1, place.world_size) and place.rank == 0:
+        print(f"notice: --world_size {asked} ignored, the launcher set WORLD_SIZE={place.world_size}")
+
+
+before_joining.append(check_world_size)

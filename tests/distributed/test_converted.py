@@ -167,6 +167,7 @@ def test_gpus_that_a_script_chooses_are_those_of_the_launcher_where_they_are_too
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", from_outside)
+    rd.devices._notice.cache_clear()
     assert rd.devices.visible_gpus(chosen) == chosen
     for rank in ("0", "1"):
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
@@ -259,7 +260,7 @@ def test_an_endless_sampler_of_the_project_keeps_its_order_whatever_else_draws()
 def test_one_of_several_processes_needs_the_group(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     for distribute, thing in ((rd.distribute_model, nn.Linear(1, 1)), (rd.distribute_loader, DataLoader([1]))):
-        with pytest.raises(RuntimeError, match=r"in one of 4 processes; call setup_distributed\(\) in front of it"):
+        with pytest.raises(RuntimeError, match=r"in one of 4 processes; call setup_distributed\(\) before it"):
             distribute(thing)
 
 

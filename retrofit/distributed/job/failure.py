@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-from ..process_group import get_rank, get_world_size, is_distributed
+from ..process_group import after_joining, get_rank, get_world_size, is_distributed
 from ..supervision.rank_state import current_step, place_of_error
 from ..supervision.watchdog import Watchdog, own_watchdog
 from .rank_logging import keep_in_rank_log
@@ -68,6 +68,9 @@ def report_uncaught() -> None:
     if isinstance(previous, functools.partial) and previous.func is _report_uncaught:
         return
     sys.excepthook = functools.partial(_report_uncaught, previous)
+
+
+after_joining.append(report_uncaught)
 
 
 def _report_uncaught(
