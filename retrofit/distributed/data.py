@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import partial
-from types import FrameType
-from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
-from .batch import Batch, gather_batch, open_batches
+from .batch import gather_batch, length_in_use, training_batches
 from .collectives import broadcast_object
 from .options import get_option
 from .process_group import get_world_size, require_group
-from .random_state import split_random_streams
-from .sharding import LoaderProxy, ShardedSampler, loader_workers, shard_loader
-from .supervision.rank_state import begin_step
+from .sharding import DistributedLoader, ShardedSampler, loader_workers, shard_loader
 
 __all__ = [
     "DistributedLoader",
@@ -31,31 +25,7 @@ __all__ = [
     "set_epoch",
 ]
 
-_calls: Counter[tuple[str, int]] = Counter()  # of distribute_loader, by the place in the script
-
-
-class DistributedLoader(LoaderProxy):
-    """A training loader over this rank's shard. It tells `open_batches` which batch it has yielded."""
-
-    def __init__(self, loader: DataLoader, at_first: Callable[[], None]) -> None:
-        super().__init__(loader)
-        self.__dict__["_at_first"] = at_first  # called when the first iteration begins
-
-    def split_streams(self) -> None:
-        """Let this rank draw random numbers of its own from now on, once; the first iteration does it otherwise."""
-        self.__dict__.pop("_at_first", lambda: None)()
-
-    def __iter__(self) -> Iterator[Any]:
-        self.split_streams()
-        sampler, iteration = self.sampler, object()
-        try:
-            for number, batch in enumerate(iter(self.__dict__["_loader"])):
-                begin_step(f"batch {number + 1} of epoch {sampler.epoch + 1}")
-                own = Batch(sampler.batch_length(number), sampler.batch_size, sampler.batch_weight(number))
-                open_batches.begin(iteration, own)
-                yield batch
-        finally:
-            open_batches.end(iteration)
+_times_called: Counter[tuple[str, int]] = Counter()  # distribute_loader, by the line of the script
 
 
 def distribute_loader(loader: DataLoader, *, seed: int | None = None, accum_steps: int = 1) -> DataLoader:
@@ -77,15 +47,11 @@ def distribute_loader(loader: DataLoader, *, seed: int | None = None, accum_step
     sharded = shard_loader(loader, seed=seed, batch_size=size, accum_steps=accum_steps)
     if not isinstance(sharded.sampler, ShardedSampler):
         return sharded
-    sharded.sampler.set_epoch(_times_called_at(sys._getframe(1)))  # each epoch may create a loader of its own
-    return DistributedLoader(sharded, partial(split_random_streams, seed))  # type: ignore[return-value]
-
-
-def _times_called_at(frame: FrameType) -> int:
-    """Return how often this was asked before for the same line of the script."""
-    place = frame.f_code.co_filename, frame.f_lineno
-    _calls[place] += 1
-    return _calls[place] - 1
+    caller = sys._getframe(1)
+    line = caller.f_code.co_filename, caller.f_lineno
+    sharded.sampler.set_epoch(_times_called[line])
+    _times_called[line] += 1
+    return DistributedLoader(sharded, training_batches)  # type: ignore[return-value]
 
 
 def set_epoch(loader: DataLoader, epoch: int) -> None:
@@ -109,13 +75,12 @@ def micro_batch(batch_size: int, accum_steps: int = 1) -> int:
     if get_option("batch") != "global":
         return batch_size
     world_size = get_world_size()
-    parts = world_size * accum_steps
-    if batch_size % parts:
-        lower, upper = batch_size // parts * parts, (batch_size // parts + 1) * parts
+    size, rest = divmod(batch_size, world_size * accum_steps)
+    if rest:
         by = f"world size ({world_size})" + (f" x accum_steps ({accum_steps})" if accum_steps > 1 else "")
-        use = f"{lower} or {upper}" if lower else str(upper)
+        use = " or ".join(str(size * world_size * accum_steps) for size in (size, size + 1) if size)
         raise ValueError(f"global batch ({batch_size}) is not divisible by {by}; use {use}")
-    return batch_size // parts
+    return size
 
 
 def own_batch_size(batch_size: int) -> int:
@@ -124,7 +89,7 @@ def own_batch_size(batch_size: int) -> int:
     That is `micro_batch(batch_size)`, and fewer in an uneven last batch, which one process may never have had. Raises
     ValueError when a global batch cannot be split evenly.
     """
-    return batch_size if get_world_size() == 1 else open_batches.length(micro_batch(batch_size))
+    return batch_size if get_world_size() == 1 else length_in_use(micro_batch(batch_size))
 
 
 def samples_per_step(batch_size: int, accum_steps: int = 1) -> int:

@@ -10,10 +10,7 @@ from torch.optim import Optimizer
 from .options import get_option
 from .process_group import get_world_size
 
-__all__ = [
-    "scale_optimizer",
-    "scaled_lr",
-]
+__all__ = ["scale_optimizer", "scaled_lr"]
 
 
 def scaled_lr(lr: Any, accum_steps: int = 1) -> Any:
@@ -35,7 +32,7 @@ def scaled_lr(lr: Any, accum_steps: int = 1) -> Any:
 def scale_optimizer(optimizer: Optimizer) -> Optimizer:
     """Return `optimizer` with every learning rate in it, also that of groups to come, put through `scaled_lr`.
 
-    For one whose rate is the library's default, or stands in `**options`.
+    For one whose rate is the library's default, or is in `**options`.
     """
     for group in (optimizer.defaults, *optimizer.param_groups):
         if isinstance(group.get("lr"), (float, int, torch.Tensor)):  # Adafactor finds its own, a default may be missing

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
-from typing import Any, TypeVar
+from itertools import chain, islice
+from typing import Any
 
 import torch
 
@@ -21,8 +21,6 @@ __all__ = [
     "share_random_state",
     "split_random_streams",
 ]
-
-T = TypeVar("T")
 
 
 def seed_everything(seed: int) -> None:
@@ -43,16 +41,21 @@ def split_random_streams(seed: int) -> None:
     DataLoader workers follow: their seeds are drawn from this stream.
     """
     own = mix_seed(seed, get_rank())
-    if is_distributed() and get_rank() > 0 and torch.initial_seed() != own:  # it has its stream already
+    if get_rank() > 0 and torch.initial_seed() != own:  # it has its stream already
         seed_everything(own)
 
 
-def init_worker_apart(worker_init_fn: Callable[[int], Any], rank: int, worker_id: int) -> None:
-    """Run a DataLoader's `worker_init_fn`, then give the workers of every rank but 0 streams of their own.
+def share_random_state() -> None:
+    """Give every rank rank 0's random streams, for a script that sets no seed: the ranks then split data alike.
 
-    A `worker_init_fn` that seeds by `worker_id` alone gives all ranks the same augmentation.
+    Collective: every rank.
     """
-    worker_init_fn(worker_id)
+    if is_distributed():
+        set_rng_state(broadcast_object(get_rng_state()))
+
+
+def mix_streams(rank: int) -> None:
+    """Seed each stream by what it would draw next and `rank`; those of rank 0 stay as they are."""
     if rank == 0:
         return
     random.seed(mix_seed(random.getrandbits(62), rank))
@@ -86,7 +89,8 @@ def get_rng_state() -> dict[str, Any]:
 
 def set_rng_state(state: dict[str, Any]) -> None:
     """Put this process's random streams back to a state of `get_rng_state`."""
-    random.setstate(_as_tuple(state["python"]))
+    version, numbers, cached_gaussian = state["python"]
+    random.setstate((version, tuple(numbers), cached_gaussian))
     torch.set_rng_state(state["torch"])
     if "numpy" in state and "numpy" in sys.modules:
         sys.modules["numpy"].random.set_state(tuple(state["numpy"]))
@@ -105,30 +109,14 @@ def seeded(seed: int) -> Iterator[None]:
         set_rng_state(before)
 
 
-def drawn_apart(values: Iterable[T], seed: int, number: int) -> Iterator[T]:
+def drawn_apart(values: Iterable[Any], seed: int, number: int = 2**16) -> Iterator[Any]:
     """Yield what `values` draws, `number` at a time, from streams that start at `seed` and nothing else draws from."""
-    before = get_rng_state()
-    seed_everything(seed)
-    drawing = iter(values)
+    drawing, state = chain.from_iterable([values]), None  # iter(values) may draw, too
     while True:
-        part = list(islice(drawing, number))
-        own = get_rng_state()
-        set_rng_state(before)
-        if not part:
-            return
+        with seeded(seed):
+            if state is not None:
+                set_rng_state(state)
+            part, state = list(islice(drawing, number)), get_rng_state()
         yield from part
-        before = get_rng_state()
-        set_rng_state(own)
-
-
-def _as_tuple(value: Any) -> Any:
-    return tuple(_as_tuple(item) for item in value) if isinstance(value, (list, tuple)) else value
-
-
-def share_random_state() -> None:
-    """Give every rank rank 0's random streams, for a script that sets no seed: the ranks then split data alike.
-
-    Collective: every rank.
-    """
-    if is_distributed():
-        set_rng_state(broadcast_object(get_rng_state()))
+        if len(part) < number:
+            return
