@@ -18,7 +18,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from .collectives import gather_objects, reduce_sum, reduce_tensor_sum
-from .process_group import get_device, get_world_size
+from .process_group import get_world_size
 from .supervision.rank_state import begin_step
 
 
@@ -30,8 +30,8 @@ class Batch(NamedTuple):
     weight: float
 
 
-_in_use: dict[object, Batch] = {}  # of each iteration over a training loader that has not ended
-_last: Batch | None = None  # of the iteration that has ended last
+batches_in_use: dict[object, Batch] = {}  # of each iteration over a training loader that has not ended
+_last: Batch | None = None  # of the iteration that ended last
 
 
 def training_batches(loader: Any) -> Iterator[Any]:
@@ -42,45 +42,41 @@ def training_batches(loader: Any) -> Iterator[Any]:
     try:
         for number, batch in enumerate(loader):
             begin_step(f"batch {number + 1} of epoch {sampler.epoch + 1}")
-            _in_use[iteration] = sampler.batch(number)
+            batches_in_use[iteration] = sampler.batch(number)
             yield batch
     finally:
-        _last = _in_use.pop(iteration, _last)
-
-
-def length_in_use(full: int) -> int:
-    """Return how many samples this rank has of the batch in use whose loader's batches have `full`, else `full`."""
-    lengths = {batch.length for batch in _in_use.values() if batch.full == full}
-    return lengths.pop() if len(lengths) == 1 else full
+        _last = batches_in_use.pop(iteration, _last)
 
 
 def weight_of(*inputs: Any) -> float:
     """Return the weight of the batch in use, to which `inputs` belong; 1 where there is none.
 
-    Tensors belong to a batch whose length divides one of their first two sizes; inputs without a tensor, a batch in an
-    object of the script's own, belong to any. Warns where a weight is not 1 and no batch fits. Raises RuntimeError
-    where batches that count differently fit: two loaders in use at once, one with an uneven batch.
+    Tensors belong to a batch whose length divides one of their first two sizes, inputs without a tensor to any.
+    Raises RuntimeError where batches that count differently fit. Warns where a weight is not 1 and no batch fits.
     """
-    batches = set(_in_use.values())
+    batches = sorted(set(batches_in_use.values()))
     if all(batch.weight == 1.0 for batch in batches):
         return 1.0
     sizes = list(_first_sizes(inputs))
-    fitting = {batch for batch in batches if not sizes or any(size and size % batch.length == 0 for size in sizes)}
-    weights = {batch.weight for batch in fitting}
+    weights = {
+        batch.weight
+        for batch in batches
+        if not sizes or any(size and size % batch.length == 0 for size in sizes)
+    }  # fmt: skip
+    lengths = " and ".join(f"{batch.length} of {batch.full}" for batch in batches)
     if len(weights) > 1:
-        lengths = " and ".join(f"{batch.length} of {batch.full}" for batch in sorted(fitting))
         raise RuntimeError(
             f"two training loaders are in use at once, and their batches count differently ({lengths} samples on "
             "this rank): which of them a loss belongs to cannot be told; give both loaders drop_last=True"
         )
-    if not weights:
-        lengths = ", ".join(str(batch.length) for batch in batches)
-        warnings.warn(
-            f"the model was called with sizes {sizes} in an uneven last batch of {lengths} samples on this rank; its "
-            "gradients count the same on every rank; drop_last=True makes every batch even",
-            stacklevel=2,
-        )
-    return weights.pop() if weights else 1.0
+    if weights:
+        return weights.pop()
+    warnings.warn(
+        f"the model was called with sizes {sizes} in an uneven last batch ({lengths} samples on this rank); its "
+        "gradients count the same on every rank; drop_last=True makes every batch even",
+        stacklevel=2,
+    )
+    return 1.0
 
 
 def _first_sizes(value: Any) -> Iterator[int]:
@@ -109,22 +105,22 @@ def total_of_ranks(value: Any) -> Any:
     return int(total) if type(value) is int and total.is_integer() else total
 
 
-def gather_values(value: Any) -> list[Any]:
-    """Return the values of all ranks. Tensors in them come without gradients, those on a GPU to that of this rank."""
-    file = io.BytesIO()
-    _ValuePickler(file).dump(value)
-    return [pickle.loads(of_rank) for of_rank in gather_objects(file.getvalue())]
-
-
 class _ValuePickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and (value.is_cuda or value.requires_grad):
-            return _place_tensor, (value.detach().cpu(), value.is_cuda)
+        if isinstance(value, torch.Tensor) and (value.requires_grad or value.device.type != "cpu"):
+            return torch.Tensor.to, (value.detach().cpu(), value.device.type)
         return NotImplemented
 
 
-def _place_tensor(tensor: torch.Tensor, is_on_gpu: bool) -> torch.Tensor:
-    return tensor.to(get_device()) if is_on_gpu else tensor
+def gather_values(value: Any) -> list[Any]:
+    """Return the values of all ranks. Tensors in them come without gradients, those on a GPU to that of this rank."""
+    _ValuePickler(file := io.BytesIO()).dump(value)
+    return [pickle.loads(of_rank) for of_rank in gather_objects(file.getvalue())]
+
+
+def in_turn(lists: Any) -> list[Any]:
+    """Return the entries of all ranks' lists in the order of one process: the first ones, then the second ones."""
+    return [entries[row] for row in range(max(map(len, lists))) for entries in lists if row < len(entries)]
 
 
 def reduce_loss(loss: Any) -> Any:
@@ -136,11 +132,8 @@ def reduce_loss(loss: Any) -> Any:
 
 
 def reduce_last_loss(loss: Any) -> Any:
-    """Return the same for the loss of the last batch, which is read after the loop over the loader has ended.
-
-    `loss`: as in reduce_loss. Collective: every rank.
-    """
-    return _weighted_mean(loss, weight_of() if _in_use or _last is None else _last.weight)
+    """Return `reduce_loss` of the last batch, after the loop over the loader. Collective: every rank."""
+    return _weighted_mean(loss, weight_of() if batches_in_use or _last is None else _last.weight)
 
 
 def _weighted_mean(loss: Any, weight: float) -> Any:
@@ -149,35 +142,30 @@ def _weighted_mean(loss: Any, weight: float) -> Any:
 
 
 def reduce_summed_loss(loss: torch.Tensor) -> torch.Tensor:
-    """Return the sum over the batch of all ranks of a loss that is the sum over one rank's share.
-
-    Collective: every rank.
-    """
+    """Return the sum over all ranks of a loss that is the sum over one rank's share. Collective: every rank."""
     return reduce_tensor_sum(without_repeated(loss))
 
 
 def reduce_total(value: Any) -> Any:
     """Return the sum over ranks of what was counted or added up over this rank's share of a training batch.
 
-    `value`: a number, a tensor or an array. It is `value` itself where no share of a batch is in use, as in an
-    evaluation that every rank runs whole. Collective: every rank.
+    `value`: a number, a tensor or an array; returned as it is where no share of a batch is in use, as in an evaluation
+    that every rank runs whole. Collective: every rank.
     """
-    return total_of_ranks(without_repeated(value)) if get_world_size() > 1 and _in_use else value
+    return total_of_ranks(without_repeated(value)) if get_world_size() > 1 and batches_in_use else value
 
 
 def gather_batch(values: Any) -> Any:
     """Return the entries of all ranks' shares of a training batch, in the order in which one process has them.
 
-    `values`: a list, a tensor or an array with an entry per sample. It is `values` itself where no share of a batch
-    is in use. Collective: every rank.
+    `values`: a list, a tensor or an array with an entry per sample; returned as it is where no share of a batch is in
+    use. Collective: every rank.
     """
-    if get_world_size() == 1 or not _in_use:
+    if get_world_size() == 1 or not batches_in_use:
         return values
-    own = values[:0] if weight_of() == 0 else values
-    shares = gather_values(own)
-    longest = max(map(len, shares))
-    rows = [share[row : row + 1] for row in range(longest) for share in shares if row < len(share)]
+    shares = gather_values(values[:0] if weight_of() == 0 else values)
     if isinstance(values, list):
-        return [entry for row in rows for entry in row]
+        return in_turn(shares)
+    rows = in_turn([[share[row : row + 1] for row in range(len(share))] for share in shares])
     join = torch.cat if isinstance(values, torch.Tensor) else sys.modules["numpy"].concatenate
-    return join(rows) if rows else own
+    return join(rows or [values[:0]])

@@ -8,7 +8,7 @@ from collections import Counter
 import torch
 from torch.utils.data import DataLoader
 
-from .batch import gather_batch, length_in_use, training_batches
+from .batch import batches_in_use, gather_batch, training_batches
 from .collectives import broadcast_object
 from .options import get_option
 from .process_group import get_world_size, require_group
@@ -31,12 +31,10 @@ _times_called: Counter[tuple[str, int]] = Counter()  # distribute_loader, by the
 def distribute_loader(loader: DataLoader, *, seed: int | None = None, accum_steps: int = 1) -> DataLoader:
     """Return a training loader over this rank's shard of `loader`'s samples.
 
-    The loader's batch size counts samples per rank, or over all ranks and `accum_steps` micro batches with `--batch
-    global`. From its first iteration on every rank draws random numbers of its own, so that no two ranks augment the
-    same way; what a script draws before (weights, a fixed order of the pixels) is the same on all. A loader that is
-    created again in each epoch, by the same line, has a new order each time. `seed`, of the order and the streams, is
-    rank 0's torch.initial_seed() by default. Collective: every rank. Raises what `shard_loader` and `micro_batch`
-    raise, and RuntimeError before setup_distributed.
+    Its batch size is `micro_batch(loader.batch_size, accum_steps)`. From its first iteration on every rank draws random
+    numbers of its own: no two ranks augment the same way. A loader that is created again in each epoch, by the same
+    line, has a new order each time. `seed`, of the order and the streams, is rank 0's torch.initial_seed() by default.
+    Collective: every rank. Raises what `shard_loader` and `micro_batch` raise, RuntimeError before setup_distributed.
     """
     require_group("distribute_loader")
     if loader.batch_size is None:
@@ -55,10 +53,7 @@ def distribute_loader(loader: DataLoader, *, seed: int | None = None, accum_step
 
 
 def set_epoch(loader: DataLoader, epoch: int) -> None:
-    """Choose the order of a training loader's next iteration by the number of the epoch, for runs that are continued.
-
-    A loader whose sampler has no `set_epoch`, one that is not sharded, is left alone.
-    """
+    """Choose the order of a training loader's next iteration, of one that is sharded, by the number of the epoch."""
     if hasattr(loader.sampler, "set_epoch"):
         loader.sampler.set_epoch(epoch)
 
@@ -86,17 +81,19 @@ def micro_batch(batch_size: int, accum_steps: int = 1) -> int:
 def own_batch_size(batch_size: int) -> int:
     """Return how many samples this rank has of the training batch in use, for what is shaped by the batch size.
 
-    That is `micro_batch(batch_size)`, and fewer in an uneven last batch, which one process may never have had. Raises
-    ValueError when a global batch cannot be split evenly.
+    That is `micro_batch(batch_size)`, which may raise ValueError, and fewer in an uneven last batch.
     """
-    return batch_size if get_world_size() == 1 else length_in_use(micro_batch(batch_size))
+    if get_world_size() == 1:
+        return batch_size
+    full = micro_batch(batch_size)
+    lengths = {batch.length for batch in batches_in_use.values() if batch.full == full}
+    return lengths.pop() if len(lengths) == 1 else full
 
 
 def samples_per_step(batch_size: int, accum_steps: int = 1) -> int:
     """Return how many samples all ranks take in an optimizer step of `accum_steps` micro batches.
 
-    `len(samples) // samples_per_step(batch_size)` is the number of steps in an epoch. Raises RuntimeError before
-    setup_distributed, and what `micro_batch` raises.
+    Raises RuntimeError before setup_distributed, and what `micro_batch` raises.
     """
     require_group("samples_per_step")
     return micro_batch(batch_size, accum_steps) * get_world_size() * accum_steps

@@ -9,16 +9,16 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice, zip_longest
+from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from torch.utils.data import DataLoader, IterableDataset, Sampler
+from torch.utils.data import DataLoader, IterableDataset
 
-from .batch import gather_values
+from .batch import gather_values, in_turn
 from .process_group import get_rank, get_world_size, is_distributed
 from .random_state import drawn_apart, mix_seed
-from .sharding import DistributedLoader, ShardedSampler, changed_copy, without_generator
+from .sharding import DistributedLoader, ShardedSampler, changed_copy
 
 __all__ = [
     "gather_batches",
@@ -31,23 +31,6 @@ __all__ = [
 _shares: WeakKeyDictionary[DataLoader, Any] = WeakKeyDictionary()  # of share_batches
 _passes: WeakKeyDictionary[DataLoader, int] = WeakKeyDictionary()  # the last one of same_batches
 _depth = 0  # of iterations over batches that this rank alone evaluates
-
-
-class BatchShare(Sampler):
-    """Every `world_size`-th batch of a batch sampler. All ranks draw the same order, a new one per iteration."""
-
-    def __init__(self, batch_sampler: Any) -> None:
-        self.batch_sampler = without_generator(batch_sampler)
-        if hasattr(self.batch_sampler, "sampler"):
-            self.batch_sampler.sampler = without_generator(self.batch_sampler.sampler)
-        self._iteration = -1
-
-    def __iter__(self) -> Iterator[Any]:
-        self._iteration += 1
-        return islice(drawn_apart(self.batch_sampler, mix_seed(self._iteration)), get_rank(), None, get_world_size())
-
-    def __len__(self) -> int:
-        return len(range(get_rank(), len(self.batch_sampler), get_world_size()))
 
 
 def share_batches(batches: Iterable[Any]) -> Iterable[Any]:
@@ -64,7 +47,7 @@ def share_batches(batches: Iterable[Any]) -> Iterable[Any]:
         return batches
     if batches not in _shares:
         place = "sampler" if batches.batch_sampler is None else "batch_sampler"
-        share = changed_copy(batches, **{place: BatchShare(getattr(batches, place))})
+        share = changed_copy(batches, **{place: ShardedSampler(getattr(batches, place), 1, is_exact=True)})
         _shares[batches] = DistributedLoader(share, _while_sharing)
     return _shares[batches]
 
@@ -86,8 +69,8 @@ def is_sharing() -> bool:
 def same_batches(loader: DataLoader) -> Iterable[Any]:
     """Return the batches of an evaluation that every rank runs whole: the same ones on all, in the same order.
 
-    What the loader draws (an order, crops) comes from a common stream, another one in each iteration, so that all
-    ranks get one figure and take one decision. Every rank must iterate as often as the others.
+    What the loader draws (an order, crops) comes from a common stream, another one in each iteration. Every rank must
+    iterate as often as the others.
     """
     return DistributedLoader(loader, _same_pass) if is_distributed() else loader
 
@@ -114,14 +97,8 @@ def gather_batches(*lists: list[Any]) -> Any:
     Collective: every rank, the same number of lists, each filled in a loop over `share_batches`.
     """
     if is_distributed():
-        lists = tuple(_in_turn(of_ranks) for of_ranks in zip(*gather_values(lists)))
+        lists = tuple(in_turn(of_ranks) for of_ranks in zip(*gather_values(lists)))
     return lists if len(lists) != 1 else lists[0]
-
-
-def _in_turn(lists: tuple[list[Any], ...]) -> list[Any]:
-    missing = object()
-    rows = zip_longest(*lists, fillvalue=missing)
-    return [entry for row in rows for entry in row if entry is not missing]
 
 
 def sum_attributes(meter: Any, *names: str, of: DataLoader | None = None, **derived: Callable[[Any], Any]) -> None:

@@ -51,10 +51,9 @@ def _is_of_all_ranks() -> bool:
 
 
 def sum_loss(loss: torch.Tensor) -> torch.Tensor:
-    """Return what to call backward on for a loss that is a sum over the samples: DDP averages gradients over ranks.
+    """Return what to call backward on for a loss, or a term of one, that is a sum over the samples.
 
-    Where only one of several terms is a sum, it makes the term one that `reduce_loss` brings together as it does the
-    others. Without gradients, in an evaluation, it is `loss` itself.
+    DDP averages gradients over ranks. Without gradients, in an evaluation, it is `loss` itself.
     """
     return loss * (get_world_size() / (weight_of() or 1.0)) if _is_of_all_ranks() else loss
 
@@ -62,8 +61,8 @@ def sum_loss(loss: torch.Tensor) -> torch.Tensor:
 def batch_count(count: Any) -> Any:
     """Return the sum over ranks of a count of this rank's batch: its samples, or those of its elements that matter.
 
-    A loss divided by it is to be a mean, or `rank_share` of it the divisor of a sum. Collective: every rank, in
-    training; without gradients, in an evaluation, it is `count` itself.
+    A mean is divided by it, a sum by `rank_share` of it. Collective: every rank, in training; without gradients, in an
+    evaluation, it is `count` itself.
     """
     return total_of_ranks(without_repeated(count)) if _is_of_all_ranks() else count
 
@@ -71,7 +70,7 @@ def batch_count(count: Any) -> Any:
 def global_batch(batch_size: Any) -> Any:
     """Return how many samples all ranks have in a batch, for a loss that is divided by the batch size of the settings.
 
-    With `--batch global` that is `batch_size` itself. Without gradients, in an evaluation, it is `batch_size`.
+    With `--batch global`, and without gradients, in an evaluation, that is `batch_size` itself.
     """
     return batch_size * get_world_size() if _is_of_all_ranks() and get_option("batch") != "global" else batch_size
 
@@ -136,9 +135,9 @@ class _CriterionOfRanks(nn.Module):
 def whole_batch_loss(criterion: Callable[..., Any]) -> Any:
     """Return `criterion` computed on every rank over the samples of all of them, for one that cannot be taken apart.
 
-    Of its arguments every tensor with an entry per sample is gathered, with gradients; so it costs the memory of the
-    whole batch's outputs. It suits a loss that does not depend on the order of the samples. Collective: every rank, in
-    training. Without gradients, in an evaluation, it is the loss of this rank's batch.
+    Every argument with an entry per sample is gathered, with gradients, which takes the memory of the whole batch's
+    outputs. The loss must not depend on the order of the samples. Collective: every rank, in training. Without
+    gradients, in an evaluation, it is the loss of this rank's batch.
     """
     return WholeBatch(criterion)
 
@@ -152,21 +151,18 @@ class WholeBatch(_CriterionOfRanks):
             return self.criterion(*inputs, **options)
         length, weight = len(tensors[0]), weight_of()
         lengths = gather_objects(0 if weight == 0 else length)
+        begin = sum(lengths[: get_rank()])
+        end = begin + lengths[get_rank()]
 
         def whole(value: Any) -> Any:
-            is_of_batch = isinstance(value, torch.Tensor) and value.dim() and len(value) == length
-            return _rows_of_ranks(value, lengths, weight) if is_of_batch else value
+            if not isinstance(value, torch.Tensor) or not value.dim() or len(value) != length:
+                return value
+            rows = value.long() if value.dtype == torch.bool else value  # 0 but for those of this rank
+            padding = [rows.new_zeros(number, *rows.shape[1:]) for number in (begin, sum(lengths) - end)]
+            rows = torch.cat([padding[0], rows[: end - begin], padding[1]])
+            return _SumOverRanks.apply(rows, weight).to(value.dtype)
 
         return self.criterion(*map(whole, inputs), **{name: whole(value) for name, value in options.items()})
-
-
-def _rows_of_ranks(tensor: torch.Tensor, lengths: list[int], weight: float) -> torch.Tensor:
-    """Return the rows of all ranks in rank order: a sum of tensors that are 0 but for one rank's rows."""
-    rank = get_rank()
-    own = tensor[: lengths[rank]].long() if tensor.dtype == torch.bool else tensor[: lengths[rank]]
-    before, after = sum(lengths[:rank]), sum(lengths[rank + 1 :])
-    rows = [own.new_zeros(before, *own.shape[1:]), own, own.new_zeros(after, *own.shape[1:])]
-    return _SumOverRanks.apply(torch.cat(rows), weight).to(tensor.dtype)
 
 
 OF_CLASSES = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"}  # others divide by the number of elements
@@ -181,11 +177,9 @@ def distribute_criterion(criterion: Callable[..., torch.Tensor]) -> Any:
     """Return a loss over the batch of all ranks; outside a group, `criterion` itself.
 
     `criterion`: a loss of torch with reduction="mean" that compares an output and a target by class (nn.NLLLoss) or
-    number by number (nn.MSELoss), its function or a partial of that; what is none of these, one of several losses that
-    a script chooses from, is returned as it is. DDP averages the gradients of what it returns to those of the loss
-    over all ranks; the mean over ranks of the values is that loss. Of an output without gradients it is the loss of
-    this rank's batch alone. It may be made in front of setup_distributed, in a table of losses. Collective: every
-    rank, in training.
+    number by number (nn.MSELoss), its function or a partial of that; another one is returned as it is. The mean over
+    ranks of the values is that loss, and so are the gradients that DDP averages; of an output without gradients it is
+    the loss of this rank's batch. It may be built before setup_distributed. Collective: every rank, in training.
     """
     is_one_of_several = is_distributed() or read_environment(os.environ).world_size > 1
     return WholeBatchLoss(criterion) if is_one_of_several and _can_count(criterion) else criterion
@@ -219,7 +213,7 @@ class WholeBatchLoss(_CriterionOfRanks):
         if isinstance(criterion, nn.Module):
             criterion = copy.copy(criterion)
             criterion.reduction = "sum"
-            options = {"weight": None, **vars(criterion), **criterion._buffers}
+            options = {key: getattr(criterion, key) for key in ("weight", "ignore_index") if hasattr(criterion, key)}
             total = criterion(output, target, *args, **kwargs)
         else:
             names = list(inspect.signature(getattr(nn.functional, name)).parameters)[2:]
@@ -229,9 +223,8 @@ class WholeBatchLoss(_CriterionOfRanks):
             count = _classes_that_count(output, target, options.get("weight"), options.get("ignore_index", -100))
         else:
             count = torch.broadcast_shapes(output.shape, target.shape).numel()
-        return sum_loss(without_repeated(total)) / batch_count(
-            torch.as_tensor(count, dtype=torch.float64).to(output.device)
-        )
+        count = torch.as_tensor(count, dtype=torch.float64).to(output.device)
+        return sum_loss(without_repeated(total)) / batch_count(count)
 
 
 def _classes_that_count(output: torch.Tensor, target: torch.Tensor, weight: Any, ignore_index: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import sys
 from collections.abc import Iterable, Iterator
@@ -35,8 +36,7 @@ def seed_everything(seed: int) -> None:
 
 
 def split_random_streams(seed: int) -> None:
-    """Give every rank its own random stream from here on (augmentation, dropout), so that ranks do not repeat each
-    other. Rank 0 keeps the stream it has: with one process nothing changes.
+    """Give every rank but 0 a random stream of its own from here on, for augmentation and dropout.
 
     DataLoader workers follow: their seeds are drawn from this stream.
     """
@@ -46,10 +46,7 @@ def split_random_streams(seed: int) -> None:
 
 
 def share_random_state() -> None:
-    """Give every rank rank 0's random streams, for a script that sets no seed: the ranks then split data alike.
-
-    Collective: every rank.
-    """
+    """Give every rank rank 0's random streams, for a script that sets no seed. Collective: every rank."""
     if is_distributed():
         set_rng_state(broadcast_object(get_rng_state()))
 
@@ -66,14 +63,8 @@ def mix_streams(rank: int) -> None:
 
 
 def mix_seed(*parts: int) -> int:
-    """Return a 62-bit seed that depends on every part: nearby inputs give unrelated streams (splitmix64)."""
-    value = 0
-    for part in parts:
-        value = (value + part + 0x9E3779B97F4A7C15) % 2**64
-        value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-        value = (value ^ (value >> 27)) * 0x94D049BB133111EB % 2**64
-        value ^= value >> 31
-    return value >> 2
+    """Return a 62-bit seed that depends on every part: nearby inputs give unrelated streams."""
+    return int.from_bytes(hashlib.sha256(repr([int(part) for part in parts]).encode()).digest()[:8], "big") >> 2
 
 
 def get_rng_state() -> dict[str, Any]:

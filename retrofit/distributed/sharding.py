@@ -26,35 +26,24 @@ NOT_IN_WORKERS = ("debugpy", "pydev", "_pydev", "pytest", "_pytest")  # they wou
 class ShardedSampler(Sampler):
     """This rank's part of another sampler's order: every sample once per epoch over all ranks, a new order per epoch.
 
-    Every rank draws the inner sampler's whole order from the same stream, seeded by `(seed, epoch)`, and takes each
-    `world_size`-th index; so random, weighted and custom samplers keep their meaning. One global batch of N ranks
-    holds the samples that one process would have drawn. All ranks have the same number of batches: with `drop_last`
-    the samples after the last whole global batch are left out (a different few each epoch); without it the last
-    batch is split, and only when it has fewer samples than ranks, the epoch's first ones are repeated.
+    Every rank draws the whole order of `sampler` from the same stream, seeded by `(seed, epoch)`, and takes each
+    `world_size`-th index: a global batch holds the samples that one process would have drawn. All ranks have the same
+    number of batches: `drop_last` leaves out what follows the last whole global batch; otherwise the last batch is
+    split, and where it has fewer samples than ranks, the first ones are repeated, unless `is_exact`.
     """
 
     def __init__(
-        self,
-        sampler: Any,
-        batch_size: int,
-        *,
-        drop_last: bool = False,
-        seed: int = 0,
-        rank: int | None = None,
-        world_size: int | None = None,
+        self, sampler: Any, batch_size: int, *, drop_last: bool = False, is_exact: bool = False, seed: int = 0
     ) -> None:
         self.sampler = without_generator(sampler)
-        self.batch_size, self.drop_last, self.seed = batch_size, drop_last, seed
-        self.rank = get_rank() if rank is None else rank
-        self.world_size = get_world_size() if world_size is None else world_size
-        self.epoch = -1
-        self._next_epoch, self._start = 0, 0
+        if hasattr(self.sampler, "sampler"):
+            self.sampler.sampler = without_generator(self.sampler.sampler)
+        self.batch_size, self.drop_last, self.is_exact, self.seed = batch_size, drop_last, is_exact, seed
+        self.rank, self.world_size = get_rank(), get_world_size()
+        self.epoch, self._next_epoch, self._start = -1, 0, 0
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
-        """Choose the order of the next iteration, from its `start`-th sample (over all ranks) on.
-
-        Without a call every iteration is the next epoch, so an order is never repeated by accident.
-        """
+        """Choose the order of the next iteration, from its `start`-th sample (over all ranks) on; else the next one."""
         self._next_epoch, self._start = epoch, start
 
     def split_streams(self) -> None:
@@ -66,7 +55,7 @@ class ShardedSampler(Sampler):
     def __iter__(self) -> Iterator[int]:
         self.epoch, start = self._next_epoch, self._start
         self._next_epoch, self._start = self.epoch + 1, 0
-        if hasattr(self.sampler, "set_epoch"):
+        if hasattr(self.sampler, "set_epoch") and not self.is_exact:
             self.sampler.set_epoch(self.epoch)
         drawn = islice(drawn_apart(self.sampler, mix_seed(self.seed, self.epoch)), start, None)
         if len(self.sampler) > MOST_INDICES:  # it never ends in practice: RandomSampler(num_samples=10**10)
@@ -79,11 +68,7 @@ class ShardedSampler(Sampler):
         return len(range(self.rank, self._num_used(len(self.sampler)), self.world_size))
 
     def batch(self, number: int) -> Batch:
-        """Return what this rank has of an epoch's batch `number`.
-
-        Its length counts repeated samples. Its weight is `world_size * own / all` samples without them, so that the
-        weighted means of the ranks average to the mean over the whole batch: 1 for all but an uneven last batch.
-        """
+        """Return this rank's part of an epoch's batch `number`: its length with repeated samples, its weight without."""
         whole = self.batch_size * self.world_size
         total = max(1, min(whole, len(self.sampler) - number * whole))
         own = len(range(self.rank, total, self.world_size))
@@ -95,14 +80,11 @@ class ShardedSampler(Sampler):
         tail = total % (self.batch_size * self.world_size)
         if self.drop_last:
             return total - tail
-        return total + self.world_size - tail if 0 < tail < self.world_size else total
+        return total + self.world_size - tail if 0 < tail < self.world_size and not self.is_exact else total
 
 
 class DistributedLoader:
     """A loader in place of `loader`: it has its attributes and class, and yields the batches of `iterate(loader)`."""
-
-    _loader: DataLoader
-    _iterate: Callable[[DataLoader], Iterator[Any]]
 
     def __init__(self, loader: DataLoader, iterate: Callable[[DataLoader], Iterator[Any]]) -> None:
         self.__dict__.update(_loader=loader, _iterate=iterate)
@@ -131,25 +113,22 @@ def shard_loader(
 ) -> DataLoader:
     """Return a training loader over this rank's shard of `loader`'s samples; outside a group, of all of them.
 
-    `batch_size`, by default that of the loader, is the number of samples per rank and micro batch. Sampler, collate
-    function and all other settings are kept; what a `worker_init_fn` seeds differs by rank afterwards.
-
-    Raises ValueError when the dataset is smaller than one global batch that must be whole, TypeError for an
-    IterableDataset or a custom batch sampler, whose order cannot be split from outside.
+    `batch_size`, by default that of the loader, is the number of samples per rank and micro batch. All other settings
+    are kept; what a `worker_init_fn` seeds differs by rank afterwards. Raises ValueError when the dataset is smaller
+    than one global batch that must be whole, TypeError for an IterableDataset or a custom batch sampler.
     """
     batch_size = batch_size or loader.batch_size
-    _require_a_batch(loader, batch_size, accum_steps)
+    _require_shardable(loader, batch_size, accum_steps)
     if not is_distributed() and batch_size == loader.batch_size:
         return loader
+    assert batch_size is not None
     sampler: Any = loader.sampler
     settings: dict[str, Any] = {}
     if is_distributed():
-        _require_map_style(loader)
-        assert batch_size is not None
         sampler = ShardedSampler(sampler, batch_size, drop_last=loader.drop_last, seed=seed)
         # A common generator would give the workers of all ranks the same seeds, hence the same augmentation.
         settings = {"generator": None, "worker_init_fn": WorkerOfRank(loader.worker_init_fn, get_rank())}
-    batches = BatchSampler(sampler, batch_size, loader.drop_last)  # type: ignore[arg-type]
+    batches = BatchSampler(sampler, batch_size, loader.drop_last)
     return changed_copy(loader, batch_size=batch_size, sampler=sampler, batch_sampler=batches, **settings)
 
 
@@ -169,21 +148,19 @@ def without_generator(sampler: Any) -> Any:
     return sampler
 
 
-def _require_map_style(loader: DataLoader) -> None:
-    if isinstance(loader.dataset, IterableDataset):
+def _require_shardable(loader: DataLoader, batch_size: int | None, accum_steps: int) -> None:
+    is_stream = isinstance(loader.dataset, IterableDataset)
+    if is_stream and is_distributed():
         raise TypeError(
             f"cannot shard the IterableDataset {type(loader.dataset).__name__}: its order lives inside it; yield only "
             "every world_size-th sample there (get_rank, get_world_size), or make it a map-style dataset"
         )
-    if type(loader.batch_sampler) is not BatchSampler:
+    if type(loader.batch_sampler) is not BatchSampler and is_distributed():
         raise TypeError(
             f"cannot shard a loader with the batch sampler {type(loader.batch_sampler).__name__}; give the DataLoader "
             "a sampler and a batch_size, or share the batches out inside the batch sampler"
         )
-
-
-def _require_a_batch(loader: DataLoader, batch_size: int | None, accum_steps: int) -> None:
-    if isinstance(loader.dataset, IterableDataset) or batch_size is None:
+    if is_stream or batch_size is None:
         return
     total: int = len(loader.sampler)  # type: ignore[arg-type]
     global_batch = batch_size * get_world_size() * accum_steps
@@ -198,9 +175,8 @@ def _require_a_batch(loader: DataLoader, batch_size: int | None, accum_steps: in
 def loader_workers(num_workers: int) -> dict[str, Any]:
     """Return the DataLoader settings that start `num_workers` workers safely on a rank; `DataLoader(..., **these)`.
 
-    In a process group workers come from a fork server, and leave SIGINT and SIGTERM to their rank. A plain fork copies
-    a process in which gloo or nccl threads run, and on CPython up to 3.11 the child waits forever when one of them
-    was just entering the interpreter. The dataset must be picklable. Outside a group nothing but the number is set.
+    In a process group they come from a fork server, and leave SIGINT and SIGTERM to their rank: a plain fork of a
+    process with gloo or nccl threads can hang. The dataset must be picklable. Outside a group only the number is set.
     """
     if num_workers == 0 or not is_distributed():
         return {"num_workers": num_workers}
@@ -221,17 +197,16 @@ def loader_workers(num_workers: int) -> dict[str, Any]:
 
 
 class WorkerOfRank:
-    """A DataLoader's `worker_init_fn`: runs `init`, the script's own, and keeps the worker with its rank.
+    """A DataLoader's `worker_init_fn`: the worker ends when its rank does, and what `init` has seeded differs by rank.
 
-    A script's that seeds by `worker_id` alone would give all ranks the same augmentation: what it has seeded is mixed
-    with the rank. The worker ends when its rank does.
+    A function `init` of the script that seeds by `worker_id` alone would give all ranks the same augmentation.
     """
 
     def __init__(self, init: Callable[[int], Any] | None, rank: int) -> None:
         self.init, self.rank = init, rank
 
     def __call__(self, worker_id: int) -> None:
-        threading.Thread(target=_end_with_rank, name="retrofit-rank-watch", daemon=True).start()
+        threading.Thread(target=_end_with_rank, daemon=True).start()
         if self.init is not None:
             self.init(worker_id)
             mix_streams(self.rank)
