@@ -58,11 +58,8 @@ def weight_of(*inputs: Any) -> float:
     if all(batch.weight == 1.0 for batch in batches):
         return 1.0
     sizes = list(_first_sizes(inputs))
-    weights = {
-        batch.weight
-        for batch in batches
-        if not sizes or any(size and size % batch.length == 0 for size in sizes)
-    }  # fmt: skip
+    fits = [not sizes or any(size and size % batch.length == 0 for size in sizes) for batch in batches]
+    weights = {batch.weight for batch, is_fit in zip(batches, fits) if is_fit}
     lengths = " and ".join(f"{batch.length} of {batch.full}" for batch in batches)
     if len(weights) > 1:
         raise RuntimeError(

@@ -59,9 +59,8 @@ def set_epoch(loader: DataLoader, epoch: int) -> None:
 
 
 def micro_batch(batch_size: int, accum_steps: int = 1) -> int:
-    """Return the number of samples in one rank's micro batch.
+    """Return the number of samples in one rank's micro batch: `batch_size`, or its part of it with `--batch global`.
 
-    That is `batch_size`, or with `--batch global` its part of a step of `accum_steps` micro batches on all ranks.
     Raises ValueError for sizes below 1, and for a global batch that cannot be split evenly.
     """
     for name, value in (("batch size", batch_size), ("accum_steps", accum_steps)):
@@ -91,9 +90,6 @@ def own_batch_size(batch_size: int) -> int:
 
 
 def samples_per_step(batch_size: int, accum_steps: int = 1) -> int:
-    """Return how many samples all ranks take in an optimizer step of `accum_steps` micro batches.
-
-    Raises RuntimeError before setup_distributed, and what `micro_batch` raises.
-    """
+    """Return how many samples all ranks take in an optimizer step; raises RuntimeError before setup_distributed."""
     require_group("samples_per_step")
     return micro_batch(batch_size, accum_steps) * get_world_size() * accum_steps

@@ -67,10 +67,9 @@ def is_sharing() -> bool:
 
 
 def same_batches(loader: DataLoader) -> Iterable[Any]:
-    """Return the batches of an evaluation that every rank runs whole: the same ones on all, in the same order.
+    """Return the batches of an evaluation that every rank runs whole: the same draws and order on all.
 
-    What the loader draws (an order, crops) comes from a common stream, another one in each iteration. Every rank must
-    iterate as often as the others.
+    Each iteration has another stream, so every rank must iterate as often as the others.
     """
     return DistributedLoader(loader, _same_pass) if is_distributed() else loader
 

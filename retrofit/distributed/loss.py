@@ -2,7 +2,7 @@
 
 DDP averages the gradients of the ranks, so the mean over a rank's part of the batch is right where the parts are even.
 A sum needs a factor, a mean over valid elements the number of all ranks, and a loss that couples samples their sums.
-Without gradients, and in a loop over `share_batches`, all of it is the identity.
+Without gradients, and in a loop over `share_batches`, all of it is the identity: an evaluation is a rank's own.
 """
 
 from __future__ import annotations
@@ -51,35 +51,25 @@ def _is_of_all_ranks() -> bool:
 
 
 def sum_loss(loss: torch.Tensor) -> torch.Tensor:
-    """Return what to call backward on for a loss, or a term of one, that is a sum over the samples.
-
-    DDP averages gradients over ranks. Without gradients, in an evaluation, it is `loss` itself.
-    """
+    """Return what to call backward on for a loss, or a term of one, that is a sum over this rank's samples."""
     return loss * (get_world_size() / (weight_of() or 1.0)) if _is_of_all_ranks() else loss
 
 
 def batch_count(count: Any) -> Any:
     """Return the sum over ranks of a count of this rank's batch: its samples, or those of its elements that matter.
 
-    A mean is divided by it, a sum by `rank_share` of it. Collective: every rank, in training; without gradients, in an
-    evaluation, it is `count` itself.
+    A mean is divided by it, a sum by `rank_share` of it. Collective: every rank, in training.
     """
     return total_of_ranks(without_repeated(count)) if _is_of_all_ranks() else count
 
 
 def global_batch(batch_size: Any) -> Any:
-    """Return how many samples all ranks have in a batch, for a loss that is divided by the batch size of the settings.
-
-    With `--batch global`, and without gradients, in an evaluation, that is `batch_size` itself.
-    """
+    """Return how many samples all ranks have in a batch of `batch_size` per rank; `--batch global`: the same."""
     return batch_size * get_world_size() if _is_of_all_ranks() and get_option("batch") != "global" else batch_size
 
 
 def rank_share(count: Any) -> Any:
-    """Return by what a rank divides its sum so that DDP's average of gradients is that of a mean over all ranks.
-
-    `count`: of the whole batch, see `batch_count`. Without gradients, in an evaluation, it is `count` itself.
-    """
+    """Return by what a rank divides its sum to get the gradients of a mean over all ranks; `count`: of all of them."""
     if not _is_of_all_ranks():
         return count
     if isinstance(count, torch.Tensor) and not count.dim():
@@ -101,18 +91,15 @@ class _SumOverRanks(torch.autograd.Function):
 
 
 def batch_sum(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the sum over all ranks of a sum over this rank's samples, with gradients: a numerator, a denominator.
+    """Return the sum over ranks of a sum over this rank's samples, with gradients: a numerator, a denominator.
 
-    Collective: every rank, in training, forward and backward. Without gradients, in an evaluation, it is `tensor`.
+    Collective: every rank, in training, forward and backward.
     """
     return _SumOverRanks.apply(tensor, weight_of()) if _is_of_all_ranks() else tensor
 
 
 def batch_mean(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the mean over the samples of all ranks of a mean over this rank's samples, with gradients.
-
-    Collective: every rank, in training, forward and backward. Without gradients, in an evaluation, it is `tensor`.
-    """
+    """Return the mean over all samples of a mean over this rank's, as `batch_sum`. Collective: every rank."""
     return batch_sum(tensor * (weight_of() / get_world_size())) if _is_of_all_ranks() else tensor
 
 
@@ -136,8 +123,7 @@ def whole_batch_loss(criterion: Callable[..., Any]) -> Any:
     """Return `criterion` computed on every rank over the samples of all of them, for one that cannot be taken apart.
 
     Every argument with an entry per sample is gathered, with gradients, which takes the memory of the whole batch's
-    outputs. The loss must not depend on the order of the samples. Collective: every rank, in training. Without
-    gradients, in an evaluation, it is the loss of this rank's batch.
+    outputs. The loss must not depend on the order of the samples. Collective: every rank, in training.
     """
     return WholeBatch(criterion)
 
@@ -178,8 +164,8 @@ def distribute_criterion(criterion: Callable[..., torch.Tensor]) -> Any:
 
     `criterion`: a loss of torch with reduction="mean" that compares an output and a target by class (nn.NLLLoss) or
     number by number (nn.MSELoss), its function or a partial of that; another one is returned as it is. The mean over
-    ranks of the values is that loss, and so are the gradients that DDP averages; of an output without gradients it is
-    the loss of this rank's batch. It may be built before setup_distributed. Collective: every rank, in training.
+    ranks of the values is that loss, and so are the gradients that DDP averages. It may be built before
+    setup_distributed. Collective: every rank, in training.
     """
     is_one_of_several = is_distributed() or read_environment(os.environ).world_size > 1
     return WholeBatchLoss(criterion) if is_one_of_several and _can_count(criterion) else criterion

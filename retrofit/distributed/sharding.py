@@ -68,7 +68,7 @@ class ShardedSampler(Sampler):
         return len(range(self.rank, self._num_used(len(self.sampler)), self.world_size))
 
     def batch(self, number: int) -> Batch:
-        """Return this rank's part of an epoch's batch `number`: its length with repeated samples, its weight without."""
+        """Return this rank's part of an epoch's batch `number`: length with repeated samples, weight without."""
         whole = self.batch_size * self.world_size
         total = max(1, min(whole, len(self.sampler) - number * whole))
         own = len(range(self.rank, total, self.world_size))
