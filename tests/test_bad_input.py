@@ -69,9 +69,8 @@ def digest(path: Path) -> str:
 
 def image_of_rank(rank: int) -> str:
     """Return the name of the first training image that `rank` of two sees."""
-    sampler = ShardedSampler(
-        RandomSampler(range(len(TRAIN_IMAGES))), 2, drop_last=True, seed=SEED, rank=rank, world_size=2
-    )
+    sampler = ShardedSampler(RandomSampler(range(len(TRAIN_IMAGES))), 2, drop_last=True, seed=SEED)
+    sampler.rank, sampler.world_size = rank, 2
     return f"{TRAIN_IMAGES[next(iter(sampler))]:02d}.png"
 
 

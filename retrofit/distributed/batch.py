@@ -3,22 +3,23 @@
 DDP averages the gradients of the ranks, each of them the mean over that rank's part of the batch. With 7 samples on 2
 ranks those are means over 4 and over 3, which count the same; weighted with `W * own / all` (8/7 and 6/7) their average
 is the mean over the 7. A sample that was repeated to give every rank one counts nothing.
-
-The loader of `distribute_loader` tells `open_batches` which batch it has yielded; the model, the losses and the
-functions here ask it.
 """
 
 from __future__ import annotations
 
+import io
+import pickle
+import sys
 import warnings
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from .collectives import gather_objects, reduce_mean, reduce_tensor_sum
+from .collectives import gather_objects, reduce_sum, reduce_tensor_sum
 from .process_group import get_world_size
+from .supervision.rank_state import begin_step
 
 
 class Batch(NamedTuple):
@@ -29,76 +30,94 @@ class Batch(NamedTuple):
     weight: float
 
 
-class OpenBatches:
-    """The batches in use on this rank: one for each iteration over a training loader that has not ended."""
-
-    def __init__(self) -> None:
-        self._open: dict[object, Batch] = {}
-        self._ended: Batch | None = None
-
-    def begin(self, iteration: object, batch: Batch) -> None:
-        """Say that an iteration over a loader has yielded `batch`, which takes the place of its last one."""
-        self._open[iteration] = batch
-
-    def end(self, iteration: object) -> None:
-        """Say that an iteration over a loader has ended, at its last batch or before."""
-        self._ended = self._open.pop(iteration, self._ended)
-
-    @property
-    def is_any(self) -> bool:
-        """Whether a batch is in use: not so in an evaluation that every rank runs in full."""
-        return bool(self._open)
-
-    def length(self, full: int) -> int:
-        """Return how many samples this rank has of the batch in use whose loader's batches have `full`, else `full`."""
-        lengths = {batch.length for batch in self._open.values() if batch.full == full}
-        return lengths.pop() if len(lengths) == 1 else full
-
-    def last_weight(self) -> float:
-        """Return the weight of the batch in use, after a loop that of its last batch."""
-        return self._ended.weight if not self._open and self._ended is not None else self.weight()
-
-    def weight(self, *inputs: Any) -> float:
-        """Return the weight of the batch in use, to which `inputs` belong; 1 where there is none.
-
-        Tensors belong to a batch whose length divides one of their first two sizes; inputs without a tensor, a batch
-        in an object of the script's own, belong to any. Warns where a weight is not 1 and no batch fits. Raises
-        RuntimeError where batches that count differently fit: two loaders in use at once, one with an uneven batch.
-        """
-        if all(batch.weight == 1.0 for batch in self._open.values()):
-            return 1.0
-        sizes = [size for tensor in _tensors(inputs) for size in tensor.shape[:2]]
-        fitting = {
-            batch
-            for batch in self._open.values()
-            if not sizes or any(size and size % batch.length == 0 for size in sizes)
-        }
-        weights = {batch.weight for batch in fitting}
-        if len(weights) > 1:
-            lengths = " and ".join(f"{batch.length} of {batch.full}" for batch in sorted(fitting))
-            raise RuntimeError(
-                f"two training loaders are in use at once, and their batches count differently ({lengths} samples on "
-                "this rank): which of them a loss belongs to cannot be told; give both loaders drop_last=True"
-            )
-        if not weights:
-            self._warn(sizes)
-        return weights.pop() if weights else 1.0
-
-    def _warn(self, sizes: list[int]) -> None:
-        lengths = ", ".join(str(batch.length) for batch in self._open.values())
-        warnings.warn(
-            f"the model was called with sizes {sizes} in an uneven last batch of {lengths} samples on this rank; its "
-            "gradients count the same on every rank; drop_last=True makes every batch even",
-            stacklevel=3,
-        )
+batches_in_use: dict[object, Batch] = {}  # of each iteration over a training loader that has not ended
+_last: Batch | None = None  # of the iteration that ended last
 
 
-open_batches = OpenBatches()
+def training_batches(loader: Any) -> Iterator[Any]:
+    """Yield the batches of a sharded loader's epoch, each of them in use until the next one."""
+    global _last
+    iteration, sampler = object(), loader.sampler
+    sampler.split_streams()
+    try:
+        for number, batch in enumerate(loader):
+            begin_step(f"batch {number + 1} of epoch {sampler.epoch + 1}")
+            batches_in_use[iteration] = sampler.batch(number)
+            yield batch
+    finally:
+        _last = batches_in_use.pop(iteration, _last)
 
 
 def weight_of(*inputs: Any) -> float:
-    """Return how much the samples of this rank count in the batch in use, see `OpenBatches.weight`."""
-    return open_batches.weight(*inputs)
+    """Return the weight of the batch in use, to which `inputs` belong; 1 where there is none.
+
+    Tensors belong to a batch whose length divides one of their first two sizes, inputs without a tensor to any.
+    Raises RuntimeError where batches that count differently fit. Warns where a weight is not 1 and no batch fits.
+    """
+    batches = sorted(set(batches_in_use.values()))
+    if all(batch.weight == 1.0 for batch in batches):
+        return 1.0
+    sizes = list(_first_sizes(inputs))
+    fits = [not sizes or any(size and size % batch.length == 0 for size in sizes) for batch in batches]
+    weights = {batch.weight for batch, is_fit in zip(batches, fits) if is_fit}
+    lengths = " and ".join(f"{batch.length} of {batch.full}" for batch in batches)
+    if len(weights) > 1:
+        raise RuntimeError(
+            f"two training loaders are in use at once, and their batches count differently ({lengths} samples on "
+            "this rank): which of them a loss belongs to cannot be told; give both loaders drop_last=True"
+        )
+    if weights:
+        return weights.pop()
+    warnings.warn(
+        f"the model was called with sizes {sizes} in an uneven last batch ({lengths} samples on this rank); its "
+        "gradients count the same on every rank; drop_last=True makes every batch even",
+        stacklevel=2,
+    )
+    return 1.0
+
+
+def _first_sizes(value: Any) -> Iterator[int]:
+    """Yield the first two sizes of every tensor; one of them is the number of samples."""
+    if isinstance(value, torch.Tensor):
+        yield from value.shape[:2]
+    elif isinstance(value, PackedSequence):  # the number of its words says nothing
+        yield int(value.batch_sizes[0])
+    elif isinstance(value, (list, tuple, MutableMapping)):
+        for entry in value.values() if isinstance(value, MutableMapping) else value:
+            yield from _first_sizes(entry)
+
+
+def without_repeated(value: Any) -> Any:
+    """Return a sum or a count of this rank's share, 0 where it is of a sample repeated to give every rank one."""
+    return value * 0 if weight_of() == 0 else value
+
+
+def total_of_ranks(value: Any) -> Any:
+    """Return the sum over ranks of a tensor, a number or an array, which must be of one kind on every rank."""
+    if isinstance(value, torch.Tensor):
+        return reduce_tensor_sum(value.int() if value.dtype == torch.bool else value)
+    if type(value) not in (int, float):
+        return sum(gather_objects(value))
+    total = reduce_sum([value])[0]
+    return int(total) if type(value) is int and total.is_integer() else total
+
+
+class _ValuePickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and (value.requires_grad or value.device.type != "cpu"):
+            return torch.Tensor.to, (value.detach().cpu(), value.device.type)
+        return NotImplemented
+
+
+def gather_values(value: Any) -> list[Any]:
+    """Return the values of all ranks. Tensors in them come without gradients, those on a GPU to that of this rank."""
+    _ValuePickler(file := io.BytesIO()).dump(value)
+    return [pickle.loads(of_rank) for of_rank in gather_objects(file.getvalue())]
+
+
+def in_turn(lists: Any) -> list[Any]:
+    """Return the entries of all ranks' lists in the order of one process: the first ones, then the second ones."""
+    return [entries[row] for row in range(max(map(len, lists))) for entries in lists if row < len(entries)]
 
 
 def reduce_loss(loss: Any) -> Any:
@@ -106,87 +125,44 @@ def reduce_loss(loss: Any) -> Any:
 
     `loss`: a tensor, which comes back without gradient, a number or an array. Collective: every rank.
     """
-    return loss if get_world_size() == 1 else _mean(loss, weight_of())
+    return _weighted_mean(loss, weight_of())
 
 
 def reduce_last_loss(loss: Any) -> Any:
-    """Return the same for the loss of the last batch, which is read after the loop over the loader has ended.
-
-    `loss`: as in reduce_loss. Collective: every rank.
-    """
-    if get_world_size() == 1:
-        return loss
-    return _mean(loss, open_batches.last_weight())
+    """Return `reduce_loss` of the last batch, after the loop over the loader. Collective: every rank."""
+    return _weighted_mean(loss, weight_of() if batches_in_use or _last is None else _last.weight)
 
 
-def _mean(loss: Any, weight: float) -> Any:
-    return _of_kind(loss, lambda value: reduce_mean(value if weight == 1.0 else value * weight))
+def _weighted_mean(loss: Any, weight: float) -> Any:
+    world_size = get_world_size()
+    return loss if world_size == 1 else total_of_ranks(loss * weight) / world_size
+
+
+def reduce_summed_loss(loss: torch.Tensor) -> torch.Tensor:
+    """Return the sum over all ranks of a loss that is the sum over one rank's share. Collective: every rank."""
+    return reduce_tensor_sum(without_repeated(loss))
 
 
 def reduce_total(value: Any) -> Any:
     """Return the sum over ranks of what was counted or added up over this rank's share of a training batch.
 
-    `value`: a number, a tensor or an array. It is `value` itself where no share of a batch is in use, as in an
-    evaluation that every rank runs whole. Collective: every rank.
+    `value`: a number, a tensor or an array; returned as it is where no share of a batch is in use, as in an evaluation
+    that every rank runs whole. Collective: every rank.
     """
-    if get_world_size() == 1 or not open_batches.is_any:
-        return value
-    own = value * 0 if weight_of() == 0 else value  # a sample that was repeated to give every rank one
-    return _of_kind(own, reduce_tensor_sum)
+    return total_of_ranks(without_repeated(value)) if get_world_size() > 1 and batches_in_use else value
 
 
 def gather_batch(values: Any) -> Any:
     """Return the entries of all ranks' shares of a training batch, in the order in which one process has them.
 
-    `values`: a list, a tensor or an array with an entry per sample. It is `values` itself where no share of a batch
-    is in use. Collective: every rank.
+    `values`: a list, a tensor or an array with an entry per sample; returned as it is where no share of a batch is in
+    use. Collective: every rank.
     """
-    if get_world_size() == 1 or not open_batches.is_any:
+    if get_world_size() == 1 or not batches_in_use:
         return values
-    own = values[:0] if weight_of() == 0 else values
-    is_tensor = isinstance(own, torch.Tensor)
-    shares = gather_objects(own.detach().cpu() if is_tensor else own)
-    rows = [share[number : number + 1] for number in range(max(map(len, shares))) for share in shares]
-    rows = [row for row in rows if len(row)]
-    if is_tensor:
-        return torch.cat(rows).to(values.device) if rows else own
+    shares = gather_values(values[:0] if weight_of() == 0 else values)
     if isinstance(values, list):
-        return [entry for row in rows for entry in row]
-    return type_of_array(values).concatenate(rows) if rows else own
-
-
-def type_of_array(array: Any) -> Any:
-    """Return the module of an array's class, which is numpy: nothing here needs it otherwise."""
-    import sys
-
-    return sys.modules[type(array).__module__.partition(".")[0]]
-
-
-def _of_kind(value: Any, reduce: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return what `reduce` makes of a tensor, of a number or of an array, as one of its own kind."""
-    if isinstance(value, torch.Tensor):
-        return reduce(value.int() if value.dtype == torch.bool else value)
-    tensor = torch.as_tensor(value, dtype=None if hasattr(value, "dtype") or isinstance(value, int) else torch.float64)
-    reduced = reduce(tensor)
-    return reduced.numpy() if getattr(value, "shape", ()) else reduced.item()
-
-
-def reduce_summed_loss(loss: torch.Tensor) -> torch.Tensor:
-    """Return the sum over the batch of all ranks of a loss that is the sum over one rank's share.
-
-    Collective: every rank.
-    """
-    return reduce_tensor_sum(loss * 0 if weight_of() == 0 else loss)  # 0: a sample that was repeated to give it one
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, PackedSequence):
-        yield value.data.new_empty(int(value.batch_sizes[0]), 0)  # its words say nothing about the number of samples
-    elif isinstance(value, MutableMapping):
-        for entry in value.values():
-            yield from _tensors(entry)
-    elif isinstance(value, (list, tuple)):
-        for entry in value:
-            yield from _tensors(entry)
+        return in_turn(shares)
+    rows = in_turn([[share[row : row + 1] for row in range(len(share))] for share in shares])
+    join = torch.cat if isinstance(values, torch.Tensor) else sys.modules["numpy"].concatenate
+    return join(rows or [values[:0]])

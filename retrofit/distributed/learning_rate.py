@@ -10,19 +10,16 @@ from torch.optim import Optimizer
 from .options import get_option
 from .process_group import get_world_size
 
-__all__ = [
-    "scale_optimizer",
-    "scaled_lr",
-]
+__all__ = ["scale_optimizer", "scaled_lr"]
 
 
 def scaled_lr(lr: Any, accum_steps: int = 1) -> Any:
     """Return the learning rate for the batch of all ranks, for one that was chosen for the script's batch size.
 
-    `lr`: a number, or a list or tuple of them, one for each group of parameters. An optimizer step takes `world_size *
-    accum_steps` times as many samples as the batch size says, and `--lr_scale` says what follows: linear, the factor
-    itself (Goyal et al. 2017, arXiv 1706.02677); sqrt, its root (Krizhevsky 2014, arXiv 1404.5997), usual for Adam;
-    none, no change. With `--batch global` the batch is the same and so is the rate.
+    `lr`: a number, or a list or tuple of them, one for each group of parameters. The batch is `world_size *
+    accum_steps` times as large, and `--lr_scale` says what follows: linear, that factor (Goyal et al. 2017, arXiv
+    1706.02677); sqrt, its root (Krizhevsky 2014, arXiv 1404.5997), usual for Adam; none. With `--batch global` the
+    batch is the same and so is the rate.
     """
     factor = get_world_size() * accum_steps
     if get_option("batch") == "global" or factor == 1:
@@ -33,10 +30,7 @@ def scaled_lr(lr: Any, accum_steps: int = 1) -> Any:
 
 
 def scale_optimizer(optimizer: Optimizer) -> Optimizer:
-    """Return `optimizer` with every learning rate in it, also that of groups to come, put through `scaled_lr`.
-
-    For one whose rate is the library's default, or stands in `**options`.
-    """
+    """Return `optimizer` with every learning rate in it, also that of groups to come, put through `scaled_lr`."""
     for group in (optimizer.defaults, *optimizer.param_groups):
         if isinstance(group.get("lr"), (float, int, torch.Tensor)):  # Adafactor finds its own, a default may be missing
             group["lr"] = scaled_lr(group["lr"])

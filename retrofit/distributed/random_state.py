@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
-from typing import Any, TypeVar
+from itertools import chain, islice
+from typing import Any
 
 import torch
 
@@ -22,8 +23,6 @@ __all__ = [
     "split_random_streams",
 ]
 
-T = TypeVar("T")
-
 
 def seed_everything(seed: int) -> None:
     """Seed python, numpy (if it is loaded) and torch on all devices, the same on every rank.
@@ -37,22 +36,23 @@ def seed_everything(seed: int) -> None:
 
 
 def split_random_streams(seed: int) -> None:
-    """Give every rank its own random stream from here on (augmentation, dropout), so that ranks do not repeat each
-    other. Rank 0 keeps the stream it has: with one process nothing changes.
+    """Give every rank but 0 a random stream of its own from here on, for augmentation and dropout.
 
     DataLoader workers follow: their seeds are drawn from this stream.
     """
     own = mix_seed(seed, get_rank())
-    if is_distributed() and get_rank() > 0 and torch.initial_seed() != own:  # it has its stream already
+    if get_rank() > 0 and torch.initial_seed() != own:  # it has its stream already
         seed_everything(own)
 
 
-def init_worker_apart(worker_init_fn: Callable[[int], Any], rank: int, worker_id: int) -> None:
-    """Run a DataLoader's `worker_init_fn`, then give the workers of every rank but 0 streams of their own.
+def share_random_state() -> None:
+    """Give every rank rank 0's random streams, for a script that sets no seed. Collective: every rank."""
+    if is_distributed():
+        set_rng_state(broadcast_object(get_rng_state()))
 
-    A `worker_init_fn` that seeds by `worker_id` alone gives all ranks the same augmentation.
-    """
-    worker_init_fn(worker_id)
+
+def mix_streams(rank: int) -> None:
+    """Seed each stream by what it would draw next and `rank`; those of rank 0 stay as they are."""
     if rank == 0:
         return
     random.seed(mix_seed(random.getrandbits(62), rank))
@@ -63,14 +63,8 @@ def init_worker_apart(worker_init_fn: Callable[[int], Any], rank: int, worker_id
 
 
 def mix_seed(*parts: int) -> int:
-    """Return a 62-bit seed that depends on every part: nearby inputs give unrelated streams (splitmix64)."""
-    value = 0
-    for part in parts:
-        value = (value + part + 0x9E3779B97F4A7C15) % 2**64
-        value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-        value = (value ^ (value >> 27)) * 0x94D049BB133111EB % 2**64
-        value ^= value >> 31
-    return value >> 2
+    """Return a 62-bit seed that depends on every part: nearby inputs give unrelated streams."""
+    return int.from_bytes(hashlib.sha256(repr([int(part) for part in parts]).encode()).digest()[:8], "big") >> 2
 
 
 def get_rng_state() -> dict[str, Any]:
@@ -86,7 +80,8 @@ def get_rng_state() -> dict[str, Any]:
 
 def set_rng_state(state: dict[str, Any]) -> None:
     """Put this process's random streams back to a state of `get_rng_state`."""
-    random.setstate(_as_tuple(state["python"]))
+    version, numbers, cached_gaussian = state["python"]
+    random.setstate((version, tuple(numbers), cached_gaussian))
     torch.set_rng_state(state["torch"])
     if "numpy" in state and "numpy" in sys.modules:
         sys.modules["numpy"].random.set_state(tuple(state["numpy"]))
@@ -105,30 +100,14 @@ def seeded(seed: int) -> Iterator[None]:
         set_rng_state(before)
 
 
-def drawn_apart(values: Iterable[T], seed: int, number: int) -> Iterator[T]:
+def drawn_apart(values: Iterable[Any], seed: int, number: int = 2**16) -> Iterator[Any]:
     """Yield what `values` draws, `number` at a time, from streams that start at `seed` and nothing else draws from."""
-    before = get_rng_state()
-    seed_everything(seed)
-    drawing = iter(values)
+    drawing, state = chain.from_iterable([values]), None  # iter(values) may draw, too
     while True:
-        part = list(islice(drawing, number))
-        own = get_rng_state()
-        set_rng_state(before)
-        if not part:
-            return
+        with seeded(seed):
+            if state is not None:
+                set_rng_state(state)
+            part, state = list(islice(drawing, number)), get_rng_state()
         yield from part
-        before = get_rng_state()
-        set_rng_state(own)
-
-
-def _as_tuple(value: Any) -> Any:
-    return tuple(_as_tuple(item) for item in value) if isinstance(value, (list, tuple)) else value
-
-
-def share_random_state() -> None:
-    """Give every rank rank 0's random streams, for a script that sets no seed: the ranks then split data alike.
-
-    Collective: every rank.
-    """
-    if is_distributed():
-        set_rng_state(broadcast_object(get_rng_state()))
+        if len(part) < number:
+            return

@@ -32,11 +32,18 @@ from retrofit.distributed.sharding import (
 shapes = st.tuples(st.integers(1, 60), st.integers(1, 5), st.integers(1, 7), st.booleans())
 
 
+def shard_of(sampler, batch_size, rank, world_size, **options):
+    """Return the sampler of a rank of so many."""
+    shard = ShardedSampler(sampler, batch_size, **options)
+    shard.rank, shard.world_size = rank, world_size
+    return shard
+
+
 def shards(sampler, world_size, batch_size, *, epoch=0, start=0, **options):
     """Return each rank's batches of one epoch, as index lists."""
     result = []
     for rank in range(world_size):
-        shard = ShardedSampler(sampler, batch_size, rank=rank, world_size=world_size, **options)
+        shard = shard_of(sampler, batch_size, rank, world_size, **options)
         shard.set_epoch(epoch, start)
         result.append(list(BatchSampler(shard, batch_size, options.get("drop_last", False))))
     return result
@@ -65,7 +72,7 @@ def test_shards_are_disjoint_and_complete_and_equally_long(shape, epoch):
         num_repeated = world_size - tail if 0 < tail < world_size else 0
         assert len(seen) == total + num_repeated
     for rank, part in enumerate(parts):
-        shard = ShardedSampler(sampler, batch_size, rank=rank, world_size=world_size, drop_last=drop_last)
+        shard = shard_of(sampler, batch_size, rank, world_size, drop_last=drop_last)
         assert len(shard) == len(flat(part)), "len(loader) would be wrong"
 
 
@@ -100,29 +107,29 @@ def test_the_rest_of_an_epoch_is_shared_out_too(shape, start):
 
 
 def test_every_epoch_has_a_new_order_without_set_epoch():
-    shard = ShardedSampler(RandomSampler(range(100)), 5, rank=1, world_size=2)
+    shard = shard_of(RandomSampler(range(100)), 5, 1, 2)
     first, second, third = list(shard), list(shard), list(shard)
     assert first != second and second != third and first != third
 
 
 def test_set_epoch_brings_an_order_back_and_goes_on_from_there():
-    shard = ShardedSampler(RandomSampler(range(100)), 5, rank=1, world_size=2)
+    shard = shard_of(RandomSampler(range(100)), 5, 1, 2)
     orders = [list(shard) for _ in range(3)]
     shard.set_epoch(1)
     assert [list(shard), list(shard)] == orders[1:]
-    other_seed = ShardedSampler(RandomSampler(range(100)), 5, rank=1, world_size=2, seed=9)
+    other_seed = shard_of(RandomSampler(range(100)), 5, 1, 2, seed=9)
     assert list(other_seed) != orders[0]
 
 
 def test_a_start_is_used_once():
-    shard = ShardedSampler(SequentialSampler(range(10)), 1, rank=0, world_size=2)
+    shard = shard_of(SequentialSampler(range(10)), 1, 0, 2)
     shard.set_epoch(0, start=6)
     assert list(shard) == [6, 8]
     assert list(shard) == [0, 2, 4, 6, 8]
 
 
 def test_drawing_an_order_leaves_the_random_streams_alone():
-    shard = ShardedSampler(RandomSampler(range(100)), 5, rank=0, world_size=2)
+    shard = shard_of(RandomSampler(range(100)), 5, 0, 2)
     before = torch.get_rng_state(), random.getstate()
     list(shard)
     assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]

@@ -33,7 +33,8 @@ class ResumableEpochs:
         self._steps_before = 0  # in the epochs that are finished
         self._begin: Callable[[], Iterator[Any]] = self._begin_epoch
         if isinstance(loader, DistributedLoader):
-            loader.split_streams()  # now, not when an epoch begins: one that is continued restores the streams
+            # Now, not when an epoch begins: one that is continued restores the streams.
+            loader.sampler.split_streams()  # type: ignore[attr-defined]
         self._epoch_start: dict[str, Any] = get_rng_state()
 
     @property
