@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..ddp.forward_guard import _in_backward
+from ..ddp.gradients import in_backward
 from .collectives import describe_collective, is_collective
 from .draws import RowDraws
 from .evidence import ForwardEvidence
@@ -70,7 +70,7 @@ class OperatorTrace(TorchDispatchMode):
         def run(args: tuple, kwargs: dict) -> Any:
             facts = describe_collective(func, args)
             # Before the call: in a hang the last line is what the rank waits for.
-            self._record("collective", n=self._num_collectives, backward=_in_backward(), **facts)
+            self._record("collective", n=self._num_collectives, backward=in_backward(), **facts)
             self._num_collectives += 1
             return func(*args, **kwargs)
 
