@@ -99,12 +99,10 @@ STRATEGIES: dict[str, Callable[..., nn.Module]] = {"ddp": wrap_ddp}  # rd.strate
 
 def _wrapper_of(strategy: str) -> Callable[..., nn.Module]:
     if strategy not in STRATEGIES:
-        remedy = (
-            ""
-            if "fsdp" in STRATEGIES
-            else "; for the others install torch-retrofit and write `import retrofit.distributed as rd`"
+        raise ValueError(
+            f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}; fsdp, deepspeed and the others are in "
+            "the whole kit: pip install torch-retrofit, and write `import retrofit.distributed as rd`"
         )
-        raise ValueError(f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}{remedy}")
     return STRATEGIES[strategy]
 
 
