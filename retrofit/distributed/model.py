@@ -94,14 +94,14 @@ def wrap_ddp(model: nn.Module, **options: Any) -> nn.Module:
     return DDPWrapper(model, **options)
 
 
-STRATEGIES: dict[str, Callable[..., nn.Module]] = {"ddp": wrap_ddp}  # rd.strategies puts all of them in
+STRATEGIES: dict[str, Callable[..., nn.Module]] = {"ddp": wrap_ddp}  # rd.strategies puts the others in
 
 
 def _wrapper_of(strategy: str) -> Callable[..., nn.Module]:
     if strategy not in STRATEGIES:
         raise ValueError(
-            f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}; fsdp, deepspeed and the others are in "
-            "the whole kit: pip install torch-retrofit, and write `import retrofit.distributed as rd`"
+            f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}; the others are in the whole kit: "
+            "pip install torch-retrofit, and write `import retrofit.distributed as rd`"
         )
     return STRATEGIES[strategy]
 

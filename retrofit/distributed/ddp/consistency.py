@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import warnings
 import weakref
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..process_group import get_rank
 from .bit_hash import bit_hash, bit_hash_later
-from .gradients import all_reduce_small
+from .gradients import extremes
 
 CONSISTENCY_TWIN = "RETROFIT_CONSISTENCY"
 CHOICES = ("off", "first", "always")
@@ -57,7 +56,7 @@ class ConsistencyCheck:
         self._num_passes = self._num_postponed = 0
         self.is_due = False
         self._fresh: torch.Tensor | None = None  # the hashes after the last optimizer step
-        ((lowest, highest),) = self._extremes([CHOICES.index(self._choice)])
+        ((lowest, highest),) = extremes([CHOICES.index(self._choice)], group)
         if lowest != highest:
             raise ValueError(
                 f"{CONSISTENCY_TWIN} is {self._choice!r} on rank {get_rank()} and another on other ranks; set it to "
@@ -101,17 +100,12 @@ class ConsistencyCheck:
         hashes = [bit_hash_later(parameter) for parameter in self._parameters().values()]
         return torch.stack([value.to(hashes[0].device) for value in hashes])
 
-    def _extremes(self, numbers: list[int]) -> list[tuple[int, int]]:
-        """Return the lowest and the highest of each number over ranks, in one collective."""
-        found = all_reduce_small([*numbers, *(~number for number in numbers)], dist.ReduceOp.MAX, self._group)
-        return [(~inverse, highest) for highest, inverse in zip(found, found[len(numbers) :])]
-
     def _compare(self, has_missed: bool) -> bool:
         if self._fresh is None and self._num_postponed == MOST_POSTPONED:
             self._fresh = self._hashes()
-        own = 0 if self._fresh is None else _joint(self._fresh.tolist())
-        others = [_joint(value for _, value in sorted(hashes.items())) for hashes in (_alone, _left_out)]
-        found = self._extremes([self._fresh is not None, has_missed, own, *others])
+        own = 0 if self._fresh is None else hash(tuple(self._fresh.tolist()))
+        others = [hash(tuple(value for _, value in sorted(hashes.items()))) for hashes in (_alone, _left_out)]
+        found = extremes([self._fresh is not None, has_missed, own, *others], self._group)
         (_, any_stepped), (_, any_missed), *_ = found
         steps_differ, _, is_differing, alone_differ, left_out_differ = (low != high for low, high in found)
         if alone_differ:
@@ -160,13 +154,6 @@ class ConsistencyCheck:
         return found
 
 
-def _joint(values: Iterable[int]) -> int:
-    total = 0
-    for value in values:
-        total = (total * 1_000_003 + value) % 2**62
-    return total
-
-
 def _warn_of_alone() -> None:
     global _has_warned
     if get_rank() == 0 and not _has_warned:
@@ -192,4 +179,4 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     rest = [parameter for parameter in given if isinstance(parameter, nn.Parameter) and id(parameter) not in known]
     if rest:
         name = f"{type(optimizer).__name__} with {len(rest)} parameter(s), the first of shape {tuple(rest[0].shape)}"
-        (_left_out if any(is_wrapped) else _alone)[name] = _joint(int(bit_hash_later(each)) for each in rest)
+        (_left_out if any(is_wrapped) else _alone)[name] = hash(tuple(map(bit_hash, rest)))

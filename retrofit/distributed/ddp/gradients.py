@@ -48,6 +48,8 @@ class GradientSync:
         self._is_open = self._has_missed = False
         self._touched: set[int] = set()
         self._marked: list[nn.Parameter] = []
+        self._by_any: set[int] = set()  # numbers of what any rank, and all ranks, used in the passes that are looked at
+        self._by_all: set[int] = set()
         self._nodes: dict[int, Any] = {}  # that accumulate the gradients
         self._first_passes, self._num_freezings = num_passes, 0
         # A leaf: its hook runs in backward(), but not in autograd.grad, which stops at the inputs that it was given.
@@ -121,9 +123,9 @@ class GradientSync:
         self.unused, self._by_any, self._by_all = set(), set(), set(self._trainable)
         for number in self._trainable - set(self._nodes):
             with torch.enable_grad():
-                node = self.parameters[number].view_as(self.parameters[number]).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
-            node.register_prehook(_weak_hook(self, GradientSync._reach, number))
-            self._nodes[number] = node
+                view: Any = self.parameters[number].view_as(self.parameters[number])
+            self._nodes[number] = view.grad_fn.next_functions[0][0]
+            self._nodes[number].register_prehook(_weak_hook(self, GradientSync._reach, number))
 
     def _learn(self, by_any: set[int], by_all: set[int]) -> None:
         """Note what the ranks used in a pass; after the last one decide whether DDP can take over."""
@@ -199,11 +201,9 @@ def average_gradients(
     if not parameters:
         return set(), set()
     kinds = [0 if parameter.grad is None else 1 + _is_sparse(parameter) for parameter in parameters.values()]
-    noted = [int(number in touched) for number in parameters]
-    found = all_reduce_small([*kinds, *noted, *(-value for value in noted)], dist.ReduceOp.MAX, group)
-    size, number_of_ranks = len(parameters), dist.get_world_size(group)
-    dense = []
-    for parameter, kind in zip(parameters.values(), found):
+    found = extremes([*kinds, *(number in touched for number in parameters)], group)
+    number_of_ranks, dense = dist.get_world_size(group), []
+    for parameter, (_, kind) in zip(parameters.values(), found):
         if kind == 2:
             own = _no_rows(parameter) if parameter.grad is None else parameter.grad
             gradient = (own if own.is_sparse else own.to_sparse(1)).div(number_of_ranks).coalesce()
@@ -218,19 +218,21 @@ def average_gradients(
         dist.all_reduce(flat, group=group)
         for gradient, part in zip(gradients, _unflatten_dense_tensors(flat, gradients)):
             gradient.copy_(part)
-    by_any = {number for number, value in zip(parameters, found[size : 2 * size]) if value > 0}
-    return by_any, {number for number, value in zip(parameters, found[2 * size :]) if value < 0}
+    by_ranks = dict(zip(parameters, found[len(parameters) :]))
+    by_any = {number for number, (_, highest) in by_ranks.items() if highest}
+    return by_any, {number for number, (lowest, _) in by_ranks.items() if lowest}
 
 
-def all_reduce_small(numbers: Sequence[int], operation: Any, group: Any = None) -> list[int]:
-    """Return int64 numbers combined over ranks, without waiting for a GPU where the group has a CPU side.
+def extremes(numbers: Sequence[int], group: Any = None) -> list[tuple[int, int]]:
+    """Return the lowest and the highest over ranks of each int64 number, in one collective, on the CPU if it can be.
 
     Collective: every rank of `group`, the same length.
     """
-    packed = torch.tensor(numbers, dtype=torch.int64)
+    packed = torch.tensor([*numbers, *(~number for number in numbers)], dtype=torch.int64)
     packed = packed.cuda() if dist.get_backend(group) == "nccl" else packed
-    dist.all_reduce(packed, operation, group=group)
-    return packed.tolist()
+    dist.all_reduce(packed, dist.ReduceOp.MAX, group=group)
+    highest, inverse = packed.view(2, -1).tolist()
+    return [(~low, high) for low, high in zip(inverse, highest)]
 
 
 def _is_sparse(parameter: nn.Parameter) -> bool:

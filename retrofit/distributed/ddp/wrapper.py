@@ -81,11 +81,8 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
         sync.follow_freezing()
         if sync.is_looking or self._built == sync.wanted_of_ddp():
             return
-        of_module = (
-            *nn.Module().__dict__,
-            "require_backward_grad_sync",
-        )  # its mode and hooks, which would be forgotten
-        kept = {name: self.__dict__[name] for name in of_module if name in self.__dict__}
+        own_state = (*nn.Module().__dict__, "require_backward_grad_sync")  # mode and hooks, which would be forgotten
+        kept = {name: self.__dict__[name] for name in own_state if name in self.__dict__}
         self._build(self.module)
         self.__dict__.update(kept)
         if self._comm_hook:
@@ -189,12 +186,12 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
         return unwrap_model(self).load_state_dict(strip_wrapper_prefixes(state_dict), *args, **kwargs)
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        own = super() if self._keeps_prefix else unwrap_model(self)
-        return own.named_parameters(*args, **kwargs)
+        named: Any = super() if self._keeps_prefix else unwrap_model(self)
+        return named.named_parameters(*args, **kwargs)
 
     def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
-        own = super() if self._keeps_prefix else unwrap_model(self)
-        return own.named_buffers(*args, **kwargs)
+        named: Any = super() if self._keeps_prefix else unwrap_model(self)
+        return named.named_buffers(*args, **kwargs)
 
 
 def _num_passes(module: nn.Module, ddp_options: Mapping[str, Any]) -> int:
