@@ -37,7 +37,7 @@ __all__ = [
 BATCHNORM_TWIN = "RETROFIT_BATCHNORM"
 STRATEGY_TWIN = "RETROFIT_STRATEGY"
 
-T = TypeVar("T", bound=torch.Tensor)
+TensorT = TypeVar("TensorT", bound=torch.Tensor)
 
 
 def distribute_model(
@@ -122,7 +122,7 @@ def _refuse_other_strategies() -> None:
         )
 
 
-def distribute_parameter(tensor: T) -> T:
+def distribute_parameter(tensor: TensorT) -> TensorT:
     """Return `tensor`, which an optimizer changes, with rank 0's values and gradients averaged over all ranks.
 
     For what lies outside the models of `distribute_model`: weights of several losses, learnt centers. In an uneven last

@@ -18,7 +18,7 @@ from ..batch import weight_of
 from ..evaluation import is_sharing
 from ..process_group import group_for, is_distributed
 from .consistency import ConsistencyCheck
-from .data_parallel import KEEPS_PREFIX, PREFIX, OneDevice
+from .data_parallel import KEEPS_PREFIX, MODULE_PREFIX, OneDevice
 from .forward_guard import guard_layers, running_forward
 from .gradients import BYTES_AT_ONCE, FIRST_PASSES, FOREVER, GradientSync, scale_gradients
 from .sync_batchnorm import own_statistics
@@ -179,7 +179,7 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         if self._keeps_prefix:
-            kwargs["prefix"] = kwargs.get("prefix", "") + PREFIX
+            kwargs["prefix"] = kwargs.get("prefix", "") + MODULE_PREFIX
         return unwrap_model(self).state_dict(*args, **kwargs)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
