@@ -34,7 +34,7 @@ from rounds import command, environment, markdown_table, median_and_range, text_
 from two_hosts import TwoHosts, two_hosts, why_not  # noqa: E402
 
 import retrofit.distributed as rd  # noqa: E402
-from retrofit.distributed.ddp.comm_hooks import COMM_HOOKS, POWERSGD_RANK, POWERSGD_START, register_comm_hook  # noqa: E402
+from retrofit.distributed.strategies.comm_hooks import COMM_HOOKS, POWERSGD_RANK, POWERSGD_START, register_comm_hook  # noqa: E402
 
 WARM_UP = POWERSGD_START + 2  # plain steps, then the first two with PowerSGD
 PAGE = """\

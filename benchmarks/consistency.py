@@ -34,9 +34,9 @@ from torch import nn  # noqa: E402
 
 import retrofit.distributed as rd  # noqa: E402
 from retrofit.distributed import collective_calls  # noqa: E402
-from retrofit.distributed.ddp import after_backward, consistency  # noqa: E402
-from retrofit.distributed.ddp import wrapper as ddp  # noqa: E402
-from retrofit.distributed.ddp.used_parameters import FIRST_PASSES  # noqa: E402
+from retrofit.distributed.ddp import consistency  # noqa: E402
+from retrofit.distributed.ddp.gradients import FIRST_PASSES, GradientSync  # noqa: E402
+from retrofit.distributed.ddp.wrapper import DDPWrapper  # noqa: E402
 from retrofit.distributed.process_group import begun_collectives  # noqa: E402
 
 COUNT, WATCH = "consistency check: counting passes", "used parameters, all of them used: the watch over backward"
@@ -86,13 +86,9 @@ class Parts:
 def instrument() -> Parts:
     parts = Parts()
     parts.wrap(consistency.ConsistencyCheck, "end_of_pass", COUNT)
-    parts.wrap(ddp, "_trainable", WATCH)
-    parts.wrap(ddp.DDPWrapper, "_follow_changes", WATCH)
-    parts.wrap(ddp.DDPWrapper, "_complete_reduction", WATCH)
-    parts.wrap(ddp.DDPWrapper, "_end_of_backward", WATCH)
-    parts.wrap(after_backward.AfterBackward, "watch", WATCH)
-    parts.wrap(after_backward.AfterBackward, "reached", WATCH)
-    parts.wrap(after_backward._Watch, "backward", WATCH)
+    parts.wrap(DDPWrapper, "_follow_changes", WATCH)
+    for name in ("watch", "_reach", "_open", "complete", "finish"):
+        parts.wrap(GradientSync, name, WATCH)
     return parts
 
 
@@ -116,16 +112,16 @@ def measure(rank: int, args: argparse.Namespace, folder: str) -> None:
     dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", 2), rank=rank, world_size=2)
     parts = instrument()
     model, optimizer, step = training(args)
-    check = model.__dict__["_consistency"]
+    check = model.__dict__["_gradient_sync"].compare.__self__
     for _ in range(FIRST_PASSES + 2):
         step()
-    check._is_due = False
+    check.is_due = False
     rows: dict[str, list[float]] = defaultdict(list)
     journal, hook = journal_seconds(), repeated(lambda: consistency._after_step(optimizer, (), {}))
     times = []
     for _ in range(args.steps):
         parts.seconds.clear()
-        check._passes = 0  # far from a pass in which parameters are compared
+        check._num_passes = 0  # far from a pass in which parameters are compared
         dist.barrier()
         clock, cpu = time.perf_counter(), time.process_time()
         step()
@@ -146,7 +142,7 @@ def measure(rank: int, args: argparse.Namespace, folder: str) -> None:
 def comparison_seconds(check: Any) -> float:
     dist.barrier()
     started = time.perf_counter()
-    check._fresh = check._fingerprint(check._model())
+    check._fresh = check._hashes()
     check._compare(False)
     return time.perf_counter() - started
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
-from .ddp.comm_hooks import register_comm_hook
+from .batch import weight_of
+from .collectives import broadcast_object, reduce_mean
 from .ddp.data_parallel import KEEPS_PREFIX, OneDevice, data_parallel, fitting_keys, is_data_parallel, script_model
 from .ddp.forward_guard import run_alone
-from .ddp.free_parameters import distribute_parameter
 from .ddp.sync_batchnorm import convert_sync_batchnorm
 from .ddp.unwrap import unwrap_model
-from .ddp.weigh_gradients import weigh_gradients
 from .ddp.wrapper import DDPWrapper, broadcast_buffers
+from .evaluation import is_sharing
 from .options import get_option
-from .process_group import require_group
+from .process_group import is_distributed, require_group
 
 __all__ = [
     "DDPWrapper",
@@ -34,6 +36,8 @@ __all__ = [
 
 BATCHNORM_TWIN = "RETROFIT_BATCHNORM"
 STRATEGY_TWIN = "RETROFIT_STRATEGY"
+
+TensorT = TypeVar("TensorT", bound=torch.Tensor)
 
 
 def distribute_model(
@@ -55,48 +59,51 @@ def distribute_model(
 
     `strategy`, for a training loop that is written for `rd.strategies`: a value of `--strategy`; DDP by default.
     `options` go to the strategy's wrapper and win over the flags. None comes back as None. Collective: every rank.
-    Raises ValueError for another value of a variable, RuntimeError before setup_distributed, and what the strategy's
-    wrapper raises.
+    Raises ValueError for another value of a variable or an unknown strategy, RuntimeError before setup_distributed, and
+    what the strategy's wrapper raises.
     """
     if model is None:  # a part that the options leave out: `encoder = Encoder() if args.vae else None`
         return model
     require_group("distribute_model")
     if isinstance(model, DDPWrapper) or (isinstance(model, nn.DataParallel) and not isinstance(model, OneDevice)):
         return model  # wrapped already; under DataParallel one process drives all GPUs
+    if strategy is None:
+        _refuse_other_strategies()
+    wrap = _wrapper_of(strategy or "ddp")
     is_synchronised = _synchronises_batchnorm() if sync_batchnorm is None else sync_batchnorm
     module = model.module if isinstance(model, OneDevice) else model
     converted = convert_sync_batchnorm(module) if is_synchronised else module
-    of_ddp = {} if find_unused_parameters is None else {"find_unused_parameters": find_unused_parameters}
-    if strategy is None:
-        _refuse_other_strategies()
-        wrapped = wrap_ddp(converted, **options, **of_ddp)
-    else:
-        from .strategies.select import resolve_strategy, wrap_model  # which imports this module
-
-        wrapped = wrap_model(converted, strategy, **options, **(of_ddp if resolve_strategy(strategy) == "ddp" else {}))
+    if find_unused_parameters is not None:
+        options["find_unused_parameters"] = find_unused_parameters
+    wrapped = wrap(converted, **options)
     if wrapped is module:
         return model
     if isinstance(wrapped, DDPWrapper):
         wrapped.__dict__[KEEPS_PREFIX] = isinstance(model, OneDevice)
         # With statistics of their own, the ranks would evaluate different models.
         wrapped.__dict__["broadcasts_before_evaluation"] = not is_synchronised
-        weigh_gradients(wrapped)
-        if find_unused_parameters is None:
-            wrapped.look_for_unused()
     return wrapped
 
 
 def wrap_ddp(model: nn.Module, **options: Any) -> nn.Module:
-    """Return `model` in a DDPWrapper with the options of the flags; a model that is not trained as it is."""
+    """Return `model` in a DDPWrapper; a model that is not trained as it is."""
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return model
-    for name in ("find_unused_parameters", "gradient_as_bucket_view", "static_graph"):
-        if get_option(name):
-            options.setdefault(name, True)
-    options.setdefault("bucket_cap_mb", get_option("bucket_cap_mb"))
-    wrapped = DDPWrapper(model, **options)
-    register_comm_hook(wrapped, get_option("comm_hook"))
-    return wrapped
+    if get_option("find_unused_parameters"):
+        options.setdefault("find_unused_parameters", True)
+    return DDPWrapper(model, **options)
+
+
+STRATEGIES: dict[str, Callable[..., nn.Module]] = {"ddp": wrap_ddp}  # rd.strategies puts the others in
+
+
+def _wrapper_of(strategy: str) -> Callable[..., nn.Module]:
+    if strategy not in STRATEGIES:
+        raise ValueError(
+            f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}; the others are in the whole kit: "
+            "pip install torch-retrofit, and write `import retrofit.distributed as rd`"
+        )
+    return STRATEGIES[strategy]
 
 
 def _synchronises_batchnorm() -> bool:
@@ -113,3 +120,27 @@ def _refuse_other_strategies() -> None:
             f"{STRATEGY_TWIN}={strategy}: this script trains with ddp; for another strategy call "
             f"rd.distribute_model(model, strategy={strategy!r}), and rd.save_checkpoint on every rank"
         )
+
+
+def distribute_parameter(tensor: TensorT) -> TensorT:
+    """Return `tensor`, which an optimizer changes, with rank 0's values and gradients averaged over all ranks.
+
+    For what lies outside the models of `distribute_model`: weights of several losses, learnt centers. In an uneven last
+    batch the ranks count by their numbers of samples. Outside a group, and for a tensor that needs no gradient, nothing
+    happens. Collective: every rank, and every backward that reaches the tensor.
+    """
+    hooks = getattr(tensor, "_backward_hooks", None) or {}
+    if not is_distributed() or not tensor.requires_grad or _average_over_ranks in hooks.values():
+        return tensor
+    with torch.no_grad():
+        tensor.copy_(broadcast_object(tensor.detach().cpu()))
+    tensor.register_hook(_average_over_ranks)
+    return tensor
+
+
+@torch.utils.hooks.unserializable_hook  # torch.save leaves it out without a warning
+def _average_over_ranks(gradient: torch.Tensor) -> torch.Tensor:
+    if is_sharing():  # an evaluation with gradients, which the other ranks are not in
+        return gradient
+    weight = weight_of()
+    return reduce_mean(gradient if weight == 1.0 else gradient * weight)

@@ -1,6 +1,6 @@
 """Make a golden case of a project: copy it, write its entry in feature_cases.py and its expected diff.
 
-  python tests/convert/new_case.py NAME FOLDER [--entry train.py] [--checkpoint GLOB] [--refused WHY] [--note TEXT] -- ARGUMENTS
+  python tests/convert/new_case.py NAME FOLDER [--entry train.py] [--checkpoint GLOB] [--note TEXT] -- ARGUMENTS
 
 ARGUMENTS are those of a run that takes seconds on one CPU core. The project is converted and the diff is shown; read
 it, then run what the command prints, which trains the project before and after, in one process and in several.

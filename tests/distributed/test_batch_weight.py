@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,15 +13,22 @@ from torch.utils.data import DataLoader, TensorDataset
 import retrofit.distributed as rd
 
 
+@dataclass
+class Output:
+    parts: dict
+    label: str = ""
+
+
 class Pair(nn.Module):
-    """Takes a list and gives a dict, with a term that does not depend on what comes in."""
+    """Takes a list and gives a dict in an object, with a term that does not depend on what comes in."""
 
     def __init__(self):
         super().__init__()
         self.first, self.second = nn.Linear(3, 4), nn.Linear(3, 4)
 
     def forward(self, inputs, scale=1.0):
-        return {"sum": self.first(inputs[0]) + scale * self.second(inputs[1]), "norm": self.first.weight.square().sum()}
+        total = self.first(inputs[0]) + scale * self.second(inputs[1])
+        return Output({"sum": total, "norm": self.first.weight.square().sum()})
 
 
 def of_count(output, target):
@@ -49,7 +58,7 @@ def train(number, kind):
     steps = []
     for x, y in loader:
         hidden = lower(x.double()).tanh()
-        out = upper([hidden, x.double()], scale=0.5)
+        out = upper([hidden, x.double()], scale=0.5).parts
         optimizer.zero_grad()
         if kind == "sum":
             loss = F.mse_loss(out["sum"], y.double(), reduction="sum")

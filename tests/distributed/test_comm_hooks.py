@@ -7,14 +7,15 @@ import torch
 from torch import nn
 
 from retrofit.distributed import DDPWrapper
-from retrofit.distributed.ddp.comm_hooks import POWERSGD_START, adds_bfloat16, register_comm_hook
+from retrofit.distributed.strategies.comm_hooks import POWERSGD_START, adds_bfloat16, register_comm_hook
 
 
 def trained(hook, steps, layers=0):
     torch.manual_seed(0)
     between = [part for _ in range(layers) for part in (nn.Linear(64, 64), nn.Tanh())]
     model = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), *between, nn.Linear(64, 4))
-    model = DDPWrapper(model, bucket_cap_mb=0.01)  # a bucket for each of the layers between
+    # A bucket for each of the layers between, and DDP reduces from the first step on.
+    model = DDPWrapper(model, bucket_cap_mb=0.01, find_unused_parameters=False)
     register_comm_hook(model, hook)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     generator = torch.Generator().manual_seed(torch.distributed.get_rank())

@@ -468,7 +468,7 @@ def test_a_compiled_model_is_compared_too(ranks):
 
 def second_network_alone():
     consistency._has_warned = False
-    consistency._unsynchronised.clear()
+    consistency._alone.clear()
     model, optimizer = model_and_optimizer()
     alone = nn.Linear(1, 1)
     own = torch.optim.Adam(alone.parameters())

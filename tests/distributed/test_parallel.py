@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+from unittest import mock
 
 import pytest
 import torch
@@ -12,12 +13,13 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from retrofit.distributed import DDPWrapper, get_rank, unwrap_model
+from retrofit.distributed import DDPWrapper, distribute_model, get_rank, unwrap_model
 from retrofit.distributed.collectives import gather_objects
 from retrofit.distributed.ddp.forward_guard import run_alone
 from retrofit.distributed.ddp.sync_batchnorm import convert_sync_batchnorm
 from retrofit.distributed.ddp.unwrap import strip_wrapper_prefixes
 from retrofit.distributed.ddp.wrapper import broadcast_buffers
+from retrofit.distributed.model import wrap_ddp
 from retrofit.distributed.process_group import is_distributed
 from retrofit.distributed.strategies.select import gradient_sync, wrap_model
 
@@ -83,6 +85,17 @@ def test_outside_a_group_the_wrapper_is_the_module_itself():
 def test_an_unknown_strategy_is_refused():
     with pytest.raises(ValueError, match="unknown strategy 'zero'; use one of: auto, single, dp, ddp, fsdp"):
         wrap_model(Model(), "zero")
+
+
+def without_the_kit():
+    with mock.patch.dict("retrofit.distributed.model.STRATEGIES", ddp=wrap_ddp, clear=True):
+        with pytest.raises(ValueError, match=r"unknown strategy 'fsdp'; use one of: ddp; .*pip install torch-retrofit"):
+            distribute_model(Model(), strategy="fsdp")
+        assert isinstance(distribute_model(Model()), DDPWrapper)
+
+
+def test_a_strategy_that_is_not_there_says_how_to_get_it(ranks):
+    ranks(2).run(without_the_kit)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from unittest import mock
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import retrofit.distributed as rd
 from retrofit.distributed import get_rank
-from retrofit.distributed.ddp import consistency
+from retrofit.distributed.ddp import consistency, wrapper
 
 NUM_STEPS = 14
 WORLD_SIZE = 2
@@ -131,16 +132,20 @@ def on_ranks(patterns, options, num_passes):
         del os.environ[consistency.CONSISTENCY_TWIN]
 
 
+def wrapped(model, num_passes):
+    """Return the model distributed, with another number of backward passes in which the ranks look what is used."""
+    with mock.patch.object(wrapper, "FIRST_PASSES", num_passes):
+        return rd.distribute_model(model)
+
+
 def on_this_rank(pattern, options, num_passes):
-    model = rd.distribute_model(new_model(options))
-    if num_passes is not None:
-        model.look_for_unused(num_passes)
+    model = wrapped(new_model(options), num_passes)
     optimizer = optimizer_of(model, options)
     for step in range(NUM_STEPS):
         optimizer.zero_grad()
         model(half(step, get_rank()), pattern(step, get_rank()))["out"].square().mean().backward()
         optimizer.step()
-    return state_of(model), model.__dict__["_used"].is_looking
+    return state_of(model), model.__dict__["_gradient_sync"].is_looking
 
 
 def state_of(model):
@@ -185,8 +190,7 @@ def test_with_batch_norm_over_all_ranks(ranks):
 def reductions(make):
     """Return how many all-reduces each of the last steps makes, when everything is used."""
     counts = []
-    model = rd.distribute_model(make())
-    model.look_for_unused(2)
+    model = wrapped(make(), 2)
     calls = []
     all_reduce = dist.all_reduce
     dist.all_reduce = lambda *args, **kwargs: (calls.append(1), all_reduce(*args, **kwargs))[1]
@@ -322,7 +326,7 @@ def asked_for():
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return on_this_rank(one_step_in_ten, {}, None)[0]
+            return on_this_rank(one_step_in_ten, {}, 20)[0]
     finally:
         del os.environ["RETROFIT_FIND_UNUSED_PARAMETERS"]
 

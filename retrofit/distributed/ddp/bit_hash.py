@@ -21,7 +21,12 @@ def bit_hash(tensor: torch.Tensor) -> int:
 
 def bit_hash_later(tensor: torch.Tensor) -> torch.Tensor:
     """Return the hash as an int64 tensor without dimensions on the tensor's device, which nothing has waited for."""
-    return weighted_sum(_words(tensor), _odd_numbers(str(tensor.device))) + tensor.numel()
+    flat = tensor.detach().contiguous().reshape(-1)
+    flat = flat.view(torch.uint8) if flat.dtype != torch.bool else flat.to(torch.uint8)
+    missing = -flat.numel() % 8
+    if missing or flat.storage_offset() % 8:
+        flat = torch.cat([flat, flat.new_zeros(missing)])
+    return weighted_sum(flat.view(torch.int64), _odd_numbers(str(tensor.device))) + tensor.numel()
 
 
 def weighted_sum(flat: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -29,21 +34,10 @@ def weighted_sum(flat: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     num_rows = flat.numel() // CHUNK
     rows, tail = flat[: num_rows * CHUNK].view(num_rows, CHUNK), flat[num_rows * CHUNK :]
     if flat.is_cuda and flat.dtype == torch.int64:  # cuBLAS multiplies no integers
-        per_row = (rows * weights).sum(1)
-        total = (tail * weights[: len(tail)]).sum()
+        per_row, total = (rows * weights).sum(1), (tail * weights[: len(tail)]).sum()
         return (per_row * weights[:num_rows]).sum() + total * weights[num_rows]
     total = torch.dot(tail, weights[: len(tail)])
     return torch.dot(torch.mv(rows, weights), weights[:num_rows]) + total * weights[num_rows]
-
-
-def _words(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor's bytes as 64-bit integers, the last one filled up with zeros."""
-    flat = tensor.detach().contiguous().reshape(-1)
-    flat = flat.view(torch.uint8) if flat.dtype != torch.bool else flat.to(torch.uint8)
-    missing = -flat.numel() % 8
-    if missing or flat.storage_offset() % 8:
-        flat = torch.cat([flat, flat.new_zeros(missing)])
-    return flat.view(torch.int64)
 
 
 @lru_cache(maxsize=64)

@@ -17,9 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..environment import read_environment
 from ..process_group import gpu_index
-from .unwrap import ModuleAttributes, unwrap_model
+from .unwrap import ModuleAttributes, strip_wrapper_prefixes, unwrap_model
 
-PREFIX = "module."
+MODULE_PREFIX = "module."
 KEEPS_PREFIX = "keeps_prefix"  # in the __dict__ of a DDPWrapper that takes the place of a DataParallel
 
 
@@ -73,8 +73,6 @@ def fitting_keys(model: nn.Module, state_dict: Any) -> Any:
     """
     if not isinstance(state_dict, Mapping) or not all(isinstance(key, str) for key in state_dict):
         return state_dict
-    own = set(model.state_dict())
-    choices = [state_dict, {PREFIX + key: value for key, value in state_dict.items()}]
-    if all(key.startswith(PREFIX) for key in state_dict):
-        choices.append({key[len(PREFIX) :]: value for key, value in state_dict.items()})
+    own, bare = set(model.state_dict()), strip_wrapper_prefixes(state_dict)
+    choices = (state_dict, bare, {MODULE_PREFIX + key: value for key, value in bare.items()})
     return max(choices, key=lambda choice: len(own & set(choice)))  # the first of those that fit as well

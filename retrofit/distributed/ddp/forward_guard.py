@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from ..process_group import is_distributed
-from .sync_batchnorm import is_synchronised
+from .gradients import in_backward
+from .sync_batchnorm import waiting_layers
 from .unwrap import unwrap_model
 
 _forward_depth = 0
@@ -27,7 +28,7 @@ def run_alone(function: Callable[..., Any], model: nn.Module, *args: Any, **kwar
     if not is_distributed():
         return function(model, *args, **kwargs)
     module = unwrap_model(model)
-    waiting = [layer for layer in module.modules() if is_synchronised(layer) and layer.training]
+    waiting = waiting_layers(module)
     for layer in waiting:
         layer.training = False
     try:
@@ -48,22 +49,19 @@ def running_forward() -> Iterator[None]:
         _forward_depth -= 1
 
 
-def guard_layers(module: nn.Module, entered_by_compile: bool) -> None:
+def guard_layers(module: nn.Module) -> None:
     """Watch the module's outermost layers, in containers too: one that runs outside DDP's forward bypasses it."""
-    if entered_by_compile:
-        return  # a hook that reads global state would break the compiled graph at every layer
     for child in module.children():
         if isinstance(child, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
-            guard_layers(child, entered_by_compile)
+            guard_layers(child)
         if child not in _guarded:
             _guarded.add(child)
             child.register_forward_pre_hook(_refuse_bypass)
 
 
 def _refuse_bypass(layer: nn.Module, inputs: Any) -> None:
-    if _forward_depth or not layer.training or not torch.is_grad_enabled():
-        return
-    if layer not in _guarded or _in_backward():  # a deep copy of the model; recomputation by activation checkpointing
+    # Not in `_guarded`: a deep copy of the model; in backward: recomputation by activation checkpointing.
+    if _forward_depth or not layer.training or not torch.is_grad_enabled() or layer not in _guarded or in_backward():
         return
     if any(parameter.requires_grad for parameter in layer.parameters()):
         raise RuntimeError(
@@ -71,8 +69,3 @@ def _refuse_bypass(layer: nn.Module, inputs: Any) -> None:
             "synchronised over ranks; call model(...) and choose the path inside forward(), or, for evaluation, call "
             "it under torch.no_grad() or after model.eval()"
         )
-
-
-def _in_backward() -> bool:
-    graph_task_id = getattr(torch._C, "_current_graph_task_id", None)
-    return graph_task_id is not None and graph_task_id() != -1

@@ -41,10 +41,7 @@ def _convert(module: nn.Module) -> nn.Module:
 
 
 class CPUSyncBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch normalisation whose training statistics are those of the batches of all ranks together.
-
-    Input (N, C, ...) float. Collective: every rank, in training mode. See `sync_batch_norm`.
-    """
+    """BatchNorm of (N, C, ...) over the batches of all ranks. Collective: every rank, in training mode."""
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
         if input.dim() < 2:
@@ -63,10 +60,7 @@ class CPUSyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 class SumOverRanks(torch.autograd.Function):
-    """Sum over ranks; the gradient of a sum of every rank's loss is the sum of the ranks' gradients.
-
-    Collective: every rank, in forward and in backward; differentiable as often as wanted.
-    """
+    """Sum over ranks, differentiable as often as wanted. Collective: every rank, in forward and in backward."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -89,11 +83,9 @@ def sync_batch_norm(
     eps: float,
     sum_over_ranks: type[SumOverRanks] = SumOverRanks,
 ) -> torch.Tensor:
-    """Return `input` (N, C, ...) normalised with the statistics of all ranks' batches; update the running ones.
+    """Return what torch.nn.functional.batch_norm does in training, for the batches (N, C, ...) of all ranks together.
 
-    What torch.nn.functional.batch_norm computes in training, for the batches of all ranks together. Collective: every
-    rank, in forward and in backward. Statistics in float32 (float64 for float64 input); running variance unbiased over
-    the global count.
+    Collective: every rank, in forward and in backward. Statistics are float32 (float64 for float64 input).
     """
     x = input if input.dtype == torch.float64 else input.float()
     dims = [0, *range(2, x.dim())]
@@ -121,11 +113,8 @@ def sync_batch_norm(
 
 @contextmanager
 def own_statistics(module: nn.Module) -> Iterator[None]:
-    """Let synchronised BatchNorm layers in training mode take the statistics of this rank's batch, as one process does.
-
-    In evaluation mode they wait for nobody.
-    """
-    waiting = [layer for layer in module.modules() if is_synchronised(layer) and layer.training]
+    """Let synchronised BatchNorm layers in training mode use this rank's batch; in evaluation mode they do not wait."""
+    waiting = waiting_layers(module)
     for layer in waiting:
         layer.forward = partial(nn.modules.batchnorm._BatchNorm.forward, layer)  # type: ignore[method-assign,arg-type]
     try:
@@ -135,5 +124,7 @@ def own_statistics(module: nn.Module) -> Iterator[None]:
             del layer.forward
 
 
-def is_synchronised(layer: nn.Module) -> bool:
-    return isinstance(layer, (nn.SyncBatchNorm, CPUSyncBatchNorm))
+def waiting_layers(module: nn.Module) -> list[nn.Module]:
+    """Return the BatchNorm layers whose forward waits for the other ranks."""
+    kinds = (nn.SyncBatchNorm, CPUSyncBatchNorm)
+    return [layer for layer in module.modules() if isinstance(layer, kinds) and layer.training]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,9 +12,10 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from ..ddp.unwrap import unwrap_model
-from ..model import wrap_ddp
+from ..model import STRATEGIES, wrap_ddp
 from ..options import get_option
 from ..process_group import get_world_size, is_distributed
+from .comm_hooks import register_comm_hook
 from .fsdp import FSDPWrapper, MixedPrecision, is_sharded, resolve_dtype
 from .layers import choose_layers
 from .recompute import recompute_layers
@@ -34,8 +36,8 @@ def resolve_strategy(strategy: str = "auto") -> str:
 
     Raises ValueError for an unknown one, and for one of a single process where there are several.
     """
-    if strategy not in ("auto", *STRATEGIES):
-        raise ValueError(f"unknown strategy {strategy!r}; use one of: auto, {', '.join(STRATEGIES)}")
+    if strategy not in ("auto", *WRAPPERS):
+        raise ValueError(f"unknown strategy {strategy!r}; use one of: auto, {', '.join(WRAPPERS)}")
     if strategy == "auto":
         return "ddp" if is_distributed() else "single"
     if strategy in ("single", "dp") and get_world_size() > 1:
@@ -46,12 +48,14 @@ def resolve_strategy(strategy: str = "auto") -> str:
     return strategy if is_distributed() or strategy == "dp" else "single"
 
 
-def wrap_model(model: nn.Module, strategy: str | None = None, **options: Any) -> nn.Module:
+def wrap_model(
+    model: nn.Module, strategy: str | None = None, *, find_unused_parameters: bool | None = None, **options: Any
+) -> nn.Module:
     """Return `model` ready to train under `strategy`, by default that of `--strategy`; see `distribute_model`.
 
-    A model without trainable parameters needs no
-    wrapper and comes back as it is, as does one that is wrapped already. `options` go to the strategy's wrapper, in
-    front of the flags' values. Collective: every rank. Raises what the wrapper raises.
+    A model without trainable parameters needs no wrapper and comes back as it is, as does one that is wrapped already.
+    `options` go to the strategy's wrapper, in front of the flags' values; `find_unused_parameters` to that of ddp only.
+    Collective: every rank. Raises what the wrapper raises.
     """
     asked = get_option("strategy") if strategy is None else strategy
     if get_option("ds_config") and asked != "deepspeed":
@@ -65,7 +69,9 @@ def wrap_model(model: nn.Module, strategy: str | None = None, **options: Any) ->
         return model
     if get_option("grad_ckpt"):
         recompute_layers(choose_layers(unwrap_model(model), _layer_names(), get_option("min_num_params")))
-    wrapped = STRATEGIES[strategy](model, **options)
+    if strategy == "ddp" and find_unused_parameters is not None:
+        options["find_unused_parameters"] = find_unused_parameters
+    wrapped = WRAPPERS[strategy](model, **options)
     if get_option("ckpt") == "sharded":
         refuse_sharded(wrapped)
     return wrapped
@@ -78,6 +84,16 @@ def _single(model: nn.Module) -> nn.Module:
 def _dp(model: nn.Module, **options: Any) -> nn.Module:
     """Return the model in a DataParallel over all visible GPUs; there is nothing to wrap where there is none."""
     return DataParallel(model, **options) if torch.cuda.device_count() > 1 else model
+
+
+def _ddp(model: nn.Module, **options: Any) -> nn.Module:
+    for name in ("gradient_as_bucket_view", "static_graph"):
+        if get_option(name):
+            options.setdefault(name, True)
+    options.setdefault("bucket_cap_mb", get_option("bucket_cap_mb"))
+    wrapped = wrap_ddp(model, **options)
+    register_comm_hook(wrapped, get_option("comm_hook"))
+    return wrapped
 
 
 def _fsdp(model: nn.Module, **options: Any) -> nn.Module:
@@ -98,13 +114,14 @@ def _layer_names() -> list[str]:
     return [name.strip() for name in get_option("wrap_layers").split(",") if name.strip()]
 
 
-STRATEGIES: dict[str, Callable[..., nn.Module]] = {
+WRAPPERS: dict[str, Callable[..., nn.Module]] = {
     "single": _single,
     "dp": _dp,
-    "ddp": wrap_ddp,
+    "ddp": _ddp,
     "fsdp": _fsdp,
     "deepspeed": ZeroWrapper,
 }
+STRATEGIES.update({name: partial(wrap_model, strategy=name) for name in ("auto", *WRAPPERS)})
 
 
 def wrap_optimizer(

@@ -44,7 +44,7 @@ class ZeroModel(ModuleAttributes):
         self.__dict__["trained"] = [parameter.requires_grad for parameter in module.parameters()]
         for tensor in (*module.parameters(), *module.buffers()):
             dist.broadcast(tensor.detach(), src=0)
-        guard_layers(module, entered_by_compile=False)
+        guard_layers(module)
 
     @property
     def stage(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from retrofit.distributed.ddp.forward_guard import _in_backward
+from retrofit.distributed.ddp.gradients import in_backward
 from retrofit.verify.trace.events import Event, Record, SimilarityProduct, ValidCount
 
 MAX_EVENTS = 50  # of a kind and process
@@ -36,7 +36,7 @@ class ForwardEvidence:
         look = self._look_at_loss if name in _LOSSES else self._look_at_product
 
         def watched(args: tuple, kwargs: dict) -> Any:
-            if torch.is_grad_enabled() and not _in_backward():
+            if torch.is_grad_enabled() and not in_backward():
                 look(name, args)
             return run(args, kwargs)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from retrofit.distributed.ddp.forward_guard import _in_backward
+from retrofit.distributed.ddp.gradients import in_backward
 from retrofit.verify.trace.events import Record
 from retrofit.verify.trace.randomness.draws import RowDraws
 
@@ -71,7 +71,7 @@ class OperatorTrace(TorchDispatchMode):
     def _collective(self, func: Any) -> Run:
         def run(args: tuple, kwargs: dict) -> Any:
             # Before the call: in a hang the last line is what the rank waits for.
-            self._record(describe_collective(func, args, self._num_collectives, _in_backward()))
+            self._record(describe_collective(func, args, self._num_collectives, in_backward()))
             self._num_collectives += 1
             return func(*args, **kwargs)
 
