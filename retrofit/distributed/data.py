@@ -14,11 +14,11 @@ from torch.utils.data import DataLoader
 
 from .batch import Batch, gather_batch, open_batches
 from .collectives import broadcast_object
+from .deadlock import begin_step
 from .options import get_option
 from .process_group import get_world_size, require_group
 from .random_state import split_random_streams
 from .sharding import LoaderProxy, ShardedSampler, loader_workers, shard_loader
-from .supervision.rank_state import begin_step
 
 __all__ = [
     "DistributedLoader",

@@ -15,11 +15,8 @@ from torch.torch_version import TorchVersion
 
 from .collective_calls import collective
 from .environment import DistributedEnvironment, read_environment
+from .failure import JOB_HOOKS, start_watchdog, stop_watchdog
 from .options import FLAGS, forget_options, get_option, set_options
-from .supervision.interrupt_message import OneLineAtInterrupt
-from .supervision.restart_store import fresh_store, may_restart
-from .supervision.run_lock import release_runs
-from .supervision.watchdog import start_watchdog, stop_watchdog
 
 __all__ = [
     "barrier",
@@ -35,7 +32,6 @@ __all__ = [
 
 _place = DistributedEnvironment()
 _control_group: dist.ProcessGroup | None = None
-_interrupt_hook: OneLineAtInterrupt | None = None
 _left: list[dist.ProcessGroupGloo] = []  # backends of the group that was left last; see _destroy_group
 
 
@@ -56,7 +52,7 @@ def setup_distributed(
     Raises ValueError for a contradictory environment, a local rank without a GPU or a backend this machine lacks, and
     RuntimeError when the processes cannot meet (port in use, master not reachable).
     """
-    global _place, _control_group, _interrupt_hook
+    global _place, _control_group
     if dist.is_initialized():
         return get_rank(), get_local_rank(), get_world_size()
     set_options(args or argparse.Namespace())
@@ -75,11 +71,6 @@ def setup_distributed(
     _control_group = dist.new_group(backend="gloo", timeout=timeout)  # type: ignore[assignment]
     _place = place
     if place.world_size > 1:
-        from .job.failure import report_uncaught  # which imports this module
-
-        report_uncaught()
-        _interrupt_hook = OneLineAtInterrupt(place.rank, place.world_size)
-        _interrupt_hook.install()
         store = dist.distributed_c10d._get_default_store()
         start_watchdog(store, begun_collectives, place.rank, place.world_size, timeout.total_seconds())
     return place.rank, place.local_rank, place.world_size
@@ -91,21 +82,18 @@ def cleanup_distributed() -> None:
     A checkpoint that is still being written in the background comes first: see `finish_saves`, whose errors it raises.
     The folder of `rd.job.open_run` is unlocked.
     """
-    global _place, _control_group, _interrupt_hook
+    global _place, _control_group
     if sys.exc_info()[0] is None:
         from .checkpoint.async_save import finish_saves  # which imports this module
 
         finish_saves()
     forget_options()
-    if _interrupt_hook is not None:
-        _interrupt_hook.remove()
-        _interrupt_hook = None
     if dist.is_initialized():
         if sys.exc_info()[0] is None:
             barrier()  # a rank that closes its sockets early can break a slower rank's last collective
         stop_watchdog(left_together=sys.exc_info()[0] is None)
         _destroy_group()
-    release_runs()
+    JOB_HOOKS.leave()
     _control_group = None
     _place = DistributedEnvironment()
 
@@ -247,12 +235,9 @@ def _join(place: DistributedEnvironment, backend: str, init_method: str, timeout
         os.environ.setdefault("MASTER_ADDR", place.master_addr)
         os.environ.setdefault("MASTER_PORT", str(place.master_port))
         layout: dict[str, Any] = {"rank": place.rank, "world_size": place.world_size, "timeout": timeout}
-        if may_restart() and init_method == "env://":
-            store = next(dist.rendezvous(init_method, timeout=timeout))[0]
-            store = fresh_store(store, place.rank, place.world_size, timeout.total_seconds())
-            dist.init_process_group(backend, store=store, **layout)
-            return
-        dist.init_process_group(backend, init_method=init_method, **layout)
+        store = JOB_HOOKS.own_store(init_method, place.rank, place.world_size, timeout)
+        meeting = {"init_method": init_method} if store is None else {"store": store}
+        dist.init_process_group(backend, **meeting, **layout)
     except RuntimeError as error:  # torch's DistNetworkError and DistStoreError are RuntimeErrors in all versions
         if "EADDRINUSE" in str(error) or "ddress already in use" in str(error):
             raise RuntimeError(
