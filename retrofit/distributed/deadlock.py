@@ -42,17 +42,13 @@ def begin_step(step: str) -> None:
     _step = step
 
 
-def current_step() -> str:
-    """Return where this rank is, as `begin_step` was told."""
-    return _step
-
-
 class RankState:
     """Looks at this process's main thread, from another thread, again and again."""
 
     def __init__(self, rank: int, process: Mapping[str, Any], journal: Journal) -> None:
-        self._told, self._journal = {"rank": rank, "beat": 0, "process": process, "left": ""}, journal
-        self._seen, self._since = (), 0.0  # what has not changed since then
+        self._fixed, self._journal, self._beat = {"rank": rank, "process": process}, journal, 0
+        self._seen: Any = None  # what has not changed since
+        self._since = 0.0
 
     def look(self) -> dict[str, Any]:
         """Return this rank's state, as the module describes it."""
@@ -60,12 +56,15 @@ class RankState:
         call, finished = self._journal.open, self._journal.finished
         frame = sys._current_frames()[threading.main_thread().ident or 0]
         if (seen := (id(frame), frame.f_lasti, begun, finished)) != self._seen:
-            self._seen, self._since = seen, now  # type: ignore[assignment]
+            self._seen, self._since = seen, now
         # On a GPU the thread waits, and computes, wherever it needs a result; what it waits for has been begun.
-        waits = frame.f_globals.get("__name__", "").startswith(WAITING_MODULES) or (any(begun) and _uses_cuda())
-        self._told["beat"] += 1
+        has_begun = any(begun) and torch.cuda.is_available() and torch.cuda.is_initialized()
+        waits = has_begun or frame.f_globals.get("__name__", "").startswith(WAITING_MODULES)
+        self._beat += 1
         return {
-            **self._told,
+            **self._fixed,
+            "beat": self._beat,
+            "left": "",
             "step": _step,
             "where": place_of(frame),
             "finished": finished,
@@ -147,7 +146,3 @@ def place_of(frame: FrameType | None) -> str:
         inner = inner.f_back  # type: ignore[assignment]
     own = inner or own
     return f"{own.f_code.co_name} ({own.f_code.co_filename}:{own.f_lineno})"
-
-
-def _uses_cuda() -> bool:
-    return torch.cuda.is_available() and torch.cuda.is_initialized()

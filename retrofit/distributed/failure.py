@@ -1,14 +1,13 @@
 """The end of a job in which a rank fails, vanishes or waits in vain: one readable report, exit status 1 on every rank.
 
 Each rank of several has a thread that talks to the others through the group's store, never by collectives. Every
-second it says there what its main thread does, and looks whether the job is at its end. That is so when a rank
+second it says there what its main thread does, and looks whether a rank has found that the job is at its end:
 
-- has an error of its own: it prints its traceback, marked `[rank r/w]`, and the others one line each;
-- has an error because of another one: a collective ran out of time (`--dist_timeout`) or lost its connection;
-- finds that all ranks wait for each other for good (deadlock.py).
+- by an error of its own: that rank prints its traceback, marked `[rank r/w]`, and the others one line each;
+- by a collective that ran out of time (`--dist_timeout`) or lost its connection, or by a deadlock (deadlock.py): every
+  rank prints its stack and its step, and then that one says which rank is missing.
 
-In the last two cases every rank prints its stack and its step, and then one of them says which rank is missing. Over
-NCCL a collective of GPU tensors that runs out of time ends its process before this report.
+Over NCCL a collective of GPU tensors that runs out of time ends its process before this report.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from .collective_calls import start_journal, stop_journal
-from .deadlock import PATIENCE_S, UNKNOWN, RankState, State, current_step, explain, is_slow, judge, place_of
+from .deadlock import PATIENCE_S, UNKNOWN, RankState, State, explain, is_slow, judge, place_of
 
 PERIOD_S = 1.0  # and 5 ms more for each rank: they all ask the same store
 GRACE_S = 3.0  # for what other ranks' threads do, on top of their period
@@ -63,11 +62,11 @@ JOB_HOOKS = JobHooks()
 _watchdog: Watchdog | None = None
 
 
-def start_watchdog(store: Any, counters: Callable[[], tuple[int, ...]], rank: int, world_size: int, timeout_s: float):
+def start_watchdog(store: Any, counters: Callable[[], tuple[int, ...]], rank: int, world_size: int) -> None:
     """Watch this process of a group of several until `stop_watchdog`; `store` and `counters` are the group's."""
     global _watchdog
     stop_watchdog()
-    _watchdog = Watchdog(store, counters, rank, world_size, timeout_s)
+    _watchdog = Watchdog(store, counters, rank, world_size)
     JOB_HOOKS.watched(_watchdog)
     atexit.register(stop_watchdog)  # a thread must not be in the store when the interpreter goes
 
@@ -94,26 +93,31 @@ def place_of_error(error: BaseException) -> str:
 
 
 def record_error(error: Exception) -> None:
-    """Leave an error for torchrun's report; nothing happens without torchrun."""
+    """Leave an error for torchrun's report, which shows what is being handled; nothing happens without torchrun."""
     try:
-        raise error  # the report shows the error that is being handled
+        raise error
     except Exception:
         get_error_handler().record_exception(error)
+
+
+class End(NamedTuple):
+    """The end of the job: the rank that was the first to find it, and whether by an error of its own."""
+
+    rank: int
+    is_error: bool
 
 
 class Watchdog:
     """The thread of one rank and what it shares with the main thread."""
 
-    def __init__(self, store: Any, counters: Any, rank: int, world_size: int, timeout_s: float) -> None:
+    def __init__(self, store: Any, counters: Callable[[], tuple[int, ...]], rank: int, world_size: int) -> None:
         self.rank, self.world_size, self.left, self.is_reporting = rank, world_size, "", False
-        self.period_s = min(PERIOD_S + world_size / 200, max(0.1, timeout_s / 20))
+        self.period_s = PERIOD_S + world_size / 200
         # A connection of its own: a main thread that waits in the store would keep this one out.
         self._store, self.store_is_gone = store.clone() if hasattr(store, "clone") else store, False
-        if hasattr(self._store, "set_timeout"):
-            self._store.set_timeout(timedelta(seconds=PATIENCE_S))
+        self._store.set_timeout(timedelta(seconds=PATIENCE_S))
         self._state = RankState(rank, JOB_HOOKS.identity(), start_journal(counters))
         self._waited: dict[str, Any] = {}  # told in place of what can be seen, once the main thread has an error
-        self._slow = (rank + 1) % world_size  # the rank that is asked first
         self._stopped, self._said = threading.Event(), threading.Lock()
         self._previous_hook, sys.excepthook = sys.excepthook, self._report_uncaught
         self.tell()
@@ -132,7 +136,7 @@ class Watchdog:
             self.tell(left=self.left, where="", waits_s=0.0)
         stop_journal()
 
-    # ---- what the ranks know of each other, through the store -------------------------------------------
+    # What the ranks know of each other, through the store
 
     def _ask(self, operation: str, key: str, *values: str) -> Any:
         """Return the store's answer, None once it is gone: it is in rank 0 or the launcher, which may have died."""
@@ -142,14 +146,9 @@ class Watchdog:
             self.store_is_gone = True
         return None
 
-    def read(self, key: str) -> Any:
+    def _read(self, key: str) -> Any:
         text = self._ask("compare_set", key, "null", "null")  # null where there is none; torch 2.1 has no Store.check
         return None if text is None else json.loads(text)
-
-    def claim(self, key: str) -> int:
-        """Return the rank that was the first to claim `key`; this one if no rank can be asked."""
-        holder = self._ask("compare_set", key, "", str(self.rank))
-        return self.rank if holder is None else int(holder)
 
     def tell(self, **known: Any) -> State:
         state = {**self._state.look(), **self._waited, **known}
@@ -157,7 +156,7 @@ class Watchdog:
         return state
 
     def state_of(self, rank: int) -> State:
-        return self.read(f"state/{rank}") or {"rank": rank, **UNKNOWN}
+        return self._read(f"state/{rank}") or {"rank": rank, **UNKNOWN}
 
     def silent_ranks(self) -> list[int]:
         """Wait until every other rank has said something or has left; return those that do neither for long."""
@@ -170,56 +169,59 @@ class Watchdog:
             beats = {s["rank"]: s["beat"] for s in states if not s["left"] and s["beat"] == beats[s["rank"]]}
         return list(beats)
 
-    def first_failure(self, within_s: float = 0.0) -> int | None:
-        """Return the rank that was the first to fail by an error of its own, once one has within that time."""
+    def end(self, within_s: float = 0.0) -> End | None:
+        """Return the end of the job, once a rank has found it within that time."""
         deadline = time.monotonic() + within_s
-        while (first := self.read("first_failure")) is None and time.monotonic() < deadline:
-            if self.store_is_gone or self.read("alarm") is not None:
-                break
+        while (found := self._read("end")) is None and time.monotonic() < deadline and not self.store_is_gone:
             time.sleep(0.05)
-        return first
+        return None if found is None else End(*found)
 
-    # ---- the thread -------------------------------------------------------------------------------------
+    def _claim_end(self, is_error: bool) -> End:
+        """Return the end of the job, which is from this rank unless another one was faster."""
+        found = self._ask("compare_set", "end", "", json.dumps([self.rank, is_error]))
+        return End(self.rank, is_error) if found is None else End(*json.loads(found))
+
+    # The thread
 
     def _watch(self) -> None:
         while not self._stopped.wait(self.period_s) and not self.store_is_gone:
             waits = self.tell()["waits_s"] >= PATIENCE_S
-            if self.read("alarm") is not None:
+            end = self.end()
+            if end and not end.is_error:
                 self.show_and_exit("the job cannot continue")
-            first = self.first_failure() if waits else None
-            if first not in (None, self.rank):  # it takes its time to end, and keeps its connections until then
-                self._say_once([f"stopped: rank {first} failed first, see its message (its process has not ended yet)"])
+            elif end and waits and end.rank != self.rank:  # it keeps its connections until its process ends
+                self._say_once(
+                    [f"stopped: rank {end.rank} failed first, see its message (its process has not ended yet)"]
+                )
                 time.sleep(GRACE_S if self.rank == 0 else 0.0)  # for the others to find out: the store may be here
                 _end_process()
-            if waits and (reason := self._deadlock()):
+            elif waits and (reason := self._deadlock()):
                 self.show_and_exit("the ranks wait for each other", reason)
 
     def _deadlock(self) -> str:
-        """Return why no rank can continue, "" while one can; the one that was slow before is asked first."""
-        states: dict[int, State] = {}
-        for step in range(self.world_size):
-            rank = (self._slow + step) % self.world_size
-            states[rank] = self.state_of(rank)
-            if is_slow(states[rank]):
-                self._slow = rank
+        """Return why no rank can continue, "" while one can."""
+        states: list[State] = []
+        for rank in range(self.world_size):
+            states.append(self.state_of(rank))
+            if is_slow(states[-1]):
                 return ""
-        return judge([states[rank] for rank in range(self.world_size)])
+        return judge(states)
 
     def show_and_exit(self, headline: str, reason: str = "") -> None:
         """End this process, whose main thread waits for good; another thread calls this."""
         stack = traceback.format_stack(sys._current_frames()[threading.main_thread().ident or 0])
-        lines = "".join(stack).splitlines()
-        self.end_job([f"{headline}; this rank is in {current_step()}, here:", *lines], reason)
+        headline = f"{headline}; this rank is in {self.tell()['step']}, here:"
+        self._end_job([headline, *"".join(stack).splitlines()], reason)
         _end_process()
 
-    # ---- in either thread -------------------------------------------------------------------------------
+    # In either thread
 
-    def end_job(self, lines: Sequence[str], reason: str = "") -> None:
+    def _end_job(self, lines: Sequence[str], reason: str = "") -> None:
         """Show `lines` and return when one rank, the first to come here, has said why the job ends, or `reason`."""
-        if self._say_once(lines) and self.claim("alarm") == self.rank:
+        if self._say_once(lines) and self._claim_end(False) == (self.rank, False):
             self._conclude(reason)
         deadline = time.monotonic() + 2 * (self.period_s + GRACE_S) + OUTPUT_S
-        while not self.store_is_gone and not self.read("concluded") and time.monotonic() < deadline:
+        while not self.store_is_gone and not self._read("concluded") and time.monotonic() < deadline:
             self.tell()
             time.sleep(0.05)
 
@@ -227,12 +229,10 @@ class Watchdog:
         """Say why the job ends, after all other ranks have shown themselves, and have the launcher repeat it."""
         silent = self.silent_ranks()
         time.sleep(OUTPUT_S)
-        own, first = self.tell(), self.first_failure()
+        own = self.tell()
         states = [own if rank == self.rank else self.state_of(rank) for rank in range(self.world_size)]
         text = reason or judge(states) or explain(states, own, silent)
-        if first not in (None, self.rank):
-            text = f"rank {first} failed first, see its message"
-        elif self.store_is_gone:
+        if self.store_is_gone:
             gone = "the store of the group is gone, and with it the process that has it: rank 0, or the launcher"
             text = f"rank {self.rank} waited in {own['where']}; {gone}"
         lines = [*text.splitlines(), *JOB_HOOKS.end_silent([states[rank] for rank in silent])]
@@ -252,7 +252,7 @@ class Watchdog:
             self._say(lines)
         return is_first
 
-    # ---- errors, in the main thread ---------------------------------------------------------------------
+    # In the main thread, which has an error
 
     def _report_uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Report an uncaught error, as `sys.excepthook`; Ctrl-C is one line of rank 0."""
@@ -270,20 +270,20 @@ class Watchdog:
         if getattr(error, "is_explained", False) is True:
             lines = [f"{type(error).__name__}: {error}"]
         self.is_reporting, self.left = True, f"has failed with {type(error).__name__}"
-        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which torchrun sends when another rank has gone
         waited = isinstance(error, RuntimeError) and WAITED_IN_VAIN.search(str(error)) is not None
-        first = self.first_failure(NEWS_S if waited or PEER_FAILED.match(str(error)) else 0.0)
-        if first is None and waited:
+        end = self.end(NEWS_S if waited or PEER_FAILED.match(str(error)) else 0.0)
+        if waited and not (end and end.is_error):
             self._waited = {"where": place_of_error(error), "waits_s": PATIENCE_S}
-            self.end_job([f"waited in vain for another rank, in {current_step()}:", *lines])
+            self._end_job([f"waited in vain for another rank, in {self.tell()['step']}:", *lines])
             return
-        first = self.claim("first_failure") if first is None else first
-        if first == self.rank:
+        end = end or self._claim_end(True)
+        if end.is_error and end.rank != self.rank:
+            self._say_once([f"stopped: rank {end.rank} failed first, see its message ({type(error).__name__} here)"])
+        else:
             record_error(error)
             self._say(lines)
-        else:
-            self._say_once([f"stopped: rank {first} failed first, see its message ({type(error).__name__} here)"])
 
 
 def _end_process() -> None:

@@ -89,7 +89,7 @@ class LaunchedJob:
                 raise self.as_exception()
             restart(agent, group)
 
-        api._terminate_process_handler = self.receive
+        api._terminate_process_handler = self.receive  # type: ignore[assignment]
         api.PContext.start = lambda ranks: self.start(start, ranks)  # type: ignore[method-assign,assignment]
         SimpleElasticAgent._restart_workers = restart_unless_stopped  # type: ignore[method-assign]
         return api.SignalException, ChildFailedError

@@ -72,7 +72,7 @@ def setup_distributed(
     _place = place
     if place.world_size > 1:
         store = dist.distributed_c10d._get_default_store()
-        start_watchdog(store, begun_collectives, place.rank, place.world_size, timeout.total_seconds())
+        start_watchdog(store, begun_collectives, place.rank, place.world_size)
     return place.rank, place.local_rank, place.world_size
 
 

@@ -87,8 +87,9 @@ class Termination:
         watchdog = self._watchdog
         silent = watchdog.silent_ranks()
         left = {watchdog.state_of(rank)["left"] for rank in range(watchdog.world_size)}
-        is_missing = bool(silent) or bool(left - {"", LEFT}) or watchdog.read("alarm") is not None
-        if is_missing and watchdog.first_failure() is None and not watchdog.store_is_gone:
+        end = watchdog.end()
+        is_missing = bool(silent) or bool(left - {"", LEFT}) or end is not None
+        if is_missing and not (end and end.is_error) and not watchdog.store_is_gone:
             watchdog.show_and_exit("the launcher ends this rank")
 
     def _leave(self) -> None:
