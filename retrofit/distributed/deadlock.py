@@ -46,7 +46,7 @@ class RankState:
     """Looks at this process's main thread, from another thread, again and again."""
 
     def __init__(self, rank: int, process: Mapping[str, Any], journal: Journal) -> None:
-        self._fixed, self._journal, self._beat = {"rank": rank, "process": process}, journal, 0
+        self._fixed, self._journal = {"rank": rank, "process": process}, journal
         self._seen: Any = None  # what has not changed since
         self._since = 0.0
 
@@ -60,10 +60,9 @@ class RankState:
         # On a GPU the thread waits, and computes, wherever it needs a result; what it waits for has been begun.
         has_begun = any(begun) and torch.cuda.is_available() and torch.cuda.is_initialized()
         waits = has_begun or frame.f_globals.get("__name__", "").startswith(WAITING_MODULES)
-        self._beat += 1
         return {
             **self._fixed,
-            "beat": self._beat,
+            "beat": now,
             "left": "",
             "step": _step,
             "where": place_of(frame),

@@ -259,7 +259,7 @@ class Watchdog:
         if isinstance(error, KeyboardInterrupt):
             if self.rank == 0:
                 self._say([f"interrupted in {place_of_error(error.with_traceback(trace))}"])
-        elif isinstance(error, Exception) and _watchdog is self:  # not in a forked process
+        elif isinstance(error, Exception) and _watchdog is self:  # not once it has stopped
             self.report(error.with_traceback(trace))
         else:
             self._previous_hook(kind, error, trace)

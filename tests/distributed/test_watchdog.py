@@ -26,6 +26,8 @@ mode = sys.argv[1]
 if "real" not in sys.argv:
     failure.PATIENCE_S = deadlock.PATIENCE_S = 1.0
     failure.PERIOD_S, failure.GRACE_S = 0.2, 1.0
+if "core" in sys.argv:  # as in a project that has the runtime's core alone
+    vars(failure.JOB_HOOKS).update(vars(failure.JobHooks()))
 if mode == "slow end" and os.environ["RANK"] == "1":
     atexit.register(time.sleep, 60)  # of the failing rank: behind the runtime's own
 
@@ -171,6 +173,13 @@ def test_a_rank_that_vanishes_is_named(launcher: Any, tmp_path: Path, mode: str,
     assert "waited in main" in first and re.match(word, second), ended["outputs"]
     gone = r"rank 1, process \d+, is gone: it ended without a word \(killed, out of memory, os._exit\)"
     assert len(third) == (mode != "SystemExit") and all(re.fullmatch(gone, line) for line in third), third
+
+
+def test_without_the_production_parts_a_killed_rank_is_named_too(launcher: Any, tmp_path: Path) -> None:
+    ended = run(launcher, tmp_path, "SIGKILL", "core")
+    assert ended["statuses"] == [1, -9, 1] and ended["seconds"] < 20
+    first, second = conclusion(ended)
+    assert "waited in main" in first and second.startswith("rank 1 does not answer: process "), ended["outputs"]
 
 
 def test_a_failed_rank_that_is_slow_to_end_stops_the_others(launcher: Any, tmp_path: Path) -> None:

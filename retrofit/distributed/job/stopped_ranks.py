@@ -15,8 +15,10 @@ def end_silent(states: Sequence[State]) -> list[str]:
     lines = []
     for state in states:
         process = state["process"]
+        if "machine" not in process:  # it never said where it runs
+            continue
         name = f"rank {state['rank']}, process {process['pid']}"
-        alive = is_alive(process) if "machine" in process else None
+        alive = is_alive(process)
         if alive:
             os.kill(int(process["pid"]), signal.SIGKILL)
             lines.append(f"{name}, was stopped or kept the GIL: it has been killed")
