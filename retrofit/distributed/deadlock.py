@@ -96,7 +96,9 @@ def judge(states: Sequence[State]) -> str:
             elif not other and state["finished"] == number and passed:
                 absent[state["rank"]] = ("" if state["left"] else "went past it and ") + _status(state)
         if absent:
-            lines = [f"{name} was called by {_numbers(came)} at {call[2]}, but not by {_numbers(absent)}; {REMEDY}"]
+            lines = [
+                f"{name} was called by {_rank_names(came)} at {call[2]}, but not by {_rank_names(absent)}; {REMEDY}"
+            ]
             lines += [f"rank {rank} {why}" for rank, why in absent.items()]
             return "\n".join([*lines, *_first_difference(states[came[0]], states[next(iter(absent))], number)])
     waiting = next((state for state in states if not state["left"]), None)
@@ -134,7 +136,7 @@ def _first_difference(one: State, other: State, number: int) -> list[str]:
     ][:1]
 
 
-def _numbers(ranks: Any) -> str:
+def _rank_names(ranks: Any) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 

@@ -59,31 +59,6 @@ class JobHooks:
 
 
 JOB_HOOKS = JobHooks()
-_watchdog: Watchdog | None = None
-
-
-def start_watchdog(store: Any, counters: Callable[[], tuple[int, ...]], rank: int, world_size: int) -> None:
-    """Watch this process of a group of several until `stop_watchdog`; `store` and `counters` are the group's."""
-    global _watchdog
-    stop_watchdog()
-    _watchdog = Watchdog(store, counters, rank, world_size)
-    JOB_HOOKS.watched(_watchdog)
-    atexit.register(stop_watchdog)  # a thread must not be in the store when the interpreter goes
-
-
-def stop_watchdog(*, left_together: bool = False) -> None:
-    """End the thread, if there is one. Unless all ranks are done, tell the others that this one is."""
-    global _watchdog
-    if _watchdog is not None:
-        atexit.unregister(stop_watchdog)
-        JOB_HOOKS.watched(None)
-        _watchdog.stop(left_together)
-    _watchdog = None
-
-
-def own_watchdog() -> Watchdog | None:
-    """Return this process's watchdog; None outside a group of several that `setup_distributed` has joined."""
-    return _watchdog
 
 
 def place_of_error(error: BaseException) -> str:
@@ -291,3 +266,30 @@ def _end_process() -> None:
     JOB_HOOKS.leave()
     sys.stdout.flush()
     os._exit(1)
+
+
+_watchdog: Watchdog | None = None
+
+
+def start_watchdog(store: Any, counters: Callable[[], tuple[int, ...]], rank: int, world_size: int) -> None:
+    """Watch this process of a group of several until `stop_watchdog`; `store` and `counters` are the group's."""
+    global _watchdog
+    stop_watchdog()
+    _watchdog = Watchdog(store, counters, rank, world_size)
+    JOB_HOOKS.watched(_watchdog)
+    atexit.register(stop_watchdog)  # a thread must not be in the store when the interpreter goes
+
+
+def stop_watchdog(*, left_together: bool = False) -> None:
+    """End the thread, if there is one. Unless all ranks are done, tell the others that this one is."""
+    global _watchdog
+    if _watchdog is not None:
+        atexit.unregister(stop_watchdog)
+        JOB_HOOKS.watched(None)
+        _watchdog.stop(left_together)
+    _watchdog = None
+
+
+def own_watchdog() -> Watchdog | None:
+    """Return this process's watchdog; None outside a group of several that `setup_distributed` has joined."""
+    return _watchdog
