@@ -3,18 +3,3361 @@
 This file was put here by `retrofit convert` and belongs to your project: commit it. It needs torch alone. Started
 without a launcher every function gives back what it was given, so that the script trains on one GPU as before.
 
-`retrofit convert --update-runtime` writes the file of the kit that is installed in its place.
-What you change here yourself is not overwritten without --force. The names are those of the library: with the kit
-installed, `import retrofit.distributed as rd` does the same as `import multigpu as rd`.
+`retrofit convert --update-runtime` writes the file of the kit that is installed in its place; what you change here
+yourself is not overwritten without --force. The names are those of the library: with the kit installed,
+`import retrofit.distributed as rd` does the same as `import multigpu as rd`.
+
+In this order: environment, options, collective calls, deadlock, failure, process group, collectives, output, devices,
+random state, batch, sharding, data, learning rate, evaluation, loss, unwrap, bit hash, gradients, sync batchnorm,
+forward guard, consistency, data parallel, wrapper, model, launcher.
 """
 
-import sys
+from __future__ import annotations
 
-from retrofit.distributed import *
+import argparse
+import atexit
+import contextlib
+import copy
+import functools
+import hashlib
+import inspect
+import io
+import json
+import logging
+import multiprocessing
+import operator
+import os
+import pickle
+import random
+import re
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import warnings
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import cache, lru_cache, partial
+from itertools import chain, count, cycle, islice
+from multiprocessing import forkserver
+from pathlib import Path
+from types import FrameType, SimpleNamespace, TracebackType
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense_tensors
+from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parallel.scatter_gather import scatter_kwargs
+from torch.nn.utils.rnn import PackedSequence
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.torch_version import TorchVersion
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 
 RETROFIT_RUNTIME = "0.1.0"
-if __name__ == "__main__":
-    from retrofit.distributed.launcher import main
 
-    sys.exit(main(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 d1b4b74e5fcc7ce7523518790eaaf67b631075970a3d3208e5ae57acba104625
+
+# ----------------------------------------------------------------------------------------------------------------------
+# This process's place in the job, read from the launcher's environment.
+
+
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+SLURM_VARIABLES = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
+
+
+@dataclass(frozen=True)
+class DistributedEnvironment:
+    """One process's place in the job. Without a launcher it is rank 0 of 1."""
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+    master_addr: str = "localhost"
+    master_port: int = 29500
+    launcher: str = "none"  # "none" | "env" (torchrun, torch.distributed.launch, by hand) | "slurm"
+
+
+def read_environment(environ: Mapping[str, str]) -> DistributedEnvironment:
+    """Return this process's place from `RANK/WORLD_SIZE/LOCAL_RANK`, else from a SLURM step, else rank 0 of 1.
+
+    Raises ValueError when only some of the three variables are set, when one is not a whole number, or when they
+    contradict each other.
+    """
+    names, launcher, host, port = LAUNCHER_VARIABLES, "env", "localhost", 29500
+    present = [name for name in names if environ.get(name)]
+    if present and len(present) < len(names):
+        raise ValueError(
+            f"half of a launcher's environment: {', '.join(f'{name}={environ[name]}' for name in present)} but no "
+            f"{' and no '.join(name for name in names if name not in present)}; set all of {', '.join(names)} "
+            f"(torchrun does), or unset {' and '.join(present)} for one process"
+        )
+    if not present:
+        # SLURM_STEP_* describe the srun step; SLURM_NTASKS alone is also set in a batch script that runs one process.
+        if not environ.get("SLURM_STEP_ID") or _whole_number(environ, "SLURM_STEP_NUM_TASKS", 1) <= 1:
+            return DistributedEnvironment()
+        names, launcher = SLURM_VARIABLES, "slurm"
+        nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or host
+        host = re.sub(r"\[(\d+)[^]]*\]", r"\1", nodes).split(",")[0].strip()  # gpu[01-03,7],login: gpu01
+        # One port per job, the same on every node, outside the ephemeral range (32768 and up).
+        port = 15000 + _whole_number(environ, "SLURM_JOB_ID", 0) % 15000
+    rank, world_size, local_rank = (_whole_number(environ, name) for name in names)
+    if not 0 <= local_rank <= rank < world_size:
+        raise ValueError(
+            f"contradictory launcher environment: {names[0]}={rank} {names[2]}={local_rank} {names[1]}={world_size}; "
+            f"need 0 <= {names[2]} <= {names[0]} < {names[1]}"
+        )
+    num_local = _whole_number(environ, "LOCAL_WORLD_SIZE", local_rank + 1)
+    if launcher == "slurm":
+        tasks_per_node = re.match(r"\d+", environ.get("SLURM_STEP_TASKS_PER_NODE", ""))  # "2(x3),1"
+        num_local = int(tasks_per_node[0]) if tasks_per_node else 1
+    host, port = environ.get("MASTER_ADDR") or host, _whole_number(environ, "MASTER_PORT", port)
+    return DistributedEnvironment(rank, local_rank, world_size, num_local, host, port, launcher)
+
+
+def _whole_number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
+    value = environ.get(name, "")
+    if value == "" and default is not None:
+        return default
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError(
+            f"{name} must be a whole number, got {value!r}; let the launcher set it, or unset it"
+        ) from None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The runtime's options: a table of flags with environment twins, and the values of this process.
+
+
+MOST_RANKS = 2**20
+SWITCH = {"0": False, "1": True, "false": False, "true": True}
+
+
+@dataclass(frozen=True)
+class RuntimeFlag:
+    """One runtime option: how a parser declares it and how its environment twin is read."""
+
+    name: str
+    default: Any
+    help: str
+    type: type = str
+    choices: tuple[Any, ...] | None = None
+    aliases: tuple[str, ...] = ()
+    bounds: tuple[float, float] | None = None  # of a number, both included
+
+    @property
+    def environment_twin(self) -> str:
+        return f"RETROFIT_{self.name.upper()}"
+
+    def parse(self, text: str) -> Any:
+        """Return the value that `text` is. Raises argparse.ArgumentTypeError, which says what is allowed."""
+        allowed = ", ".join(map(str, self.choices or (SWITCH if self.type is bool else (self.type.__name__,))))
+        if self.bounds is not None:
+            allowed += f" from {self.bounds[0]:g} to {self.bounds[1]:g}"
+        with suppress(KeyError, ValueError, OverflowError):
+            value = SWITCH[text.lower()] if self.type is bool else self.type(text)
+            is_inside = self.bounds is None or self.bounds[0] <= value <= self.bounds[1]  # nan is not
+            if is_inside and value in (self.choices or (value,)):
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r} is not valid; use one of: {allowed}")
+
+
+DDP_FLAGS = (
+    RuntimeFlag("distributed", False, "train in a process group; without a launcher a real group of one process "
+                "(default: only when a launcher started more than one process)", bool),
+    RuntimeFlag("local_rank", -1, "index of this process's GPU on its node; a launcher's LOCAL_RANK wins (default: -1, "
+                "from the environment)", int, None, ("--local-rank",), (-1, MOST_RANKS)),  # alias: since torch 2.0
+    RuntimeFlag("dist_url", "env://", "where the processes meet: env:// or tcp://HOST:PORT (default: %(default)s)"),
+    RuntimeFlag("dist_backend", "auto", "communication backend (default: %(default)s = nccl on CUDA, gloo on CPU)",
+                choices=("auto", "nccl", "gloo")),
+    RuntimeFlag("dist_timeout", 1800.0, "seconds a collective waits for the slowest rank (default: %(default)s)",
+                float, bounds=(0.001, 1e7)),
+    RuntimeFlag("batch", "per_gpu", "what the batch size counts: samples per GPU, or per optimizer step over all GPUs "
+                "(default: %(default)s)", choices=("per_gpu", "global")),
+    RuntimeFlag("lr_scale", "linear", "learning rate factor for global batch / batch size; none switches it off "
+                "(default: %(default)s)", choices=("linear", "sqrt", "none")),
+    RuntimeFlag("find_unused_parameters", False, "let DDP itself look in every step for parameters that take no part "
+                "in the loss; slower (default: off, the runtime finds them)", bool),
+)  # fmt: skip
+
+
+FLAGS: dict[str, RuntimeFlag] = {flag.name: flag for flag in DDP_FLAGS}  # other modules may add theirs
+_values: dict[str, Any] = {}  # of this process: given to a parser or to setup_distributed
+
+
+def add_runtime_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add the runtime flags to a parser that knows nothing of them, and return it.
+
+    They leave no trace in the parsed options: what is given goes to `setup_distributed` directly. A flag that the
+    parser has already, or that would end the use of an abbreviation (`--batch` for `--batch_size`), is called
+    `--dist_<flag>` instead. One rank per node reports what the parser refuses; the others exit with status 2.
+    """
+    group = parser.add_argument_group("distributed training", "each flag has an environment twin RETROFIT_<FLAG>")
+    report_on_one_rank(parser, os.environ)
+    for flag in DDP_FLAGS:
+        names = [name for name in (f"--{flag.name}", *flag.aliases) if _is_free(parser, name)]
+        kind: dict[str, Any] = {"nargs": 0} if flag.type is bool else {"type": flag.parse, "choices": flag.choices}
+        kind.update(dest=flag.name, default=argparse.SUPPRESS, help=flag.help.replace("%(default)s", str(flag.default)))
+        group.add_argument(*names or [f"--dist_{flag.name}"], action=_Remember, **kind)
+    return parser
+
+
+def get_option(name: str) -> Any:
+    """Return the value of a runtime option. Raises ValueError for a twin whose value its flag would refuse."""
+    return _values[name] if name in _values else read_twin(FLAGS[name], os.environ)
+
+
+def set_options(args: argparse.Namespace) -> None:
+    """Let `get_option` answer from `args`, also after `setup_distributed`. Every rank must, with the same options."""
+    _values.update({name: value for name, value in vars(args).items() if name in FLAGS})
+
+
+def forget_options() -> None:
+    """Forget what was given: the environment twins and the defaults count again."""
+    _values.clear()
+
+
+def read_twin(flag: RuntimeFlag, environ: Mapping[str, str]) -> Any:
+    """Return what the environment says about a flag, else its default. Raises ValueError for a value it refuses."""
+    text = environ.get(flag.environment_twin)
+    try:
+        return flag.parse(text) if text else flag.default
+    except argparse.ArgumentTypeError as refusal:
+        raise ValueError(f"{flag.environment_twin}={refusal}, or unset it") from None
+
+
+def report_on_one_rank(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
+    """Let one rank per node report what the parser refuses; the others exit with status 2 in silence."""
+    if environ.get("LOCAL_RANK", "0") not in ("", "0"):
+        parser.error = lambda message: parser.exit(2)  # type: ignore[method-assign, assignment]
+
+
+class _Remember(argparse.Action):
+    """Keeps the value for setup_distributed instead of putting it into the namespace."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        _values[self.dest] = True if self.nargs == 0 else values
+
+
+def _is_free(parser: argparse.ArgumentParser, name: str) -> bool:
+    """Return whether a flag of this name changes nothing for those who use the parser's own flags."""
+    taken = parser._option_string_actions
+    abbreviates = getattr(parser, "allow_abbrev", True) and any(own.startswith(name) for own in taken)
+    return name not in taken and not abbreviates
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The journal of a rank's runtime collectives: which one it is in, where it was called, and which came before.
+
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+PACKAGE = __name__.removesuffix(".collective_calls")  # the runtime: this package, or the one module that it became
+LIBRARIES = ("contextlib", "functools", "torch")  # what a call may pass through on its way from the script
+turns: list[Any] = []  # of `main_process_first`: the one that this rank is in
+_journal: Journal | None = None
+
+
+class Call(NamedTuple):
+    """One call of a runtime collective, the outermost if one calls another."""
+
+    number: int
+    name: str
+    site: str  # FILE:LINE of the script
+    begun: tuple[int, ...]  # collectives of torch that this rank has begun since the call before
+
+
+class Journal:
+    """The calls of the thread that makes it; `counters` returns how many collectives it has begun in each group."""
+
+    def __init__(self, counters: Callable[[], tuple[int, ...]]) -> None:
+        self.calls: deque[Call] = deque(maxlen=64)
+        self.open: Call | None = None
+        self.opened_at = 0.0
+        self.finished = 0  # calls
+        self.thread = threading.get_ident()
+        self._counters = counters
+        self._after_last = counters()
+
+    def begun(self) -> tuple[int, ...]:
+        """Return how many collectives of torch this rank has begun since its last runtime collective."""
+        return tuple(now - before for now, before in zip(self._counters(), self._after_last))
+
+    @contextmanager
+    def noting(self, function: str) -> Iterator[None]:
+        """Note the call of a collective, from its begin to its end."""
+        name, frame = called_from(sys._getframe(3))
+        call = Call(self.finished, name or function, f"{frame.f_code.co_filename}:{frame.f_lineno}", self.begun())
+        self.calls.append(call)
+        self.opened_at = time.monotonic()
+        self.open = call
+        try:
+            yield
+        finally:
+            self._after_last = self._counters()
+            self.finished += 1
+            self.open = None
+
+
+def start_journal(counters: Callable[[], tuple[int, ...]]) -> Journal:
+    """Keep a journal from now on; see `Journal`."""
+    global _journal
+    _journal = Journal(counters)
+    return _journal
+
+
+def stop_journal() -> None:
+    """Keep no journal any more."""
+    global _journal
+    _journal = None
+
+
+def collective(function: Decorated) -> Decorated:
+    """Decorate a function that every rank must call, so that a rank which waits in it can be told why."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if turns:
+            raise RuntimeError(
+                f"{function.__name__} is called inside `with main_process_first():`, where the ranks run one after "
+                "another: it would wait for ranks that cannot come; call it before or after that block"
+            )
+        journal = _journal
+        if journal is None or journal.open is not None or journal.thread != threading.get_ident():
+            return function(*args, **kwargs)
+        with journal.noting(function.__name__):
+            return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def called_from(frame: FrameType) -> tuple[str, FrameType]:
+    """Return the runtime function that the script called, and the script's frame that called it."""
+    name, inner = "", frame
+    while True:
+        module = inner.f_globals.get("__name__", "")
+        if f"{module}.".startswith(f"{PACKAGE}."):
+            name = inner.f_code.co_name
+        elif module.partition(".")[0] not in LIBRARIES:
+            return name, inner
+        if inner.f_back is None:
+            return name, inner
+        inner = inner.f_back
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What each rank tells the others of itself, and when that proves that the job cannot continue.
+
+
+PATIENCE_S = 5.0  # how long a rank waits before anything is suspected
+
+
+# Where a main thread is that waits for another rank in torch's own code; a loader or a download is another matter.
+WAITING_MODULES = ("torch.distributed", "torch.nn.parallel", "torch.autograd", "torch._tensor")
+
+
+INSTALLED = ("<frozen", os.path.dirname(os.__file__), os.path.dirname(torch.__path__[0]))  # files of libraries
+TOLD_CALLS = 16
+REMEDY = "every rank must call it, also those that write nothing: take it out of `if is_main_process():`"
+UNKNOWN: dict[str, Any] = {"beat": 0, "process": {"pid": "?", "host": "?"}, "finished": 0, "begun": [], "calls": []}
+UNKNOWN |= {"step": "not known", "where": "a place that it has not told", "waits_s": 0.0, "left": ""}
+State = Mapping[str, Any]
+_step = "what precedes the first step"
+
+
+def begin_step(step: str) -> None:
+    """Note which step this rank is in, as in "step 7 of epoch 2": a rank that hangs says it."""
+    global _step
+    _step = step
+
+
+class RankState:
+    """Looks at this process's main thread, from another thread, again and again."""
+
+    def __init__(self, rank: int, process: Mapping[str, Any], journal: Journal) -> None:
+        self._fixed, self._journal = {"rank": rank, "process": process}, journal
+        self._seen: Any = None  # what has not changed since
+        self._since = 0.0
+
+    def look(self) -> dict[str, Any]:
+        """Return this rank's state, as the module describes it."""
+        now, begun = time.monotonic(), self._journal.begun()  # before the call: it is noted before it begins
+        call, finished = self._journal.open, self._journal.finished
+        frame = sys._current_frames()[threading.main_thread().ident or 0]
+        if (seen := (id(frame), frame.f_lasti, begun, finished)) != self._seen:
+            self._seen, self._since = seen, now
+        # On a GPU the thread waits, and computes, wherever it needs a result; what it waits for has been begun.
+        has_begun = any(begun) and torch.cuda.is_available() and torch.cuda.is_initialized()
+        waits = has_begun or frame.f_globals.get("__name__", "").startswith(WAITING_MODULES)
+        return {
+            **self._fixed,
+            "beat": now,
+            "left": "",
+            "step": _step,
+            "where": place_of(frame),
+            "finished": finished,
+            "calls": [(c.number, c.name, c.site, list(c.begun)) for c in list(self._journal.calls)[-TOLD_CALLS:]],
+            "begun": list(begun),
+            "waits_s": now - self._journal.opened_at if call else now - self._since if waits else 0.0,
+        }
+
+
+def is_slow(state: State) -> bool:
+    """Return whether a rank may still come: it neither waits nor has ended, as far as is known."""
+    return not (state["left"] or state["waits_s"] >= PATIENCE_S)
+
+
+def judge(states: Sequence[State]) -> str:
+    """Return why the ranks wait for each other for good; "" if they may not. `states`: of all ranks, in order."""
+    if any(is_slow(state) for state in states):
+        return ""
+    for number in sorted({call[0] for state in states for call in state["calls"]}):
+        made = {state["rank"]: call for state in states for call in state["calls"] if call[0] == number}
+        names = [call[1] for call in made.values()]
+        name = min(names, key=names.count)  # of two calls with one number the rarer one is wrong
+        came = [rank for rank, call in made.items() if call[1] == name]
+        call, absent = made[came[0]], {}
+        for state in states:
+            other = made.get(state["rank"])
+            passed = state["left"] or any(now > then for now, then in zip(state["begun"], call[3]))
+            if other and other[1] != name:
+                absent[state["rank"]] = f"called {other[1]} instead, at {other[2]}; its step is {state['step']}"
+            elif not other and state["finished"] == number and passed:
+                absent[state["rank"]] = ("" if state["left"] else "went past it and ") + _status(state)
+        if absent:
+            lines = [
+                f"{name} was called by {_rank_names(came)} at {call[2]}, but not by {_rank_names(absent)}; {REMEDY}"
+            ]
+            lines += [f"rank {rank} {why}" for rank, why in absent.items()]
+            return "\n".join([*lines, *_first_difference(states[came[0]], states[next(iter(absent))], number)])
+    waiting = next((state for state in states if not state["left"]), None)
+    return explain(states, waiting) if waiting and any(state["left"] for state in states) else ""
+
+
+def explain(states: Sequence[State], asking: State, silent: Sequence[int] = ()) -> str:
+    """Return which ranks `asking` has waited for in vain. `silent`: those that do not answer."""
+    missing = [state for state in states if state["left"] or state["rank"] in silent]
+    missing = missing or [state for state in states if state["rank"] != asking["rank"] and not state["waits_s"]]
+    first = f"rank {asking['rank']} waited in {asking['where']}"
+    if not missing:
+        return f"{first}; all ranks are there and wait for each other: each shows its place above"
+    lines = [f"rank {state['rank']} {_status(state, state['rank'] in silent)}" for state in missing]
+    return "\n".join([f"{first} for a rank that is missing", *lines])
+
+
+def _status(state: State, is_silent: bool = False) -> str:
+    if state["left"]:
+        return f"{state['left']}; its step was {state['step']}"
+    if is_silent:
+        name = f"process {state['process']['pid']} on {state['process']['host']}, killed or stopped"
+        return f"does not answer: {name}, last seen in {state['where']}; its step was {state['step']}"
+    return f"{'waits' if state['waits_s'] else 'did not come, it is'} in {state['where']}; its step is {state['step']}"
+
+
+def _first_difference(one: State, other: State, number: int) -> list[str]:
+    """Return a line on a call before `number` that two ranks made at different places, which may have parted them."""
+    theirs = {call[0]: call for call in other["calls"]}
+    return [
+        f"before that {call[1]} at {call[2]} on rank {one['rank']} met {met[1]} at {met[2]} on rank {other['rank']}: "
+        "one of them is not called by every rank"
+        for call in one["calls"]
+        if call[0] < number and (met := theirs.get(call[0], call))[2] != call[2]
+    ][:1]
+
+
+def _rank_names(ranks: Any) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def place_of(frame: FrameType | None) -> str:
+    """Return where in the script a thread is: the innermost frame that is neither of the runtime nor of a library."""
+    if frame is None:
+        return "a thread that has ended"
+    own = called_from(frame)[1]
+    inner: FrameType | None = own
+    while inner is not None and inner.f_code.co_filename.startswith(INSTALLED):
+        inner = inner.f_back
+    own = inner or own
+    return f"{own.f_code.co_name} ({own.f_code.co_filename}:{own.f_lineno})"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The end of a job in which a rank fails, vanishes or waits in vain: one readable report, exit status 1 on every rank.
+
+
+PERIOD_S = 1.0  # and 5 ms more for each rank: they all ask the same store
+GRACE_S = 3.0  # for what other ranks' threads do, on top of their period
+OUTPUT_S = 0.5  # for what another rank has printed to be on the screen before the last message
+NEWS_S = 2.0  # between the error of one rank and the loss of its connections on another: milliseconds
+
+
+# What gloo, NCCL and the store say on a rank that has waited for another one in vain.
+WAITED_IN_VAIN = re.compile(
+    r"Timed out waiting \d+ ?ms|monitoredBarrier|collective operation timeout|[Ww]ait timeout after \d+ ?ms|"
+    r"Application timeout caused pair closure|was called by rank \d+, but not by rank|"
+    r"onnection (closed|reset)|Broken pipe|remote process exited|communicator was aborted"
+)
+
+
+PEER_FAILED = re.compile(r"rank \d+ failed: |\w+ failed on rank \d+: ")  # what the runtime says of another rank's error
+
+
+@dataclass
+class JobHooks:
+    """What the production parts of the runtime add where they are imported (`job/`)."""
+
+    own_store: Callable[..., Any] = lambda *place: None  # the store to meet in, None for torch's own choice
+    identity: Callable[[], Any] = lambda: {"pid": os.getpid(), "host": socket.gethostname()}
+    watched: Callable[[Any], Any] = lambda watchdog: None  # a watchdog has started; at its end: None
+    reported: Callable[[str], Any] = lambda text: None  # told what this rank has printed of the job's end
+    end_silent: Callable[[Sequence[State]], list[str]] = lambda states: []  # returns what to say of these ranks
+    leave: Callable[[], Any] = lambda: None  # before this process leaves its job, in whatever way
+
+
+JOB_HOOKS = JobHooks()
+
+
+def place_of_error(error: BaseException) -> str:
+    """Return where in the script an error was raised."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return place_of(frames[-1]) if frames else "code without a traceback"
+
+
+def record_error(error: Exception) -> None:
+    """Leave an error for torchrun's report, which shows what is being handled; nothing happens without torchrun."""
+    try:
+        raise error
+    except Exception:
+        get_error_handler().record_exception(error)
+
+
+class End(NamedTuple):
+    """The end of the job: the rank that was the first to find it, and whether by an error of its own."""
+
+    rank: int
+    is_error: bool
+
+
+class Watchdog:
+    """The thread of one rank and what it shares with the main thread."""
+
+    def __init__(self, store: Any, counters: Callable[[], tuple[int, ...]], rank: int, world_size: int) -> None:
+        self.rank, self.world_size, self.left, self.is_reporting = rank, world_size, "", False
+        self.period_s = PERIOD_S + world_size / 200
+        # A connection of its own: a main thread that waits in the store would keep this one out.
+        self._store, self.store_is_gone = store.clone() if hasattr(store, "clone") else store, False
+        self._store.set_timeout(timedelta(seconds=PATIENCE_S))
+        self._state = RankState(rank, JOB_HOOKS.identity(), start_journal(counters))
+        self._waited: dict[str, Any] = {}  # told in place of what can be seen, once the main thread has an error
+        self._stopped, self._said = threading.Event(), threading.Lock()
+        self._previous_hook, sys.excepthook = sys.excepthook, self._report_uncaught
+        self.tell()
+        self._thread = threading.Thread(target=self._watch, name="retrofit-watchdog", daemon=True)
+        self._thread.start()
+
+    def stop(self, left_together: bool) -> None:
+        self._stopped.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(GRACE_S)
+        if sys.excepthook == self._report_uncaught:
+            sys.excepthook = self._previous_hook
+        if not left_together:  # or the store may be gone by now, and torch says so
+            error = getattr(sys, "last_value", None)
+            self.left = self.left or f"has ended {f'with {type(error).__name__}: {error}' if error else 'its program'}"
+            self.tell(left=self.left, where="", waits_s=0.0)
+        stop_journal()
+
+    # What the ranks know of each other, through the store
+
+    def _ask(self, operation: str, key: str, *values: str) -> Any:
+        """Return the store's answer, None once it is gone: it is in rank 0 or the launcher, which may have died."""
+        try:
+            return None if self.store_is_gone else getattr(self._store, operation)(f"retrofit/{key}", *values)
+        except Exception:
+            self.store_is_gone = True
+        return None
+
+    def _read(self, key: str) -> Any:
+        text = self._ask("compare_set", key, "null", "null")  # null where there is none; torch 2.1 has no Store.check
+        return None if text is None else json.loads(text)
+
+    def tell(self, **known: Any) -> State:
+        state = {**self._state.look(), **self._waited, **known}
+        self._ask("set", f"state/{self.rank}", json.dumps(state))
+        return state
+
+    def state_of(self, rank: int) -> State:
+        return self._read(f"state/{rank}") or {"rank": rank, **UNKNOWN}
+
+    def silent_ranks(self) -> list[int]:
+        """Wait until every other rank has said something or has left; return those that do neither for long."""
+        deadline = time.monotonic() + self.period_s + GRACE_S
+        beats = {rank: self.state_of(rank)["beat"] for rank in range(self.world_size) if rank != self.rank}
+        while beats and time.monotonic() < deadline and not self.store_is_gone:
+            self.tell()
+            time.sleep(0.05)
+            states = [self.state_of(rank) for rank in beats]
+            beats = {s["rank"]: s["beat"] for s in states if not s["left"] and s["beat"] == beats[s["rank"]]}
+        return list(beats)
+
+    def end(self, within_s: float = 0.0) -> End | None:
+        """Return the end of the job, once a rank has found it within that time."""
+        deadline = time.monotonic() + within_s
+        while (found := self._read("end")) is None and time.monotonic() < deadline and not self.store_is_gone:
+            time.sleep(0.05)
+        return None if found is None else End(*found)
+
+    def _claim_end(self, is_error: bool) -> End:
+        """Return the end of the job, which is from this rank unless another one was faster."""
+        found = self._ask("compare_set", "end", "", json.dumps([self.rank, is_error]))
+        return End(self.rank, is_error) if found is None else End(*json.loads(found))
+
+    # The thread
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(self.period_s) and not self.store_is_gone:
+            waits = self.tell()["waits_s"] >= PATIENCE_S
+            end = self.end()
+            if end and not end.is_error:
+                self.show_and_exit("the job cannot continue")
+            elif end and waits and end.rank != self.rank:  # it keeps its connections until its process ends
+                self._say_once(
+                    [f"stopped: rank {end.rank} failed first, see its message (its process has not ended yet)"]
+                )
+                time.sleep(GRACE_S if self.rank == 0 else 0.0)  # for the others to find out: the store may be here
+                _end_process()
+            elif waits and (reason := self._deadlock()):
+                self.show_and_exit("the ranks wait for each other", reason)
+
+    def _deadlock(self) -> str:
+        """Return why no rank can continue, "" while one can."""
+        states: list[State] = []
+        for rank in range(self.world_size):
+            states.append(self.state_of(rank))
+            if is_slow(states[-1]):
+                return ""
+        return judge(states)
+
+    def show_and_exit(self, headline: str, reason: str = "") -> None:
+        """End this process, whose main thread waits for good; another thread calls this."""
+        stack = traceback.format_stack(sys._current_frames()[threading.main_thread().ident or 0])
+        headline = f"{headline}; this rank is in {self.tell()['step']}, here:"
+        self._end_job([headline, *"".join(stack).splitlines()], reason)
+        _end_process()
+
+    # In either thread
+
+    def _end_job(self, lines: Sequence[str], reason: str = "") -> None:
+        """Show `lines` and return when one rank, the first to come here, has said why the job ends, or `reason`."""
+        if self._say_once(lines) and self._claim_end(False) == (self.rank, False):
+            self._conclude(reason)
+        deadline = time.monotonic() + 2 * (self.period_s + GRACE_S) + OUTPUT_S
+        while not self.store_is_gone and not self._read("concluded") and time.monotonic() < deadline:
+            self.tell()
+            time.sleep(0.05)
+
+    def _conclude(self, reason: str) -> None:
+        """Say why the job ends, after all other ranks have shown themselves, and have the launcher repeat it."""
+        silent = self.silent_ranks()
+        time.sleep(OUTPUT_S)
+        own = self.tell()
+        states = [own if rank == self.rank else self.state_of(rank) for rank in range(self.world_size)]
+        text = reason or judge(states) or explain(states, own, silent)
+        if self.store_is_gone:
+            gone = "the store of the group is gone, and with it the process that has it: rank 0, or the launcher"
+            text = f"rank {self.rank} waited in {own['where']}; {gone}"
+        lines = [*text.splitlines(), *JOB_HOOKS.end_silent([states[rank] for rank in silent])]
+        self._say(lines)
+        record_error(RuntimeError("\n".join(lines)))
+        self._ask("set", "concluded", "true")
+
+    def _say(self, lines: Sequence[str]) -> None:
+        text = "\n".join(f"[rank {self.rank}/{self.world_size}] {line}" for line in lines)
+        print(f"\n{text}", file=sys.stderr, flush=True)  # a progress bar leaves its line open
+        JOB_HOOKS.reported(text)
+
+    def _say_once(self, lines: Sequence[str]) -> bool:
+        """Print what one of this process's threads shall print; return whether it was this one."""
+        is_first = self._said.acquire(blocking=False)
+        if is_first:
+            self._say(lines)
+        return is_first
+
+    # In the main thread, which has an error
+
+    def _report_uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """Report an uncaught error, as `sys.excepthook`; Ctrl-C is one line of rank 0."""
+        if isinstance(error, KeyboardInterrupt):
+            if self.rank == 0:
+                self._say([f"interrupted in {place_of_error(error.with_traceback(trace))}"])
+        elif isinstance(error, Exception) and _watchdog is self:  # not once it has stopped
+            self.report(error.with_traceback(trace))
+        else:
+            self._previous_hook(kind, error, trace)
+
+    def report(self, error: Exception) -> None:
+        """Print this rank's part of the story, and leave it for torchrun's report if it is the cause."""
+        lines = "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines()
+        if getattr(error, "is_explained", False) is True:
+            lines = [f"{type(error).__name__}: {error}"]
+        self.is_reporting, self.left = True, f"has failed with {type(error).__name__}"
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which torchrun sends when another rank has gone
+        waited = isinstance(error, RuntimeError) and WAITED_IN_VAIN.search(str(error)) is not None
+        end = self.end(NEWS_S if waited or PEER_FAILED.match(str(error)) else 0.0)
+        if waited and not (end and end.is_error):
+            self._waited = {"where": place_of_error(error), "waits_s": PATIENCE_S}
+            self._end_job([f"waited in vain for another rank, in {self.tell()['step']}:", *lines])
+            return
+        end = end or self._claim_end(True)
+        if end.is_error and end.rank != self.rank:
+            self._say_once([f"stopped: rank {end.rank} failed first, see its message ({type(error).__name__} here)"])
+        else:
+            record_error(error)
+            self._say(lines)
+
+
+def _end_process() -> None:
+    """End this process while its main thread waits for good."""
+    JOB_HOOKS.leave()
+    sys.stdout.flush()
+    os._exit(1)
+
+
+_watchdog: Watchdog | None = None
+
+
+def start_watchdog(store: Any, counters: Callable[[], tuple[int, ...]], rank: int, world_size: int) -> None:
+    """Watch this process of a group of several until `stop_watchdog`; `store` and `counters` are the group's."""
+    global _watchdog
+    stop_watchdog()
+    _watchdog = Watchdog(store, counters, rank, world_size)
+    JOB_HOOKS.watched(_watchdog)
+    atexit.register(stop_watchdog)  # a thread must not be in the store when the interpreter goes
+
+
+def stop_watchdog(*, left_together: bool = False) -> None:
+    """End the thread, if there is one. Unless all ranks are done, tell the others that this one is."""
+    global _watchdog
+    if _watchdog is not None:
+        atexit.unregister(stop_watchdog)
+        JOB_HOOKS.watched(None)
+        _watchdog.stop(left_together)
+    _watchdog = None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Join and leave the job's process group, and ask for this process's place in it.
+
+
+Hooks = list[Callable[[], Any]]  # what other modules add to joining and leaving; every rank calls it
+before_joining: Hooks = []
+before_leaving: Hooks = []  # not while an error passes
+_place = DistributedEnvironment()
+_control_group: dist.ProcessGroup | None = None
+_left: list[Any] = []  # backends of the group that was left last
+
+
+def setup_distributed(
+    args: argparse.Namespace | None = None,
+    *,
+    backend: str | None = None,
+    init_method: str | None = None,
+    timeout_s: float | None = None,
+) -> tuple[int, int, int]:
+    """Join the process group that the launcher asks for and return `(rank, local_rank, world_size)`.
+
+    Collective: every rank. Options come from the keywords, else from `args` (see `add_runtime_flags`), else from the
+    environment twins. Without a launcher and without `--distributed` nothing happens and the result is `(0, 0, 1)`;
+    with `--distributed` alone it is a real group of one process. On CUDA the process's GPU becomes the current device.
+
+    Raises ValueError for a contradictory environment, a local rank without a GPU or a backend this machine lacks, and
+    RuntimeError when the processes cannot meet (port in use, master not reachable).
+    """
+    global _place, _control_group
+    if dist.is_initialized():
+        return get_rank(), get_local_rank(), get_world_size()
+    set_options(args or argparse.Namespace())
+    options = {name: get_option(name) for name in FLAGS}
+    _call_all(before_joining)
+    place = read_environment(os.environ)
+    if place.launcher == "none":
+        place = replace(place, local_rank=max(0, options["local_rank"]))
+    backend = _resolve_backend(backend or options["dist_backend"])
+    if torch.cuda.is_available():
+        torch.cuda.set_device(gpu_index(place, torch.cuda.device_count()))
+    if not options["distributed"] and place.world_size == 1:
+        _place = place
+        return 0, place.local_rank, 1
+    if not options["distributed"] and place.rank == 0:
+        print(f"notice: started with WORLD_SIZE={place.world_size}: training is distributed (--distributed says so)")
+    timeout = timedelta(seconds=timeout_s if timeout_s is not None else options["dist_timeout"])
+    _join(place, backend, init_method or options["dist_url"], timeout)
+    _control_group = dist.new_group(backend="gloo", timeout=timeout)  # type: ignore[assignment]
+    _place = place
+    if place.world_size > 1:
+        store = dist.distributed_c10d._get_default_store()
+        start_watchdog(store, begun_collectives, place.rank, place.world_size)
+    return place.rank, place.local_rank, place.world_size
+
+
+def cleanup_distributed() -> None:
+    """Leave the process group; nothing happens outside one. Collective: every rank (not while an error passes).
+
+    A checkpoint that is still being written in the background comes first; its errors are raised here.
+    """
+    global _place, _control_group
+    ends_well = sys.exc_info()[0] is None
+    if ends_well:
+        _call_all(before_leaving)
+    forget_options()
+    if dist.is_initialized():
+        if ends_well:
+            barrier()  # a rank that closes its sockets early can break a slower rank's last collective
+        stop_watchdog(left_together=ends_well)
+        if TorchVersion(torch.__version__) < "2.8" and "gloo" in dist.get_backend():
+            # There a gloo backend that is freed with its group, or with a model wrapped in it, waits for its threads
+            # and keeps the interpreter's lock, which one of them may want. Freed by Python it does not keep the lock.
+            cpu, groups = torch.device("cpu"), (dist.group.WORLD, _control_group)
+            _left[:] = [group._get_backend(cpu) for group in groups if group is not None]
+            del groups
+        dist.destroy_process_group()
+    JOB_HOOKS.leave()
+    _control_group, _place = None, DistributedEnvironment()
+
+
+def _call_all(hooks: Hooks) -> None:
+    for hook in hooks:
+        hook()
+
+
+def is_distributed() -> bool:
+    """Return whether this process is in a process group (also one of a single process)."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def get_rank() -> int:
+    """Return this process's index in the job, 0 outside a group."""
+    return dist.get_rank() if is_distributed() else 0
+
+
+def get_world_size() -> int:
+    """Return the number of processes in the job, 1 outside a group."""
+    return dist.get_world_size() if is_distributed() else 1
+
+
+def get_local_rank() -> int:
+    """Return this process's index on its node, 0 outside a group."""
+    return _place.local_rank
+
+
+def is_main_process() -> bool:
+    """Return whether this process is rank 0: the one that prints and writes files."""
+    return get_rank() == 0
+
+
+def get_device() -> torch.device:
+    """Return the device this process trains on: its own GPU, or the CPU where there is none."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def control_group() -> dist.ProcessGroup | None:
+    """Return the gloo group of all ranks, for what is not a tensor of the training; None = the default group.
+
+    A collective that one rank calls alone must not meet DDP's gradients in the default group: gloo ends a process by
+    SIGABRT where two collectives of different sizes meet, before the watchdog can name the call.
+    """
+    return _control_group
+
+
+def group_for(tensor: torch.Tensor) -> dist.ProcessGroup | None:
+    """Return the group in which the runtime combines `tensor`: `control_group`, of a GPU tensor the default."""
+    return _control_group if tensor.device.type == "cpu" else None
+
+
+def begun_collectives() -> tuple[int, ...]:
+    """Return how many collectives this rank has begun, by backend of the default group; () if they do not count."""
+    try:
+        world: Any = dist.group.WORLD
+        return tuple(world._get_backend(device)._get_sequence_number_for_group() for device in world._device_types)
+    except (AttributeError, RuntimeError):
+        return ()
+
+
+@collective
+def barrier() -> None:
+    """Wait until every rank is here; nothing happens outside a group. Collective: every rank."""
+    if is_distributed() and "nccl" in dist.get_backend():
+        dist.barrier(device_ids=[torch.cuda.current_device()])
+    elif is_distributed():
+        dist.barrier(control_group())
+
+
+def require_group(caller: str) -> None:
+    """Raise where a launcher has started several processes that are not one job: each would train for itself."""
+    world_size = os.environ.get("WORLD_SIZE", "1")
+    if world_size != "1" and not is_distributed():
+        raise RuntimeError(
+            f"{caller} was called outside the process group, in one of {world_size} processes; call "
+            "setup_distributed() before it"
+        )
+
+
+def gpu_index(place: DistributedEnvironment, num_visible: int) -> int:
+    """Return the index of this process's GPU among the visible ones. Raises ValueError when there is none."""
+    if place.launcher == "slurm" and num_visible == 1:
+        return 0  # srun --gpus-per-task=1 shows every task its own GPU alone, as number 0
+    if place.local_rank >= num_visible:
+        raise ValueError(
+            f"LOCAL_RANK={place.local_rank} but only {num_visible} visible GPU(s) on this node; start at most "
+            f"{num_visible} processes here (--nproc_per_node={num_visible}), or widen CUDA_VISIBLE_DEVICES"
+        )
+    return place.local_rank
+
+
+def _resolve_backend(backend: str) -> str:
+    has_gpu = torch.cuda.is_available()
+    if "nccl" in backend and not has_gpu:
+        raise ValueError(f"--dist_backend {backend} needs a CUDA GPU and none is visible; use --dist_backend gloo")
+    # Both: CUDA tensors travel over nccl, counts and decisions on the CPU over gloo without a GPU sync.
+    both = "cpu:gloo,cuda:nccl" if has_gpu else "gloo"
+    return both if backend in ("auto", "nccl") else backend
+
+
+def _join(place: DistributedEnvironment, backend: str, init_method: str, timeout: timedelta) -> None:
+    where = f"{place.master_addr}:{place.master_port}" if init_method == "env://" else init_method
+    meeting: dict[str, Any] = {"init_method": init_method}
+    if place.launcher != "none":
+        os.environ.update(MASTER_ADDR=place.master_addr, MASTER_PORT=str(place.master_port))
+    elif init_method == "env://":
+        meeting = {"store": dist.HashStore()}
+    try:
+        store = JOB_HOOKS.own_store(init_method, place.rank, place.world_size, timeout)
+        if store is not None:
+            meeting = {"store": store}
+        dist.init_process_group(backend, rank=place.rank, world_size=place.world_size, timeout=timeout, **meeting)
+    except RuntimeError as error:  # torch's DistNetworkError and DistStoreError are RuntimeErrors in all versions
+        if "EADDRINUSE" in str(error) or "ddress already in use" in str(error):
+            raise RuntimeError(
+                f"port in use: rank 0 cannot listen on {where} (another training on this machine?); set MASTER_PORT "
+                "to a free port, or start with `torchrun --standalone`, which picks one"
+            ) from error
+        raise RuntimeError(
+            f"rank {place.rank} of {place.world_size} could not join the group at {where} within "
+            f"{timeout.total_seconds():.0f} s: {str(error).splitlines()[0]}; check that MASTER_ADDR and MASTER_PORT "
+            "are the same on every node and that all processes were started"
+        ) from error
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Values of all ranks: sums, means, objects, decisions. The identity outside a group.
+
+
+Value = TypeVar("Value")
+
+
+@collective
+def reduce_tensor_sum(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sum over ranks of `tensor`, a new tensor, exact for int64. Collective: every rank."""
+    if not is_distributed():
+        return tensor
+    total = tensor.detach().clone()
+    if total.device.type == "cpu" and dist.get_backend() == "nccl":  # a group that the script has made: no CPU side
+        total = total.cuda()
+    dist.all_reduce(total, group=group_for(total))
+    return total.to(tensor.device)
+
+
+def reduce_mean(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the mean over ranks of `tensor` (same shape on every rank), a new tensor. Collective: every rank."""
+    return reduce_tensor_sum(tensor) / get_world_size() if is_distributed() else tensor
+
+
+def reduce_sum(values: Sequence[float]) -> list[float]:
+    """Return the sums over ranks of a few numbers, in float64 on the CPU. Collective: every rank, the same length."""
+    return reduce_tensor_sum(torch.tensor([float(value) for value in values], dtype=torch.float64)).tolist()
+
+
+def reduce_dict(values: Mapping[str, Any], average: bool = True) -> dict[str, Any]:
+    """Return `values` averaged (or summed) over ranks: numbers or one-element tensors. Collective: every rank.
+
+    A tensor comes back as a tensor of its own dtype and device. Raises ValueError when the ranks hold different keys,
+    or for a tensor with more than one element.
+    """
+    if not is_distributed():
+        return dict(values)
+    names = sorted(values)
+    for name in names:
+        if isinstance(values[name], torch.Tensor) and values[name].numel() != 1:
+            raise ValueError(
+                f"reduce_dict takes numbers and one-element tensors, got {name!r} of shape "
+                f"{tuple(values[name].shape)}; use sum_over_ranks for it"
+            )
+    keys_of_ranks = gather_objects(names)
+    if any(keys != names for keys in keys_of_ranks):
+        raise ValueError(f"reduce_dict needs the same keys on every rank, got {keys_of_ranks}; fill in missing ones")
+    result: dict[str, Any] = {}
+    for name, total in zip(names, reduce_sum([values[name] for name in names])):
+        value: Any = values[name]
+        answer: Any = total / get_world_size() if average else total
+        if isinstance(value, torch.Tensor):
+            dtype = value.dtype if value.is_floating_point() or not average else torch.float32
+            answer = torch.tensor(answer, dtype=dtype, device=value.device).reshape(value.shape)
+        result[name] = answer
+    return result
+
+
+def on_any_rank(condition: Any) -> bool:
+    """Return whether a condition holds on any rank, so that all decide the same. Collective: every rank."""
+    return reduce_sum([bool(condition)])[0] > 0
+
+
+@collective
+def broadcast_object(value: Value, source: int = 0) -> Value:
+    """Return rank `source`'s `value` on every rank: a decision is made once. Collective: every rank."""
+    if not is_distributed():
+        return value
+    box = [value if get_rank() == source else None]
+    dist.broadcast_object_list(box, src=source, group=control_group())
+    return box[0]  # type: ignore[return-value]
+
+
+@collective
+def gather_objects(value: Value) -> list[Value]:
+    """Return the values of all ranks, in rank order, on every rank. Collective: every rank."""
+    if not is_distributed():
+        return [value]
+    gathered: list[Any] = [None] * get_world_size()
+    dist.all_gather_object(gathered, value, group=control_group())
+    return gathered
+
+
+def raise_together(error: BaseException | None) -> None:
+    """Raise on every rank when any rank has an error, so that none waits for the others. Collective: every rank.
+
+    The failing rank raises its own error; the others a RuntimeError that names it.
+    """
+    messages = gather_objects(None if error is None else f"{type(error).__name__}: {error}")
+    if error is not None:
+        raise error
+    for rank, message in enumerate(messages):
+        if message is not None:
+            raise RuntimeError(f"rank {rank} failed: {message}")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Output of one rank for all: prints, files, writers, trackers, answers, preparations.
+
+
+def print_main(*values: Any, **options: Any) -> None:
+    """Print on rank 0; the other ranks stay silent. Takes what `print` takes."""
+    if is_main_process():
+        print(*values, **options)
+
+
+def on_main_process(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return `factory(*args, **kwargs)` on rank 0 and a `SilentObject` on the others.
+
+    For what must exist once: `writer = on_main_process(SummaryWriter, logdir)`.
+    """
+    return factory(*args, **kwargs) if is_main_process() else SilentObject()
+
+
+def path_on_main(path: Any) -> Any:
+    """Return `path` on rank 0 and the null device on the others: `open(path_on_main("log.csv"), "a")`.
+
+    A pathlib.Path stays one: `path_on_main(folder / "log.csv").open("a")`.
+    """
+    nowhere = Path(os.devnull) if isinstance(path, Path) else os.devnull
+    return path if is_main_process() else nowhere
+
+
+def quiet_logging() -> None:
+    """Leave ranks other than 0 their warnings and errors only, of all that goes through the logging module."""
+    if not is_main_process():
+        logging.disable(logging.INFO)
+
+
+class SilentObject:
+    """Takes every method call, also of its attributes, and does nothing; falsy: `if writer:` guards preparation.
+
+    As a path, `os.path.join(writer.log_dir, "best.pt")`, it is below the null device, where no file can be.
+    """
+
+    __iter__ = None  # it has no elements, which indexing alone would not say
+
+    def __getattr__(self, name: str) -> SilentObject:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return SilentObject()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> SilentObject:
+        return SilentObject()
+
+    __getitem__ = __call__
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pass
+
+    def __fspath__(self) -> str:
+        return os.devnull
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __enter__(self) -> SilentObject:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        pass
+
+
+def answer_of_main(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return what `function(*args, **kwargs)` gives on rank 0, on every rank; the others do not call it.
+
+    For what they would answer in different ways: whether a folder is there that rank 0 is about to make, what the user
+    types. Collective: every rank. Raises on rank 0 what the function raises, RuntimeError on the others. Inside `with
+    main_process_first():` they get the answer in their turn, and call the function where rank 0 did not ask the same.
+    """
+    turn = turns[-1] if turns else None  # rank 0's answers, by question
+    name = getattr(function, "__qualname__", repr(function))
+    question = "" if turn is None else f"{getattr(function, '__module__', '')}.{name}{args!r}{sorted(kwargs.items())!r}"
+    answers = [] if turn is None else turn.setdefault(question, [])
+    if turn is not None and not answers and not is_main_process():
+        return function(*args, **kwargs)
+    value, error = _call_on_main(function, args, kwargs)
+    failure = "" if error is None else f"{name.rpartition('.')[2]} failed on rank 0: {type(error).__name__}: {error}"
+    if turn is None:
+        value, failure = broadcast_object((value, failure))
+    elif is_main_process():
+        answers.append((value, failure))
+    else:
+        value, failure = answers.pop(0)
+    if failure:
+        raise RuntimeError(failure) if error is None else error
+    return value
+
+
+def _call_on_main(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Exception | None]:
+    """Return what the call gives on rank 0, and its error; the others do not call."""
+    try:
+        return function(*args, **kwargs) if is_main_process() else None, None
+    except Exception as error:
+        return None, error
+
+
+@contextmanager
+def main_process_first() -> Iterator[None]:
+    """Run the block on rank 0 first, then on one process of each other node, then on the rest (a download, a cache).
+
+    That serves a disk which all nodes share and disks of their own. Collective: every rank. An error in the block
+    lets the next ranks continue. Collectives in the block raise RuntimeError.
+    """
+    if turns or get_world_size() == 1:  # in such a block already, or alone
+        yield
+        return
+    number = 0 if is_main_process() else 1 if get_local_rank() == 0 else 2
+    answers: Any = broadcast_object({}) if number else {}  # the others wait here for rank 0's turn to end
+    if number == 2:
+        barrier()
+    turns.append(answers)
+    try:
+        yield
+    finally:
+        turns.clear()
+        if number == 0:
+            broadcast_object(answers)
+        if number < 2:
+            barrier()
+
+
+# What a script reads from a run to name files and folders, and cannot be told when the run is started.
+RUN_FACTS = ("name", "id", "dir", "path", "project", "entity", "group", "url", "sweep_id")
+
+
+def start_tracker(start: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return `start(*args, **kwargs)` on rank 0 and a run that records nothing on the others.
+
+    `run = start_tracker(wandb.init, project="a")`. The others have a disabled run of wandb and swanlab with rank 0's
+    configuration, name, id and folder, a disabled one of neptune, comet_ml and clearml, and a `SilentObject` of every
+    other tool. Collective: every rank. Raises what `start` raises on rank 0, on the others a RuntimeError that says so.
+    """
+    require_group("start_tracker")
+    if not is_distributed():
+        return start(*args, **kwargs)
+    run, error = _call_on_main(start, args, kwargs)
+    raise_together(error)
+    facts = broadcast_object(_facts_of(run))
+    return run if is_main_process() else _start_disabled(start, args, kwargs, facts)
+
+
+def _facts_of(run: Any) -> dict[str, Any]:
+    """Return what the other ranks are to know of a run: the texts and numbers of RUN_FACTS, and its configuration."""
+    facts: dict[str, Any] = {}
+    for name in RUN_FACTS:
+        with suppress(Exception):  # some can only be read from a run that is online
+            facts[name] = getattr(run, name)
+    facts = {name: value for name, value in facts.items() if value is None or isinstance(value, (str, int))}
+    with suppress(Exception):
+        facts["config"] = dict(run.config)
+    return facts
+
+
+def _start_disabled(start: Callable[..., Any], args: Any, kwargs: dict[str, Any], facts: dict[str, Any]) -> Any:
+    tool: str = str(getattr(start, "__module__", "")).partition(".")[0]
+    owner: Any = getattr(start, "__self__", None)
+    if tool in ("wandb", "swanlab"):
+        left_out = ("resume", "config_include_keys", "config_exclude_keys")
+        given = {name: value for name, value in kwargs.items() if name not in left_out}
+        given.update({name: facts[name] for name in ("config", "name", "id") if facts.get(name) not in (None, "")})
+        facts.pop("config", None)
+        return _with_facts(start(*args, **{**given, "mode": "disabled"}), facts)
+    if tool == "neptune":
+        return start(*args, **{**kwargs, "mode": "debug"})
+    if tool == "comet_ml" and isinstance(start, type):
+        return start(*args, **{**kwargs, "disabled": True})
+    if tool in ("clearml", "trains") and hasattr(owner, "set_offline"):
+        owner.set_offline(True)
+        return start(*args, **kwargs)
+    return SilentObject()
+
+
+def _with_facts(run: Any, facts: dict[str, Any]) -> Any:
+    """Return a disabled run that says of itself what rank 0's says: its class makes up a name and a folder."""
+    members = {name: _fact(value) for name, value in facts.items() if getattr(run, name, None) != value}
+    if members:
+        run.__class__ = type(type(run).__name__, (type(run),), members)
+    return run
+
+
+def _fact(value: Any) -> property:
+    """Return a property that has `value` until it is set."""
+    known = [value]
+    return property(lambda run: known[-1], lambda run, new: known.append(new))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The GPU of this process in place of the one that a script names, for devices and counts of GPUs.
+
+
+def own_device(device: Any) -> Any:
+    """Return `device` with the number of this process's own GPU in the place of the one that it names.
+
+    `device` is anything that names one: "cuda:0", 0, torch.device("cuda:0"), a map_location. Without a launcher, and
+    where no GPU is named by number ("cuda", "cpu", None, -1), it comes back as it is. It may be called before
+    `setup_distributed`. Raises ValueError where this process has no GPU.
+    """
+    place = read_environment(os.environ)
+    if place.world_size == 1:
+        return device
+    if isinstance(device, dict):
+        return {saved_on: own_device(target) for saved_on, target in device.items()}
+    is_index = _is_number(device) and device >= 0
+    if not is_index and not (isinstance(device, (str, torch.device)) and re.fullmatch(r"cuda:\d+", str(device))):
+        return device
+    own = gpu_index(place, torch.cuda.device_count())
+    if place.local_rank == 0 and str(device).rpartition(":")[2] != str(own):
+        _notice(f"a GPU ({device}) is for one process; each process uses its own GPU")
+    return own if is_index else type(device)(f"cuda:{own}")
+
+
+def own_gpu_count(count: Any) -> Any:
+    """Return how many of `count` GPUs this process drives: all of them without a launcher, else one of them.
+
+    For a script that multiplies its batch, its learning rate or its workers by the number of GPUs: started by a
+    launcher, every process counts for one GPU. What is not a whole number comes back as it is.
+    """
+    return min(count, 1) if _is_number(count) and read_environment(os.environ).world_size > 1 else count
+
+
+def visible_gpus(chosen: str) -> str:
+    """Return what a script sets CUDA_VISIBLE_DEVICES to: its own choice, where that is enough for all processes here.
+
+    Started by a launcher with more processes on this machine than `chosen` names GPUs, the choice is the launcher's.
+    """
+    place = read_environment(os.environ)
+    named = [name for name in str(chosen).split(",") if name.strip() not in ("", "-1")]
+    if place.launcher == "none" or not named or len(named) >= place.local_world_size:
+        return chosen
+    if place.local_rank == 0:
+        _notice(
+            f"GPUs ({chosen}) is not enough for {place.local_world_size} processes; CUDA_VISIBLE_DEVICES, set where "
+            "the training is started, decides"
+        )
+    return os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(place.local_world_size)))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+@cache
+def _notice(text: str) -> None:
+    """Say once that a script's choice of GPUs does not count."""
+    print(f"notice: the script's choice of {text}")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Random streams of python, numpy and torch: seed them, keep the ranks' streams apart, save and restore them.
+
+
+def seed_everything(seed: int) -> None:
+    """Seed python, numpy (if it is loaded) and torch on all devices, the same on every rank.
+
+    Use it before what all ranks must agree on (a random split, the initial weights), then `split_random_streams`.
+    """
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+
+
+def split_random_streams(seed: int) -> None:
+    """Give every rank but 0 a random stream of its own from here on, for augmentation and dropout.
+
+    DataLoader workers follow: their seeds are drawn from this stream.
+    """
+    own = mix_seed(seed, get_rank())
+    if get_rank() > 0 and torch.initial_seed() != own:  # it has its stream already
+        seed_everything(own)
+
+
+def share_random_state() -> None:
+    """Give every rank rank 0's random streams, for a script that sets no seed. Collective: every rank."""
+    if is_distributed():
+        set_rng_state(broadcast_object(get_rng_state()))
+
+
+def mix_streams(rank: int) -> None:
+    """Seed each stream by what it would draw next and `rank`; those of rank 0 stay as they are."""
+    if rank == 0:
+        return
+    random.seed(mix_seed(random.getrandbits(62), rank))
+    torch.manual_seed(mix_seed(int(torch.randint(2**62, ())), rank))
+    if "numpy" in sys.modules:
+        numpy_random = sys.modules["numpy"].random
+        numpy_random.seed(mix_seed(int(numpy_random.randint(2**31)), rank) % 2**32)
+
+
+def mix_seed(*parts: int) -> int:
+    """Return a 62-bit seed that depends on every part: nearby inputs give unrelated streams."""
+    return int.from_bytes(hashlib.sha256(repr([int(part) for part in parts]).encode()).digest()[:8], "big") >> 2
+
+
+def get_rng_state() -> dict[str, Any]:
+    """Return the state of this process's random streams, in types that `torch.load(weights_only=True)` reads."""
+    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    if "numpy" in sys.modules:
+        name, keys, position, has_gauss, cached_gaussian = sys.modules["numpy"].random.get_state()
+        state["numpy"] = (name, keys.tolist(), int(position), int(has_gauss), float(cached_gaussian))
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def set_rng_state(state: dict[str, Any]) -> None:
+    """Put this process's random streams back to a state of `get_rng_state`."""
+    version, numbers, cached_gaussian = state["python"]
+    random.setstate((version, tuple(numbers), cached_gaussian))
+    torch.set_rng_state(state["torch"])
+    if "numpy" in state and "numpy" in sys.modules:
+        sys.modules["numpy"].random.set_state(tuple(state["numpy"]))
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Run the block with freshly seeded streams and put this process's own streams back after it."""
+    before = get_rng_state()
+    seed_everything(seed)
+    try:
+        yield
+    finally:
+        set_rng_state(before)
+
+
+def drawn_apart(values: Iterable[Any], seed: int, number: int = 2**16) -> Iterator[Any]:
+    """Yield what `values` draws, `number` at a time, from streams that start at `seed` and nothing else draws from."""
+    drawing, state = chain.from_iterable([values]), None  # iter(values) may draw, too
+    while True:
+        with seeded(seed):
+            if state is not None:
+                set_rng_state(state)
+            part, state = list(islice(drawing, number)), get_rng_state()
+        yield from part
+        if len(part) < number:
+            return
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The training batch that this rank is using, and how much its samples count: means and sums over the whole batch.
+
+
+class Batch(NamedTuple):
+    """This rank's part of a batch: the samples that it has, those of a full one, and how much its mean counts."""
+
+    length: int
+    full: int
+    weight: float
+
+
+batches_in_use: dict[object, Batch] = {}  # of each iteration over a training loader that has not ended
+_last: Batch | None = None  # of the iteration that ended last
+
+
+def training_batches(loader: Any) -> Iterator[Any]:
+    """Yield the batches of a sharded loader's epoch, each of them in use until the next one."""
+    global _last
+    iteration, sampler = object(), loader.sampler
+    sampler.split_streams()
+    try:
+        for number, batch in enumerate(loader):
+            begin_step(f"batch {number + 1} of epoch {sampler.epoch + 1}")
+            batches_in_use[iteration] = sampler.batch(number)
+            yield batch
+    finally:
+        _last = batches_in_use.pop(iteration, _last)
+
+
+def weight_of(*inputs: Any) -> float:
+    """Return the weight of the batch in use, to which `inputs` belong; 1 where there is none.
+
+    Tensors belong to a batch whose length divides one of their first two sizes, inputs without a tensor to any.
+    Raises RuntimeError where batches that count differently fit. Warns where a weight is not 1 and no batch fits.
+    """
+    batches = sorted(set(batches_in_use.values()))
+    if all(batch.weight == 1.0 for batch in batches):
+        return 1.0
+    sizes = list(_first_sizes(inputs))
+    fits = [not sizes or any(size and size % batch.length == 0 for size in sizes) for batch in batches]
+    weights = {batch.weight for batch, is_fit in zip(batches, fits) if is_fit}
+    lengths = " and ".join(f"{batch.length} of {batch.full}" for batch in batches)
+    if len(weights) > 1:
+        raise RuntimeError(
+            f"two training loaders are in use at once, and their batches count differently ({lengths} samples on "
+            "this rank): which of them a loss belongs to cannot be told; give both loaders drop_last=True"
+        )
+    if weights:
+        return weights.pop()
+    warnings.warn(
+        f"the model was called with sizes {sizes} in an uneven last batch ({lengths} samples on this rank); its "
+        "gradients count the same on every rank; drop_last=True makes every batch even",
+        stacklevel=2,
+    )
+    return 1.0
+
+
+def _first_sizes(value: Any) -> Iterator[int]:
+    """Yield the first two sizes of every tensor; one of them is the number of samples."""
+    if isinstance(value, torch.Tensor):
+        yield from value.shape[:2]
+    elif isinstance(value, PackedSequence):  # the number of its words says nothing
+        yield int(value.batch_sizes[0])
+    elif isinstance(value, (list, tuple, MutableMapping)):
+        for entry in value.values() if isinstance(value, MutableMapping) else value:
+            yield from _first_sizes(entry)
+
+
+def without_repeated(value: Any) -> Any:
+    """Return a sum or a count of this rank's share, 0 where it is of a sample repeated to give every rank one."""
+    return value * 0 if weight_of() == 0 else value
+
+
+def total_of_ranks(value: Any) -> Any:
+    """Return the sum over ranks of a tensor, a number or an array, which must be of one kind on every rank."""
+    if isinstance(value, torch.Tensor):
+        return reduce_tensor_sum(value.int() if value.dtype == torch.bool else value)
+    if type(value) not in (int, float):
+        return sum(gather_objects(value))
+    total = reduce_sum([value])[0]
+    return int(total) if type(value) is int and total.is_integer() else total
+
+
+class _ValuePickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and (value.requires_grad or value.device.type != "cpu"):
+            return torch.Tensor.to, (value.detach().cpu(), value.device.type)
+        return NotImplemented
+
+
+def gather_values(value: Any) -> list[Any]:
+    """Return the values of all ranks. Tensors in them come without gradients, those on a GPU to that of this rank."""
+    _ValuePickler(file := io.BytesIO()).dump(value)
+    return [pickle.loads(of_rank) for of_rank in gather_objects(file.getvalue())]
+
+
+def in_turn(lists: Any) -> list[Any]:
+    """Return the entries of all ranks' lists in the order of one process: the first ones, then the second ones."""
+    return [entries[row] for row in range(max(map(len, lists))) for entries in lists if row < len(entries)]
+
+
+def reduce_loss(loss: Any) -> Any:
+    """Return the mean over the batch of all ranks of a loss, or of another mean, over one rank's share.
+
+    `loss`: a tensor, which comes back without gradient, a number or an array. Collective: every rank.
+    """
+    return _weighted_mean(loss, weight_of())
+
+
+def reduce_last_loss(loss: Any) -> Any:
+    """Return `reduce_loss` of the last batch, after the loop over the loader. Collective: every rank."""
+    return _weighted_mean(loss, weight_of() if batches_in_use or _last is None else _last.weight)
+
+
+def _weighted_mean(loss: Any, weight: float) -> Any:
+    world_size = get_world_size()
+    return loss if world_size == 1 else total_of_ranks(loss * weight) / world_size
+
+
+def reduce_summed_loss(loss: torch.Tensor) -> torch.Tensor:
+    """Return the sum over all ranks of a loss that is the sum over one rank's share. Collective: every rank."""
+    return reduce_tensor_sum(without_repeated(loss))
+
+
+def gather_batch(values: Any) -> Any:
+    """Return the entries of all ranks' shares of a training batch, in the order in which one process has them.
+
+    `values`: a list, a tensor or an array with an entry per sample; returned as it is where no share of a batch is in
+    use. Collective: every rank.
+    """
+    if get_world_size() == 1 or not batches_in_use:
+        return values
+    shares = gather_values(values[:0] if weight_of() == 0 else values)
+    if isinstance(values, list):
+        return in_turn(shares)
+    rows = in_turn([[share[row : row + 1] for row in range(len(share))] for share in shares])
+    join = torch.cat if isinstance(values, torch.Tensor) else sys.modules["numpy"].concatenate
+    return join(rows or [values[:0]])
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Shard the samples of a DataLoader over the ranks, and start its workers safely.
+
+
+MOST_INDICES = 50_000_000  # of an order that is held in memory as a whole
+NOT_IN_WORKERS = ("debugpy", "pydev", "_pydev", "pytest", "_pytest")  # they would hook into the fork server
+
+
+class ShardedSampler(Sampler):
+    """This rank's part of another sampler's order: every sample once per epoch over all ranks, a new order per epoch.
+
+    Every rank draws the whole order of `sampler` from the same stream, seeded by `(seed, epoch)`, and takes each
+    `world_size`-th index: a global batch holds the samples that one process would have drawn. All ranks have the same
+    number of batches: `drop_last` leaves out what follows the last whole global batch; otherwise the last batch is
+    split, and where it has fewer samples than ranks, the first ones are repeated, unless `is_exact`.
+    """
+
+    def __init__(
+        self, sampler: Any, batch_size: int, *, drop_last: bool = False, is_exact: bool = False, seed: int = 0
+    ) -> None:
+        self.sampler = without_generator(sampler)
+        if hasattr(self.sampler, "sampler"):
+            self.sampler.sampler = without_generator(self.sampler.sampler)
+        self.batch_size, self.drop_last, self.is_exact, self.seed = batch_size, drop_last, is_exact, seed
+        self.rank, self.world_size = get_rank(), get_world_size()
+        self.epoch, self._next_epoch, self._start = -1, 0, 0
+
+    def set_epoch(self, epoch: int, start: int = 0) -> None:
+        """Choose the order of the next iteration, from its `start`-th sample (over all ranks) on; else the next one."""
+        self._next_epoch, self._start = epoch, start
+
+    def split_streams(self) -> None:
+        """Let this rank draw random numbers of its own from now on, unless a first epoch has begun."""
+        if self.epoch < 0:
+            split_random_streams(self.seed)
+            self.epoch = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch, start = self._next_epoch, self._start
+        self._next_epoch, self._start = self.epoch + 1, 0
+        if hasattr(self.sampler, "set_epoch") and not self.is_exact:
+            self.sampler.set_epoch(self.epoch)
+        drawn = islice(drawn_apart(self.sampler, mix_seed(self.seed, self.epoch)), start, None)
+        if len(self.sampler) > MOST_INDICES:  # it never ends in practice: RandomSampler(num_samples=10**10)
+            return islice(drawn, self.rank, self._num_used(len(self.sampler)), self.world_size)
+        order = list(drawn)
+        return islice(cycle(order), self.rank, self._num_used(len(order)), self.world_size)
+
+    def __len__(self) -> int:
+        """The number of this rank's samples in a whole epoch."""
+        return len(range(self.rank, self._num_used(len(self.sampler)), self.world_size))
+
+    def batch(self, number: int) -> Batch:
+        """Return this rank's part of an epoch's batch `number`: length with repeated samples, weight without."""
+        whole = self.batch_size * self.world_size
+        total = max(1, min(whole, len(self.sampler) - number * whole))
+        own = len(range(self.rank, total, self.world_size))
+        length = min(self.batch_size, len(self) - number * self.batch_size)
+        return Batch(length, self.batch_size, own * self.world_size / total)
+
+    def _num_used(self, total: int) -> int:
+        """Return how many of `total` samples, repeated ones included, give all ranks the same number of batches."""
+        tail = total % (self.batch_size * self.world_size)
+        if self.drop_last:
+            return total - tail
+        return total + self.world_size - tail if 0 < tail < self.world_size and not self.is_exact else total
+
+
+class DistributedLoader:
+    """A loader in place of `loader`: it has its attributes and class, and yields the batches of `iterate(loader)`."""
+
+    def __init__(self, loader: DataLoader, iterate: Callable[[DataLoader], Iterator[Any]]) -> None:
+        self.__dict__.update(_loader=loader, _iterate=iterate)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._iterate(self._loader)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_loader":  # while it is copied
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._loader, name, value)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # so that isinstance(loader, DataLoader) holds
+        return type(self._loader)
+
+
+def shard_loader(
+    loader: DataLoader, *, seed: int = 0, batch_size: int | None = None, accum_steps: int = 1
+) -> DataLoader:
+    """Return a training loader over this rank's shard of `loader`'s samples; outside a group, of all of them.
+
+    `batch_size`, by default that of the loader, is the number of samples per rank and micro batch. All other settings
+    are kept; what a `worker_init_fn` seeds differs by rank afterwards. Raises ValueError when the dataset is smaller
+    than one global batch that must be whole, TypeError for an IterableDataset or a custom batch sampler.
+    """
+    batch_size = batch_size or loader.batch_size
+    _require_shardable(loader, batch_size, accum_steps)
+    if not is_distributed() and batch_size == loader.batch_size:
+        return loader
+    assert batch_size is not None
+    sampler: Any = loader.sampler
+    settings: dict[str, Any] = {}
+    if is_distributed():
+        sampler = ShardedSampler(sampler, batch_size, drop_last=loader.drop_last, seed=seed)
+        # A common generator would give the workers of all ranks the same seeds, hence the same augmentation.
+        settings = {"generator": None, "worker_init_fn": WorkerOfRank(loader.worker_init_fn, get_rank())}
+    batches = BatchSampler(sampler, batch_size, loader.drop_last)
+    return changed_copy(loader, batch_size=batch_size, sampler=sampler, batch_sampler=batches, **settings)
+
+
+def changed_copy(loader: DataLoader, **settings: Any) -> DataLoader:
+    """Return a copy of `loader`, of its own class and with all its other settings."""
+    copied = copy.copy(loader)
+    for name, value in {"_iterator": None, **settings}.items():
+        object.__setattr__(copied, name, value)  # DataLoader itself refuses to change after it was built
+    return copied
+
+
+def without_generator(sampler: Any) -> Any:
+    """Return a copy of `sampler` that draws from the global stream, which the callers seed alike on all ranks."""
+    sampler = copy.copy(sampler)
+    if getattr(sampler, "generator", None) is not None:
+        sampler.generator = None
+    return sampler
+
+
+def _require_shardable(loader: DataLoader, batch_size: int | None, accum_steps: int) -> None:
+    is_stream = isinstance(loader.dataset, IterableDataset)
+    if is_stream and is_distributed():
+        raise TypeError(
+            f"cannot shard the IterableDataset {type(loader.dataset).__name__}: its order lives inside it; yield only "
+            "every world_size-th sample there (get_rank, get_world_size), or make it a map-style dataset"
+        )
+    if type(loader.batch_sampler) is not BatchSampler and is_distributed():
+        raise TypeError(
+            f"cannot shard a loader with the batch sampler {type(loader.batch_sampler).__name__}; give the DataLoader "
+            "a sampler and a batch_size, or share the batches out inside the batch sampler"
+        )
+    if is_stream or batch_size is None:
+        return
+    total: int = len(loader.sampler)  # type: ignore[arg-type]
+    global_batch = batch_size * get_world_size() * accum_steps
+    if total == 0 or (loader.drop_last and total < global_batch):
+        accumulated = f" x {accum_steps} accumulation steps" if accum_steps > 1 else ""
+        raise ValueError(
+            f"the training set has {total} samples, fewer than one global batch of {global_batch} ({batch_size} "
+            f"per rank x {get_world_size()} ranks{accumulated}); use a smaller batch size, fewer processes or more data"
+        )
+
+
+def loader_workers(num_workers: int) -> dict[str, Any]:
+    """Return the DataLoader settings that start `num_workers` workers safely on a rank; `DataLoader(..., **these)`.
+
+    In a process group they come from a fork server, and leave SIGINT and SIGTERM to their rank: a plain fork of a
+    process with gloo or nccl threads can hang. The dataset must be picklable. Outside a group only the number is set.
+    """
+    if num_workers == 0 or not is_distributed():
+        return {"num_workers": num_workers}
+    # What the server has imported, no worker of any epoch has to import again.
+    files = {name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())}
+    packages = [name for name, file in files.items() if "-packages" in file and name.count(".") < 3]
+    multiprocessing.set_forkserver_preload([name for name in packages if not name.startswith(NOT_IN_WORKERS)])
+    # Ignored signals are inherited from the first moment on; a handler set in the worker would leave a gap.
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if in_main_thread else ()
+    handlers = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    try:
+        forkserver.ensure_running()
+    finally:
+        for number, handler in zip(numbers, handlers):
+            signal.signal(number, handler)
+    return {"num_workers": num_workers, "multiprocessing_context": "forkserver"}
+
+
+class WorkerOfRank:
+    """A DataLoader's `worker_init_fn`: the worker ends when its rank does, and what `init` has seeded differs by rank.
+
+    A function `init` of the script that seeds by `worker_id` alone would give all ranks the same augmentation.
+    """
+
+    def __init__(self, init: Callable[[int], Any] | None, rank: int) -> None:
+        self.init, self.rank = init, rank
+
+    def __call__(self, worker_id: int) -> None:
+        threading.Thread(target=_end_with_rank, daemon=True).start()
+        if self.init is not None:
+            self.init(worker_id)
+            mix_streams(self.rank)
+
+
+def _end_with_rank() -> None:
+    rank = multiprocessing.parent_process()
+    assert rank is not None
+    rank.join()
+    os._exit(1)  # the main thread may be anywhere, and nobody reads what it makes
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Training loaders over all ranks, and the batch sizes that follow from them; the identity outside a group.
+
+
+_times_called: Counter[tuple[str, int]] = Counter()  # distribute_loader, by the line of the script
+
+
+def distribute_loader(loader: DataLoader, *, seed: int | None = None, accum_steps: int = 1) -> DataLoader:
+    """Return a training loader over this rank's shard of `loader`'s samples.
+
+    Its batch size is `micro_batch(loader.batch_size, accum_steps)`. From its first iteration on every rank draws random
+    numbers of its own: no two ranks augment the same way. A loader that is created again in each epoch, by the same
+    line, has a new order each time. `seed`, of the order and the streams, is rank 0's torch.initial_seed() by default.
+    Collective: every rank. Raises what `shard_loader` and `micro_batch` raise, RuntimeError before setup_distributed.
+    """
+    require_group("distribute_loader")
+    if loader.batch_size is None:
+        return shard_loader(loader)
+    if seed is None:
+        seed = broadcast_object(torch.initial_seed()) % 2**31  # or the shards of an unseeded script would overlap
+    size = micro_batch(loader.batch_size, accum_steps)
+    sharded = shard_loader(loader, seed=seed, batch_size=size, accum_steps=accum_steps)
+    if not isinstance(sharded.sampler, ShardedSampler):
+        return sharded
+    caller = sys._getframe(1)
+    line = caller.f_code.co_filename, caller.f_lineno
+    sharded.sampler.set_epoch(_times_called[line])
+    _times_called[line] += 1
+    return DistributedLoader(sharded, training_batches)  # type: ignore[return-value]
+
+
+def set_epoch(loader: DataLoader, epoch: int) -> None:
+    """Choose the order of a training loader's next iteration, of one that is sharded, by the number of the epoch."""
+    if hasattr(loader.sampler, "set_epoch"):
+        loader.sampler.set_epoch(epoch)
+
+
+def micro_batch(batch_size: int, accum_steps: int = 1) -> int:
+    """Return the number of samples in one rank's micro batch: `batch_size`, or its part of it with `--batch global`.
+
+    Raises ValueError for sizes below 1, and for a global batch that cannot be split evenly.
+    """
+    for name, value in (("batch size", batch_size), ("accum_steps", accum_steps)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if get_option("batch") != "global":
+        return batch_size
+    world_size = get_world_size()
+    size, rest = divmod(batch_size, world_size * accum_steps)
+    if rest:
+        by = f"world size ({world_size})" + (f" x accum_steps ({accum_steps})" if accum_steps > 1 else "")
+        use = " or ".join(str(size * world_size * accum_steps) for size in (size, size + 1) if size)
+        raise ValueError(f"global batch ({batch_size}) is not divisible by {by}; use {use}")
+    return size
+
+
+def own_batch_size(batch_size: int) -> int:
+    """Return how many samples this rank has of the training batch in use, for what is shaped by the batch size.
+
+    That is `micro_batch(batch_size)`, which may raise ValueError, and fewer in an uneven last batch.
+    """
+    if get_world_size() == 1:
+        return batch_size
+    full = micro_batch(batch_size)
+    lengths = {batch.length for batch in batches_in_use.values() if batch.full == full}
+    return lengths.pop() if len(lengths) == 1 else full
+
+
+def samples_per_step(batch_size: int, accum_steps: int = 1) -> int:
+    """Return how many samples all ranks take in an optimizer step; raises RuntimeError before setup_distributed."""
+    require_group("samples_per_step")
+    return micro_batch(batch_size, accum_steps) * get_world_size() * accum_steps
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The learning rate for the batch of all ranks.
+
+
+def scaled_lr(lr: Any, accum_steps: int = 1) -> Any:
+    """Return the learning rate for the batch of all ranks, for one that was chosen for the script's batch size.
+
+    `lr`: a number, or a list or tuple of them, one for each group of parameters. The batch is `world_size *
+    accum_steps` times as large, and `--lr_scale` says what follows: linear, that factor (Goyal et al. 2017, arXiv
+    1706.02677); sqrt, its root (Krizhevsky 2014, arXiv 1404.5997), usual for Adam; none. With `--batch global` the
+    batch is the same and so is the rate.
+    """
+    factor = get_world_size() * accum_steps
+    if get_option("batch") == "global" or factor == 1:
+        return lr
+    if isinstance(lr, (list, tuple)):
+        return type(lr)(scaled_lr(rate, accum_steps) for rate in lr)
+    return lr * {"linear": factor, "sqrt": factor**0.5, "none": 1}[get_option("lr_scale")]
+
+
+def scale_optimizer(optimizer: Optimizer) -> Optimizer:
+    """Return `optimizer` with every learning rate in it, also that of groups to come, put through `scaled_lr`."""
+    for group in (optimizer.defaults, *optimizer.param_groups):
+        if isinstance(group.get("lr"), (float, int, torch.Tensor)):  # Adafactor finds its own, a default may be missing
+            group["lr"] = scaled_lr(group["lr"])
+    return optimizer
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Split an evaluation over the ranks by whole batches, and reduce its results.
+
+
+_shares: WeakKeyDictionary[DataLoader, Any] = WeakKeyDictionary()  # of share_batches
+_passes: WeakKeyDictionary[DataLoader, int] = WeakKeyDictionary()  # the last one of same_batches
+_depth = 0  # of iterations over batches that this rank alone evaluates
+
+
+def share_batches(batches: Iterable[Any]) -> Iterable[Any]:
+    """Return this rank's batches of an evaluation: of a DataLoader a loader that reads no other ones.
+
+    Ranks can have different numbers of batches, or none, so nothing collective may happen per batch. While they are
+    used, also with gradients (an attack, a gradient penalty), models in evaluation mode and losses are this rank's own.
+    """
+    if not is_distributed():
+        return batches
+    if not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset):
+        return _while_sharing(islice(batches, get_rank(), None, get_world_size()))
+    if isinstance(batches.sampler, ShardedSampler):  # of distribute_loader: its batches are this rank's already
+        return batches
+    if batches not in _shares:
+        place = "sampler" if batches.batch_sampler is None else "batch_sampler"
+        share = changed_copy(batches, **{place: ShardedSampler(getattr(batches, place), 1, is_exact=True)})
+        _shares[batches] = DistributedLoader(share, _while_sharing)
+    return _shares[batches]
+
+
+def _while_sharing(batches: Iterable[Any]) -> Iterator[Any]:
+    global _depth
+    _depth += 1
+    try:
+        yield from batches
+    finally:
+        _depth -= 1
+
+
+def is_sharing() -> bool:
+    """Return whether batches of `share_batches` are being used."""
+    return _depth > 0
+
+
+def same_batches(loader: DataLoader) -> Iterable[Any]:
+    """Return the batches of an evaluation that every rank runs whole: the same draws and order on all.
+
+    Each iteration has another stream, so every rank must iterate as often as the others.
+    """
+    return DistributedLoader(loader, _same_pass) if is_distributed() else loader
+
+
+def _same_pass(loader: DataLoader) -> Iterator[Any]:
+    _passes[loader] = _passes.get(loader, -1) + 1
+    return drawn_apart(loader, mix_seed(_passes[loader]), number=1)
+
+
+def sum_over_ranks(*values: Any, of: DataLoader | None = None) -> Any:
+    """Return the sums over all ranks of numbers, arrays or tensors, each of its own type; one value comes back bare.
+
+    With `of`, the loader that they come from, only where that gives each rank a share of its own. Collective: every
+    rank, the same number of values. Sums are formed in rank order, so all ranks have the same bits.
+    """
+    if is_distributed() and (of is None or isinstance(of.sampler, ShardedSampler)):
+        values = tuple(functools.reduce(operator.add, of_ranks) for of_ranks in zip(*gather_values(values)))
+    return values if len(values) != 1 else values[0]
+
+
+def gather_batches(*lists: list[Any]) -> Any:
+    """Return lists with one entry per batch as one process would have filled them; one list comes back bare.
+
+    Collective: every rank, the same number of lists, each filled in a loop over `share_batches`.
+    """
+    if is_distributed():
+        lists = tuple(in_turn(of_ranks) for of_ranks in zip(*gather_values(lists)))
+    return lists if len(lists) != 1 else lists[0]
+
+
+def sum_attributes(meter: Any, *names: str, of: DataLoader | None = None, **derived: Callable[[Any], Any]) -> None:
+    """Sum attributes of an object over all ranks, then set those that follow from them; `of` as in `sum_over_ranks`.
+
+    `sum_attributes(meter, "sum", "count", avg=lambda m: m.sum / m.count)`. Collective: every rank.
+    """
+    if not is_distributed() or (of is not None and not isinstance(of.sampler, ShardedSampler)):
+        return
+    for name in names:
+        setattr(meter, name, sum_over_ranks(getattr(meter, name)))
+    for name, formula in derived.items():
+        setattr(meter, name, formula(meter))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Losses over the batch of all ranks: what to call backward on, what to divide by, criteria of libraries.
+
+
+def _is_of_all_ranks() -> bool:
+    return get_world_size() > 1 and torch.is_grad_enabled() and not is_sharing()
+
+
+def sum_loss(loss: torch.Tensor) -> torch.Tensor:
+    """Return what to call backward on for a loss, or a term of one, that is a sum over this rank's samples."""
+    return loss * (get_world_size() / (weight_of() or 1.0)) if _is_of_all_ranks() else loss
+
+
+def batch_count(count: Any) -> Any:
+    """Return the sum over ranks of a count of this rank's batch: its samples, or those of its elements that matter.
+
+    A mean is divided by it, a sum by `rank_share` of it. Collective: every rank, in training.
+    """
+    return total_of_ranks(without_repeated(count)) if _is_of_all_ranks() else count
+
+
+def global_batch(batch_size: Any) -> Any:
+    """Return how many samples all ranks have in a batch of `batch_size` per rank; `--batch global`: the same."""
+    return batch_size * get_world_size() if _is_of_all_ranks() and get_option("batch") != "global" else batch_size
+
+
+def rank_share(count: Any) -> Any:
+    """Return by what a rank divides its sum to get the gradients of a mean over all ranks; `count`: of all of them."""
+    if not _is_of_all_ranks():
+        return count
+    if isinstance(count, torch.Tensor) and not count.dim():
+        count = count.double()  # a third is not exact; of a single number the type of the loss stays
+    return count * (weight_of() or 1.0) / get_world_size()
+
+
+class _SumOverRanks(torch.autograd.Function):
+    """The sum over ranks, for losses of all ranks that DDP averages. `weight`: that of this rank's batch."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, weight: float) -> torch.Tensor:
+        ctx.weight = weight
+        return reduce_tensor_sum(tensor * 0 if weight == 0 else tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return reduce_tensor_sum(gradients[0].contiguous() * ctx.weight) / (ctx.weight or 1.0), None
+
+
+def batch_sum(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sum over ranks of a sum over this rank's samples, with gradients: a numerator, a denominator.
+
+    Collective: every rank, in training, forward and backward.
+    """
+    return _SumOverRanks.apply(tensor, weight_of()) if _is_of_all_ranks() else tensor
+
+
+def batch_mean(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the mean over all samples of a mean over this rank's, as `batch_sum`. Collective: every rank."""
+    return batch_sum(tensor * (weight_of() / get_world_size())) if _is_of_all_ranks() else tensor
+
+
+class _CriterionOfRanks(nn.Module):
+    """A criterion over the batch of all ranks. Attributes are those of `criterion`, which stays as it is."""
+
+    def __init__(self, criterion: Callable[..., Any]) -> None:
+        super().__init__()
+        self.criterion = criterion
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "criterion":
+                raise
+            return getattr(self.criterion, name)
+
+
+def whole_batch_loss(criterion: Callable[..., Any]) -> Any:
+    """Return `criterion` computed on every rank over the samples of all of them, for one that cannot be taken apart.
+
+    Every argument with an entry per sample is gathered, with gradients, which takes the memory of the whole batch's
+    outputs. The loss must not depend on the order of the samples. Collective: every rank, in training.
+    """
+    return WholeBatch(criterion)
+
+
+class WholeBatch(_CriterionOfRanks):
+    """See `whole_batch_loss`."""
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        tensors = [value for value in (*inputs, *options.values()) if isinstance(value, torch.Tensor) and value.dim()]
+        if not _is_of_all_ranks() or not any(tensor.requires_grad for tensor in tensors):
+            return self.criterion(*inputs, **options)
+        length, weight = len(tensors[0]), weight_of()
+        lengths = gather_objects(0 if weight == 0 else length)
+        begin = sum(lengths[: get_rank()])
+        end = begin + lengths[get_rank()]
+
+        def whole(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor) or not value.dim() or len(value) != length:
+                return value
+            rows = value.long() if value.dtype == torch.bool else value  # 0 but for those of this rank
+            padding = [rows.new_zeros(number, *rows.shape[1:]) for number in (begin, sum(lengths) - end)]
+            rows = torch.cat([padding[0], rows[: end - begin], padding[1]])
+            return _SumOverRanks.apply(rows, weight).to(value.dtype)
+
+        return self.criterion(*map(whole, inputs), **{name: whole(value) for name, value in options.items()})
+
+
+OF_CLASSES = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"}  # others divide by the number of elements
+
+
+OF_ELEMENTS = {
+    "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "BCELoss", "BCEWithLogitsLoss", "mse_loss", "l1_loss",
+    "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+}  # fmt: skip
+
+
+FORMER_OPTIONS = ("size_average", "reduce")  # what `reduction` says today
+
+
+def distribute_criterion(criterion: Callable[..., torch.Tensor]) -> Any:
+    """Return a loss over the batch of all ranks; outside a group, `criterion` itself.
+
+    `criterion`: a loss of torch with reduction="mean" that compares an output and a target by class (nn.NLLLoss) or
+    number by number (nn.MSELoss), its function or a partial of that; another one is returned as it is. The mean over
+    ranks of the values is that loss, and so are the gradients that DDP averages. It may be built before
+    setup_distributed. Collective: every rank, in training.
+    """
+    is_one_of_several = is_distributed() or read_environment(os.environ).world_size > 1
+    return WholeBatchLoss(criterion) if is_one_of_several and _can_count(criterion) else criterion
+
+
+def _can_count(criterion: Any) -> bool:
+    if isinstance(criterion, partial):
+        return _can_count(criterion.func) and not criterion.args and _takes_mean(criterion.keywords)
+    is_of_torch = type(criterion).__module__.startswith("torch.nn.") or inspect.isroutine(criterion)
+    return is_of_torch and _name_of(criterion) in OF_CLASSES | OF_ELEMENTS and _takes_mean(vars(criterion))
+
+
+def _takes_mean(options: dict[str, Any]) -> bool:
+    return options.get("reduction", "mean") == "mean" and False not in map(options.get, FORMER_OPTIONS)
+
+
+def _name_of(criterion: Any) -> str:
+    return criterion.__name__ if inspect.isroutine(criterion) else type(criterion).__name__
+
+
+class WholeBatchLoss(_CriterionOfRanks):
+    """See `distribute_criterion`: the loss summed over this rank's batch, divided by what counts on all ranks."""
+
+    def forward(self, output: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if not _is_of_all_ranks() or not output.requires_grad or not _takes_mean(kwargs):
+            return self.criterion(output, target, *args, **kwargs)
+        criterion: Any = self.criterion
+        if isinstance(criterion, partial):
+            criterion, kwargs = criterion.func, {**criterion.keywords, **kwargs}
+        name = _name_of(criterion)
+        if isinstance(criterion, nn.Module):
+            criterion = copy.copy(criterion)
+            criterion.reduction = "sum"
+            options = {key: getattr(criterion, key) for key in ("weight", "ignore_index") if hasattr(criterion, key)}
+            total = criterion(output, target, *args, **kwargs)
+        else:
+            names = list(inspect.signature(getattr(nn.functional, name)).parameters)[2:]
+            options = {**dict(zip(names, args)), **kwargs, "reduction": "sum"}
+            total = criterion(output, target, **{key: options[key] for key in options if key not in FORMER_OPTIONS})
+        if name in OF_CLASSES:
+            count = _classes_that_count(output, target, options.get("weight"), options.get("ignore_index", -100))
+        else:
+            count = torch.broadcast_shapes(output.shape, target.shape).numel()
+        count = torch.as_tensor(count, dtype=torch.float64).to(output.device)
+        return sum_loss(without_repeated(total)) / batch_count(count)
+
+
+def _classes_that_count(output: torch.Tensor, target: torch.Tensor, weight: Any, ignore_index: int) -> Any:
+    """Return by what the mean over a batch divides: the number of valid labels, or the weights of their classes."""
+    if target.is_floating_point():  # probabilities of classes: each sample, or pixel, counts
+        return target.numel() / output.shape[min(1, output.dim() - 1)]
+    valid = target[target != ignore_index]
+    return valid.numel() if weight is None else weight.to(torch.float64)[valid].sum()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# See through the wrappers that parallel training puts around a model: the module itself, and names without prefix.
+
+
+# What wrappers put before parameter names: DDP and DataParallel, torch.compile, FSDP1.
+WRAPPER_PREFIXES = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
+
+
+def unwrap_model(model: nn.Module) -> nn.Module:
+    """Return the user's own module inside DDP, DataParallel, DeepSpeed and torch.compile, in whatever order."""
+    while True:
+        if isinstance(model, (DistributedDataParallel, DataParallel)) or getattr(type(model), "is_transparent", False):
+            model = model._modules["module"]  # type: ignore[assignment]
+        elif "_orig_mod" in model._modules:
+            model = model._modules["_orig_mod"]  # type: ignore[assignment]
+        else:
+            return model
+
+
+class ModuleAttributes(nn.Module):
+    """A wrapper, `module` inside, that has the attributes of the user's own module."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if "module" not in self.__dict__.get("_modules", {}):
+                raise
+            return getattr(unwrap_model(self), name)
+
+
+def strip_wrapper_prefixes(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `state_dict` with the prefixes of wrappers removed from its keys, however many there are."""
+    state = dict(state_dict)
+    while state:
+        prefix = next((p for p in WRAPPER_PREFIXES if all(key.startswith(p) for key in state)), None)
+        if prefix is None:
+            break
+        state = {key[len(prefix) :]: value for key, value in state.items()}
+    return state
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A 64-bit hash of a tensor's bits, the same on every device.
+
+
+CHUNK = 1 << 18  # one pseudo-random vector of this length serves tensors of any size
+_ODD_MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)
+
+
+def bit_hash(tensor: torch.Tensor) -> int:
+    """Return a 64-bit hash of the tensor's bits: a sum of products with odd numbers modulo 2**64.
+
+    Integer sums do not depend on the order of summation, so the hash is the same on every device; a change of one
+    word always changes it.
+    """
+    return int(bit_hash_later(tensor)) % 2**64
+
+
+def bit_hash_later(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the hash as an int64 tensor without dimensions on the tensor's device, which nothing has waited for."""
+    flat = tensor.detach().contiguous().reshape(-1)
+    flat = flat.view(torch.uint8) if flat.dtype != torch.bool else flat.to(torch.uint8)
+    missing = -flat.numel() % 8
+    if missing or flat.storage_offset() % 8:
+        flat = torch.cat([flat, flat.new_zeros(missing)])
+    return weighted_sum(flat.view(torch.int64), _odd_numbers(str(tensor.device))) + tensor.numel()
+
+
+def weighted_sum(flat: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return the sum of element (r, c) of `flat`, seen as rows of CHUNK elements, times weights[r] * weights[c]."""
+    num_rows = flat.numel() // CHUNK
+    rows, tail = flat[: num_rows * CHUNK].view(num_rows, CHUNK), flat[num_rows * CHUNK :]
+    if flat.is_cuda and flat.dtype == torch.int64:  # cuBLAS multiplies no integers
+        per_row, total = (rows * weights).sum(1), (tail * weights[: len(tail)]).sum()
+        return (per_row * weights[:num_rows]).sum() + total * weights[num_rows]
+    total = torch.dot(tail, weights[: len(tail)])
+    return torch.dot(torch.mv(rows, weights), weights[:num_rows]) + total * weights[num_rows]
+
+
+@lru_cache(maxsize=64)
+def _odd_numbers(device: str) -> torch.Tensor:
+    numbers = torch.arange(CHUNK, dtype=torch.int64, device=device) * 2 + 1
+    return numbers * _ODD_MULTIPLIER  # wraps around: spreads small changes over all bits, stays odd
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The mean over ranks of gradients: which of them DDP leaves to be averaged at the end of a backward pass, and when.
+
+
+FIRST_PASSES = 20  # that are looked at: a part that one pass in ten leaves out is then hardly missed
+FOREVER = -1
+MOST_FREEZINGS = 2  # changes of what is trainable, after which it is taken to change all the time
+BYTES_AT_ONCE = 25 * 2**20  # as in DDP's buckets
+DEEPEST = 6  # levels of containers in a model's output that are looked at
+_sync_numbers = count()
+_reached: dict[int, dict[int, GradientSync]] = {}  # by backward pass: the models it has reached, by their number
+
+
+class GradientSync:
+    """Averages after each backward pass of one model what DDP has not averaged during it.
+
+    DDP waits for a gradient of every parameter. Over the first passes the ranks look which parameters get one, and
+    average at the end. Always all of them: from then on DDP reduces them, and a rank that lacks one after all hands in
+    zeros. Some never on any rank: DDP reduces the others, and the ranks look at those after each pass. Anything else,
+    and whenever that changes: everything is averaged at the end.
+
+    The end is that of the outermost pass, for several models in the order of their creation, the same on every rank.
+    `torch.autograd.grad`, which leaves no gradients, has none.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], num_passes: int) -> None:
+        self.parameters = list(parameters)
+        self.unused: set[int] = set()  # numbers of parameters that no rank has used, which DDP leaves out
+        self.by_ddp: list[int] = []  # numbers of the parameters that DDP reduces, in its order
+        self.reducer: Any = None  # DDP's
+        self.group: Any = None
+        self.compare: Callable[[bool], bool] = lambda has_missed: False
+        self.is_wanted = False  # whether gradients are to be the same on all ranks after the next pass
+        self.is_armed = False  # whether DDP reduces them in it
+        self._number = next(_sync_numbers)
+        self._is_open = self._has_missed = False
+        self._touched: set[int] = set()
+        self._marked: list[nn.Parameter] = []
+        self._by_any: set[int] = set()  # numbers of what any rank, and all ranks, used in the passes that are looked at
+        self._by_all: set[int] = set()
+        self._nodes: dict[int, Any] = {}  # that accumulate the gradients
+        self._first_passes, self._num_freezings = num_passes, 0
+        # A leaf: its hook runs in backward(), but not in autograd.grad, which stops at the inputs that it was given.
+        self._anchor = torch.zeros((), requires_grad=True)
+        self._anchor.register_hook(_weak_hook(self, GradientSync._open))
+        self._trainable = self._now_trainable()
+        self._look(num_passes)
+
+    @property
+    def is_looking(self) -> bool:
+        return self._passes_left != 0
+
+    def leave_to_ddp(self) -> None:
+        self._first_passes = self._passes_left = 0
+
+    def follow_freezing(self) -> None:
+        """Look again where other parameters are trainable than before."""
+        if self._trainable != self._now_trainable():
+            self._trainable = self._now_trainable()
+            self._num_freezings += 1
+            has_enough = self._first_passes and self._num_freezings > MOST_FREEZINGS
+            self._look(FOREVER if has_enough else self._first_passes)
+
+    def wanted_of_ddp(self) -> list[int]:
+        return sorted(self._trainable - self.unused)
+
+    def watch(self, output: Any, weight: float) -> Any:
+        """Return a model's output with its tensors watched; their gradients get the factor `weight`."""
+        if not in_backward():  # what is open was left by passes that ended in an error
+            _reached.clear()
+            self._is_open = False
+        return scale_gradients(output, weight, self._anchor)
+
+    @torch.no_grad()
+    def complete(self) -> None:
+        """Hand in what DDP's reduction lacks on this rank, so that it ends as if they were zeros.
+
+        A parameter without a gradient on every rank keeps none. It is marked by a gradient of -0.0: only sums of
+        nothing else are -0.0 again.
+        """
+        places = [place for place, number in enumerate(self.by_ddp) if number not in self._touched]
+        if not self.is_armed or not places:
+            return
+        self._has_missed = True
+        for parameter in (self.parameters[self.by_ddp[place]] for place in places):
+            if parameter.grad is None:
+                parameter.grad = torch.full_like(parameter, -0.0, requires_grad=False)
+                self._marked.append(parameter)
+        for place in places:
+            self.reducer._autograd_hook(place)
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Average what DDP did not, and let the ranks agree on what they use. Collective: every rank."""
+        is_armed = self.is_armed
+        self._is_open = self.is_wanted = self.is_armed = False
+        for parameter in self._marked:
+            if bool((parameter.grad.signbit() & (parameter.grad == 0)).all()):  # type: ignore[union-attr, operator]
+                parameter.grad = None
+        self._marked = []
+        numbers = sorted(self.unused if is_armed else self._trainable)
+        by_any, by_all = average_gradients({n: self.parameters[n] for n in numbers}, self._touched, self.group)
+        if self.is_looking and not is_armed:
+            self._learn(by_any, by_all)
+        if self.compare(self._has_missed) or (is_armed and by_any):
+            self._has_missed = False
+            self._look(FOREVER)
+
+    def _look(self, num_passes: int) -> None:
+        self._passes_left = num_passes
+        self.unused, self._by_any, self._by_all = set(), set(), set(self._trainable)
+        for number in self._trainable - set(self._nodes):
+            with torch.enable_grad():
+                view: Any = self.parameters[number].view_as(self.parameters[number])
+            self._nodes[number] = view.grad_fn.next_functions[0][0]
+            self._nodes[number].register_prehook(_weak_hook(self, GradientSync._reach, number))
+
+    def _learn(self, by_any: set[int], by_all: set[int]) -> None:
+        """Note what the ranks used in a pass; after the last one decide whether DDP can take over."""
+        self._by_any |= by_any
+        self._by_all &= by_all
+        self._passes_left -= 1
+        if self._passes_left == 0:
+            # DDP of torch 2.14 over gloo leaves what follows a sparse gradient unreduced.
+            is_sparse = any(_is_sparse(self.parameters[number]) for number in by_any)
+            if is_sparse or not self._by_any or self._by_any != self._by_all:
+                self._passes_left = FOREVER
+            else:
+                self.unused = self._trainable - self._by_any
+
+    def _now_trainable(self) -> set[int]:
+        return {number for number, parameter in enumerate(self.parameters) if parameter.requires_grad}
+
+    def _reach(self, number: int, gradients: Any) -> None:
+        """Note that a parameter is about to get its gradient; None is what a function returned None for."""
+        if self.is_wanted:
+            self._open()
+        if self._is_open and (gradients[0] is not None or self.is_armed):
+            self._touched.add(number)
+
+    def _open(self, gradient: Any = None) -> None:
+        if self._is_open:
+            return
+        self._is_open, self._touched = True, set()
+        task = torch._C._current_graph_task_id()
+        if task not in _reached:
+            _reached[task] = {}
+            _queue_callback(lambda: _queue_callback(lambda: _complete(task)))  # after what DDP has queued by then
+        _reached[task][self._number] = self
+
+
+def _weak_hook(owner: Any, method: Callable[..., None], *args: Any) -> Callable[[Any], None]:
+    """Return a hook that calls `method(owner, *args, gradient)` and does not keep the owner alive."""
+    reference = weakref.ref(owner)
+
+    def hook(gradient: Any) -> None:
+        living = reference()
+        if living is not None:
+            method(living, *args, gradient)
+
+    return hook
+
+
+def in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
+
+
+def _queue_callback(function: Callable[[], Any]) -> None:
+    """Let the backward pass that is running call `function` at its end, after what is queued already."""
+    torch.autograd.Variable._execution_engine.queue_callback(function)  # type: ignore[attr-defined]
+
+
+def _complete(task: int) -> None:
+    syncs = [sync for _, sync in sorted(_reached.pop(task, {}).items())]
+    for sync in syncs:
+        sync.complete()
+    _queue_callback(lambda: [sync.finish() for sync in syncs])  # after what DDP has queued to end its reductions
+
+
+def average_gradients(
+    parameters: Mapping[int, nn.Parameter], touched: set[int], group: Any = None
+) -> tuple[set[int], set[int]]:
+    """Give every parameter the mean over ranks of its gradient; return what any rank, and all ranks, have `touched`.
+
+    A rank without a gradient counts as zeros. A parameter without a gradient on every rank keeps None, as in one
+    process, so that no optimizer moves it. What is a mean over ranks already stays it. Collective: every rank of
+    `group`, the same numbers.
+    """
+    if not parameters:
+        return set(), set()
+    kinds = [0 if parameter.grad is None else 1 + _is_sparse(parameter) for parameter in parameters.values()]
+    found = extremes([*kinds, *(number in touched for number in parameters)], group)
+    number_of_ranks, dense = dist.get_world_size(group), []
+    for parameter, (_, kind) in zip(parameters.values(), found):
+        if kind == 2:
+            own = _no_rows(parameter) if parameter.grad is None else parameter.grad
+            gradient = (own if own.is_sparse else own.to_sparse(1)).div(number_of_ranks).coalesce()
+            dist.all_reduce(gradient, group=group)
+            parameter.grad = gradient
+        elif kind == 1:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter, requires_grad=False)
+            dense.append(parameter.grad)
+    for gradients in _take_tensors(dense, BYTES_AT_ONCE):
+        flat = _flatten_dense_tensors(gradients).div_(number_of_ranks)
+        dist.all_reduce(flat, group=group)
+        for gradient, part in zip(gradients, _unflatten_dense_tensors(flat, gradients)):
+            gradient.copy_(part)
+    by_ranks = dict(zip(parameters, found[len(parameters) :]))
+    by_any = {number for number, (_, highest) in by_ranks.items() if highest}
+    return by_any, {number for number, (lowest, _) in by_ranks.items() if lowest}
+
+
+def extremes(numbers: Sequence[int], group: Any = None) -> list[tuple[int, int]]:
+    """Return the lowest and the highest over ranks of each int64 number, in one collective, on the CPU if it can be.
+
+    Collective: every rank of `group`, the same length.
+    """
+    packed = torch.tensor([*numbers, *(~number for number in numbers)], dtype=torch.int64)
+    packed = packed.cuda() if dist.get_backend(group) == "nccl" else packed
+    dist.all_reduce(packed, dist.ReduceOp.MAX, group=group)
+    highest, inverse = packed.view(2, -1).tolist()
+    return [(~low, high) for low, high in zip(inverse, highest)]
+
+
+def _is_sparse(parameter: nn.Parameter) -> bool:
+    return parameter.grad is not None and parameter.grad.is_sparse
+
+
+def _no_rows(parameter: nn.Parameter) -> torch.Tensor:
+    rows = torch.empty((1, 0), dtype=torch.int64, device=parameter.device)
+    return torch.sparse_coo_tensor(rows, parameter.detach()[:0], parameter.shape)
+
+
+class _ScaledGradient(torch.autograd.Function):
+    """The identity, with a factor on the gradient and an edge to `anchor`. What it returns may be changed in place."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor | None, tensor: torch.Tensor, factor: float) -> torch.Tensor:
+        ctx.has_anchor, ctx.factor = anchor is not None, factor
+        return tensor.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        (gradient,) = gradients
+        scaled = gradient if ctx.factor == 1.0 else gradient * ctx.factor
+        return torch.zeros(()) if ctx.has_anchor else None, scaled, None
+
+
+def scale_gradients(value: Any, factor: float, anchor: torch.Tensor | None = None) -> Any:
+    """Return `value` with a factor on the gradients of all tensors in it; what holds none stays the same object."""
+    scaled: dict[int, torch.Tensor] = {}
+
+    def of_tensor(tensor: torch.Tensor) -> torch.Tensor:
+        is_made = tensor.requires_grad and (factor != 1.0 or tensor.grad_fn is not None)
+        if is_made and id(tensor) not in scaled:  # each for itself: a loss may leave outputs out
+            scaled[id(tensor)] = _ScaledGradient.apply(anchor, tensor, factor)
+        return scaled.get(id(tensor), tensor)
+
+    return _replace_tensors(value, of_tensor, DEEPEST)
+
+
+def _replace_tensors(value: Any, of_tensor: Callable[[torch.Tensor], torch.Tensor], depth: int) -> Any:
+    """Return `value` with other tensors, in containers of its own types: also in dataclasses and distributions."""
+    if isinstance(value, torch.Tensor):
+        return of_tensor(value)
+    entries: Any = {}
+    if isinstance(value, MutableMapping):
+        entries = value
+    elif isinstance(value, (list, tuple)):
+        entries = dict(enumerate(value))
+    elif hasattr(value, "__dict__") and not isinstance(value, (type, nn.Module)) and not callable(value):
+        entries = vars(value)
+    changed = {name: _replace_tensors(entry, of_tensor, depth - 1) for name, entry in entries.items() if depth}
+    if all(entry is entries[name] for name, entry in changed.items()):
+        return value
+    if isinstance(value, (list, tuple)):
+        return type(value)(*changed.values()) if hasattr(value, "_fields") else type(value)(changed.values())
+    copied = copy.copy(value)
+    (copied if isinstance(value, MutableMapping) else vars(copied)).update(changed)
+    return copied
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# BatchNorm over the global batch on any backend; torch's nn.SyncBatchNorm refuses CPU tensors.
+
+
+def convert_sync_batchnorm(model: nn.Module) -> nn.Module:
+    """Return `model` with every BatchNorm layer synchronised over ranks; outside a group, `model` as it is.
+
+    On CUDA this is torch's own nn.SyncBatchNorm, on the CPU `CPUSyncBatchNorm`. Call it on every rank before wrapping.
+    """
+    if not is_distributed():
+        return model
+    if torch.cuda.is_available():
+        return nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    return _convert(model)
+
+
+def _convert(module: nn.Module) -> nn.Module:
+    if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, CPUSyncBatchNorm):
+        layer = CPUSyncBatchNorm(
+            module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats
+        )
+        # The very parameters and buffers, so that an optimizer that already holds them stays valid.
+        layer._parameters, layer._buffers = module._parameters, module._buffers
+        layer.training = module.training
+        return layer
+    for name, child in module.named_children():
+        setattr(module, name, _convert(child))
+    return module
+
+
+class CPUSyncBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """BatchNorm of (N, C, ...) over the batches of all ranks. Collective: every rank, in training mode."""
+
+    def _check_input_dim(self, input: torch.Tensor) -> None:
+        if input.dim() < 2:
+            raise ValueError(f"expected (N, C, ...), got {input.dim()} dimension(s)")
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        self._check_input_dim(input)
+        if not self.training or not is_distributed():
+            return super().forward(input)
+        if not self.track_running_stats or self.running_mean is None or self.running_var is None:
+            return sync_batch_norm(input, None, None, self.weight, self.bias, 0.0, self.eps)
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        return sync_batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, momentum, self.eps)
+
+
+class SumOverRanks(torch.autograd.Function):
+    """Sum over ranks, differentiable as often as wanted. Collective: every rank, in forward and in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        total = tensor.detach().clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=group_for(total))
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return SumOverRanks.apply(gradient)
+
+
+def sync_batch_norm(
+    input: torch.Tensor,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    momentum: float,
+    eps: float,
+    sum_over_ranks: type[SumOverRanks] = SumOverRanks,
+) -> torch.Tensor:
+    """Return what torch.nn.functional.batch_norm does in training, for the batches (N, C, ...) of all ranks together.
+
+    Collective: every rank, in forward and in backward. Statistics are float32 (float64 for float64 input).
+    """
+    x = input if input.dtype == torch.float64 else input.float()
+    dims = [0, *range(2, x.dim())]
+    shape = [1, -1] + [1] * (x.dim() - 2)
+    local_count = torch.full((1,), x.numel() / x.shape[1], dtype=x.dtype, device=x.device)
+    sums = sum_over_ranks.apply(torch.cat([x.sum(dims), local_count]))
+    count = sums[-1]
+    mean = sums[:-1] / count
+    centered = x - mean.view(shape)
+    # Two passes: E[x^2] - E[x]^2 cancels badly in float32.
+    variance = sum_over_ranks.apply((centered * centered).sum(dims)) / count
+    output = centered * torch.rsqrt(variance + eps).view(shape)
+    if weight is not None:
+        output = output * weight.view(shape)
+    if bias is not None:
+        output = output + bias.view(shape)
+    total = float(count.detach())
+    if running_mean is not None:
+        running_mean.lerp_(mean.detach().to(running_mean.dtype), momentum)
+    if running_var is not None:
+        unbiased = variance.detach() * total / max(total - 1, 1)
+        running_var.lerp_(unbiased.to(running_var.dtype), momentum)
+    return output.to(input.dtype)
+
+
+@contextmanager
+def own_statistics(module: nn.Module) -> Iterator[None]:
+    """Let synchronised BatchNorm layers in training mode use this rank's batch; in evaluation mode they do not wait."""
+    waiting = waiting_layers(module)
+    for layer in waiting:
+        layer.forward = partial(nn.modules.batchnorm._BatchNorm.forward, layer)  # type: ignore[method-assign,arg-type]
+    try:
+        yield
+    finally:
+        for layer in waiting:
+            del layer.forward
+
+
+def waiting_layers(module: nn.Module) -> list[nn.Module]:
+    """Return the BatchNorm layers whose forward waits for the other ranks."""
+    kinds = (nn.SyncBatchNorm, CPUSyncBatchNorm)
+    return [layer for layer in module.modules() if isinstance(layer, kinds) and layer.training]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Find layers that run in training past the wrapper's forward: their gradients would not be synchronised.
+
+
+_forward_depth = 0
+_guarded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+
+def run_alone(function: Callable[..., Any], model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Return `function(model, ...)` for one that runs the model itself: a summary, a graph, an export.
+
+    This rank may do so alone: `function` gets your own module, no layer of it waits for other ranks, and nothing is
+    trained by it. Synchronised BatchNorm uses its running statistics meanwhile. Outside a group it is the plain call.
+    """
+    if not is_distributed():
+        return function(model, *args, **kwargs)
+    module = unwrap_model(model)
+    waiting = waiting_layers(module)
+    for layer in waiting:
+        layer.training = False
+    try:
+        with running_forward():
+            return function(module, *args, **kwargs)
+    finally:
+        for layer in waiting:
+            layer.training = True
+
+
+@contextmanager
+def running_forward() -> Iterator[None]:
+    global _forward_depth
+    _forward_depth += 1
+    try:
+        yield
+    finally:
+        _forward_depth -= 1
+
+
+def guard_layers(module: nn.Module) -> None:
+    """Watch the module's outermost layers, in containers too: one that runs outside DDP's forward bypasses it."""
+    for child in module.children():
+        if isinstance(child, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
+            guard_layers(child)
+        if child not in _guarded:
+            _guarded.add(child)
+            child.register_forward_pre_hook(_refuse_bypass)
+
+
+def _refuse_bypass(layer: nn.Module, inputs: Any) -> None:
+    # Not in `_guarded`: a deep copy of the model; in backward: recomputation by activation checkpointing.
+    if _forward_depth or not layer.training or not torch.is_grad_enabled() or layer not in _guarded or in_backward():
+        return
+    if any(parameter.requires_grad for parameter in layer.parameters()):
+        raise RuntimeError(
+            f"a {type(layer).__name__} of a DDP model ran in training outside model(...): its gradients would not be "
+            "synchronised over ranks; call model(...) and choose the path inside forward(), or, for evaluation, call "
+            "it under torch.no_grad() or after model.eval()"
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Stop the training when the ranks' parameters are no longer the same.
+
+
+CONSISTENCY_TWIN = "RETROFIT_CONSISTENCY"
+CHOICES = ("off", "first", "always")
+COMPARED_PASSES = (2, 3, 10, 20, 50, 100, 200)  # in which parameters are compared by default, then every PERIOD
+PERIOD = 500
+MOST_POSTPONED = 8  # passes without an optimizer step, after which the parameters are compared as they are
+SWITCHED_OFF = f"{CONSISTENCY_TWIN}=off switches this check off"
+_checks: weakref.WeakSet[ConsistencyCheck] = weakref.WeakSet()
+_alone: dict[str, int] = {}  # hashes of what optimizers change that is in no wrapped model, by a description
+_left_out: dict[str, int] = {}  # the same of optimizers that change a wrapped model as well
+_is_hooked = _has_warned = False
+
+
+def resolve_consistency() -> str:
+    """Return the choice of the environment; raises ValueError for another one."""
+    choice = os.environ.get(CONSISTENCY_TWIN) or "first"
+    if choice not in CHOICES:
+        raise ValueError(f"{CONSISTENCY_TWIN}={choice!r} is not valid; use one of: {', '.join(CHOICES)}, or unset it")
+    return choice
+
+
+class ConsistencyCheck:
+    """Compares the parameters of a module that every rank has a whole copy of, all but those with an id in `own`.
+
+    RETROFIT_CONSISTENCY says when: off; first, in COMPARED_PASSES and then every PERIOD; always, in every pass.
+    Collective: every rank of `group`, to construct it. Raises ValueError where the ranks' choices differ.
+    """
+
+    def __init__(self, module: nn.Module, own: set[int], group: Any) -> None:
+        global _is_hooked
+        self.module, self._own, self._group, self._choice = module, own, group, resolve_consistency()
+        self._num_passes = self._num_postponed = 0
+        self.is_due = False
+        self._fresh: torch.Tensor | None = None  # the hashes after the last optimizer step
+        ((lowest, highest),) = extremes([CHOICES.index(self._choice)], group)
+        if lowest != highest:
+            raise ValueError(
+                f"{CONSISTENCY_TWIN} is {self._choice!r} on rank {get_rank()} and another on other ranks; set it to "
+                "the same value on all"
+            )
+        if self._choice == "off" or not self._parameters():
+            self._choice = "off"
+            return
+        _checks.add(self)
+        if not _is_hooked:
+            register_optimizer_step_post_hook(_after_step)
+        _is_hooked = True
+
+    def end_of_pass(self, has_missed: bool) -> bool:
+        """Count a backward pass that synchronised gradients, and compare where that is due.
+
+        Return whether a comparison found that any rank `has_missed` gradients. Collective: every rank. Raises
+        RuntimeError on all of them when a parameter differs.
+        """
+        if self._choice == "off":
+            return False
+        self._num_passes += 1
+        any_missed = self.is_due and self._compare(has_missed)
+        following = self._num_passes + 1
+        self.is_due |= self._choice == "always" or following in COMPARED_PASSES or following % PERIOD == 0
+        return any_missed
+
+    def optimizer_stepped(self, ids: set[int]) -> bool:
+        """Take the hashes that are due, after a step on parameters with these ids; return whether any is compared."""
+        if ids.isdisjoint(id(parameter) for parameter in self._parameters().values()):
+            return False
+        if self.is_due:
+            self._fresh = self._hashes()
+        return True
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        named = self.module.named_parameters()
+        return {name: p for name, p in named if id(p) not in self._own and not hasattr(p, "device_mesh")}
+
+    def _hashes(self) -> torch.Tensor:
+        hashes = [bit_hash_later(parameter) for parameter in self._parameters().values()]
+        return torch.stack([value.to(hashes[0].device) for value in hashes])
+
+    def _compare(self, has_missed: bool) -> bool:
+        if self._fresh is None and self._num_postponed == MOST_POSTPONED:
+            self._fresh = self._hashes()
+        own = 0 if self._fresh is None else hash(tuple(self._fresh.tolist()))
+        others = [hash(tuple(value for _, value in sorted(hashes.items()))) for hashes in (_alone, _left_out)]
+        found = extremes([self._fresh is not None, has_missed, own, *others], self._group)
+        (_, any_stepped), (_, any_missed), *_ = found
+        steps_differ, _, is_differing, alone_differ, left_out_differ = (low != high for low, high in found)
+        if alone_differ:
+            _warn_of_alone()
+        if left_out_differ:
+            names = sorted({name for of_rank in self._gather(list(_left_out)) for name in of_rank})
+            raise RuntimeError(
+                f"the ranks have different parameters, which are in no wrapped model: {'; '.join(names)}; put their "
+                f"model through rd.distribute_model, or a parameter through rd.model.distribute_parameter; "
+                f"{SWITCHED_OFF}"
+            )
+        if not any_stepped:  # gradients are being accumulated, or a GradScaler skips steps: on all ranks
+            self._num_postponed += 1
+            return bool(any_missed)
+        if steps_differ or is_differing:
+            self._refuse_differing()
+        self.is_due, self._fresh, self._num_postponed = False, None, 0
+        return bool(any_missed)
+
+    def _refuse_differing(self) -> None:
+        """Tell all ranks what differs. A rank that took no step may still have the same parameters, and so may NaNs."""
+        parameters = self._parameters()
+        hashes = (self._hashes() if self._fresh is None else self._fresh).tolist()
+        for number, parameter in enumerate(parameters.values()):
+            if parameter.isnan().any():  # of which there are several, which mean the same
+                hashes[number] = bit_hash(parameter.detach().nan_to_num(nan=-0.75))
+        of_ranks = self._gather((hashes, self._fresh is not None))
+        equal = [len(set(values)) == 1 for values in zip(*(of_rank for of_rank, _ in of_ranks))]
+        if all(equal):
+            return
+        name = list(parameters)[equal.index(False)]
+        norms = ", ".join(f"{norm:.9g}" for norm in self._gather(float(parameters[name].detach().double().norm())))
+        idle = ", ".join(str(rank) for rank, (_, has_stepped) in enumerate(of_ranks) if not has_stepped)
+        steps = f"; rank {idle} took no optimizer step since the backward pass before" if idle else ""
+        raise RuntimeError(
+            f"the ranks have different parameters: {name!r} is the first of {equal.count(False)} of {len(parameters)} "
+            f"tensors of {type(self.module).__name__} that differ (norms by rank: {norms}), found in backward pass "
+            f"{self._num_passes}{steps}; probable causes: an optimizer step, or a change of p.grad or of a parameter, "
+            "that depends on this rank's own samples or loss; weights drawn again, or a checkpoint or optimizer state "
+            f"loaded, on some ranks only or after wrapping; `retrofit verify` finds the line, {SWITCHED_OFF}"
+        )
+
+    def _gather(self, value: Any) -> list[Any]:
+        found: list[Any] = [None] * dist.get_world_size(self._group)
+        dist.all_gather_object(found, value, group=self._group)
+        return found
+
+
+def _warn_of_alone() -> None:
+    global _has_warned
+    if get_rank() == 0 and not _has_warned:
+        names = "; ".join(_alone) or "an optimizer that rank 0 does not step"
+        warnings.warn(
+            f"an optimizer steps on parameters that no wrapper synchronises and ranks differ in them: {names}; "
+            "put their model through rd.distribute_model, unless each rank is to train its own",
+            stacklevel=2,
+        )
+    _has_warned = True
+
+
+@torch.no_grad()
+def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    """Take hashes of what an optimizer has changed: of wrapped models, and of what is in none."""
+    if not any(check.is_due for check in _checks):
+        return
+    given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    is_wrapped = [check.optimizer_stepped({id(parameter) for parameter in given}) for check in list(_checks)]
+    # Sharded, or with a hook as `distribute_parameter` sets: synchronised as well.
+    known = {id(parameter) for check in _checks for parameter in check.module.parameters()}
+    known |= {id(parameter) for parameter in given if hasattr(parameter, "device_mesh") or parameter._backward_hooks}
+    rest = [parameter for parameter in given if isinstance(parameter, nn.Parameter) and id(parameter) not in known]
+    if rest:
+        name = f"{type(optimizer).__name__} with {len(rest)} parameter(s), the first of shape {tuple(rest[0].shape)}"
+        (_left_out if any(is_wrapped) else _alone)[name] = hash(tuple(map(bit_hash, rest)))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# torch's DataParallel in a script that several processes run: each drives one GPU, and the names stay as they were.
+
+
+MODULE_PREFIX = "module."
+KEEPS_PREFIX = "keeps_prefix"  # in the __dict__ of a DDPWrapper that takes the place of a DataParallel
+
+
+class OneDevice(ModuleAttributes, nn.DataParallel):
+    """A DataParallel over the GPU of this process alone, until `distribute_model` takes its place."""
+
+    def __init__(self, module: nn.Module) -> None:
+        place, count = read_environment(os.environ), torch.cuda.device_count()
+        super().__init__(module, device_ids=[gpu_index(place, count)] if torch.cuda.is_available() else None)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        return super().load_state_dict(fitting_keys(self, state_dict), *args, **kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """In a file it is a DataParallel, which needs nothing of the runtime to be read."""
+        return nn.DataParallel, (self.module,)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return OneDevice(copy.deepcopy(self.module, memo))
+
+
+def data_parallel(kind: type[nn.DataParallel], module: nn.Module, *args: Any, **options: Any) -> nn.Module:
+    """Return `kind(module, ...)`, DataParallel or a class derived from it; of several processes each uses its own GPU.
+
+    Without a launcher it is the script's own DataParallel, over the GPUs that it names. `model.module`, the `module.`
+    in the names of a checkpoint and `rd.model.is_data_parallel(model)` are the same in both cases.
+    """
+    if read_environment(os.environ).world_size == 1:
+        return kind(module, *args, **options)
+    if isinstance(module, DistributedDataParallel):
+        module.__dict__[KEEPS_PREFIX] = True
+        return module
+    return OneDevice(module)
+
+
+def is_data_parallel(model: Any) -> bool:
+    """Return whether a model is a DataParallel, or in one of several processes what takes its place."""
+    return isinstance(model, nn.DataParallel) or bool(getattr(model, "__dict__", {}).get(KEEPS_PREFIX))
+
+
+def script_model(model: Any) -> Any:
+    """Return the model as the script made it: its DataParallel, or the module inside the runtime's own wrapper."""
+    return model if is_data_parallel(model) else unwrap_model(model)
+
+
+def fitting_keys(model: nn.Module, state_dict: Any) -> Any:
+    """Return `state_dict` with the names that `model` has: with `module.` before all of them, or of none.
+
+    For checkpoints that were written with DataParallel and are read without it, or the other way round. What fits as
+    well without a change, or is no state of a model, comes back as it is.
+    """
+    if not isinstance(state_dict, Mapping) or not all(isinstance(key, str) for key in state_dict):
+        return state_dict
+    own, bare = set(model.state_dict()), strip_wrapper_prefixes(state_dict)
+    choices = (state_dict, bare, {MODULE_PREFIX + key: value for key, value in bare.items()})
+    return max(choices, key=lambda choice: len(own & set(choice)))  # the first of those that fit as well
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# DistributedDataParallel that looks like the model it wraps.
+
+
+class DDPWrapper(ModuleAttributes, DistributedDataParallel):
+    """DistributedDataParallel that looks like the wrapped module; outside a process group, the module itself.
+
+    Attributes, `named_parameters()`, `state_dict()` and `load_state_dict()` are the module's own, without a `module.`
+    in names (but see `data_parallel`). Without gradients, and in evaluation mode while batches of `share_batches` are
+    used, a call goes straight to the module, so ranks may make different numbers of calls; `broadcast_buffers` first.
+    Running layers in training by any way other than `model(...)` raises RuntimeError, because their gradients would
+    not be synchronised. Parameters may be frozen and thawed at any time (`requires_grad`), on every rank in the same
+    way. One forward may serve several backward passes: the gradients of each are averaged. A parameter without a
+    gradient on every rank keeps None, as in one process; one that only some ranks used gets the mean with zeros for the
+    others. In an uneven last batch of `distribute_loader` the ranks count by their numbers of samples. Every now and
+    then the ranks compare their parameters (see `ConsistencyCheck`) and stop where they differ.
+
+    Collective: every rank, to construct it and for every forward and backward with gradients. Keyword arguments are
+    those of DistributedDataParallel; on CUDA `device_ids` defaults to the current device. With `static_graph`, a
+    communication hook of your own, or in `join()`, all is left to DDP; with `find_unused_parameters`, what is unused.
+    """
+
+    def __new__(cls, module: nn.Module, **ddp_options: Any) -> Any:
+        return super().__new__(cls) if is_distributed() else module
+
+    def __init__(self, module: nn.Module, **ddp_options: Any) -> None:
+        if torch.cuda.is_available() and next(module.parameters()).is_cuda:
+            ddp_options.setdefault("device_ids", [torch.cuda.current_device()])
+        ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
+        own = {id(parameter) for name, parameter in module.named_parameters() if name in ignored}
+        sync = GradientSync([p for p in module.parameters() if id(p) not in own], _num_passes(module, ddp_options))
+        self.__dict__.update(_gradient_sync=sync, _ddp_options=ddp_options, _comm_hook=None, _has_own_hook=False)
+        self._build(module)
+        sync.compare = ConsistencyCheck(unwrap_model(module), own, self.process_group).end_of_pass
+        if not hasattr(module, "_orig_mod"):  # a hook that reads global state would break a compiled graph
+            guard_layers(unwrap_model(module))
+
+    def _build(self, module: nn.Module) -> None:
+        """Let DDP take note of what it is to reduce, which it does once, when it is constructed."""
+        sync: GradientSync = self.__dict__["_gradient_sync"]
+        left_out = [sync.parameters[number] for number in sync.unused]
+        self.__dict__["_is_built"] = False
+        for parameter in left_out:
+            parameter.requires_grad_(False)
+        try:
+            super().__init__(module, **self._ddp_options)
+        finally:
+            for parameter in left_out:
+                parameter.requires_grad_(True)
+        del self.__dict__["dim"]  # of no use with one device per process, and it would hide the model's own `dim`
+        self.__dict__.update(_is_built=True, _built=sync.wanted_of_ddp())
+        sync.reducer, sync.group = self.reducer, self.process_group
+        sync.by_ddp = [] if self.find_unused_parameters else self._built
+
+    def _follow_changes(self) -> None:
+        """Let DDP reduce what was thawed or is used, and wait no longer for what was frozen or never used."""
+        sync: GradientSync = self._gradient_sync
+        sync.follow_freezing()
+        if sync.is_looking or self._built == sync.wanted_of_ddp():
+            return
+        own_state = (*nn.Module().__dict__, "require_backward_grad_sync")  # mode and hooks, which would be forgotten
+        kept = {name: self.__dict__[name] for name in own_state if name in self.__dict__}
+        self._build(self.module)
+        self.__dict__.update(kept)
+        if self._comm_hook:
+            super().register_comm_hook(*self._comm_hook)
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        sync: GradientSync = self._gradient_sync
+        if not torch.is_grad_enabled() or (is_sharing() and not self.training):
+            return self._forward_alone(inputs, kwargs)
+        if not any(parameter.requires_grad for parameter in self.module.parameters()):
+            with running_forward():  # a frozen discriminator: there is nothing to synchronise
+                return self.module(*inputs, **kwargs)
+        if self._join_config.enable:  # ranks that have run out of batches follow DDP's own steps only
+            sync.leave_to_ddp()
+        self._follow_changes()
+        weight = weight_of(inputs, kwargs)
+        if weight not in (0.0, 1.0):  # what flows on into another model, which weighs for itself, is as it was
+            inputs, kwargs = scale_gradients((inputs, kwargs), 1.0 / weight)
+        is_left_to_ddp = self._join_config.enable or self.static_graph or self._has_own_hook
+        sync.is_wanted = self.require_backward_grad_sync and not is_left_to_ddp
+        sync.is_armed = sync.is_wanted and not sync.is_looking
+        with running_forward():
+            if sync.is_wanted and sync.is_looking:
+                output = self._forward_unreduced(inputs, kwargs)
+            else:
+                output = super().forward(*inputs, **kwargs)
+        if sync.is_wanted:
+            return sync.watch(output, weight)
+        return output if weight == 1.0 else scale_gradients(output, weight)
+
+    def _forward_unreduced(self, inputs: Any, kwargs: Any) -> Any:
+        """Run a forward after which DDP leaves the gradients alone."""
+        self.require_backward_grad_sync = False
+        try:
+            return super().forward(*inputs, **kwargs)
+        finally:
+            self.require_backward_grad_sync = self.require_forward_param_sync = True
+
+    def _forward_alone(self, inputs: Any, kwargs: Any) -> Any:
+        """Run a forward of an evaluation, in which the other ranks take no part."""
+        if self._keeps_prefix and self.device_ids:  # as DataParallel does; with gradients DDP itself does so
+            moved, named = scatter_kwargs(inputs, kwargs, self.device_ids)
+            inputs, kwargs = moved[0] if moved else inputs, named[0] if named else kwargs
+        self._gradient_sync.is_wanted = self._gradient_sync.is_wanted and not is_sharing()
+        with running_forward(), own_statistics(self.module) if is_sharing() else nullcontext():
+            return self.module(*inputs, **kwargs)
+
+    def register_comm_hook(self, state: Any, hook: Callable[..., Any]) -> None:
+        """Let gradients travel by a hook of your own; what it leaves on each rank is then its own affair."""
+        super().register_comm_hook(state, hook)
+        self.__dict__.update(_comm_hook=(state, hook), _has_own_hook=True)
+        self._gradient_sync.leave_to_ddp()
+
+    def train(self, mode: bool = True) -> Any:
+        if not mode and self.__dict__.get("broadcasts_before_evaluation"):
+            broadcast_buffers(self)
+        return super().train(mode)
+
+    def __getitem__(self, index: Any) -> Any:
+        return unwrap_model(self)[index]  # type: ignore[index]
+
+    def __len__(self) -> int:
+        return len(unwrap_model(self))  # type: ignore[arg-type]
+
+    def __bool__(self) -> bool:
+        return True  # as a module without a length is
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(unwrap_model(self))  # type: ignore[call-overload]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not self.__dict__.get("_is_built") or name in self.__dict__ or hasattr(type(self), name):
+            super().__setattr__(name, value)
+        elif isinstance(value, (nn.Module, nn.Parameter)):
+            raise RuntimeError(
+                f"model.{name} was replaced after wrapping, so DDP would not synchronise the new parameters; "
+                "change the model before distribute_model / DDPWrapper"
+            )
+        else:
+            setattr(unwrap_model(self), name, value)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A copy or a pickle is of the module alone: an EMA, a teacher, a whole model in a file."""
+        return nn.DataParallel if self._keeps_prefix else unwrap_model, (unwrap_model(self),)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        copied = copy.deepcopy(unwrap_model(self), memo)
+        return OneDevice(copied) if self._keeps_prefix else copied
+
+    @property
+    def _keeps_prefix(self) -> bool:
+        """Whether it takes the place of a DataParallel, with `module.` in its names: see `data_parallel`."""
+        return bool(self.__dict__.get(KEEPS_PREFIX))
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        if self._keeps_prefix:
+            kwargs["prefix"] = kwargs.get("prefix", "") + MODULE_PREFIX
+        return unwrap_model(self).state_dict(*args, **kwargs)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        return unwrap_model(self).load_state_dict(strip_wrapper_prefixes(state_dict), *args, **kwargs)
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        named: Any = super() if self._keeps_prefix else unwrap_model(self)
+        return named.named_parameters(*args, **kwargs)
+
+    def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        named: Any = super() if self._keeps_prefix else unwrap_model(self)
+        return named.named_buffers(*args, **kwargs)
+
+
+def _num_passes(module: nn.Module, ddp_options: Mapping[str, Any]) -> int:
+    """Return in how many backward passes the ranks look which parameters are used."""
+    if ddp_options.get("static_graph") or ddp_options.get("find_unused_parameters"):
+        return 0
+    layers = [layer for layer in module.modules() if isinstance(layer, (nn.Embedding, nn.EmbeddingBag))]
+    if any(layer.sparse for layer in layers):
+        return FOREVER
+    return 0 if "find_unused_parameters" in ddp_options else FIRST_PASSES
+
+
+@torch.no_grad()
+def broadcast_buffers(model: nn.Module) -> None:
+    """Give every rank rank 0's buffers (BatchNorm statistics), the ones a checkpoint holds. Collective: every rank.
+
+    DDP does this at the start of each training forward; before an evaluation the last step's update is still local.
+    """
+    if not is_distributed():
+        return
+    for buffers in _take_tensors(list(unwrap_model(model).buffers()), BYTES_AT_ONCE):
+        packed = _flatten_dense_tensors(buffers)
+        dist.broadcast(packed, src=0, group=group_for(packed))
+        for buffer, part in zip(buffers, _unflatten_dense_tensors(packed, buffers)):
+            buffer.copy_(part)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Models over all ranks; the identity outside a group.
+
+
+BATCHNORM_TWIN = "RETROFIT_BATCHNORM"
+STRATEGY_TWIN = "RETROFIT_STRATEGY"
+TensorT = TypeVar("TensorT", bound=torch.Tensor)
+
+
+def distribute_model(
+    model: nn.Module,
+    strategy: str | None = None,
+    *,
+    sync_batchnorm: bool | None = None,
+    find_unused_parameters: bool | None = None,
+    **options: Any,
+) -> nn.Module:
+    """Return `model` with gradients averaged and BatchNorm statistics taken over all samples of all ranks.
+
+    Move it to its device first, and create the optimizer afterwards. In an uneven last batch of a loader of
+    `distribute_loader` the ranks count by their numbers of samples. Without `sync_batchnorm` (by default what
+    RETROFIT_BATCHNORM says: sync, or local) every rank keeps its own BatchNorm statistics, which is faster and another
+    training; `model.eval()` then gives all ranks those of rank 0, and every rank must call it. Parameters that no loss
+    depends on, or not every loss, are found and left as in one process, unless `find_unused_parameters` is given, which
+    is DDP's own option and means nothing under another strategy.
+
+    `strategy`, for a training loop that is written for `rd.strategies`: a value of `--strategy`; DDP by default.
+    `options` go to the strategy's wrapper and win over the flags. None comes back as None. Collective: every rank.
+    Raises ValueError for another value of a variable or an unknown strategy, RuntimeError before setup_distributed, and
+    what the strategy's wrapper raises.
+    """
+    if model is None:  # a part that the options leave out: `encoder = Encoder() if args.vae else None`
+        return model
+    require_group("distribute_model")
+    if isinstance(model, DDPWrapper) or (isinstance(model, nn.DataParallel) and not isinstance(model, OneDevice)):
+        return model  # wrapped already; under DataParallel one process drives all GPUs
+    if strategy is None:
+        _refuse_other_strategies()
+    wrap = _wrapper_of(strategy or "ddp")
+    is_synchronised = _synchronises_batchnorm() if sync_batchnorm is None else sync_batchnorm
+    module = model.module if isinstance(model, OneDevice) else model
+    converted = convert_sync_batchnorm(module) if is_synchronised else module
+    if find_unused_parameters is not None:
+        options["find_unused_parameters"] = find_unused_parameters
+    wrapped = wrap(converted, **options)
+    if wrapped is module:
+        return model
+    if isinstance(wrapped, DDPWrapper):
+        wrapped.__dict__[KEEPS_PREFIX] = isinstance(model, OneDevice)
+        # With statistics of their own, the ranks would evaluate different models.
+        wrapped.__dict__["broadcasts_before_evaluation"] = not is_synchronised
+    return wrapped
+
+
+def wrap_ddp(model: nn.Module, **options: Any) -> nn.Module:
+    """Return `model` in a DDPWrapper; a model that is not trained as it is."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        return model
+    if get_option("find_unused_parameters"):
+        options.setdefault("find_unused_parameters", True)
+    return DDPWrapper(model, **options)
+
+
+STRATEGIES: dict[str, Callable[..., nn.Module]] = {"ddp": wrap_ddp}  # rd.strategies puts the others in
+
+
+def _wrapper_of(strategy: str) -> Callable[..., nn.Module]:
+    if strategy not in STRATEGIES:
+        raise ValueError(
+            f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}; the others are in the whole kit: "
+            "pip install torch-retrofit, and write `import retrofit.distributed as rd`"
+        )
+    return STRATEGIES[strategy]
+
+
+def _synchronises_batchnorm() -> bool:
+    choice = os.environ.get(BATCHNORM_TWIN) or "sync"
+    if choice not in ("sync", "local"):
+        raise ValueError(f"{BATCHNORM_TWIN}={choice!r} is not valid; use one of: sync, local, or unset it")
+    return choice == "sync"
+
+
+def _refuse_other_strategies() -> None:
+    strategy = os.environ.get(STRATEGY_TWIN) or "auto"
+    if strategy not in ("auto", "single", "ddp"):
+        raise ValueError(
+            f"{STRATEGY_TWIN}={strategy}: this script trains with ddp; for another strategy call "
+            f"rd.distribute_model(model, strategy={strategy!r}), and rd.save_checkpoint on every rank"
+        )
+
+
+def distribute_parameter(tensor: TensorT) -> TensorT:
+    """Return `tensor`, which an optimizer changes, with rank 0's values and gradients averaged over all ranks.
+
+    For what lies outside the models of `distribute_model`: weights of several losses, learnt centers. In an uneven last
+    batch the ranks count by their numbers of samples. Outside a group, and for a tensor that needs no gradient, nothing
+    happens. Collective: every rank, and every backward that reaches the tensor.
+    """
+    hooks = getattr(tensor, "_backward_hooks", None) or {}
+    if not is_distributed() or not tensor.requires_grad or _average_over_ranks in hooks.values():
+        return tensor
+    with torch.no_grad():
+        tensor.copy_(broadcast_object(tensor.detach().cpu()))
+    tensor.register_hook(_average_over_ranks)
+    return tensor
+
+
+@torch.utils.hooks.unserializable_hook  # torch.save leaves it out without a warning
+def _average_over_ranks(gradient: torch.Tensor) -> torch.Tensor:
+    if is_sharing():  # an evaluation with gradients, which the other ranks are not in
+        return gradient
+    weight = weight_of()
+    return reduce_mean(gradient if weight == 1.0 else gradient * weight)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Start torchrun so that a signal or a failed rank ends the job in one clear line, with the status of the ranks.
+
+
+SAME_EVENT_S = 1.0  # a terminal and a job manager may both send the signal of one key
+
+
+class LaunchedJob:
+    """The ranks that torchrun starts on this machine, and the signals that have come for them."""
+
+    def __init__(self) -> None:
+        self.received: list[signal.Signals] = []
+        self._last_s = 0.0
+        self._ranks: Any = None  # torch's PContext, once it has started them
+        self._early = 0  # a signal that came before
+
+    def start(self, begin: Callable[[Any], None], ranks: Any) -> None:
+        """Start the ranks by `begin`, in sessions of their own: the keys of the terminal reach the launcher alone."""
+        signal.signal(signal.SIGHUP, self.receive)
+        self._ranks, popen = None, subprocess.Popen
+        subprocess.Popen = functools.partial(popen, start_new_session=True)  # type: ignore[assignment,misc]
+        try:
+            begin(ranks)
+        finally:
+            subprocess.Popen = popen  # type: ignore[misc]
+        self._ranks = ranks
+        if self._early:
+            self._send(self._early)
+
+    def receive(self, number: int, frame: Any) -> None:
+        """Handle a signal, in place of torchrun."""
+        if self.received and time.monotonic() - self._last_s < SAME_EVENT_S:
+            return
+        self._last_s = time.monotonic()
+        self.received.append(signal.Signals(number))
+        logging.disable(logging.CRITICAL)  # torchrun's account of how it ends
+        if len(self.received) > 2:
+            self._send(signal.SIGKILL)
+        if len(self.received) > 1:
+            raise self.as_exception()
+        if number == signal.SIGINT:
+            say_as_launcher("waiting for the ranks to stop; Ctrl-C again stops them within 30 seconds")
+        self._send(number)
+
+    def _send(self, number: int) -> None:
+        if self._ranks is None:
+            self._early = number
+            return
+        for pid in self._ranks.pids().values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def as_exception(self) -> Exception:
+        """Return what torchrun raises at a signal: it stops the ranks and starts them no more."""
+        from torch.distributed.elastic.multiprocessing.api import SignalException
+
+        return SignalException(f"received {self.received[0].name}", sigval=self.received[-1])
+
+    def watch(self) -> tuple[type[Exception], ...]:
+        """Have torchrun start its ranks here; return what it raises when they do not end well."""
+        from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
+        from torch.distributed.elastic.multiprocessing import api
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+        start, restart = api.PContext.start, SimpleElasticAgent._restart_workers
+
+        def restart_unless_stopped(agent: Any, group: Any) -> None:
+            if self.received:  # the ranks ended because they were told to
+                raise self.as_exception()
+            restart(agent, group)
+
+        api._terminate_process_handler = self.receive  # type: ignore[assignment]
+        api.PContext.start = lambda ranks: self.start(start, ranks)  # type: ignore[method-assign,assignment]
+        SimpleElasticAgent._restart_workers = restart_unless_stopped  # type: ignore[method-assign]
+        return api.SignalException, ChildFailedError
+
+    def report(self, error: Exception) -> int:
+        """Say how the job ended and return its exit status."""
+        failures = getattr(error, "failures", {})
+        if self.received or not failures:
+            number = self.received[0] if self.received else getattr(error, "sigval", signal.SIGTERM)
+            say_as_launcher(f"stopped by {signal.Signals(number).name}")
+            return 128 + number
+        rank, first = min(failures.items(), key=lambda item: item[1].timestamp)
+        how = f"ended with exit status {first.exitcode}; its message is above"
+        if first.exitcode < 0:
+            hint = "; often that is the system, out of memory: see `dmesg`" if -first.exitcode == signal.SIGKILL else ""
+            how = f"was killed by {first.signal_name()}{hint}"
+        name = f"rank {rank} (local rank {first.local_rank}, process {first.pid})"
+        say_as_launcher(f"the job has failed: {name} {how}")
+        return 1
+
+
+def launch(argv: Sequence[str]) -> int:
+    """Run the launcher module `argv[0]` with the arguments that follow it and return the job's exit status."""
+    job, expected = LaunchedJob(), (KeyboardInterrupt,)
+    try:
+        expected += job.watch()  # type: ignore[assignment]
+        sys.argv[:] = argv
+        runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
+    except expected as error:
+        if isinstance(error, KeyboardInterrupt):  # before there were ranks
+            return 128 + signal.SIGINT
+        return job.report(error)
+    return 0
+
+
+def say_as_launcher(text: str) -> None:
+    """Print a line that is known for the launcher's; the terminal may be gone."""
+    with contextlib.suppress(OSError):
+        print(f"\n[launcher] {text}", file=sys.stderr, flush=True)  # a progress bar leaves its line open
+
+
+def _namespace(*functions: Any) -> SimpleNamespace:
+    return SimpleNamespace(**{function.__name__: function for function in functions})
+
+
+# The functions by subject, as the library has them: rd.loss.batch_sum.
+# fmt: off
+environment = _namespace(DistributedEnvironment, read_environment)
+options = _namespace(add_runtime_flags, get_option, set_options)
+process_group = _namespace(barrier, cleanup_distributed, get_device, get_local_rank, get_rank, get_world_size,
+    is_distributed, is_main_process, setup_distributed)
+collectives = _namespace(broadcast_object, gather_objects, on_any_rank, raise_together, reduce_dict)
+output = _namespace(SilentObject, answer_of_main, main_process_first, on_main_process, path_on_main, print_main,
+    quiet_logging, start_tracker)
+devices = _namespace(own_device, own_gpu_count, visible_gpus)
+random_state = _namespace(get_rng_state, seed_everything, set_rng_state, share_random_state, split_random_streams)
+data = _namespace(DistributedLoader, distribute_loader, gather_batch, loader_workers, micro_batch, own_batch_size,
+    samples_per_step, set_epoch)
+learning_rate = _namespace(scale_optimizer, scaled_lr)
+evaluation = _namespace(gather_batches, same_batches, share_batches, sum_attributes, sum_over_ranks)
+loss = _namespace(batch_count, batch_mean, batch_sum, distribute_criterion, global_batch, rank_share, reduce_last_loss,
+    reduce_loss, reduce_summed_loss, sum_loss, whole_batch_loss)
+model = _namespace(DDPWrapper, broadcast_buffers, convert_sync_batchnorm, data_parallel, distribute_model,
+    distribute_parameter, fitting_keys, is_data_parallel, run_alone, script_model, unwrap_model)
+# fmt: on
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(
+        f"{name} is not in {__file__}; a newer kit may have it (`retrofit convert --update-runtime`), the library has "
+        "strategies, checkpoints and jobs: install the kit and `import retrofit.distributed as rd`"
+    )
+
+
+if __name__ == "__main__":
+    if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
+        del sys.path[0]  # this folder, where a module may hide one of the library
+    sys.exit(launch(sys.argv[1:]))
+# Unchanged while the text above has the SHA-256 84c5b3636a8d729d554bc6a68cc70eeec1e25730e6a38a854a41f24c9d5a9b40

@@ -36,7 +36,7 @@ def run(ranks: str, case: dict[str, Any]) -> tuple[int, float, str]:
         status = 99
         try:
             delay_start(case.get("slow_start_s", 0.0))
-            status = launcher.main(["torch.distributed.run", *arguments, ranks, case["mode"]])
+            status = launcher.launch(["torch.distributed.run", *arguments, ranks, case["mode"]])
         except SystemExit as error:
             status = int(error.code or 0)
         finally:

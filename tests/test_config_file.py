@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import train
-from retrofit.distributed.supervision.run_lock import LOCK_FILE
+from retrofit.distributed.job.run_lock import LOCK_FILE
 from segmentation.config_file import changed_options, config_text, read_config
 from segmentation.options import build_parser, parse_options
 from utils import CONFIG_WORDS

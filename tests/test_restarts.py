@@ -20,12 +20,12 @@ import torch
 import torch.distributed as dist
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from retrofit.distributed.job import process_identity
+from retrofit.distributed.job.process_identity import own_identity
 from retrofit.distributed.job.restart import _own_run_first as resume_own_run
 from retrofit.distributed.job.restart import claim_run, launcher_identity, own_run
-from retrofit.distributed.supervision import process_identity
-from retrofit.distributed.supervision.process_identity import own_identity
-from retrofit.distributed.supervision.restart_store import ABSENT, fresh_store, may_restart, peek
-from retrofit.distributed.supervision.run_lock import LOCK_FILE, RunInUse, release_runs
+from retrofit.distributed.job.restart_store import ABSENT, fresh_store, may_restart, peek
+from retrofit.distributed.job.run_lock import LOCK_FILE, RunInUse, release_runs
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = 320  # of the one epoch

@@ -12,10 +12,12 @@ from __future__ import annotations
 import argparse
 import ast
 import sys
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from retrofit import __version__
 from retrofit.analysis.files.runtime_names import FILE_MARK, FILE_MODULE
@@ -26,10 +28,14 @@ from .added.runtime_file import TEXT, sealed
 LIBRARY = Path(__file__).resolve().parents[1] / "distributed"
 FUTURE = ("__future__", "annotations")
 LINE_LENGTH = 120
+COMMENT: Any = {"initial_indent": "# ", "subsequent_indent": "# "}
 
 # A module follows those that it imports.
 MODULES = (
-    "environment", "options", "collective_calls", "process_group", "collectives",
+    "environment", "options", "collective_calls", "deadlock", "failure", "process_group", "collectives", "output",
+    "devices", "random_state", "batch", "sharding", "data", "learning_rate", "evaluation", "loss", "ddp/unwrap",
+    "ddp/bit_hash", "ddp/gradients", "ddp/sync_batchnorm", "ddp/forward_guard", "ddp/consistency", "ddp/data_parallel",
+    "ddp/wrapper", "model", "launcher",
 )  # fmt: skip
 
 HEAD = '''\
@@ -38,14 +44,23 @@ HEAD = '''\
 This file was put here by `retrofit convert` and belongs to your project: commit it. It needs torch alone. Started
 without a launcher every function gives back what it was given, so that the script trains on one GPU as before.
 
-`retrofit convert --update-runtime` writes the file of the kit that is installed in its place.
-What you change here yourself is not overwritten without --force. The names are those of the library: with the kit
-installed, `import retrofit.distributed as rd` does the same as `import {name} as rd`.
+`retrofit convert --update-runtime` writes the file of the kit that is installed in its place; what you change here
+yourself is not overwritten without --force. The names are those of the library: with the kit installed,
+`import retrofit.distributed as rd` does the same as `import {name} as rd`.
+
+{contents}
 """
+
+from __future__ import annotations
+
 '''
 NAMESPACES = """\
-RETROFIT_RUNTIME = "{version}"
-# The same functions by subject, as the library has them: rd.loss.batch_sum.
+def _namespace(*functions: Any) -> SimpleNamespace:
+    return SimpleNamespace(**{function.__name__: function for function in functions})
+
+
+# The functions by subject, as the library has them: rd.loss.batch_sum.
+# fmt: off
 """
 TAIL = """\
 def __getattr__(name: str) -> Any:
@@ -69,6 +84,10 @@ class Part:
     defines: set[str]  # one that defines nothing is always kept
     uses: set[str]
 
+    @property
+    def is_command(self) -> bool:
+        return self.text.startswith("if __name__ ==")
+
 
 @dataclass
 class Module:
@@ -86,9 +105,10 @@ def bundle(modules: Iterable[str] = MODULES, library: Path = LIBRARY) -> str:
     read = [read_module(library, name) for name in modules]
     _check(read)
     wanted = _reached(read)
-    sections = [_section(module, wanted) for module in read]
+    sections = [*filter(None, (_section(module, wanted) for module in read))]
     used = {name for module in read for part in module.parts if _is_kept(part, wanted) for name in part.uses}
-    return sealed("\n\n\n".join([_head(read, used), *filter(None, sections), _namespaces(read), TAIL]))
+    commands = [part.text for module in read for part in module.parts if part.is_command]
+    return sealed("\n\n\n".join([_head(read, used), *sections, _namespaces(read), TAIL.rstrip(), *commands]) + "\n")
 
 
 def read_module(library: Path, name: str) -> Module:
@@ -188,10 +208,10 @@ def _is_kept(part: Part, wanted: set[str]) -> bool:
 
 
 def _section(module: Module, wanted: set[str]) -> str:
-    parts = [part for part in module.parts if _is_kept(part, wanted)]
+    parts = [part for part in module.parts if _is_kept(part, wanted) and not part.is_command]
     if not parts:
         return ""
-    text = f"# {module.name}: {module.subject}"
+    text = "\n".join(["# " + "-" * (LINE_LENGTH - 2), *textwrap.wrap(module.subject, LINE_LENGTH, **COMMENT)])
     before_is_code = True
     for part in parts:
         is_code = part.text.lstrip("# ").startswith(("def ", "class ", "@")) or "\n" in part.text
@@ -201,11 +221,21 @@ def _section(module: Module, wanted: set[str]) -> str:
 
 
 def _head(modules: list[Module], used: set[str]) -> str:
-    head = HEAD.format(mark=FILE_MARK, version=__version__, distribution=DISTRIBUTION, name=FILE_MODULE)
+    subjects = [module.name.rpartition("/")[2].replace("_", " ") for module in modules]
+    contents = textwrap.fill(f"In this order: {', '.join(subjects)}.", LINE_LENGTH)
+    values = {"mark": FILE_MARK, "version": __version__, "distribution": DISTRIBUTION, "name": FILE_MODULE}
+    head = HEAD.format(**values, contents=contents)
     imports = {(source, name) for module in modules for source, name in module.imports if _binds(source, name) in used}
     imports |= {("types", "SimpleNamespace"), ("typing", "Any")}
     own = {one for one in imports if one[0].partition(".")[0] != "torch"}
-    return "\n".join([head, *_import_lines(own - {FUTURE}), "", *_import_lines(imports - own)])
+    lines = [
+        *_import_lines(own - {FUTURE}),
+        "",
+        *_import_lines(imports - own),
+        "",
+        f'RETROFIT_RUNTIME = "{__version__}"',
+    ]
+    return head + "\n".join(lines)
 
 
 def _binds(source: str, name: str) -> str:
@@ -233,12 +263,11 @@ def _isort_key(name: str) -> tuple[int, str]:
 
 
 def _namespaces(modules: list[Module]) -> str:
-    lines = [
-        f"{module.name} = SimpleNamespace({', '.join(f'{name}={name}' for name in module.exports)})"
-        for module in modules
-        if module.exports
-    ]
-    return NAMESPACES.format(version=__version__) + "\n".join(lines)
+    lines = []
+    for module in modules:
+        line = f"{module.name} = _namespace({', '.join(module.exports)})"
+        lines += textwrap.wrap(line, LINE_LENGTH, subsequent_indent="    ") if module.exports else []
+    return NAMESPACES + "\n".join([*lines, "# fmt: on"])
 
 
 def main(argv: list[str] | None = None) -> int:

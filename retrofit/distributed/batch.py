@@ -18,8 +18,8 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from .collectives import gather_objects, reduce_sum, reduce_tensor_sum
+from .deadlock import begin_step
 from .process_group import get_world_size
-from .supervision.rank_state import begin_step
 
 
 class Batch(NamedTuple):

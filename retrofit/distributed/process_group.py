@@ -16,10 +16,8 @@ from torch.torch_version import TorchVersion
 
 from .collective_calls import collective
 from .environment import DistributedEnvironment, read_environment
+from .failure import JOB_HOOKS, start_watchdog, stop_watchdog
 from .options import FLAGS, forget_options, get_option, set_options
-from .supervision.interrupt_message import OneLineAtInterrupt
-from .supervision.restart_store import fresh_store, may_restart
-from .supervision.watchdog import start_watchdog, stop_watchdog
 
 __all__ = [
     "barrier",
@@ -35,13 +33,10 @@ __all__ = [
 
 Hooks = list[Callable[[], Any]]  # what other modules add to joining and leaving; every rank calls it
 before_joining: Hooks = []
-after_joining: Hooks = []  # a group of several
 before_leaving: Hooks = []  # not while an error passes
-after_leaving: Hooks = []  # also while an error passes
 
 _place = DistributedEnvironment()
 _control_group: dist.ProcessGroup | None = None
-_interrupt_hook: OneLineAtInterrupt | None = None
 _left: list[Any] = []  # backends of the group that was left last
 
 
@@ -61,7 +56,7 @@ def setup_distributed(
     Raises ValueError for a contradictory environment, a local rank without a GPU or a backend this machine lacks, and
     RuntimeError when the processes cannot meet (port in use, master not reachable).
     """
-    global _place, _control_group, _interrupt_hook
+    global _place, _control_group
     if dist.is_initialized():
         return get_rank(), get_local_rank(), get_world_size()
     set_options(args or argparse.Namespace())
@@ -83,11 +78,8 @@ def setup_distributed(
     _control_group = dist.new_group(backend="gloo", timeout=timeout)  # type: ignore[assignment]
     _place = place
     if place.world_size > 1:
-        _call_all(after_joining)
-        _interrupt_hook = OneLineAtInterrupt(place.rank, place.world_size)
-        _interrupt_hook.install()
         store = dist.distributed_c10d._get_default_store()
-        start_watchdog(store, begun_collectives, place.rank, place.world_size, timeout.total_seconds())
+        start_watchdog(store, begun_collectives, place.rank, place.world_size)
     return place.rank, place.local_rank, place.world_size
 
 
@@ -96,14 +88,11 @@ def cleanup_distributed() -> None:
 
     A checkpoint that is still being written in the background comes first; its errors are raised here.
     """
-    global _place, _control_group, _interrupt_hook
+    global _place, _control_group
     ends_well = sys.exc_info()[0] is None
     if ends_well:
         _call_all(before_leaving)
     forget_options()
-    if _interrupt_hook is not None:
-        _interrupt_hook.remove()
-        _interrupt_hook = None
     if dist.is_initialized():
         if ends_well:
             barrier()  # a rank that closes its sockets early can break a slower rank's last collective
@@ -115,7 +104,7 @@ def cleanup_distributed() -> None:
             _left[:] = [group._get_backend(cpu) for group in groups if group is not None]
             del groups
         dist.destroy_process_group()
-    _call_all(after_leaving)
+    JOB_HOOKS.leave()
     _control_group, _place = None, DistributedEnvironment()
 
 
@@ -225,9 +214,9 @@ def _join(place: DistributedEnvironment, backend: str, init_method: str, timeout
     elif init_method == "env://":
         meeting = {"store": dist.HashStore()}
     try:
-        if may_restart() and init_method == "env://":
-            store = next(dist.rendezvous(init_method, timeout=timeout))[0]
-            meeting = {"store": fresh_store(store, place.rank, place.world_size, timeout.total_seconds())}
+        store = JOB_HOOKS.own_store(init_method, place.rank, place.world_size, timeout)
+        if store is not None:
+            meeting = {"store": store}
         dist.init_process_group(backend, rank=place.rank, world_size=place.world_size, timeout=timeout, **meeting)
     except RuntimeError as error:  # torch's DistNetworkError and DistStoreError are RuntimeErrors in all versions
         if "EADDRINUSE" in str(error) or "ddress already in use" in str(error):

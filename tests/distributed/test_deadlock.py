@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from retrofit.distributed.supervision.deadlock import PATIENCE_S, is_slow, judge
+from retrofit.distributed.deadlock import PATIENCE_S, UNKNOWN, is_slow, judge
 
 
 def state(rank: int, *calls: str, **more: Any) -> dict[str, Any]:
@@ -16,13 +16,13 @@ def state(rank: int, *calls: str, **more: Any) -> dict[str, Any]:
         name, _, begun = call.partition("+")
         name, _, site = name.partition("@")
         told.append((number, name, site or f"train.py:{number}", [int(begun or 0)]))
-    default = {"rank": rank, "beat": 1, "step": "step 3", "where": "main (train.py:9)", "left": "", "open": None}
-    return {**default, "finished": len(calls), "begun": [0], "calls": told, "blocked_s": PATIENCE_S, **more}
+    default = {"rank": rank, "beat": 1, "step": "step 3", "where": "main (train.py:9)", "left": ""}
+    return {**default, "finished": len(calls), "begun": [0], "calls": told, "waits_s": PATIENCE_S, **more}
 
 
 def waits(rank: int, *calls: str, **more: Any) -> dict[str, Any]:
     """Return the state of a rank that is in the last of its calls."""
-    return state(rank, *calls, open=len(calls) - 1, finished=len(calls) - 1, **more)
+    return state(rank, *calls, finished=len(calls) - 1, **more)
 
 
 STUCK = {
@@ -35,12 +35,12 @@ STUCK = {
         "rank 1 called cleanup instead, at train.py:1",
     ),
     "the other has ended": (
-        [waits(0, "reduce", "save"), state(1, "reduce", left="ended its program", blocked_s=0.0)],
+        [waits(0, "reduce", "save"), state(1, "reduce", left="has ended its program", waits_s=0.0)],
         "rank 1 has ended its program; its step was step 3",
     ),
     "one that waits in torch alone, for one that has ended": (
-        [state(0, "reduce", begun=[1]), state(1, "reduce", left="ended its program")],
-        "rank 0 waits in main (train.py:9) for a rank that has ended",
+        [state(0, "reduce", begun=[1]), state(1, "reduce", left="has ended its program")],
+        "rank 0 waited in main (train.py:9) for a rank that is missing\nrank 1 has ended its program; its step",
     ),
     "what was called alone met another collective and has returned": (
         [state(0, "reduce", "mean", begun=[1]), state(1, "reduce", begun=[1])],
@@ -64,15 +64,15 @@ def test_stuck(case: str) -> None:
 
 
 SLOW = {
-    "loads, computes or downloads": [waits(0, "reduce", "save"), state(1, "reduce", begun=[1], blocked_s=0.0)],
-    "has not been waiting for long": [waits(0, "reduce", "save"), waits(1, "reduce", "other", blocked_s=4.9)],
+    "loads, computes or downloads": [waits(0, "reduce", "save"), state(1, "reduce", begun=[1], waits_s=0.0)],
+    "has not been waiting for long": [waits(0, "reduce", "save"), waits(1, "reduce", "other", waits_s=4.9)],
     "all are in the same call, which takes its time": [waits(0, "gather"), waits(1, "gather")],
     "the same call from two lines": [waits(0, "broadcast@a:1"), waits(1, "broadcast@a:3")],
     "one has left a call whose data still arrives": [waits(0, "broadcast", "sum"), waits(1, "broadcast")],
     "all wait in torch, in the same place": [state(0, "reduce", begun=[1]), state(1, "reduce", begun=[1])],
     "behind, as far as the collectives tell": [waits(0, "a", "b", "c+2"), state(1, "a", "b", begun=[2])],
-    "a rank of which nothing is known": [waits(0, "reduce", "save"), None],
-    "all have ended": [state(0, left="ended"), state(1, left="ended")],
+    "a rank of which nothing is known": [waits(0, "reduce", "save"), {"rank": 1, **UNKNOWN}],
+    "all have ended": [state(0, left="has ended"), state(1, left="has ended")],
 }
 
 
@@ -82,4 +82,4 @@ def test_slow(case: str) -> None:
 
 
 def test_a_rank_that_has_ended_is_not_slow() -> None:
-    assert not is_slow(state(0, left="ended", blocked_s=0.0)) and is_slow(state(0, blocked_s=0.0)) and is_slow(None)
+    assert not is_slow(state(0, left="has ended", waits_s=0.0)) and is_slow(state(0, waits_s=0.0))

@@ -12,6 +12,7 @@ import os
 import time
 import uuid
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
@@ -26,6 +27,17 @@ def may_restart(environ: Mapping[str, str] | None = None) -> bool:
     environ = os.environ if environ is None else environ
     restarts = environ.get("TORCHELASTIC_MAX_RESTARTS") or "0"
     return environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and restarts.isdigit() and int(restarts) > 0
+
+
+def own_store(init_method: str, rank: int, world_size: int, timeout: timedelta) -> dist.PrefixStore | None:
+    """Return the store of this attempt of a job that torchrun may start again, None for any other job.
+
+    Collective: every rank. Raises RuntimeError when a rank does not come within `timeout`.
+    """
+    if init_method != "env://" or not may_restart():
+        return None
+    store = next(dist.rendezvous(init_method, timeout=timeout))[0]
+    return fresh_store(store, rank, world_size, timeout.total_seconds())
 
 
 def fresh_store(store: Any, rank: int, world_size: int, timeout_s: float) -> dist.PrefixStore:
