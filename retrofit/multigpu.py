@@ -1528,6 +1528,15 @@ def reduce_summed_loss(loss: torch.Tensor) -> torch.Tensor:
     return reduce_tensor_sum(without_repeated(loss))
 
 
+def reduce_total(value: Any) -> Any:
+    """Return the sum over ranks of what was counted or added up over this rank's share of a training batch.
+
+    `value`: a number, a tensor or an array; returned as it is where no share of a batch is in use, as in an evaluation
+    that every rank runs whole. Collective: every rank.
+    """
+    return total_of_ranks(without_repeated(value)) if get_world_size() > 1 and batches_in_use else value
+
+
 def gather_batch(values: Any) -> Any:
     """Return the entries of all ranks' shares of a training batch, in the order in which one process has them.
 
@@ -3360,4 +3369,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 84c5b3636a8d729d554bc6a68cc70eeec1e25730e6a38a854a41f24c9d5a9b40
+# Unchanged while the text above has the SHA-256 0a9778c3b302af7265acd52caa7aa2632047ce5030428429c88728d3167760f4

@@ -104,7 +104,7 @@ def bundle(modules: Iterable[str] = MODULES, library: Path = LIBRARY) -> str:
     """Return the text of the runtime file. Raises BundleError."""
     read = [read_module(library, name) for name in modules]
     _check(read)
-    wanted = _reached(read)
+    wanted = _reached(read, _exports(library / "__init__.py"))
     sections = [*filter(None, (_section(module, wanted) for module in read))]
     used = {name for module in read for part in module.parts if _is_kept(part, wanted) for name in part.uses}
     commands = [part.text for module in read for part in module.parts if part.is_command]
@@ -189,10 +189,16 @@ def _is_same_package(one: str, other: str) -> bool:
     return one.endswith(".") and other.endswith(".") and one.split(".")[0] == other.split(".")[0]
 
 
-def _reached(modules: list[Module]) -> set[str]:
+def _exports(path: Path) -> list[str]:
+    """Return the `__all__` of a package, [] where it has none."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body if path.exists() else []
+    return next((ast.literal_eval(one.value) for one in body if _is_all(one)), [])  # type: ignore[attr-defined]
+
+
+def _reached(modules: list[Module], exports: list[str]) -> set[str]:
     """Return the names that the exported functions need, directly and indirectly."""
     uses = {name: part.uses for module in modules for part in module.parts for name in part.defines}
-    waiting = [name for module in modules for name in module.exports]
+    waiting = [*exports, *(name for module in modules for name in module.exports)]
     waiting += [name for module in modules for part in module.parts if not part.defines for name in part.uses]
     reached: set[str] = set()
     while waiting:
