@@ -462,7 +462,7 @@ def _status(state: State, is_silent: bool = False) -> str:
     if state["left"]:
         return f"{state['left']}; its step was {state['step']}"
     if is_silent:
-        name = f"process {state['process']['pid']} on {state['process']['host']}, killed or stopped"
+        name = f"process {state['process']['pid']} on {state['process']['host']}, at its end, killed or stopped"
         return f"does not answer: {name}, last seen in {state['where']}; its step was {state['step']}"
     return f"{'waits' if state['waits_s'] else 'did not come, it is'} in {state['where']}; its step is {state['step']}"
 
@@ -3369,4 +3369,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 0a9778c3b302af7265acd52caa7aa2632047ce5030428429c88728d3167760f4
+# Unchanged while the text above has the SHA-256 3763151ff3b5b9ccd3780616470a0a85ee63ec20809442c293a67f01f46ca32b

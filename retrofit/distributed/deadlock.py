@@ -120,7 +120,7 @@ def _status(state: State, is_silent: bool = False) -> str:
     if state["left"]:
         return f"{state['left']}; its step was {state['step']}"
     if is_silent:
-        name = f"process {state['process']['pid']} on {state['process']['host']}, killed or stopped"
+        name = f"process {state['process']['pid']} on {state['process']['host']}, at its end, killed or stopped"
         return f"does not answer: {name}, last seen in {state['where']}; its step was {state['step']}"
     return f"{'waits' if state['waits_s'] else 'did not come, it is'} in {state['where']}; its step is {state['step']}"
 

@@ -147,15 +147,15 @@ def test_a_rank_that_cannot_say_where_it_is_is_named_and_killed(launcher: Any, t
     ended = run(launcher, tmp_path, mode, world_size=2, timeout_s=3)
     assert ended["statuses"] == [1, -9] and ended["seconds"] < 20
     _, second, third = conclusion(ended)
-    assert re.match(r"rank 1 does not answer: process \d+ on \S+, killed or stopped, last seen in ", second)
+    assert re.match(r"rank 1 does not answer: process \d+ on \S+, at its end, killed or stopped, last seen in ", second)
     assert re.match(r"rank 1, process \d+, was stopped or kept the GIL: it has been killed", third)
 
 
 @pytest.mark.parametrize(
     ("mode", "status", "word"),
     [
-        ("os._exit", 0, r"rank 1 does not answer: process \d+ on \S+, killed or stopped, last seen in "),
-        ("SIGKILL", -9, r"rank 1 does not answer: process \d+ on \S+, killed or stopped, .*; its step was "),
+        ("os._exit", 0, r"rank 1 does not answer: process \d+ on \S+, at its end, killed or stopped, last seen in "),
+        ("SIGKILL", -9, r"rank 1 does not answer: process \d+ on \S+, at its end, killed or stopped, .*; its step was "),
         (
             "SystemExit",
             3,
