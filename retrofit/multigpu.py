@@ -196,6 +196,7 @@ DDP_FLAGS = (
 
 
 FLAGS: dict[str, RuntimeFlag] = {flag.name: flag for flag in DDP_FLAGS}  # other modules may add theirs
+OTHER_TWINS = ("RETROFIT_BATCHNORM", "RETROFIT_STRATEGY", "RETROFIT_CONSISTENCY")  # read where they are used
 _values: dict[str, Any] = {}  # of this process: given to a parser or to setup_distributed
 
 
@@ -224,6 +225,12 @@ def get_option(name: str) -> Any:
 def set_options(args: argparse.Namespace) -> None:
     """Let `get_option` answer from `args`, also after `setup_distributed`. Every rank must, with the same options."""
     _values.update({name: value for name, value in vars(args).items() if name in FLAGS})
+
+
+def unread_twins(environ: Mapping[str, str]) -> list[str]:
+    """Return the variables that look like an option and are none: misspelt, or of a part that is not loaded."""
+    known = {*OTHER_TWINS, *(flag.environment_twin for flag in FLAGS.values())}
+    return sorted(name for name in environ if name.startswith("RETROFIT_") and name not in known)
 
 
 def forget_options() -> None:
@@ -799,6 +806,8 @@ def setup_distributed(
     backend = _resolve_backend(backend or options["dist_backend"])
     if torch.cuda.is_available():
         torch.cuda.set_device(gpu_index(place, torch.cuda.device_count()))
+    for name in unread_twins(os.environ) if place.rank == 0 else ():
+        print(f"notice: {name} has no effect: it is not an option of the runtime that this script uses")
     if not options["distributed"] and place.world_size == 1:
         _place = place
         return 0, place.local_rank, 1
@@ -3369,4 +3378,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 3763151ff3b5b9ccd3780616470a0a85ee63ec20809442c293a67f01f46ca32b
+# Unchanged while the text above has the SHA-256 a4bf1ffa39a7da055f38f03e010c25a6976344e3c04d5ca0389afbd216399ed2

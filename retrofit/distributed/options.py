@@ -66,6 +66,7 @@ DDP_FLAGS = (
 )  # fmt: skip
 
 FLAGS: dict[str, RuntimeFlag] = {flag.name: flag for flag in DDP_FLAGS}  # other modules may add theirs
+OTHER_TWINS = ("RETROFIT_BATCHNORM", "RETROFIT_STRATEGY", "RETROFIT_CONSISTENCY")  # read where they are used
 _values: dict[str, Any] = {}  # of this process: given to a parser or to setup_distributed
 
 
@@ -94,6 +95,12 @@ def get_option(name: str) -> Any:
 def set_options(args: argparse.Namespace) -> None:
     """Let `get_option` answer from `args`, also after `setup_distributed`. Every rank must, with the same options."""
     _values.update({name: value for name, value in vars(args).items() if name in FLAGS})
+
+
+def unread_twins(environ: Mapping[str, str]) -> list[str]:
+    """Return the variables that look like an option and are none: misspelt, or of a part that is not loaded."""
+    known = {*OTHER_TWINS, *(flag.environment_twin for flag in FLAGS.values())}
+    return sorted(name for name in environ if name.startswith("RETROFIT_") and name not in known)
 
 
 def forget_options() -> None:

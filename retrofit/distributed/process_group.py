@@ -17,7 +17,7 @@ from torch.torch_version import TorchVersion
 from .collective_calls import collective
 from .environment import DistributedEnvironment, read_environment
 from .failure import JOB_HOOKS, start_watchdog, stop_watchdog
-from .options import FLAGS, forget_options, get_option, set_options
+from .options import FLAGS, forget_options, get_option, set_options, unread_twins
 
 __all__ = [
     "barrier",
@@ -68,6 +68,8 @@ def setup_distributed(
     backend = _resolve_backend(backend or options["dist_backend"])
     if torch.cuda.is_available():
         torch.cuda.set_device(gpu_index(place, torch.cuda.device_count()))
+    for name in unread_twins(os.environ) if place.rank == 0 else ():
+        print(f"notice: {name} has no effect: it is not an option of the runtime that this script uses")
     if not options["distributed"] and place.world_size == 1:
         _place = place
         return 0, place.local_rank, 1

@@ -155,7 +155,11 @@ def test_a_rank_that_cannot_say_where_it_is_is_named_and_killed(launcher: Any, t
     ("mode", "status", "word"),
     [
         ("os._exit", 0, r"rank 1 does not answer: process \d+ on \S+, at its end, killed or stopped, last seen in "),
-        ("SIGKILL", -9, r"rank 1 does not answer: process \d+ on \S+, at its end, killed or stopped, .*; its step was "),
+        (
+            "SIGKILL",
+            -9,
+            r"rank 1 does not answer: process \d+ on \S+, at its end, killed or stopped, .*; its step was ",
+        ),
         (
             "SystemExit",
             3,
