@@ -1746,17 +1746,19 @@ def loader_workers(num_workers: int) -> dict[str, Any]:
 class WorkerOfRank:
     """A DataLoader's `worker_init_fn`: the worker ends when its rank does, and what `init` has seeded differs by rank.
 
-    A function `init` of the script that seeds by `worker_id` alone would give all ranks the same augmentation.
+    A function `init` of the script that seeds by `worker_id` alone would give all ranks the same augmentation; without
+    `rank`, in an evaluation, it does so.
     """
 
-    def __init__(self, init: Callable[[int], Any] | None, rank: int) -> None:
+    def __init__(self, init: Callable[[int], Any] | None, rank: int | None = None) -> None:
         self.init, self.rank = init, rank
 
     def __call__(self, worker_id: int) -> None:
         threading.Thread(target=_end_with_rank, daemon=True).start()
         if self.init is not None:
             self.init(worker_id)
-            mix_streams(self.rank)
+            if self.rank is not None:
+                mix_streams(self.rank)
 
 
 def _end_with_rank() -> None:
@@ -1891,7 +1893,8 @@ def share_batches(batches: Iterable[Any]) -> Iterable[Any]:
         return batches
     if batches not in _shares:
         place = "sampler" if batches.batch_sampler is None else "batch_sampler"
-        share = changed_copy(batches, **{place: ShardedSampler(getattr(batches, place), 1, is_exact=True)})
+        sampler = ShardedSampler(getattr(batches, place), 1, is_exact=True)
+        share = changed_copy(batches, worker_init_fn=WorkerOfRank(batches.worker_init_fn), **{place: sampler})
         _shares[batches] = DistributedLoader(share, _while_sharing)
     return _shares[batches]
 
@@ -3378,4 +3381,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 a4bf1ffa39a7da055f38f03e010c25a6976344e3c04d5ca0389afbd216399ed2
+# Unchanged while the text above has the SHA-256 82f3dd595fd38c0ff5e78ad28b5b38995cb800b990615f7cc2a15d1d5214c36a

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from .batch import gather_values, in_turn
 from .process_group import get_rank, get_world_size, is_distributed
 from .random_state import drawn_apart, mix_seed
-from .sharding import DistributedLoader, ShardedSampler, changed_copy
+from .sharding import DistributedLoader, ShardedSampler, WorkerOfRank, changed_copy
 
 __all__ = [
     "gather_batches",
@@ -47,7 +47,8 @@ def share_batches(batches: Iterable[Any]) -> Iterable[Any]:
         return batches
     if batches not in _shares:
         place = "sampler" if batches.batch_sampler is None else "batch_sampler"
-        share = changed_copy(batches, **{place: ShardedSampler(getattr(batches, place), 1, is_exact=True)})
+        sampler = ShardedSampler(getattr(batches, place), 1, is_exact=True)
+        share = changed_copy(batches, worker_init_fn=WorkerOfRank(batches.worker_init_fn), **{place: sampler})
         _shares[batches] = DistributedLoader(share, _while_sharing)
     return _shares[batches]
 

@@ -199,17 +199,19 @@ def loader_workers(num_workers: int) -> dict[str, Any]:
 class WorkerOfRank:
     """A DataLoader's `worker_init_fn`: the worker ends when its rank does, and what `init` has seeded differs by rank.
 
-    A function `init` of the script that seeds by `worker_id` alone would give all ranks the same augmentation.
+    A function `init` of the script that seeds by `worker_id` alone would give all ranks the same augmentation; without
+    `rank`, in an evaluation, it does so.
     """
 
-    def __init__(self, init: Callable[[int], Any] | None, rank: int) -> None:
+    def __init__(self, init: Callable[[int], Any] | None, rank: int | None = None) -> None:
         self.init, self.rank = init, rank
 
     def __call__(self, worker_id: int) -> None:
         threading.Thread(target=_end_with_rank, daemon=True).start()
         if self.init is not None:
             self.init(worker_id)
-            mix_streams(self.rank)
+            if self.rank is not None:
+                mix_streams(self.rank)
 
 
 def _end_with_rank() -> None:
