@@ -48,7 +48,7 @@ from utils import (
     save_state,
 )
 
-CONFIG_WORDS = Path(__file__).resolve().parent / "configs" / "words.yaml"
+CONFIG_WORDS = Path(__file__).resolve().parent / "configs" / "other_names" / "options.yaml"
 
 
 @rd.job.report_failure

@@ -31,7 +31,7 @@ NO_WORDS = ConfigWords()
 
 
 def read_words(path: str | Path) -> ConfigWords:
-    """Return the other names that a YAML file lists, see configs/words.yaml."""
+    """Return the other names that a YAML file lists, see configs/other_names/options.yaml."""
     content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     keys = {word: next(iter(to.items())) if isinstance(to, dict) else to for word, to in content["keys"].items()}
     return ConfigWords(content["sections"], keys)
