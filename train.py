@@ -87,8 +87,8 @@ def get_parser(environ=None):
 
 def train(args, checkpoint):
     """Train to the last epoch and return the exit status: 0, or that of the signal which ended it early."""
-    train_loader, val_loader = get_dataloader(args, "train"), get_dataloader(args, "val")
-    model = get_model(args, rd.get_device())
+    train_loader, val_loader = get_dataloader(args, "train"), get_dataloader(args, "val")  # rd.distribute_loader
+    model = get_model(args, rd.get_device())  # rd.distribute_model: DDP, or another strategy
     ema = get_ema(args, model)
     lr = rd.scaled_lr(args.lr, args.accum_steps)
     optimizer = get_optimizer(args, model, lr, train_loader.batch_size)
@@ -112,9 +112,8 @@ def train(args, checkpoint):
                 break
     rd.checkpoint.finish_saves()
     writer.close()
-    if rd.is_main_process():
-        names = val_loader.dataset.class_names
-        print_results(state, folder, confusion, names, time.perf_counter() - started, epochs.samples - first_image)
+    seconds, images = time.perf_counter() - started, epochs.samples - first_image
+    print_results(state, folder, confusion, val_loader.dataset.class_names, seconds, images)
     return 0
 
 
@@ -130,7 +129,7 @@ def train_one_epoch(args, state, folder, writer, interruption):
         desc=f"epoch {epochs.epoch + 1}/{args.epochs}",
         disable=not rd.is_main_process(),
     )
-    for micro_batches in epochs.steps():  # of this rank, in an order that set_epoch has chosen
+    for micro_batches in epochs.steps():  # this rank's batches, after rd.set_epoch
         loss = rd.reduce_total(forward_backward(args, state, micro_batches))
         status = interruption.agreed_status()
         check_finite(loss, epochs, folder)

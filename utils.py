@@ -172,7 +172,9 @@ def print_plan(args, state, folder, checkpoint):
 
 
 def print_results(state, folder, confusion, class_names, seconds, images):
-    """Print the final validation and one table of the run."""
+    """Print the final validation and one table of the run, on rank 0."""
+    if not rd.is_main_process():
+        return
     if confusion:
         print_classes(confusion, class_names)
     facts = {"run": folder, "epochs": state.epochs.epoch, "processes": rd.get_world_size()}

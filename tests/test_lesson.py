@@ -25,7 +25,7 @@ from retrofit.rules.catalog import CATALOG
 ROOT = Path(__file__).resolve().parents[1]
 LESSON = ROOT / "examples" / "lesson"
 PAGES = ("lesson.md", "lesson.zh-CN.md")
-SHORT = ["--epochs", "2", "--workers", "0"]
+SHORT = ["--epochs", "2", "--workers", "0", "--batch_size", "30"]
 # As the installed command: without the folder that it is called in.
 RETROFIT = """\
 #!/usr/bin/env bash

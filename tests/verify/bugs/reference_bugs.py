@@ -11,12 +11,12 @@ LOST_WRAPPER: list[Edit] = [
     *REFERENCE_DDP,
     (
         "train.py",
-        "    model = get_model(args, rd.get_device())\n    ema",
+        "    model = get_model(args, rd.get_device())  # rd.distribute_model: DDP, or another strategy\n",
         """\
     model = get_model(args, rd.get_device())
     if rd.process_group.is_distributed():
         model = param_restore(model.module, args.model_path)
-    ema""",
+""",
     ),
     (
         "train.py",
