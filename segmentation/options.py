@@ -128,8 +128,8 @@ def parse_options(
     argv = list(sys.argv[1:] if argv is None else argv) or ["--config", "demo"]
     names = [action.dest for action in parser._actions if action.dest != "help"]
     not_given = object()
-    parsed = vars(parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(names, not_given))))
-    given = {name: value for name, value in parsed.items() if value is not not_given}
+    parsed = parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(names, not_given)))
+    given = {name: value for name, value in vars(parsed).items() if value is not not_given}
     if given.get("config"):
         try:
             given = {**read_config(parser, _config_path(given["config"]), words), **given}

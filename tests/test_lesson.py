@@ -130,7 +130,8 @@ def test_the_commands_run(project: Path) -> None:
         )
         assert ended.returncode == (1 if " check " in line else 0), f"{line}\n{ended.stdout}\n{ended.stderr}"
         printed[line] = ended.stdout
-    assert "PASS: 2 processes train the same model as 1" in printed[verify.strip()]
+    (verdict,) = blocks("lesson.md", "text")
+    assert verdict.strip() in printed[verify.strip()]
     assert (project / "before.py").read_bytes() == (LESSON / "before.py").read_bytes()
 
 
