@@ -1,6 +1,6 @@
 """examples/lesson and its page: after.py is what `convert` writes, every line of it is explained, the commands run.
 
-RETROFIT_UPDATE_GOLDEN=1 renews examples/lesson/after.py.
+RETROFIT_UPDATE_GOLDEN=1 renews examples/lesson/after.py; the diffs in the two pages are then changed by hand.
 """
 
 from __future__ import annotations
