@@ -18,6 +18,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -175,21 +176,26 @@ def make_epoch(url: str, args: argparse.Namespace, row: Row, logdir: str, num_gp
     rd.setup_distributed(train_options)
     if row.strategy == BY_HAND:
         return HandwrittenLoop(args.layers, args.crop_size, args.batchsize, args.steps, args.model_type).run_epoch
-    trainer = make_trainer(train_options, args.steps * args.batchsize * row.devices)
+    epoch = first_epoch(train_options, args.steps * args.batchsize * row.devices)
 
     def run_epoch() -> None:
-        trainer.train_one_epoch(rd.job.Interruption())  # progress bar and event file included
+        train.train_one_epoch(*epoch)  # progress bar and event file included
         if num_gpus:
             torch.cuda.synchronize()
 
     return run_epoch
 
 
-def make_trainer(options: argparse.Namespace, length: int) -> Any:
-    """Return train.py's Trainer over so many images."""
-    original = utils.build_dataset
-    with mock.patch.object(utils, "build_dataset", lambda *arguments: original(*arguments, length=length)):
-        return train.Trainer(options)
+def first_epoch(options: argparse.Namespace, length: int) -> tuple[Any, ...]:
+    """Return what train.py trains its first epoch with, over so many images: the arguments of train_one_epoch."""
+    build_dataset = utils.build_dataset
+    with (
+        mock.patch.object(utils, "build_dataset", lambda *arguments: build_dataset(*arguments, length=length)),
+        mock.patch.object(train, "train_one_epoch", mock.Mock(side_effect=KeyboardInterrupt)) as begin,
+        suppress(KeyboardInterrupt),
+    ):
+        train.train(options, None)
+    return begin.call_args.args
 
 
 # ---- what came of it ---------------------------------------------------------------------------------------

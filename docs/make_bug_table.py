@@ -105,7 +105,7 @@ def judge_sound(project: str, arguments: list[str]) -> dict[str, Any]:
     """Return what verify finds in a project in which there is nothing to find."""
     with tempfile.TemporaryDirectory() as folder:
         script = copy_project(project, Path(folder))
-        original = "examples/single_gpu/train.py" if project == "reference" else "train_single.py"
+        original = "tests/single_gpu/train.py" if project == "reference" else "train_single.py"
         options = [*OPTIONS.get(project, []), "--original", original]
         report = verify(script, [*SHORT[project], *arguments], options)
     found = [f"{v['check']}: {v['summary']}" for v in report["verdicts"] if v["status"] == "FAIL"]

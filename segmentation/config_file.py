@@ -30,6 +30,13 @@ class ConfigWords:
 NO_WORDS = ConfigWords()
 
 
+def read_words(path: str | Path) -> ConfigWords:
+    """Return the other names that a YAML file lists, see configs/other_names/options.yaml."""
+    content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    keys = {word: next(iter(to.items())) if isinstance(to, dict) else to for word, to in content["keys"].items()}
+    return ConfigWords(content["sections"], keys)
+
+
 def read_config(
     parser: argparse.ArgumentParser,
     path: str,

@@ -14,6 +14,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.writer import FileWriter
 
+from segmentation.gpu_stats import gpu_scalars
 from segmentation.metrics import ConfusionMatrix
 
 FLUSH_S = 30.0  # longest time until a running TensorBoard sees a point, if the training seldom saves
@@ -91,6 +92,13 @@ class _EventFile:
 def log_options(writer: Any, text: str, step: int) -> None:
     """Show `text`, the options of the run as YAML, on the page "text"."""
     writer.add_text("options", "\n".join(f"    {line}" for line in text.splitlines()), step)  # markdown: verbatim
+
+
+def log_throughput(writer: Any, images: int, seconds: float, step: int) -> None:
+    """Add the images per second of an epoch, and what its GPU is doing."""
+    scalars = {"train/images_per_s": images / seconds, **(gpu_scalars() if writer else {})}
+    for name, value in scalars.items():
+        writer.add_scalar(name, value, step)
 
 
 def log_validation(

@@ -109,32 +109,47 @@ def build_parser(description: str | None = None, epilog: str | None = None) -> a
     return parser
 
 
+class Options(argparse.Namespace):
+    """The options of a run; `given` are the names of those that the command line or the `--config` file gave."""
+
+    __slots__ = ("given",)  # not one of vars()
+    given: frozenset[str]
+
+
 def parse_options(
-    parser: argparse.ArgumentParser,
-    argv: Sequence[str] | None,
-    saved: Mapping[str, Any] | None = None,
-    words: ConfigWords = NO_WORDS,
-) -> argparse.Namespace:
-    """Parse `argv`; defaults come from the `--config` file, then from `saved` (a checkpoint's options).
+    parser: argparse.ArgumentParser, argv: Sequence[str] | None = None, words: ConfigWords = NO_WORDS
+) -> Options:
+    """Parse `argv`: the command line wins over the `--config` file, and the file over the parser's defaults.
 
     `words` are other names that the file may use.
     Without any argument the demonstration runs: `--config demo`, small on a machine without a GPU.
     Exits with status 2 and a message for an unknown flag, an unknown YAML key or an invalid value.
     """
     argv = list(sys.argv[1:] if argv is None else argv) or ["--config", "demo"]
-    known = {action.dest for action in parser._actions}
-    parser.set_defaults(**{key: value for key, value in (saved or {}).items() if key in known})
-    config = _config_of(argv)
-    if config == "demo":
-        config = str(DEMO_CONFIGS / f"demo_{'gpu' if torch.cuda.is_available() else 'cpu'}.yaml")
-    if config:
+    names = [action.dest for action in parser._actions if action.dest != "help"]
+    not_given = object()
+    parsed = parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(names, not_given)))
+    given = {name: value for name, value in vars(parsed).items() if value is not not_given}
+    if given.get("config"):
         try:
-            parser.set_defaults(**read_config(parser, config, words))
+            given = {**read_config(parser, _config_path(given["config"]), words), **given}
         except (ValueError, OSError) as error:
             parser.error(str(error))
-    args = parser.parse_args(argv)
-    _check_ranges(parser, args)
-    return args
+    options = Options(**{name: given.get(name, parser.get_default(name)) for name in names})
+    options.given = frozenset(given)
+    _check_ranges(parser, options)
+    return options
+
+
+def continue_options(parser: argparse.ArgumentParser, options: Options, saved: Mapping[str, Any]) -> None:
+    """Set the options that a checkpoint carries (`saved`), except those that were given for this run.
+
+    Exits with status 2 and a message for an invalid value.
+    """
+    for name, value in saved.items():
+        if hasattr(options, name) and name not in options.given:
+            setattr(options, name, value)
+    _check_ranges(parser, options)
 
 
 def options_to_save(args: argparse.Namespace) -> dict[str, Any]:
@@ -142,10 +157,11 @@ def options_to_save(args: argparse.Namespace) -> dict[str, Any]:
     return {key: value for key, value in vars(args).items() if key not in NOT_SAVED}
 
 
-def _config_of(argv: Sequence[str]) -> str | None:
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--config")
-    return first.parse_known_args(argv)[0].config
+def _config_path(config: str) -> str:
+    """Return the path of the file that `--config` means."""
+    if config != "demo":
+        return config
+    return str(DEMO_CONFIGS / f"demo_{'gpu' if torch.cuda.is_available() else 'cpu'}.yaml")
 
 
 def _check_ranges(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:

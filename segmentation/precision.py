@@ -1,7 +1,8 @@
-"""Mixed precision: the type of --amp and the gradient scaler."""
+"""Mixed precision (the type of --amp and the gradient scaler) and deterministic algorithms."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -26,6 +27,12 @@ def gradient_scaler(amp: str) -> Any:
     if hasattr(torch.amp, "GradScaler"):
         return torch.amp.GradScaler(enabled=amp == "fp16")
     return torch.cuda.amp.GradScaler(enabled=amp == "fp16")  # torch < 2.3
+
+
+def use_deterministic_algorithms() -> None:
+    """Let torch use deterministic algorithms only; call it before the first use of a GPU."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
 
 
 def _check(device_type: str, amp: str) -> None:

@@ -13,7 +13,6 @@ import train
 from retrofit.distributed.job.run_lock import LOCK_FILE
 from segmentation.config_file import changed_options, config_text, read_config
 from segmentation.options import build_parser, parse_options
-from utils import CONFIG_WORDS
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "configs" / "ddp_example.yaml"
 
@@ -30,7 +29,7 @@ def arguments(folder: Path, text: str, *argv: str) -> Any:
 
 def refused(folder: Path, text: str) -> str:
     with pytest.raises(ValueError) as error:
-        read_config(train.get_parser({}), config(folder, text), CONFIG_WORDS)
+        read_config(train.get_parser({}), config(folder, text), train.read_words(train.CONFIG_WORDS))
     return str(error.value)
 
 
@@ -82,13 +81,13 @@ def test_every_name_sets_the_option_it_means(tmp_path: Path, text: str, name: st
 
 
 def test_every_word_of_the_table_means_something_that_exists() -> None:
-    parser = train.get_parser({})
+    parser, words = train.get_parser({}), train.read_words(train.CONFIG_WORDS)
     options = {action.dest: action for action in parser._actions}
     sections = {str(group.title).split()[0] for group in parser._action_groups[2:]}
     assert sections == {"model", "data", "training", "output", "distributed"}
-    assert set(CONFIG_WORDS.sections.values()) <= sections
-    assert not set(CONFIG_WORDS.sections) & sections
-    for word, target in CONFIG_WORDS.keys.items():
+    assert set(words.sections.values()) <= sections
+    assert not set(words.sections) & sections
+    for word, target in words.keys.items():
         assert (target if isinstance(target, str) else target[0]) in options, word
         assert word not in options, f"{word} is a flag's own name"
         assert "." not in word or word.split(".")[0] in sections

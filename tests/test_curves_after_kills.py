@@ -20,18 +20,18 @@ import os, signal, sys
 import train
 
 mode, argv = sys.argv[1], sys.argv[2:]
-forward_backward, save, log_validation = train.Trainer.forward_backward, train.Trainer.save, train.log_validation
+forward_backward, save_state, log_validation = train.forward_backward, train.save_state, train.log_validation
 
 
-def forward_backward_of_the_last_step(trainer, *arguments):
-    if mode == "asked to stop in the last step of an epoch" and trainer.epochs.step == trainer.epochs.steps_per_epoch:
+def forward_backward_of_the_last_step(args, state, *rest):
+    if mode == "asked to stop in the last step of an epoch" and state.epochs.step == state.epochs.steps_per_epoch:
         os.kill(os.getpid(), signal.SIGTERM)
-    return forward_backward(trainer, *arguments)
+    return forward_backward(args, state, *rest)
 
 
-def save_and_die(trainer, *arguments):
-    path = save(trainer, *arguments)
-    if mode == "killed right after a save" and trainer.epochs.global_step == 6:
+def save_and_die(args, state, *rest):
+    path = save_state(args, state, *rest)
+    if mode == "killed right after a save" and state.epochs.global_step == 6:
         os.kill(os.getpid(), signal.SIGKILL)
     return path
 
@@ -43,7 +43,7 @@ def log_validation_and_die(writer, *arguments):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-train.Trainer.forward_backward, train.Trainer.save = forward_backward_of_the_last_step, save_and_die
+train.forward_backward, train.save_state = forward_backward_of_the_last_step, save_and_die
 train.log_validation = log_validation_and_die
 sys.exit(train.main(argv))
 """

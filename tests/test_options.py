@@ -113,6 +113,13 @@ def write(path: Path, text: str) -> str:
     return str(path)
 
 
+def continued(argv: list[str], saved: dict[str, Any]) -> argparse.Namespace:
+    """Return the options of a run that continues a checkpoint with the options `saved`."""
+    args = train.get_arguments(argv)
+    train.continue_options(train.get_parser(), args, saved)
+    return args
+
+
 def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     """Return the last line that train.py prints when it refuses `argv`; its exit status must be 2."""
     with pytest.raises(SystemExit) as exit_info:
@@ -187,8 +194,8 @@ def test_any_argument_switches_the_demo_off() -> None:
 
 def test_command_line_wins_over_yaml_and_yaml_over_checkpoint(tmp_path: Path) -> None:
     config = write(tmp_path / "c.yaml", "epochs: 7\nlr: 1e-2\n")  # YAML 1.1 reads 1e-2 as a string
-    saved = {"options": {"epochs": 5, "lr": 0.5, "momentum": 0.25, "sync_bn": True}}
-    args = train.get_arguments(["--config", config, "--epochs", "9"], saved)
+    saved = {"epochs": 5, "lr": 0.5, "momentum": 0.25, "sync_bn": True}
+    args = continued(["--config", config, "--epochs", "9"], saved)
     assert (args.epochs, args.lr, args.momentum, args.sync_bn) == (9, 0.01, 0.25, True)
     assert args.wdecay == 5e-4
 
@@ -212,11 +219,11 @@ def test_what_a_checkpoint_carries() -> None:
     saved = options_to_save(args)
     assert saved["epochs"] == 3 and saved["numclasses"] == 0
     assert not {"config", "task", "resume", "logdir", "dry_run", "predict_path", "output"} & set(saved)
-    assert vars(train.get_arguments(["--lr", "0.5"], {"options": saved}))["epochs"] == 3
+    assert continued(["--lr", "0.5"], saved).epochs == 3
 
 
 def test_options_of_another_version_in_a_checkpoint_are_left_alone() -> None:
-    args = train.get_arguments(["--lr", "0.5"], {"options": {"gone": 1, "epochs": 4}})
+    args = continued(["--lr", "0.5"], {"gone": 1, "epochs": 4})
     assert args.epochs == 4 and not hasattr(args, "gone")
 
 
@@ -281,7 +288,7 @@ def test_yaml_that_is_not_text(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert f"{config} is not valid YAML in UTF-8" in refusal(capsys, "--config", str(config))
 
 
-@pytest.mark.parametrize("config", sorted(CONFIGS.iterdir()), ids=lambda path: path.name)
+@pytest.mark.parametrize("config", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
 def test_every_file_in_configs_is_accepted(config: Path) -> None:
     args = train.get_arguments(["--config", str(config)])
     assert args.dataset in DATASETS and default_num_classes(args.dataset) > 1
@@ -309,17 +316,14 @@ def test_what_a_checkpoint_trained_with_is_what_the_model_is_wrapped_with(
     """Options of the runtime too, which are asked for far from the parsed arguments."""
     seen = {}
 
-    class Recorder:
-        def __init__(self, args: argparse.Namespace, checkpoint: dict[str, Any]) -> None:
-            names = ("grad_ckpt", "wrap_layers", "bucket_cap_mb", "strategy")
-            seen.update({name: (rd.options.get_option(name), getattr(args, name)) for name in names})
-
-        def train(self) -> int:
-            return 0
+    def record(args: argparse.Namespace, checkpoint: dict[str, Any]) -> int:
+        names = ("grad_ckpt", "wrap_layers", "bucket_cap_mb", "strategy")
+        seen.update({name: (rd.options.get_option(name), getattr(args, name)) for name in names})
+        return 0
 
     saved = {"grad_ckpt": True, "wrap_layers": "Bottleneck", "bucket_cap_mb": 3.0, "strategy": "fsdp"}
     monkeypatch.setattr(train, "find_checkpoint", lambda args: {"options": without_place(saved), "path": tmp_path})
-    monkeypatch.setattr(train, "Trainer", Recorder)
+    monkeypatch.setattr(train, "train", record)
     assert train.main(["--resume", "auto", "--bucket_cap_mb", "7"]) == 0
     assert seen == {
         "grad_ckpt": (True, True),

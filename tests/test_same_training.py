@@ -169,7 +169,7 @@ def test_one_process_is_the_original_program_bit_for_bit(tmp_path: Path, extra: 
             [sys.executable, str(REPO / script), *arguments, "--logdir", str(tmp_path / folder)],
             env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
-        for script, folder in (("examples/single_gpu/train.py", "original"), ("train.py", "retrofitted"))
+        for script, folder in (("tests/single_gpu/train.py", "original"), ("train.py", "retrofitted"))
     ]  # fmt: skip
     for run in runs:
         output, _ = run.communicate(timeout=600)

@@ -39,19 +39,22 @@ def averaged(logdir: str, options: dict[str, Any], resume: str = "") -> dict[str
         vars(args).update(options)
         rd.options.set_options(args)
         rd.random_state.seed_everything(args.seed)
-        trainer = train.Trainer(args, train.find_checkpoint(args))
-        confusion = []
+        confusion, results = [], []
         evaluate = train.evaluate
-        with mock.patch.object(train, "evaluate", lambda *a: confusion.append(evaluate(*a)) or confusion[-1]):
-            assert trainer.train() == 0
+        with (
+            mock.patch.object(train, "evaluate", lambda *a: confusion.append(evaluate(*a)) or confusion[-1]),
+            mock.patch.object(train, "save_state", lambda *a: results.append(a[1:3]) or utils.save_state(*a)),
+        ):
+            assert train.train(args, train.find_checkpoint(args)) == 0
+    state, folder = results[-1]
     states = rd.checkpoint.gather_state(
-        {"ema": trainer.ema.state_dict(), "model": rd.unwrap_model(trainer.model).state_dict()}
+        {"ema": state.ema.state_dict(), "model": rd.unwrap_model(state.model).state_dict()}
     )
     matrices = [found.matrix for found, *_ in confusion]
     return {
         **states,
         "matrices": matrices,
-        "paths": [str(path) for path in rd.checkpoint.checkpoints_in(trainer.folder)],
+        "paths": [str(path) for path in rd.checkpoint.checkpoints_in(folder)],
     }
 
 

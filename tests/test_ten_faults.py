@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
-from training import SMALL, run_training
+from training import first_epoch, run_training
 
 import retrofit.distributed as rd
 from retrofit.distributed import get_rank, load_checkpoint, save_checkpoint
@@ -25,15 +25,10 @@ from retrofit.distributed.collectives import broadcast_object
 from retrofit.distributed.random_state import seed_everything, split_random_streams
 
 
-def make_trainer(*arguments: str, checkpoint: Any = None) -> Any:
-    """Return train.py's Trainer on this rank; everything it writes goes to a new folder common to the ranks."""
-    import train
-
+def start(*arguments: str, checkpoint: Any = None) -> Any:
+    """Return train.py's training on this rank; everything it writes goes to a new folder common to the ranks."""
     logdir = broadcast_object(tempfile.mkdtemp())
-    args = train.get_arguments([*SMALL, "--batchsize", "4", "--logdir", logdir, *arguments])
-    rd.options.set_options(args)
-    seed_everything(args.seed)
-    return train.Trainer(args, checkpoint)
+    return first_epoch(["--batchsize", "4", "--logdir", logdir, *arguments], checkpoint)
 
 
 def is_same_on_all_ranks(tensor: torch.Tensor) -> bool:
@@ -45,16 +40,19 @@ def is_same_on_all_ranks(tensor: torch.Tensor) -> bool:
 # 1. Weights were restored with `model = restore(model.module, ...)`: the wrapper was gone and every rank went its own
 #    way, silently.
 def train_after_restoring() -> tuple[bool, bool]:
-    trainer = make_trainer()
-    path = Path(trainer.args.logdir) / "weights.pt"
-    save_checkpoint(trainer.model, trainer.optimizer, 0, path)
-    load_checkpoint(trainer.model, trainer.optimizer, path)
-    trainer.model.train()
-    for window in ([batch] for batch, _ in zip(trainer.train_loader, range(2))):
-        trainer.forward_backward(window)
-        trainer.optimizer_step()
-    weight = trainer.model.backbone.conv1.weight.detach()
-    return isinstance(trainer.model, DistributedDataParallel), is_same_on_all_ranks(weight)
+    import train
+
+    started = start()
+    args, state = started.args, started.state
+    path = Path(args.logdir) / "weights.pt"
+    save_checkpoint(state.model, state.optimizer, 0, path)
+    load_checkpoint(state.model, state.optimizer, path)
+    state.model.train()
+    for window in ([batch] for batch, _ in zip(started.train_loader, range(2))):
+        train.forward_backward(args, state, window)
+        train.optimizer_step(args, state)
+    weight = state.model.backbone.conv1.weight.detach()
+    return isinstance(state.model, DistributedDataParallel), is_same_on_all_ranks(weight)
 
 
 def test_1_restoring_weights_keeps_the_ranks_together(ranks: Any) -> None:
@@ -63,12 +61,12 @@ def test_1_restoring_weights_keeps_the_ranks_together(ranks: Any) -> None:
 
 # 2. Then `model.module.state_dict()` failed at the first save. Saving must work whatever is wrapped, prefix-free.
 def save_wrapped_and_plain() -> list[str]:
-    trainer = make_trainer()
-    folder = Path(trainer.args.logdir)
-    save_checkpoint(trainer.model, None, 0, folder / "wrapped.pt")
-    save_checkpoint(trainer.model.module, None, 0, folder / "plain.pt")
+    started = start()
+    folder, model = Path(started.args.logdir), started.state.model
+    save_checkpoint(model, None, 0, folder / "wrapped.pt")
+    save_checkpoint(model.module, None, 0, folder / "plain.pt")
     wrapped, plain = (torch.load(folder / f"{name}.pt", weights_only=True)["model"] for name in ("wrapped", "plain"))
-    assert wrapped.keys() == plain.keys() == trainer.model.module.state_dict().keys()
+    assert wrapped.keys() == plain.keys() == model.module.state_dict().keys()
     return list(wrapped)[:1]
 
 
@@ -95,9 +93,9 @@ def test_3_progress_is_shown_by_rank_0_and_harmless_elsewhere(ranks: Any) -> Non
 def validate_odd_set() -> tuple[int, list[list[int]]]:
     import train
 
-    trainer = make_trainer()
-    trainer.val_loader.dataset.length = 63  # two ranks get 32 and 31
-    confusion, *_ = train.evaluate(trainer.model, trainer.val_loader, trainer.device, trainer.args)
+    started = start()
+    started.val_loader.dataset.length = 63  # two ranks get 32 and 31
+    confusion, *_ = train.evaluate(started.args, started.state.model, started.val_loader)
     return confusion.num_samples, confusion.matrix.tolist()
 
 
@@ -147,10 +145,12 @@ def test_6_a_method_that_bypasses_ddp_is_refused_in_training(ranks: Any) -> None
 
 # 7. The loss edited the batch in place (`cam[cam == 255] = 0`), so a second look saw other data.
 def train_twice_on_one_batch() -> bool:
-    trainer = make_trainer("--model_type", "deeplabv3p_lorm", "--dataset", "synthetic_scribble")
-    batch = next(iter(trainer.train_loader))
+    import train
+
+    started = start("--model_type", "deeplabv3p_lorm", "--dataset", "synthetic_scribble")
+    batch = next(iter(started.train_loader))
     before = {key: value.clone() for key, value in batch.items() if isinstance(value, torch.Tensor)}
-    trainer.forward_backward([batch])
+    train.forward_backward(started.args, started.state, [batch])
     return len(before) == 3 and all(torch.equal(batch[key], value) for key, value in before.items())
 
 
@@ -161,24 +161,26 @@ def test_7_a_step_leaves_its_batch_alone(ranks: Any) -> None:
 # 8. GradScaler was made anew in every epoch, and the optimizer was saved but nothing could be resumed from it.
 def scale_over_epochs_and_resume() -> dict[str, Any]:
     import train
-    from retrofit.distributed.checkpoint.full import read_checkpoint
-    from retrofit.distributed.checkpoint.positions import checkpoints_in
 
     def real_scaler(amp: str) -> Any:
         # fp16 needs a GPU; the scaler itself is the same on the CPU, and here it doubles its scale every step.
         return torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=1)
 
     with mock.patch.object(train, "gradient_scaler", real_scaler):
-        trainer = make_trainer("--epochs", "2", "--val_epoch", "99", "--batchsize", "80")
-        trainer.train()
-        path = checkpoints_in(trainer.folder)[0]
-        resumed = make_trainer("--epochs", "3", "--val_epoch", "99", "--batchsize", "80")
-        resumed.load({**read_checkpoint(path), "path": path})
-    momenta = [state["momentum_buffer"] for state in trainer.optimizer.state_dict()["state"].values()]
-    restored = [state["momentum_buffer"] for state in resumed.optimizer.state_dict()["state"].values()]
+        started = start("--epochs", "2", "--batchsize", "80")
+        state = started.state
+        for _ in range(2):
+            train.train_one_epoch(started.args, state, started.folder, started.writer, rd.job.Interruption())
+        path = train.save_state(started.args, state, started.folder, started.writer)
+        content = {**rd.checkpoint.read_checkpoint(path), "path": path, "is_newest": False}
+        resumed = start("--epochs", "3", "--batchsize", "80", checkpoint=content).state
+    momenta, restored = (
+        [of_parameter["momentum_buffer"] for of_parameter in one.optimizer.state_dict()["state"].values()]
+        for one in (state, resumed)
+    )
     return {
-        "steps": trainer.epochs.steps_per_epoch * 2,
-        "scale": trainer.scaler.get_scale(),
+        "steps": state.epochs.global_step,
+        "scale": state.scaler.get_scale(),
         "resumed_scale": resumed.scaler.get_scale(),
         "same_momentum": all(map(torch.equal, momenta, restored)) and len(momenta) > 50,
     }
@@ -194,8 +196,8 @@ def test_8_the_scaler_lives_through_epochs_and_resume(ranks: Any) -> None:
 
 # 9. The learning rate was multiplied by the world size although the total batch had stayed the same.
 def peak_rate(*arguments: str) -> tuple[int, float]:
-    trainer = make_trainer("--lr", "0.001", "--batchsize", "16", *arguments)
-    return trainer.global_batch, trainer.optimizer.param_groups[0]["initial_lr"]
+    state = start("--lr", "0.001", "--batchsize", "16", *arguments).state
+    return state.epochs.global_batch, state.optimizer.param_groups[0]["initial_lr"]
 
 
 @pytest.mark.parametrize(
@@ -249,6 +251,6 @@ def test_the_project_splits_its_random_streams(ranks: Any) -> None:
 
 
 def first_augmented_image() -> torch.Tensor:
-    trainer = make_trainer()
+    train_loader = start().train_loader
     assert get_rank() in (0, 1)
-    return trainer.train_loader.dataset[0]["image"]
+    return train_loader.dataset[0]["image"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -35,8 +37,42 @@ class SameAugmentation(Dataset):
             return self.dataset[index]
 
 
+def first_epoch(arguments: list[str], checkpoint: Any = None) -> SimpleNamespace:
+    """Return what `train.py` has built when its first epoch begins: args, state, folder, writer, and the loaders.
+
+    Every rank calls it.
+    """
+    import train
+
+    class Begun(Exception):
+        """Ends the training there."""
+
+    args = train.get_arguments([*SMALL, *arguments])
+    rd.options.set_options(args)
+    seed_everything(args.seed)
+    get_dataloader = train.get_dataloader
+    loaders: dict[str, Any] = {}
+    built: dict[str, Any] = {}
+
+    def keep_loader(args: Any, split: str) -> Any:
+        loaders[f"{split}_loader"] = get_dataloader(args, split)
+        return loaders[f"{split}_loader"]
+
+    def begin(args: Any, state: Any, folder: Any, writer: Any, interruption: Any) -> None:
+        built.update(args=args, state=state, folder=folder, writer=writer)
+        raise Begun
+
+    with (
+        mock.patch.object(train, "get_dataloader", keep_loader),
+        mock.patch.object(train, "train_one_epoch", begin),
+        suppress(Begun),
+    ):
+        train.train(args, checkpoint)
+    return SimpleNamespace(**built, **loaders)
+
+
 def run_training(arguments: list[str], length: int | None = None, float64: bool = False) -> dict[str, Any]:
-    """Train with `train.py`'s own Trainer and return losses per step, final weights (by name) and samples per step.
+    """Train with `train.py`'s own functions and return losses per step, final weights (by name) and samples per step.
 
     `length` shortens the training set. `float64` trains in double precision, where float rounding cannot hide an
     error. A task for a rank pool: every rank calls it.
@@ -47,17 +83,20 @@ def run_training(arguments: list[str], length: int | None = None, float64: bool 
     losses: list[float] = []
     names: list[list[str]] = []
 
-    class Recorder(train.Trainer):
-        def forward_backward(self, window: Any) -> float:
-            names.append([name for batch in window for name in batch["name"]])
-            if float64:
-                for batch in window:
-                    batch["image"] = batch["image"].double()
-            return super().forward_backward(window)
+    states: list[Any] = []
+    forward_backward, check_finite = train.forward_backward, train.check_finite
 
-        def check_finite(self, loss: float) -> None:
-            losses.append(loss)
-            super().check_finite(loss)
+    def record_samples(args: Any, state: Any, window: Any) -> float:
+        states[:] = [state]
+        names.append([name for batch in window for name in batch["name"]])
+        if float64:
+            for batch in window:
+                batch["image"] = batch["image"].double()
+        return forward_backward(args, state, window)
+
+    def record_loss(loss: float, *rest: Any) -> None:
+        losses.append(loss)
+        check_finite(loss, *rest)
 
     build_dataset, build_model = utils.build_dataset, utils.build_model
 
@@ -75,13 +114,15 @@ def run_training(arguments: list[str], length: int | None = None, float64: bool 
         with (
             mock.patch.object(utils, "build_dataset", small_dataset),
             mock.patch.object(utils, "build_model", double_build_model if float64 else build_model),
+            mock.patch.object(train, "forward_backward", record_samples),
+            mock.patch.object(train, "check_finite", record_loss),
         ):
-            trainer = Recorder(args)
-            status = trainer.train()
+            status = train.train(args, None)
+    (state,) = states
     return {
         "status": status,
         "losses": losses,
         "samples": names,
-        "weights": {key: value.clone() for key, value in trainer.model.state_dict().items()},
-        "lr": [group["lr"] for group in trainer.optimizer.param_groups],
+        "weights": {key: value.clone() for key, value in state.model.state_dict().items()},
+        "lr": [group["lr"] for group in state.optimizer.param_groups],
     }

@@ -1,7 +1,6 @@
-"""The reference project before its retrofit: converted, it trains alike, and differs from the one by hand as listed.
+"""The reference project before its retrofit: `convert` makes the listed changes, and it trains the same way after them.
 
-RETROFIT_UPDATE_GOLDEN=1 writes golden/reference_project.diff anew: from what `retrofit convert` makes of the files in
-examples/single_gpu to the repository's own train.py and utils.py.
+RETROFIT_UPDATE_GOLDEN=1 renews golden/reference_project.diff.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from retrofit.cli import main
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden" / "reference_project.diff"
 ARGUMENTS = ["--layers", "18", "--crop_size", "32", "--epochs", "1", "--batchsize", "20", "--workers", "0"]
-SCRIPT = "examples/single_gpu/train.py"
+SCRIPT = "tests/single_gpu/train.py"
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +32,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def copy_to(folder: Path) -> None:
-    for name in ("examples", "segmentation", "configs"):
+    for name in ("tests/single_gpu", "segmentation", "configs"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
@@ -60,13 +59,13 @@ def test_two_processes_train(converted: Path) -> None:
     assert len(list((converted / "two").iterdir())) == 1
 
 
-def test_the_difference_from_the_retrofit_by_hand_is_listed(converted: Path) -> None:
+def test_the_changes_are_listed(converted: Path) -> None:
     """Each file's hunks without their line numbers, so that the list changes when a line in it does."""
     lines = []
-    for name in ("train.py", "utils.py"):
-        made = (converted / "examples" / "single_gpu" / name).read_text(encoding="utf-8").splitlines()
-        by_hand = (ROOT / name).read_text(encoding="utf-8").splitlines()
-        diff = difflib.unified_diff(made, by_hand, f"converted/{name}", name, n=0, lineterm="")
+    for path in sorted([*(ROOT / "tests" / "single_gpu").glob("*.py"), *(ROOT / "segmentation").rglob("*.py")]):
+        name = path.relative_to(ROOT)
+        before, after = (folder.joinpath(name).read_text(encoding="utf-8").splitlines() for folder in (ROOT, converted))
+        diff = difflib.unified_diff(before, after, str(name), f"converted/{name}", n=0, lineterm="")
         lines += [line if not line.startswith("@@") else "@@" for line in diff]
     text = "\n".join(lines) + "\n"
     if os.environ.get("RETROFIT_UPDATE_GOLDEN"):
@@ -77,7 +76,7 @@ def test_the_difference_from_the_retrofit_by_hand_is_listed(converted: Path) -> 
 def test_the_converted_files_change_few_lines(converted: Path) -> None:
     added = 0
     for name in ("train.py", "utils.py"):
-        before = (ROOT / "examples" / "single_gpu" / name).read_text(encoding="utf-8").splitlines()
-        after = (converted / "examples" / "single_gpu" / name).read_text(encoding="utf-8").splitlines()
+        before = (ROOT / "tests" / "single_gpu" / name).read_text(encoding="utf-8").splitlines()
+        after = (converted / "tests" / "single_gpu" / name).read_text(encoding="utf-8").splitlines()
         added += sum(line.startswith("+ ") for line in difflib.ndiff(before, after))
     assert 10 <= added <= 25

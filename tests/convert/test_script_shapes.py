@@ -122,3 +122,16 @@ def test_nothing_is_put_behind_what_ends_the_program(tmp_path: Path) -> None:
     assert lines[-1] == "leave(0)" and "rd.cleanup_distributed()" not in lines
     lines = converted(tmp_path, ending + script() + "print('sys.exit')\n")
     assert lines[-2:] == ["print('sys.exit')", "rd.cleanup_distributed()"]
+
+
+@pytest.mark.parametrize(
+    ("own", "is_seen"), [("error", True), ("parse_args", False)], ids=["a parser's error", "its own parse_args"]
+)
+def test_a_class_derived_from_the_parser_parses(own: str, is_seen: bool, tmp_path: Path) -> None:
+    parser = (
+        "import argparse\n\n\nclass Options(argparse.ArgumentParser):\n"
+        f"    def {own}(self, message=None):\n        return argparse.Namespace()\n\n\n"
+        "parser = Options()\nargs = parser.parse_args()\n"
+    )
+    lines = converted(tmp_path, parser + script())
+    assert ("rd.add_runtime_flags(parser)" in lines) is is_seen

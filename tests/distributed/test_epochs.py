@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
 from retrofit.distributed.checkpoint.epochs import ResumableEpochs
+from retrofit.distributed.checkpoint.positions import restore_position
 from retrofit.distributed.collectives import gather_objects
 from retrofit.distributed.random_state import get_rng_state, seed_everything, set_rng_state, split_random_streams
 from retrofit.distributed.sharding import loader_workers, shard_loader
@@ -195,3 +196,19 @@ def test_steps_of_short_epochs_are_counted_after_a_resume():
     resumed = ResumableEpochs(Early(RandomNumbers(), batch_size=2))
     resumed.resume(epochs.state_dict(), [epochs.rng_state()])
     assert resumed.global_step == epochs.global_step == 5
+
+
+def test_samples_are_counted_on_under_another_layout(capsys):
+    epochs = make_epochs()
+    train(epochs.steps(), 4)
+    assert epochs.samples == 4 * 2
+    position, rng_states = saved(epochs)
+    content = {"position": position, "rng_states": rng_states}
+    same, other = make_epochs(), make_epochs(accum_steps=2)
+    restore_position(same, content, samples=epochs.samples)
+    assert same.samples == 8 and capsys.readouterr().out == ""
+    restore_position(other, content, samples=epochs.samples)
+    assert "notice: resumed with global_batch 2 -> 4, accum_steps 1 -> 2" in capsys.readouterr().out
+    assert (other.step, other.samples) == (2, 8)
+    train(other.steps(), 1)
+    assert other.samples == 8 + 4

@@ -3,7 +3,7 @@
 from .async_save import finish_saves
 from .epochs import ResumableEpochs
 from .full import load_checkpoint, load_weights, read_checkpoint, restore_checkpoint, save_checkpoint
-from .positions import checkpoints_in, find_checkpoint, is_newest_checkpoint, save_position
+from .positions import checkpoints_in, find_checkpoint, is_newest_checkpoint, restore_position, save_position
 from .saved_options import saved_options
 from .sharded_state import gather_state
 
@@ -18,6 +18,7 @@ __all__ = [
     "load_weights",
     "read_checkpoint",
     "restore_checkpoint",
+    "restore_position",
     "save_checkpoint",
     "save_position",
     "saved_options",

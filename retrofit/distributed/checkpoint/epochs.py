@@ -31,6 +31,7 @@ class ResumableEpochs:
         self.steps_per_epoch = len(loader) // accum_steps
         self.epoch, self.step = 0, 0
         self._steps_before = 0  # in the epochs that are finished
+        self._samples_before, self._counted_from = 0, 0  # samples at the step from which on they are counted
         self._begin: Callable[[], Iterator[Any]] = self._begin_epoch
         if isinstance(loader, DistributedLoader):
             # Now, not when an epoch begins: one that is continued restores the streams.
@@ -46,6 +47,11 @@ class ResumableEpochs:
     def global_batch(self) -> int:
         """Samples per optimizer step over all ranks."""
         return (self.loader.batch_size or 1) * get_world_size() * self.accum_steps
+
+    @property
+    def samples(self) -> int:
+        """Samples trained on so far over all ranks, also under other layouts: an axis for curves, the same anywhere."""
+        return self._samples_before + (self.global_step - self._counted_from) * self.global_batch
 
     def steps(self) -> Iterator[list[Any]]:
         """Yield this rank's micro batches of every optimizer step that is left of the epoch; then go to the next one.
@@ -79,8 +85,12 @@ class ResumableEpochs:
         """Return this rank's random streams, now and at the start of the epoch, for `save_checkpoint`."""
         return {"now": get_rng_state(), "epoch_start": self._epoch_start}
 
-    def resume(self, state: Mapping[str, Any], rng_states: Sequence[dict[str, Any]]) -> dict[str, tuple[Any, Any]]:
+    def resume(
+        self, state: Mapping[str, Any], rng_states: Sequence[dict[str, Any]], samples: int | None = None
+    ) -> dict[str, tuple[Any, Any]]:
         """Go to a saved position and return what has changed of the layout, as {name: (before, now)}.
+
+        `samples`: what `samples` was there, by default what it is with the layout of now.
 
         Nothing changed (world size, batch, accumulation, workers): what follows is bit for bit what would have
         followed. Otherwise the epoch goes on behind the samples that were seen, with new augmentation; a sharded
@@ -97,6 +107,8 @@ class ResumableEpochs:
             num_samples = self.step * before["global_batch"]
             self.step = -(-num_samples // self.global_batch)
             self._begin = partial(self._continue_epoch_elsewhere, num_samples)
+        if samples is not None:
+            self._samples_before, self._counted_from = samples, self.global_step
         return changes
 
     def _layout(self) -> dict[str, Any]:

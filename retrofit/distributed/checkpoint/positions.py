@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from ..output import print_main
 from ..process_group import is_main_process
 from .async_save import finish_saves
 from .atomic_file import copy_atomically
+from .epochs import ResumableEpochs
 from .full import read_checkpoint, save_checkpoint
 from .saved_options import without_place
 from .sharded import remove_folder
@@ -46,6 +47,18 @@ def save_position(folder: Path, epoch: int, samples: int, *, is_best: bool, **co
 
     save_checkpoint(path=path, epoch=epoch, then=settle, **content)
     return path
+
+
+def restore_position(epochs: ResumableEpochs, content: Mapping[str, Any], samples: int | None = None) -> None:
+    """Let `epochs` continue at the position of a checkpoint, which `content` holds as "position" and "rng_states".
+
+    What follows is bit for bit what would have followed, unless the layout (number of ranks, batch, workers) differs,
+    which rank 0 says then. `samples` as in `ResumableEpochs.resume`. Every rank that trains must call it.
+    """
+    changes = epochs.resume(content["position"], content["rng_states"], samples)
+    if changes:
+        shown = ", ".join(f"{name} {before} -> {now}" for name, (before, now) in changes.items())
+        print_main(f"notice: resumed with {shown}; augmentation is drawn anew from here on")
 
 
 def make_best(path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 PROJECTS = Path(__file__).resolve().parents[1] / "projects"
 SMALL_PROJECTS = ("classifier", "language_model", "gan", "metric_learning")
-REFERENCE = ("train.py", "utils.py", "segmentation", "configs", "examples", "retrofit", "scripts")
+REFERENCE = ("train.py", "utils.py", "segmentation", "configs", "tests/single_gpu", "retrofit", "scripts")
 
 # What makes a run of a project take seconds.
 SHORT = {

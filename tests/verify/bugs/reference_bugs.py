@@ -6,21 +6,21 @@ from .bug import Bug
 from .snippets import REFERENCE_DDP, Edit
 
 # Plain DDP does not pass on the model's own attributes.
-HAS_LORM: Edit = ("train.py", "if self.model.has_lorm else", "if rd.unwrap_model(self.model).has_lorm else")
+HAS_LORM: Edit = ("train.py", "if state.model.has_lorm else", "if rd.unwrap_model(state.model).has_lorm else")
 LOST_WRAPPER: list[Edit] = [
     *REFERENCE_DDP,
     (
         "train.py",
-        "        self.model = get_model(args, self.device)\n",
+        "    model = get_model(args, rd.get_device())  # rd.distribute_model: DDP, or another strategy\n",
         """\
-        self.model = get_model(args, self.device)
-        if rd.process_group.is_distributed():
-            self.model = param_restore(self.model.module, args.model_path)
+    model = get_model(args, rd.get_device())
+    if rd.process_group.is_distributed():
+        model = param_restore(model.module, args.model_path)
 """,
     ),
     (
         "train.py",
-        "class Trainer:\n",
+        "def train(args, checkpoint):\n",
         '''\
 def param_restore(model, path):
     """Return the model with the weights of a file, as far as they fit."""
@@ -29,13 +29,13 @@ def param_restore(model, path):
     return model
 
 
-class Trainer:
+def train(args, checkpoint):
 ''',
     ),
 ]
 EVALUATE_REDUCE = """\
     confusion.matrix, confusion.num_samples = rd.sum_over_ranks(confusion.matrix, confusion.num_samples)
-    loss, valid = rd.sum_over_ranks(loss, valid)
+    global_loss, global_valid = rd.sum_over_ranks(loss, valid)
     if confusion.num_samples != len(loader.dataset) and not args.dry_run:
         raise RuntimeError(f"evaluated {confusion.num_samples} images, not each of {len(loader.dataset)} once")
 """
@@ -63,9 +63,9 @@ REFERENCE_BUGS = [
         edits=[
             *LOST_WRAPPER,
             (
-                "train.py",
-                '            "model": self.model,\n',
-                '            "model": self.model.module if rd.process_group.is_distributed() else self.model,\n',
+                "utils.py",
+                '        "model": state.model,\n',
+                '        "model": state.model.module if rd.process_group.is_distributed() else state.model,\n',
             ),
         ],
         cause=("RF207", "RF201"),
@@ -79,12 +79,12 @@ REFERENCE_BUGS = [
         edits=[
             (
                 "train.py",
-                "            disable=not rd.is_main_process(),\n        )\n        for micro_batches",
+                "        disable=not rd.is_main_process(),\n    )\n    for micro_batches",
                 """\
-        )
-        if not rd.is_main_process():
-            progress = self.train_loader
-        for micro_batches""",
+    )
+    if not rd.is_main_process():
+        progress = epochs.loader
+    for micro_batches""",
             )
         ],
         cause=("RF603",),
@@ -110,7 +110,7 @@ REFERENCE_BUGS = [
 """,
             ),
             ("train.py", EVALUATE_LOOP, EVALUATE_LOOP_OVER_LOADER),
-            ("train.py", EVALUATE_REDUCE, ""),
+            ("train.py", EVALUATE_REDUCE, "    global_loss, global_valid = loss, valid\n"),
         ],
         cause=("RF111", "RF401"),
         check="evaluation",
@@ -126,8 +126,8 @@ REFERENCE_BUGS = [
             HAS_LORM,
             (
                 "train.py",
-                "                if lorm is not None:\n",
-                "                if lorm is not None and self.args.l_lorm:\n",
+                "            if lorm is not None:\n",
+                "            if lorm is not None and args.l_lorm:\n",
             ),
         ],
         cause=("RF204",),
@@ -193,9 +193,9 @@ REFERENCE_BUGS = [
         project="reference",
         edits=[
             (
-                "train.py",
-                "            self.model,\n            self.optimizer,\n            warm_up=",
-                "            self.model,\n            warm_up=",
+                "utils.py",
+                "        state.model,\n        state.optimizer,\n        warm_up=",
+                "        state.model,\n        warm_up=",
             )
         ],
         cause=("RF507",),
@@ -210,8 +210,8 @@ REFERENCE_BUGS = [
         edits=[
             (
                 "train.py",
-                "rd.scaled_lr(args.lr, args.accum_steps)",
-                "args.lr * rd.get_world_size()",
+                "lr = rd.scaled_lr(args.lr, args.accum_steps)",
+                "lr = args.lr * rd.get_world_size()",
             )
         ],
         cause=("RF304",),
@@ -225,10 +225,10 @@ REFERENCE_BUGS = [
         edits=[
             (
                 "train.py",
-                "        self.model.train()\n",
+                "    state.model.train()\n",
                 """\
-        self.model.train()
-        rd.random_state.seed_everything(self.args.seed + self.epochs.epoch)
+    state.model.train()
+    rd.random_state.seed_everything(args.seed + state.epochs.epoch)
 """,
             )
         ],

@@ -1,7 +1,7 @@
 """Train, test or run a segmentation model on one GPU.
 
-PYTHONPATH=. python examples/single_gpu/train.py --layers 50 --model_type res50_ASPP_lorm
-PYTHONPATH=. python examples/single_gpu/train.py --task test --resume log/001_.../epoch_20.pt
+PYTHONPATH=. python tests/single_gpu/train.py --layers 50 --model_type res50_ASPP_lorm
+PYTHONPATH=. python tests/single_gpu/train.py --task test --resume log/001_.../epoch_20.pt
 """
 
 import math
