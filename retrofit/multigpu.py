@@ -18,6 +18,7 @@ import argparse
 import atexit
 import contextlib
 import copy
+import copyreg
 import functools
 import hashlib
 import inspect
@@ -2185,6 +2186,14 @@ def strip_wrapper_prefixes(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     return state
 
 
+def reduced_as(module: nn.Module, protocol: Any) -> Any:
+    """Return what `__reduce_ex__` of another object returns to be `module` in a file."""
+    function, arguments, *state = module.__reduce_ex__(protocol)
+    if function is copyreg.__newobj__:  # type: ignore[attr-defined]  # pickle takes it for the object's own class only
+        function = arguments[0].__new__
+    return function, arguments, *state
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # A 64-bit hash of a tensor's bits, the same on every device.
 
@@ -2535,7 +2544,7 @@ def _convert(module: nn.Module) -> nn.Module:
         )
         # The very parameters and buffers, so that an optimizer that already holds them stays valid.
         layer._parameters, layer._buffers = module._parameters, module._buffers
-        layer.training = module.training
+        layer.training, layer.__dict__["replaced"] = module.training, type(module)
         return layer
     for name, child in module.named_children():
         setattr(module, name, _convert(child))
@@ -2543,7 +2552,22 @@ def _convert(module: nn.Module) -> nn.Module:
 
 
 class CPUSyncBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """BatchNorm of (N, C, ...) over the batches of all ranks. Collective: every rank, in training mode."""
+    """BatchNorm of (N, C, ...) over the batches of all ranks. Collective: every rank, in training mode.
+
+    In a file it is the layer that it replaced, which needs nothing of the runtime to be read; a copy is like itself.
+    """
+
+    replaced: type[nn.Module] = nn.BatchNorm2d
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        plain = self.replaced.__new__(self.replaced)
+        plain.__dict__.update({name: value for name, value in self.__dict__.items() if name != "replaced"})
+        return reduced_as(plain, protocol)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CPUSyncBatchNorm:
+        copied = memo[id(self)] = CPUSyncBatchNorm.__new__(CPUSyncBatchNorm)
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
         if input.dim() < 2:
@@ -2677,19 +2701,26 @@ def guard_layers(module: nn.Module) -> None:
             guard_layers(child)
         if child not in _guarded:
             _guarded.add(child)
-            child.register_forward_pre_hook(_refuse_bypass)
+            child.register_forward_pre_hook(RefuseBypass())
 
 
-def _refuse_bypass(layer: nn.Module, inputs: Any) -> None:
-    # Not in `_guarded`: a deep copy of the model; in backward: recomputation by activation checkpointing.
-    if _forward_depth or not layer.training or not torch.is_grad_enabled() or layer not in _guarded or in_backward():
-        return
-    if any(parameter.requires_grad for parameter in layer.parameters()):
-        raise RuntimeError(
-            f"a {type(layer).__name__} of a DDP model ran in training outside model(...): its gradients would not be "
-            "synchronised over ranks; call model(...) and choose the path inside forward(), or, for evaluation, call "
-            "it under torch.no_grad() or after model.eval()"
-        )
+class RefuseBypass:
+    """A hook before a layer's forward, which raises RuntimeError where that is not part of the model's."""
+
+    def __call__(self, layer: nn.Module, inputs: Any) -> None:
+        is_inside = _forward_depth or in_backward()  # in backward: recomputation by activation checkpointing
+        if is_inside or not layer.training or not torch.is_grad_enabled() or layer not in _guarded:
+            return
+        if any(parameter.requires_grad for parameter in layer.parameters()):
+            raise RuntimeError(
+                f"a {type(layer).__name__} of a DDP model ran in training outside model(...): its gradients would not "
+                "be synchronised over ranks; call model(...) and choose the path inside forward(), or, for evaluation, "
+                "call it under torch.no_grad() or after model.eval()"
+            )
+
+    def __reduce__(self) -> Any:
+        """In a file, and in a copy, it is a hook that does nothing and needs nothing of the runtime."""
+        return getattr, ({}, "get")  # called with (layer, inputs), it returns the inputs
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -3063,7 +3094,8 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """A copy or a pickle is of the module alone: an EMA, a teacher, a whole model in a file."""
-        return nn.DataParallel if self._keeps_prefix else unwrap_model, (unwrap_model(self),)
+        module = unwrap_model(self)
+        return (nn.DataParallel, (module,)) if self._keeps_prefix else reduced_as(module, protocol)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         copied = copy.deepcopy(unwrap_model(self), memo)
@@ -3381,4 +3413,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 82f3dd595fd38c0ff5e78ad28b5b38995cb800b990615f7cc2a15d1d5214c36a
+# Unchanged while the text above has the SHA-256 7c7cc2b86eb589e3e053b21c50f7b3adeb9206b837b4ec7368031ea84a59d9bd

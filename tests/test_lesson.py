@@ -1,6 +1,6 @@
 """examples/lesson and its page: after.py is what `convert` writes, every line of it is explained, the commands run.
 
-RETROFIT_UPDATE_GOLDEN=1 renews examples/lesson/after.py; the diffs in the two pages are then changed by hand.
+UPDATE_GOLDEN=1 renews examples/lesson/after.py; the diffs in the two pages are then changed by hand.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def converted(project: Path) -> Path:
 
 def test_after_is_what_convert_writes(converted: Path) -> None:
     written = (converted / "before.py").read_text(encoding="utf-8")
-    if os.environ.get("RETROFIT_UPDATE_GOLDEN"):
+    if os.environ.get("UPDATE_GOLDEN"):
         (LESSON / "after.py").write_text(written, encoding="utf-8")
     assert written == (LESSON / "after.py").read_text(encoding="utf-8")
 

@@ -32,7 +32,7 @@ def main() -> int:
     shutil.copytree(args.folder, target, ignore=SKIPPED)
     CASES.write_text(with_case(CASES.read_text(encoding="utf-8"), args), encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-q", TEST, "-k", f"expected_one and {args.name}"]
-    ended = subprocess.run(command, cwd=ROOT, env={**os.environ, "RETROFIT_UPDATE_GOLDEN": "1"}, check=False)
+    ended = subprocess.run(command, cwd=ROOT, env={**os.environ, "UPDATE_GOLDEN": "1"}, check=False)
     golden = HERE / "golden" / f"{args.name}.diff"
     if golden.exists():
         print(golden.read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
 """Projects in the shape of real ones, converted and run: the diff is the expected one, and the training is the same.
 
-RETROFIT_UPDATE_GOLDEN=1 writes the diffs in golden/ anew.
+UPDATE_GOLDEN=1 writes the diffs in golden/ anew.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def test_the_diff_is_the_expected_one(example: Case, tmp_path: Path) -> None:
         assert is_converted(project) and not plan_conversion(project).files
         assert [str(finding) for finding in find_all(project)] == []  # each rule sees that its hazard is gone
     golden = HERE / "golden" / f"{example.name}.diff"
-    if os.environ.get("RETROFIT_UPDATE_GOLDEN"):
+    if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(diff, encoding="utf-8")
     assert diff == golden.read_text(encoding="utf-8")
 

@@ -1,6 +1,6 @@
 """The reference project before its retrofit: `convert` makes the listed changes, and it trains the same way after them.
 
-RETROFIT_UPDATE_GOLDEN=1 renews golden/reference_project.diff.
+UPDATE_GOLDEN=1 renews golden/reference_project.diff.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_the_changes_are_listed(converted: Path) -> None:
         diff = difflib.unified_diff(before, after, str(name), f"converted/{name}", n=0, lineterm="")
         lines += [line if not line.startswith("@@") else "@@" for line in diff]
     text = "\n".join(lines) + "\n"
-    if os.environ.get("RETROFIT_UPDATE_GOLDEN"):
+    if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text(text, encoding="utf-8")
     assert text == GOLDEN.read_text(encoding="utf-8")
 

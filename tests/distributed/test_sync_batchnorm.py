@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import io
+
 import pytest
 import torch
 from torch import nn
@@ -116,6 +119,24 @@ def convert_model():
 
 def test_conversion_keeps_names_parameters_and_mode(ranks):
     ranks(2).run(convert_model)
+
+
+def pickled_model():
+    import retrofit.distributed as rd
+
+    torch.manual_seed(0)
+    model = rd.distribute_model(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Unflatten(1, (4, 1))))
+    model(torch.randn(3, 4)).sum().backward()
+    data = io.BytesIO()
+    torch.save(model, data)
+    loaded = torch.load(io.BytesIO(data.getvalue()), weights_only=False)
+    copied = copy.deepcopy(model)
+    same = all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), loaded.state_dict().values()))
+    return b"retrofit" in data.getvalue(), same, type(loaded[1]).__name__, type(copied[1]).__name__
+
+
+def test_a_whole_model_in_a_file_needs_nothing_of_the_runtime(ranks):
+    assert ranks(2).run(pickled_model) == [(False, True, "BatchNorm1d", "CPUSyncBatchNorm")] * 2
 
 
 def evaluate_one_rank_alone():

@@ -56,16 +56,23 @@ def guard_layers(module: nn.Module) -> None:
             guard_layers(child)
         if child not in _guarded:
             _guarded.add(child)
-            child.register_forward_pre_hook(_refuse_bypass)
+            child.register_forward_pre_hook(RefuseBypass())
 
 
-def _refuse_bypass(layer: nn.Module, inputs: Any) -> None:
-    # Not in `_guarded`: a deep copy of the model; in backward: recomputation by activation checkpointing.
-    if _forward_depth or not layer.training or not torch.is_grad_enabled() or layer not in _guarded or in_backward():
-        return
-    if any(parameter.requires_grad for parameter in layer.parameters()):
-        raise RuntimeError(
-            f"a {type(layer).__name__} of a DDP model ran in training outside model(...): its gradients would not be "
-            "synchronised over ranks; call model(...) and choose the path inside forward(), or, for evaluation, call "
-            "it under torch.no_grad() or after model.eval()"
-        )
+class RefuseBypass:
+    """A hook before a layer's forward, which raises RuntimeError where that is not part of the model's."""
+
+    def __call__(self, layer: nn.Module, inputs: Any) -> None:
+        is_inside = _forward_depth or in_backward()  # in backward: recomputation by activation checkpointing
+        if is_inside or not layer.training or not torch.is_grad_enabled() or layer not in _guarded:
+            return
+        if any(parameter.requires_grad for parameter in layer.parameters()):
+            raise RuntimeError(
+                f"a {type(layer).__name__} of a DDP model ran in training outside model(...): its gradients would not "
+                "be synchronised over ranks; call model(...) and choose the path inside forward(), or, for evaluation, "
+                "call it under torch.no_grad() or after model.eval()"
+            )
+
+    def __reduce__(self) -> Any:
+        """In a file, and in a copy, it is a hook that does nothing and needs nothing of the runtime."""
+        return getattr, ({}, "get")  # called with (layer, inputs), it returns the inputs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ..process_group import group_for, is_distributed
+from .unwrap import reduced_as
 
 
 def convert_sync_batchnorm(model: nn.Module) -> nn.Module:
@@ -33,7 +35,7 @@ def _convert(module: nn.Module) -> nn.Module:
         )
         # The very parameters and buffers, so that an optimizer that already holds them stays valid.
         layer._parameters, layer._buffers = module._parameters, module._buffers
-        layer.training = module.training
+        layer.training, layer.__dict__["replaced"] = module.training, type(module)
         return layer
     for name, child in module.named_children():
         setattr(module, name, _convert(child))
@@ -41,7 +43,22 @@ def _convert(module: nn.Module) -> nn.Module:
 
 
 class CPUSyncBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """BatchNorm of (N, C, ...) over the batches of all ranks. Collective: every rank, in training mode."""
+    """BatchNorm of (N, C, ...) over the batches of all ranks. Collective: every rank, in training mode.
+
+    In a file it is the layer that it replaced, which needs nothing of the runtime to be read; a copy is like itself.
+    """
+
+    replaced: type[nn.Module] = nn.BatchNorm2d
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        plain = self.replaced.__new__(self.replaced)
+        plain.__dict__.update({name: value for name, value in self.__dict__.items() if name != "replaced"})
+        return reduced_as(plain, protocol)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CPUSyncBatchNorm:
+        copied = memo[id(self)] = CPUSyncBatchNorm.__new__(CPUSyncBatchNorm)
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
         if input.dim() < 2:

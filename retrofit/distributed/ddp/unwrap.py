@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,3 +45,11 @@ def strip_wrapper_prefixes(state_dict: Mapping[str, Any]) -> dict[str, Any]:
             break
         state = {key[len(prefix) :]: value for key, value in state.items()}
     return state
+
+
+def reduced_as(module: nn.Module, protocol: Any) -> Any:
+    """Return what `__reduce_ex__` of another object returns to be `module` in a file."""
+    function, arguments, *state = module.__reduce_ex__(protocol)
+    if function is copyreg.__newobj__:  # type: ignore[attr-defined]  # pickle takes it for the object's own class only
+        function = arguments[0].__new__
+    return function, arguments, *state

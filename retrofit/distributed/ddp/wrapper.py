@@ -22,7 +22,7 @@ from .data_parallel import KEEPS_PREFIX, MODULE_PREFIX, OneDevice
 from .forward_guard import guard_layers, running_forward
 from .gradients import BYTES_AT_ONCE, FIRST_PASSES, FOREVER, GradientSync, scale_gradients
 from .sync_batchnorm import own_statistics
-from .unwrap import ModuleAttributes, strip_wrapper_prefixes, unwrap_model
+from .unwrap import ModuleAttributes, reduced_as, strip_wrapper_prefixes, unwrap_model
 
 
 class DDPWrapper(ModuleAttributes, DistributedDataParallel):
@@ -166,7 +166,8 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """A copy or a pickle is of the module alone: an EMA, a teacher, a whole model in a file."""
-        return nn.DataParallel if self._keeps_prefix else unwrap_model, (unwrap_model(self),)
+        module = unwrap_model(self)
+        return (nn.DataParallel, (module,)) if self._keeps_prefix else reduced_as(module, protocol)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         copied = copy.deepcopy(unwrap_model(self), memo)
