@@ -12,6 +12,7 @@ from retrofit.analysis.edits import Edit
 from retrofit.analysis.files.modules import Modules
 from retrofit.analysis.files.runtime_names import FILE_MODULE
 from retrofit.analysis.files.source import Place, Source, SourceError
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 
@@ -28,6 +29,7 @@ from .files.outputs import TRACK, Output, find_outputs
 from .files.preparations import Preparation, find_preparations
 from .files.run_numbers import Numbered, numbered_names
 from .launch.arguments import Parsing, find_parsings
+from .library import TORCH
 from .loops import Path as TrainingPath
 from .loops import training_paths
 from .losses.divisions import Division, find_divisions
@@ -35,7 +37,6 @@ from .losses.flow import loss_parts
 from .model.models import Model, find_models, reachable_from_loops
 from .model.wrapping import Wrapping
 from .optimizer.optimizers import Optimizer, find_optimizers
-from .reachability import reached_nodes
 
 __all__ = ["Place", "Project", "Source", "SourceError", "read_project"]
 
@@ -49,7 +50,7 @@ class Project:
     def __init__(self, modules: Modules, runtime: str = FILE_MODULE) -> None:
         self.modules = modules
         self.runtime = runtime
-        self.analysis = Analysis(self.modules)
+        self.analysis = Analysis(self.modules, TORCH)
 
     @property
     def entry(self) -> Source:
@@ -75,9 +76,9 @@ class Project:
         """Return this project as it is when some of its files hold other texts."""
         return Project(self.modules.with_texts(texts), self.runtime)
 
-    def calls_any(self, names: set[str]) -> bool:
+    def calls_any(self, names: Collection[str]) -> bool:
         """Return whether the code that runs calls one of these functions, given by their full names."""
-        return bool(names & self._called)
+        return not self._called.isdisjoint(names)
 
     @cached_property
     def _called(self) -> set[str]:

@@ -6,13 +6,13 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.distributed.ranks.partings import partings_of
 from retrofit.training.distributed.ranks.sides import MAIN, OTHERS, UNCLEAR, is_for_main, side_of
-from retrofit.training.reachability import reached_nodes
 
 from .shared_calls import FORWARD, SharedCalls
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.data.iterable_not_sharded import is_stream
@@ -12,8 +13,7 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN, Use
 from retrofit.training.data.shards import given_to, makers_of, may_give, strides
-from retrofit.training.distributed.ranks.ranks import RANK, WORLD_SIZE
-from retrofit.training.reachability import reached_nodes
+from retrofit.training.torch_api.distributed import RANK, WORLD_SIZE
 
 RULE = CATALOG["RF106"]
 INVALID = [

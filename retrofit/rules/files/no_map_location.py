@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import add_argument
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.distributed.ranks.rank_texts import mentions_rank
-from retrofit.training.distributed.ranks.ranks import RANK
-from retrofit.training.reachability import reached_nodes
+from retrofit.training.torch_api.distributed import RANK
 
 RULE = CATALOG["RF503"]
 INVALID = [

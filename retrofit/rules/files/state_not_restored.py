@@ -15,6 +15,8 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN, Loader
 from retrofit.training.loops import Frame, Path
+from retrofit.training.torch_api.files import LOADS_STATE
+from retrofit.training.torch_api.runtime import SET_EPOCH
 
 RULE = CATALOG["RF507"]
 INVALID = [
@@ -50,12 +52,10 @@ for step in range(first, 1000):
     criterion(model(images), labels).backward()
 """,
 ]
-LOADING = {"torch.load", "retrofit.distributed.read_checkpoint"}
-SETTING = "retrofit.distributed.set_epoch"
 
 
 def find(project: Project) -> Iterator[Finding]:
-    if project.distribution.is_by_hand or not project.calls_any(LOADING) or project.calls_any({SETTING}):
+    if project.distribution.is_by_hand or not project.calls_any(LOADS_STATE) or project.calls_any({SET_EPOCH}):
         return
     seen: set[ast.AST] = set()
     for path in project.paths:

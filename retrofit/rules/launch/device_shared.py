@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit, replace, surround_inside
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.launch.devices import NUMBERED, NamedDevice, named_devices
-from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF604"]
 INVALID = [

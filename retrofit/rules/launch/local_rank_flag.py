@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import Edit
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.reachability import reached_nodes
 
 RULE = CATALOG["RF601"]
 INVALID = [

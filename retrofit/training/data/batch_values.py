@@ -13,6 +13,19 @@ from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes, param
 from retrofit.analysis.values.containers import put_into
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Result
+from retrofit.training.torch_api.tensors import (
+    CHOOSES,
+    COMPARISONS,
+    DETACHES,
+    INDICES,
+    INTEGER_CASTS,
+    MASK_CASTS,
+    NEW,
+    READS,
+    REDUCTIONS,
+    SHAPE_ATTRIBUTES,
+    SHAPE_METHODS,
+)
 
 from ..model.models import Model
 from ..optimizer.optimizers import is_module
@@ -22,15 +35,9 @@ BATCH = "batch"
 GRADIENT = "gradient"  # what a model makes of a batch
 CHOSEN = "chosen"  # elements of a batch that a test on it chooses
 UNEVEN = "uneven"  # as many elements as a test on the batch chooses
-COMPARING = {"eq", "ne", "gt", "lt", "ge", "le", "logical_and", "logical_or", "logical_not", "isin"}
-CHOOSING = {"nonzero", "masked_select", "argwhere", "unique"}
-NUMBERING = {"long", "int"}  # of a test: 0 or 1, which chooses nothing as an index
-REDUCING = {"mean", "sum", "max", "min", "median", "prod", "norm", "item", "std", "var", "numel", "size", "any", "all"}
-WITHOUT_GRADIENT = COMPARING | {
-    "detach", "item", "argmax", "size", "numel", "nelement", "dim", "long", "bool", "int", "tolist", "numpy", "nonzero",
-    "new_zeros", "new_ones", "new_full",
-}  # fmt: skip
-PLAIN = {"data", "shape", "dtype", "device", "ndim"}
+REDUCING = REDUCTIONS | SHAPE_METHODS | {"item"}
+WITHOUT_GRADIENT = COMPARISONS | READS | DETACHES | INTEGER_CASTS | MASK_CASTS | SHAPE_METHODS | INDICES | NEW
+PLAIN = SHAPE_ATTRIBUTES | {"data"}
 MOST_STEPS = 300
 
 
@@ -161,7 +168,7 @@ class _Search:
             return
         if step.learns and (node in self.values.calls or self._runs_module(node, step.scope)):
             self.found.add(GRADIENT)
-        if name in CHOOSING or (name in COMPARING and step.is_index):
+        if name in CHOOSES or (name in COMPARISONS and step.is_index):
             self._note_chosen(step)
         if step.is_index and node not in self.values.calls:
             for function in self.analysis.functions_called(node, step.scope):
@@ -169,7 +176,7 @@ class _Search:
         receiver = [node.func.value] if isinstance(node.func, ast.Attribute) else []
         parts = (*receiver, *node.args, *(keyword.value for keyword in node.keywords))
         learns = step.learns and name not in WITHOUT_GRADIENT
-        is_even = step.is_even or (step.is_index and (name in NUMBERING or _is_choice_of_values(node, name)))
+        is_even = step.is_even or (step.is_index and (name in INTEGER_CASTS or _is_choice_of_values(node, name)))
         is_even = is_even or name.endswith("loss") or (name in REDUCING and _is_of_all(node, step.scope, self.analysis))
         self.waiting += [step.to(part, learns=learns, is_even=is_even) for part in parts]
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalFunction
+from retrofit.training.torch_api.data import PER_SAMPLE
 
 from ..loops import training_paths
-from ..reachability import reached_nodes
-
-PER_SAMPLE = ("__getitem__", "__iter__", "forward")
 
 
 def run_elsewhere(analysis: Analysis) -> set[Scope]:

@@ -8,13 +8,13 @@ from retrofit.analysis.calls import argument_for, given_parameters
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Result
+from retrofit.training.torch_api.files import PATH_POSITIONS
+from retrofit.training.torch_api.runtime import EVALUATION_SHARES
 
-from ..data.loaders import SHARING, is_shared_out, loaders_in
+from ..data.loaders import is_shared_out, loaders_in
 from ..evaluation.measurements import spread
 from .outputs import Output
 
-# Which argument of a function that writes is the path, for those where it is not the first.
-PATH_POSITIONS = {"torch.save": 1, "torchvision.utils.save_image": 1, "torchvision.io.write_png": 1}
 MOST_CALLERS = 3  # functions above the one that writes
 
 
@@ -56,4 +56,4 @@ def _is_over_share(analysis: Analysis, loop: ast.For, scope: Scope) -> bool:
         return True
     parts = (part for part in ast.walk(loop.iter) if isinstance(part, (ast.Name, ast.Call)))
     values = (value for part in parts for value in analysis.evaluate(part, scope))
-    return any(isinstance(value, Result) and value.maker in SHARING for value in values)
+    return any(isinstance(value, Result) and value.maker in EVALUATION_SHARES for value in values)

@@ -5,15 +5,10 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
-
-from ..reachability import reached_nodes
-
-PARSE = {
-    "argparse.ArgumentParser.parse_args", "argparse.ArgumentParser.parse_known_args",
-    "configargparse.ArgParser.parse_args", "configargparse.ArgumentParser.parse_args",
-}  # fmt: skip
+from retrofit.training.torch_api.launch import PARSES
 
 
 @dataclass(frozen=True)
@@ -41,4 +36,4 @@ def find_parsings(analysis: Analysis) -> list[Parsing]:
 
 
 def _parses(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
-    return bool(analysis.called(call, scope) & PARSE)
+    return bool(analysis.called(call, scope) & PARSES)

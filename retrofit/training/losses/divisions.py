@@ -12,6 +12,7 @@ from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.variables import part_of
 from retrofit.analysis.scopes import FUNCTIONS, Scope, parameters
 from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.tensors import CLAMPS, READS, RESHAPES, SAME_ENTRIES
 
 from ..data.batch_values import BATCH, CHOSEN, GRADIENT, BatchValues
 from ..distributed.distribution import Distribution, leads_to_collective
@@ -22,22 +23,7 @@ from .terms import MEAN, terms_at
 SUM = "sum"
 SIZE, COUNT, RATIO = "size", "count", "ratio"  # of the batch; of some of its elements; of what a model makes of it
 NOTHING, UNKNOWN = "", "?"  # nothing of the batch
-SAME = {
-    "float",
-    "double",
-    "to",
-    "type_as",
-    "item",
-    "detach",
-    "clone",
-    "squeeze",
-    "view",
-    "reshape",
-    "cuda",
-    "cpu",
-    "type",
-}
-GUARDS = {"clamp", "clamp_min", "clip"}
+SAME = SAME_ENTRIES | READS | RESHAPES
 Divided = Union[ast.BinOp, ast.AugAssign]
 
 
@@ -81,7 +67,7 @@ def without_guard(node: ast.expr) -> ast.expr:
         return without_guard(node.left) if is_small else node
     if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):  # count or 1
         return without_guard(node.values[0])
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in GUARDS:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CLAMPS:
         is_function = isinstance(node.func.value, ast.Name) and node.func.value.id == "torch" and node.args
         return without_guard(node.args[0] if is_function else node.func.value)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "max" and len(node.args) == 2:

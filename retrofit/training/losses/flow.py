@@ -12,6 +12,8 @@ from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes, param
 from retrofit.analysis.values.containers import entries_at, put_into
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction, Result
+from retrofit.training.torch_api.runtime import DISTRIBUTE_CRITERION
+from retrofit.training.torch_api.tensors import JOINS, NONLINEAR, SUMS_OF_SEVERAL
 
 from ..loops import Path
 from .terms import terms_at
@@ -20,11 +22,9 @@ Part = Union[ast.expr, ast.AugAssign]
 Keys = tuple[object, ...]  # into tuples and dicts, outermost first; None: any
 MOST_STEPS = 400
 MOST_KEYS = 4
-JOINING = {"sum", "fsum", "stack", "cat"}  # functions of several losses
-CURVED = {"sqrt", "rsqrt", "exp", "log", "log1p", "log10", "log2", "pow", "square", "sigmoid", "tanh", "reciprocal"}
+JOINING = JOINS | SUMS_OF_SEVERAL  # functions of several losses
 SCALING = {"scale", "scale_loss", "mean", "float"}
 KNOWN = {"torch", "numpy", "math", "retrofit"}
-DISTRIBUTED_CRITERION = "retrofit.distributed.distribute_criterion"
 SUMMING = (ast.Add, ast.Sub, ast.Mult)
 
 
@@ -138,7 +138,7 @@ class _Flow:
 
     def _is_distributed_criterion(self, node: ast.Call, scope: Scope) -> bool:
         values = self.analysis.evaluate(node.func, scope)
-        return any(isinstance(value, Result) and value.maker == DISTRIBUTED_CRITERION for value in values)
+        return any(isinstance(value, Result) and value.maker == DISTRIBUTE_CRITERION for value in values)
 
     def _is_unknown(self, node: ast.expr, scope: Scope) -> bool:
         """Return whether this is a call of which nobody knows whether its result grows with what it is given."""
@@ -154,7 +154,7 @@ def _is_curved(node: ast.expr) -> bool:
     if isinstance(node, ast.BinOp):
         return isinstance(node.op, ast.Pow)
     name = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
-    return name in CURVED
+    return name in NONLINEAR
 
 
 def functions_run(analysis: Analysis, node: ast.Call, scope: Scope) -> list[LocalFunction]:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.variables import homes_of
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 
 from ..loops import Frame
-from ..reachability import reached_nodes
 from .gradients import has_gradients
 from .unwrapping import takes_out
 

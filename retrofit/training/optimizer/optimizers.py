@@ -6,15 +6,16 @@ import ast
 from dataclasses import dataclass
 
 from retrofit.analysis.calls import argument_for
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.containers import added_to
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Instance, LocalFunction, Result, Value
+from retrofit.training.torch_api.modules import CHILDREN, MODULES, PARAMETERS
 
-from ..reachability import reached_nodes
 from .optimizer_classes import Maker, makers_in, positions_of
 
-_PARAMETERS = {"parameters", "named_parameters", "children", "modules", "named_children", "named_modules"}
+_PARAMETERS = PARAMETERS | CHILDREN | MODULES
 MOST_STEPS = 400
 _CONTAINERS = (ast.List, ast.Tuple, ast.Dict, ast.ListComp, ast.GeneratorExp)
 

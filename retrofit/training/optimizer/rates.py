@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Item, Member, Value, name_of
+from retrofit.training.torch_api.launch import SETTINGS_PACKAGES
 
 from .optimizers import Optimizer
 
-SETTINGS = ("argparse.", "yaml.", "json.", "toml.", "omegaconf.", "vars")  # what reads the settings of a run
-GROWING = {"append", "extend", "insert"}
 MOST_STEPS = 4
 
 
@@ -68,7 +68,7 @@ def _grows(name: ast.Name, scope: Scope) -> bool:
     """Return whether something is put into a list after it is made."""
     owner, bindings = scope.find(name.id) or (scope, [])
     methods = (node for node in own_nodes(owner.node) if isinstance(node, ast.Attribute))
-    is_called = any(node.attr in GROWING and ast.unparse(node.value) == name.id for node in methods)
+    is_called = any(node.attr in GROWS_LIST and ast.unparse(node.value) == name.id for node in methods)
     return is_called or any(isinstance(binding.node, ast.AugAssign) for binding in bindings)
 
 
@@ -126,7 +126,7 @@ def _is_chosen(value: Value) -> bool:
         value = value.base
     if isinstance(value, Display):
         return isinstance(value.node, (ast.Dict, ast.DictComp))
-    return name_of(value).startswith(SETTINGS)
+    return name_of(value).startswith(SETTINGS_PACKAGES)
 
 
 def _given(analysis: Analysis, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:

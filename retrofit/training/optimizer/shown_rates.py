@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import returns_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 
 from ..figures.sinks import LOGGED, PRINTED, SAVED, Sinks
-from ..reachability import reached_nodes
 
 if TYPE_CHECKING:
     from .. import Project

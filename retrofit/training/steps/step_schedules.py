@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.files.source import Place
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.kinds import Instance, Result
 
 from ..optimizer.rates import sets_rate
 from ..optimizer.schedules import batch_sizes, lengths, single_process_sizes
-from ..reachability import reached_nodes
 from .step_limits import counts_steps, has_loader_length, line_at
 
 if TYPE_CHECKING:

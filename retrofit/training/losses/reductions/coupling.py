@@ -12,6 +12,7 @@ from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.training.data.batch_values import CHOSEN
 from retrofit.training.data.random_draws import is_drawn
 from retrofit.training.loops import LOOPS
+from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES, SHAPE_METHODS
 
 from ..terms import is_of_all, terms_at
 from .kinds import MEAN, SUM
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from retrofit.training import Project
 
 FUNCTION_OF = {SUM: "rd.loss.batch_sum", MEAN: "rd.loss.batch_mean"}
-SHAPES = {"shape", "ndim", "dtype", "device"}
-ABOUT_SHAPES = {"size", "dim", "len", "isinstance", "numel", "is_tensor", "hasattr"}
+ABOUT_SHAPES = SHAPE_METHODS | {"len", "isinstance", "is_tensor", "hasattr"}
 MOST_PLACES = 100
 
 
@@ -142,7 +142,7 @@ def _reads_values(project: Project, test: ast.expr, scope: Scope) -> bool:
     """Return whether a test depends on the values in a batch: not only on shapes, types, and whether there are any."""
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Is, ast.IsNot)):
         return False
-    if isinstance(test, ast.Attribute) and test.attr in SHAPES:
+    if isinstance(test, ast.Attribute) and test.attr in SHAPE_ATTRIBUTES:
         return False
     if isinstance(test, ast.Call):
         name = test.func.attr if isinstance(test.func, ast.Attribute) else getattr(test.func, "id", "")

@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 from retrofit.analysis.calls import argument_for, is_method, last_name, returns_of
 from retrofit.analysis.flow.reaching_definitions import live_bindings
+from retrofit.analysis.python_api import CONTAINER_NAMES
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes, parameters
 from retrofit.analysis.values.inference import Analysis
 
 from ..wrapped import functions_inside
 
-CONTAINERS = {"list", "tuple", "dict", "OrderedDict", "defaultdict", "deque", "zip", "reversed", "sorted"}
+CONTAINERS = (CONTAINER_NAMES - {"set"}) | {"zip", "reversed", "sorted"}
 MOST_DEPTH = 8
 
 

@@ -12,13 +12,15 @@ from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes, parameters
 from retrofit.analysis.values.containers import entries_at, put_into
 from retrofit.analysis.values.kinds import Instance, LocalFunction
-from retrofit.training.data import shapes
+from retrofit.training.torch_api.modules import PARAMETERS
+from retrofit.training.torch_api.runtime import RANK_SHARE
+from retrofit.training.torch_api.tensors import OPERATORS, SHAPE_ATTRIBUTES
 
 from ..divisions import COUNT, NOTHING, SIZE
 from ..divisions import Reader as DivisorReader
 from ..wrapped import objects_inside
 from . import kinds
-from .calls import OPERATORS, CallReader
+from .calls import CallReader
 from .decided import is_ruled_out
 from .kinds import CONSTANT, Kind
 from .samples import SampleLoops, looks_like_size
@@ -31,8 +33,6 @@ Keys = tuple[object, ...]  # into tuples, lists and dicts, outermost first; None
 MOST_STEPS = 4000
 MOST_DEPTH = 60
 MOST_KEYS = 4
-RANK_SHARE = "retrofit.distributed.rank_share"
-PARAMETERS = {"parameters", "named_parameters"}
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ class LossReader:
         owner = scope.enclosing_class()
         if owner is not None and isinstance(node.value, ast.Name) and node.value.id == "self":
             return self._of_own(node, owner, owner, frame, keys)
-        if node.attr in shapes.ATTRIBUTES:
+        if node.attr in SHAPE_ATTRIBUTES:
             return CONSTANT
         objects = [v for v in self.analysis.evaluate(node.value, scope) if isinstance(v, Instance)]
         objects = objects or objects_inside(self.analysis, node.value, scope)
