@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from retrofit.analysis.calls import argument_for, is_method, last_name, returns_of
-from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes, parameters
+from retrofit.analysis.calls import last_name, returns_of
+from retrofit.analysis.flow.bindings import given_for
+from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes
 from retrofit.analysis.values.containers import put_into
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Result
@@ -199,11 +200,8 @@ class _Search:
                 self.found |= set() if _is_number(binding) else {BATCH}
             elif isinstance(binding.node, ast.AugAssign):
                 self.waiting.append(step.to(binding.node.value, owner))
-            elif binding.kind == "parameter" and isinstance(owner.node, FUNCTIONS):
-                names = parameters(owner.node)[1:] if is_method(owner) else parameters(owner.node)
-                for site in self.analysis.callers(owner.node):
-                    given = argument_for(site.call, names, binding.name)
-                    self.waiting += [step.to(given, site.scope)] if given is not None else []
+            elif binding.kind == "parameter":
+                self.waiting += [step.to(*place) for place in given_for(self.analysis, binding.name, owner)]
             elif binding.value is not None:
                 self.waiting.append(step.to(binding.value, owner))
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from retrofit.analysis.calls import argument_for, is_method
+from retrofit.analysis.calls import argument_for, given_parameters
 from retrofit.analysis.flow.reachability import reached_nodes
-from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
+from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Result
 from retrofit.training.torch_api.files import COMMANDS, FETCHES, FILE_COPIES, KEEPS_DATA, UNPACK_METHODS
@@ -123,7 +123,7 @@ class _Search:
                     return True
         if depth == 0 or not isinstance(scope.node, FUNCTIONS) or not isinstance(path, ast.Name):
             return False
-        bound = parameters(scope.node)[1:] if is_method(scope) else parameters(scope.node)
+        bound = given_parameters(scope)
         sites = self.analysis.callers(scope.node) if path.id in bound else []
         given = [(argument_for(site.call, bound, path.id), site) for site in sites]
         return any(a is not None and self._is_read(a, s.scope, inside | {s.call}, depth - 1) for a, s in given)

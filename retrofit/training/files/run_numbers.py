@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Union
 
-from retrofit.analysis.calls import argument_for, is_method, returns_of
+from retrofit.analysis.calls import argument_for, given_parameters, returns_of
 from retrofit.analysis.flow.occurrences import loaded_names, stored_names
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.python_api import GROWS_LIST
-from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
+from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalClass
 from retrofit.training.torch_api.files import LISTS, LISTS_METHODS, LOADS_STATE
@@ -193,7 +193,7 @@ class _Search:
         for node in own_nodes(scope.node) if depth else ():
             for function in self.analysis.functions_called(node, scope) if isinstance(node, ast.Call) else ():
                 assert isinstance(node, ast.Call)
-                bound = parameters(function.node)[1:] if is_method(function.scope) else parameters(function.node)
+                bound = given_parameters(function.scope)
                 given = {name: argument_for(node, bound, name) for name in bound}
                 taken = {name for name, value in given.items() if value is not None and _has(value, names)}
                 if taken and self._names_output(taken, function.scope, depth - 1):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.calls import argument_for, given_parameters
+from retrofit.analysis.calls import given_parameters
+from retrofit.analysis.flow.bindings import arguments_for
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Result
@@ -40,11 +41,7 @@ def _comes_from_batch(analysis: Analysis, path: ast.expr, scope: Scope, depth: i
     bound = given_parameters(scope)
     if getattr(scope.node, "name", "") == "__getitem__" and names & spread(scope, set(bound)).names:
         return True
-    given = [
-        [(argument_for(site.call, bound, name), site.scope) for site in analysis.callers(scope.node)]
-        for name in bound
-        if name in names
-    ]
+    given = [arguments_for(analysis, name, scope) for name in bound if name in names]
     return any(
         sites and all(a is not None and _comes_from_batch(analysis, a, where, depth - 1) for a, where in sites)
         for sites in given

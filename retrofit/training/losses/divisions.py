@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Union
 
-from retrofit.analysis.calls import argument_for, is_method, returns_of
+from retrofit.analysis.calls import returns_of
+from retrofit.analysis.flow.bindings import given_for
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.variables import part_of
-from retrofit.analysis.scopes import FUNCTIONS, Scope, parameters
+from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.tensors import CLAMPS, READS, RESHAPES, SAME_ENTRIES
 
@@ -183,11 +184,8 @@ class Reader:
                     if is_part
                     else self.kind_of(binding.value, owner)
                 )
-            elif binding.kind == "parameter" and isinstance(owner.node, FUNCTIONS):
-                names = parameters(owner.node)[1:] if is_method(owner) else parameters(owner.node)
-                sites = self.analysis.callers(owner.node)
-                given = [(argument_for(site.call, names, binding.name), site.scope) for site in sites]
-                yield from (self.kind_of(value, where) for value, where in given if value is not None)
+            elif binding.kind == "parameter":
+                yield from (self.kind_of(*place) for place in given_for(self.analysis, binding.name, owner))
             else:
                 yield UNKNOWN
 

@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Union
 
-from retrofit.analysis.calls import argument_for, is_method, returns_of
-from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes, parameters
+from retrofit.analysis.calls import returns_of
+from retrofit.analysis.flow.bindings import given_for
+from retrofit.analysis.scopes import Binding, Scope, own_nodes
 from retrofit.analysis.values.containers import entries_at, put_into
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction, Result
@@ -90,12 +91,8 @@ class _Flow:
         for binding in bindings:
             if isinstance(binding.node, ast.AugAssign):
                 yield from self._changed(binding.node, scope, keys)
-            elif binding.kind == "parameter" and isinstance(scope.node, FUNCTIONS):
-                names = parameters(scope.node)[1:] if is_method(scope) else parameters(scope.node)
-                for site in self.analysis.callers(scope.node):
-                    given = argument_for(site.call, names, binding.name)
-                    if given is not None:
-                        yield given, site.scope, keys
+            elif binding.kind == "parameter":
+                yield from ((*place, keys) for place in given_for(self.analysis, binding.name, scope))
             elif binding.value is not None:
                 element: Keys = (None,) if binding.kind == "item" else ()
                 yield binding.value, scope, (*element, *binding.path, *keys)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.calls import argument_for, default_of, given_parameters
+from retrofit.analysis.calls import default_of
 from retrofit.analysis.edits import block_of
+from retrofit.analysis.flow.bindings import arguments_or_default
 from retrofit.analysis.flow.branches import is_in_body
 from retrofit.analysis.flow.variables import part_of
 from retrofit.analysis.scopes import FUNCTIONS, Scope
@@ -72,8 +73,8 @@ def _given(analysis: Analysis, name: ast.Name, scope: Scope) -> list[ast.expr | 
     bindings = scope.bindings.get(name.id, [])
     if [binding.kind for binding in bindings] != ["parameter"] or not isinstance(scope.node, FUNCTIONS):
         return []
-    names, default = given_parameters(scope), default_of(scope.node, name.id)
     sites = analysis.callers(scope.node)
     if any(keyword.arg is None for site in sites for keyword in site.call.keywords):
         return []
-    return [argument_for(site.call, names, name.id) or default for site in sites] or [default]
+    given = [value for value, _ in arguments_or_default(analysis, name.id, scope)]
+    return given or [default_of(scope.node, name.id)]

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.calls import argument_for, default_of, is_method, last_name, returns_of
+from retrofit.analysis.calls import argument_for, default_of, given_parameters, last_name, returns_of
+from retrofit.analysis.flow.bindings import arguments_for
 from retrofit.analysis.flow.reaching_definitions import live_bindings
-from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes, parameters
+from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes
 from retrofit.analysis.values.containers import entries_at, put_into
 from retrofit.analysis.values.kinds import Instance, LocalFunction
 from retrofit.training.torch_api.modules import PARAMETERS
@@ -149,17 +150,16 @@ class LossReader:
     def _of_parameter(self, name: str, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         function = scope.node
         assert isinstance(function, FUNCTIONS)
-        names = parameters(function)[1:] if is_method(scope) else parameters(function)
         inner = frame
         while inner is not None and inner.function is not function:
             inner = inner.outer
         default = default_of(function, name)
         if inner is not None:
-            given = argument_for(inner.call, names, name)
+            given = argument_for(inner.call, given_parameters(scope), name)
             if given is not None:
                 return self.kind(given, inner.scope, inner.outer, keys)
             return self.kind(default, scope.parent or scope) if default is not None else self._of_unknown(scope)
-        sites = [(argument_for(s.call, names, name), s.scope) for s in self.analysis.callers(function)]
+        sites = arguments_for(self.analysis, name, scope)
         found = [self.kind(given, where, None, keys) for given, where in sites if given is not None]
         if default is not None and (not found or len(found) < len(sites)):
             found.append(self.kind(default, scope.parent or scope))
