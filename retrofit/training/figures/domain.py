@@ -25,6 +25,7 @@ from retrofit.training.torch_api.tensors import (
     ENTRYWISE,
     OPERATORS,
     VALUES_AND_INDICES,
+    VIEWS,
     WITHOUT_HISTORY,
 )
 
@@ -272,7 +273,7 @@ class TorchDomain:
     def _hands_through(self, node: ast.Call) -> bool:
         """Return whether a call is of a method that makes no loss: images.cuda()."""
         name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        return name in kinds.KEEPING | ENTRYWISE | kinds.TURNING | {"view", "reshape"}
+        return name in kinds.KEEPING | ENTRYWISE | kinds.TURNING | VIEWS
 
     def _called(self, node: ast.Call, scope: Scope, receiver: Flow, given: list[Flow]) -> Flow:
         names = self.analysis.called(node, scope)

@@ -12,6 +12,7 @@ from retrofit.analysis.interpreter.state import OTHER, SAME
 from retrofit.analysis.python_api import CONTAINER_NAMES
 from retrofit.training.torch_api.tensors import (
     CHOOSES,
+    COUNT_METHODS,
     COUNTS,
     DRAWN,
     ENTRYWISE,
@@ -29,6 +30,7 @@ from retrofit.training.torch_api.tensors import (
     TRANSPOSES,
     TYPE_ATTRIBUTES,
     TYPE_METHODS,
+    VIEWS,
 )
 
 BATCH = "batch"  # an entry per sample, along the first dimension
@@ -103,7 +105,7 @@ def of_method(kind: str, name: str, call: ast.Call | None, first: int = 0) -> st
 
 def _of_scalar(kind: str, name: str, call: ast.Call | None, first: int) -> str:
     """Return what a method makes of a mean or a sum: a vector of means can be added up, or averaged, further."""
-    if name in ("sum", "mean", "reshape", "view") or name in FLATTENS or name in TURNING:
+    if name in ("sum", "mean") or name in VIEWS | FLATTENS or name in TURNING:
         return kind
     return OTHER
 
@@ -111,7 +113,7 @@ def _of_scalar(kind: str, name: str, call: ast.Call | None, first: int) -> str:
 def _of_tensor(kind: str, name: str, call: ast.Call | None, first: int) -> str:
     if name in ("sum", "mean", "nansum"):
         return _of_reduction(kind, "mean" if name == "mean" else "sum", call, first)
-    if name in ("numel", "nelement"):
+    if name in COUNT_METHODS:
         return SUM if kind == CHOSEN else SIZE
     if name in COUNTS:
         return SUM
@@ -121,7 +123,7 @@ def _of_tensor(kind: str, name: str, call: ast.Call | None, first: int) -> str:
         return LAYOUT if kind != CHOSEN else kind
     if name in FLATTENS:
         return BATCH if kind == LAYOUT else kind
-    if name in ("view", "reshape"):
+    if name in VIEWS:
         given = call.args[first:] if call is not None else []
         return BATCH if kind == LAYOUT and len(given) == 1 and ast.unparse(given[0]) == "-1" else kind
     if name in ("max", "min"):  # along a dimension of the samples' own

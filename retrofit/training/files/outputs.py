@@ -22,7 +22,7 @@ from retrofit.training.torch_api.files import (
     WRITERS,
     WRITING_METHODS,
 )
-from retrofit.training.torch_api.output import BARS, LOGGERS, SHOWS, STREAMS
+from retrofit.training.torch_api.output import BARS, FILE_LOGGERS, LOGGERS, SHOWS, STREAMS
 from retrofit.training.torch_api.trackers import TRACKERS
 
 from .trackers import is_tracking
@@ -104,7 +104,7 @@ def _kind(analysis: Analysis, name: str, call: ast.Call, scope: Scope) -> str:
         return SHOW
     if name in OPENERS:
         return OPEN if opens_for_writing(analysis, call, scope) else ""
-    return OPEN if name in ("logging.FileHandler", "logging.handlers.RotatingFileHandler") else ""
+    return OPEN if name in FILE_LOGGERS else ""
 
 
 def _is_terminal(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:

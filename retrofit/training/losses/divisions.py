@@ -13,7 +13,7 @@ from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.variables import part_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
-from retrofit.training.torch_api.tensors import CLAMPS, READS, RESHAPES, SAME_ENTRIES
+from retrofit.training.torch_api.tensors import CLAMPS, COUNT_METHODS, READS, RESHAPES, SAME_ENTRIES
 
 from ..data.batch_values import BATCH, CHOSEN, GRADIENT, BatchValues
 from ..distributed.distribution import Distribution, leads_to_collective
@@ -204,7 +204,7 @@ class Reader:
             return NOTHING
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         first = node.args[0] if node.args else None
-        if name == "len" or (name in ("numel", "nelement")):
+        if name == "len" or name in COUNT_METHODS:
             return self._size(node, scope)
         if name == "size":
             return self._size(node, scope) if isinstance(first, ast.Constant) and first.value == 0 else NOTHING

@@ -11,9 +11,11 @@ from retrofit.training.torch_api.losses import METRIC_LEARNING
 from retrofit.training.torch_api.tensors import (
     DISTANCES,
     DISTANCES_WITHIN,
+    EINSUM,
     PRODUCT_METHODS,
     PRODUCTS,
     SAME_ENTRIES,
+    TRANSPOSED,
     TRANSPOSES,
 )
 
@@ -41,7 +43,7 @@ def _of_call(analysis: Analysis, node: ast.Call, scope: Scope) -> Pair | None:
         return Pair(given[0], given[0])
     if names & DISTANCES and len(given) >= 2:
         return Pair(given[0], given[1])
-    if names & {"torch.einsum"} and len(given) == 3:
+    if EINSUM in names and len(given) == 3:
         return _of_einsum(*given)
     for name in names & set(PRODUCTS):
         if len(given) == PRODUCTS[name]:
@@ -104,7 +106,7 @@ def _plain(node: ast.expr) -> ast.expr:
 
 def _untransposed(node: ast.expr) -> ast.expr | None:
     node = _plain(node)
-    if isinstance(node, ast.Attribute) and node.attr in ("T", "mT"):
+    if isinstance(node, ast.Attribute) and node.attr in TRANSPOSED:
         return _plain(node.value)
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in TRANSPOSES:
         return None

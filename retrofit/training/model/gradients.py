@@ -8,7 +8,7 @@ from retrofit.analysis.flow.reachability import calls_within
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalFunction, Result
-from retrofit.training.torch_api.modules import ATTACKING, DERIVING, GRADIENTS_OFF, GRADIENTS_ON
+from retrofit.training.torch_api.modules import ATTACKING, DERIVING, GRADIENTS_OFF, GRADIENTS_ON, SET_GRADIENTS
 
 from ..loops import Frame, Path
 
@@ -44,7 +44,7 @@ def _switches_off(analysis: Analysis, context: ast.expr, scope: Scope) -> bool:
     if isinstance(context, ast.Call):
         names = analysis.called(context, scope)
         is_false = [isinstance(given, ast.Constant) and given.value is False for given in context.args]
-        return bool(names & GRADIENTS_OFF) or ("torch.set_grad_enabled" in names and is_false == [True])
+        return bool(names & GRADIENTS_OFF) or (bool(names & SET_GRADIENTS) and is_false == [True])
     return bool(analysis.named(context, scope) & GRADIENTS_OFF)
 
 
@@ -115,7 +115,7 @@ def _switches_on(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
         return True
     first = node.args[0] if node.args else next((k.value for k in node.keywords if k.arg == "mode"), None)
     names = analysis.called(node, scope)
-    if names & {"torch.set_grad_enabled", "torch.autograd.set_grad_enabled"}:
+    if names & SET_GRADIENTS:
         return isinstance(first, ast.Constant) and first.value is True
     if names & {"torch.inference_mode", "torch.autograd.inference_mode"}:
         return isinstance(first, ast.Constant) and first.value is False

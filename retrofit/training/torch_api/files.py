@@ -22,8 +22,7 @@ WRITERS = frozenset({
 TO_TEXT = frozenset({"yaml.dump", "yaml.safe_dump"})
 # Those that keep a training's state, and those that read it.
 SAVES_STATE = frozenset({"torch.save", runtime.SAVE_CHECKPOINT})
-LOAD = "torch.load"
-LOADS_STATE = frozenset({LOAD, runtime.READ_CHECKPOINT})
+LOADS_STATE = frozenset({"torch.load", runtime.READ_CHECKPOINT})
 # Methods of whatever object that write a file, or change one; those among them that keep data to be read again.
 KEEPS_DATA = frozenset({"save_pretrained", "tofile", "to_parquet", "to_hdf", "to_feather", "save_to_disk"})
 WRITING_METHODS = KEEPS_DATA | {

@@ -86,7 +86,7 @@ RUN_A_MODEL = frozenset(
 GRADIENTS_OFF = frozenset(
     {"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad", "torch.autograd.inference_mode"}
 )
-SET_GRADIENTS = "torch.set_grad_enabled"
+SET_GRADIENTS = frozenset({"torch.set_grad_enabled", "torch.autograd.set_grad_enabled"})
 GRADIENTS_ON = frozenset({
     "torch.enable_grad", "torch.autograd.enable_grad", "torch.autograd.grad_mode.enable_grad", "torch.autograd.grad",
     "torch.autograd.backward",

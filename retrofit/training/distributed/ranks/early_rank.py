@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
-from retrofit.training.torch_api.distributed import ASKS_FOR_GROUP, GET_RANK
+from retrofit.training.torch_api.distributed import ASKS_FOR_GROUP, GET_RANK, JOIN_GROUP
 
 from ..distribution import Distribution
 
@@ -36,7 +36,7 @@ def _asks(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
         outer = scope.source.parents.get(call)
         return isinstance(outer, ast.IfExp) and _calls(analysis, outer.test, scope) & ASKS_FOR_GROUP != set()
     return any(
-        GET_RANK in names and names & ASKS_FOR_GROUP and "torch.distributed.init_process_group" not in names
+        GET_RANK in names and names & ASKS_FOR_GROUP and JOIN_GROUP not in names
         for names in _called_inside(analysis, call, scope)
     )
 
