@@ -21,6 +21,12 @@ def bindings_of(analysis: Analysis, node: ast.expr, scope: Scope) -> list[tuple[
     return []
 
 
+def class_of_own(node: ast.expr, scope: Scope) -> Scope | None:
+    """Return the class whose objects have the attribute `self.name`, None for any other expression."""
+    is_own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+    return scope.enclosing_class() if is_own else None
+
+
 def arguments_for(analysis: Analysis, name: str, scope: Scope) -> list[tuple[ast.expr | None, Scope]]:
     """Return what every call gives for a parameter of the function that `scope` is of, None where it gives nothing."""
     assert isinstance(scope.node, FUNCTIONS)

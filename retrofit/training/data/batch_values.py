@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from retrofit.analysis.calls import last_name, returns_of
-from retrofit.analysis.flow.bindings import given_for
+from retrofit.analysis.flow.bindings import class_of_own, given_for
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes
 from retrofit.analysis.values.containers import put_into
 from retrofit.analysis.values.inference import Analysis
@@ -206,8 +206,8 @@ class _Search:
                 self.waiting.append(step.to(binding.value, owner))
 
     def _look_at_attribute(self, node: ast.Attribute, step: _Step) -> None:
-        owner = step.scope.enclosing_class()
-        if owner is not None and isinstance(node.value, ast.Name) and node.value.id == "self":
+        owner = class_of_own(node, step.scope)
+        if owner is not None:
             bindings = self.analysis.classes.attribute_bindings(owner, node.attr)
             self.waiting += [step.to(binding.value, where) for binding, where in bindings if binding.value is not None]
         else:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Union
 
 from retrofit.analysis.calls import returns_of
-from retrofit.analysis.flow.bindings import given_for
+from retrofit.analysis.flow.bindings import class_of_own, given_for
 from retrofit.analysis.scopes import Binding, Scope, own_nodes
 from retrofit.analysis.values.containers import entries_at, put_into
 from retrofit.analysis.values.inference import Analysis
@@ -109,8 +109,8 @@ class _Flow:
                 yield value, scope, keys[1:]
 
     def _of_attribute(self, node: ast.Attribute, scope: Scope, keys: Keys) -> Iterator[tuple[ast.expr, Scope, Keys]]:
-        owner = scope.enclosing_class()
-        if owner is None or not isinstance(node.value, ast.Name) or node.value.id != "self":
+        owner = class_of_own(node, scope)
+        if owner is None:
             return
         for binding, where in self.analysis.classes.attribute_bindings(owner, node.attr):
             yield from self._bound([binding], where, keys)

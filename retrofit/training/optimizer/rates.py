@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.flow.bindings import class_of_own
 from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -135,8 +136,8 @@ def _given(analysis: Analysis, node: ast.Name | ast.Attribute, scope: Scope) -> 
         bindings = [(b, scope) for b in scope.bindings.get(node.id, []) if b.kind in ("value", "item")]
         scopes = {scope}
     else:
-        owner = scope.enclosing_class()
-        if owner is None or not isinstance(node.value, ast.Name) or node.value.id != "self":
+        owner = class_of_own(node, scope)
+        if owner is None:
             return
         bindings = analysis.classes.attribute_bindings(owner, node.attr)
         scopes = {where for where in owner.walk() if where is not owner}

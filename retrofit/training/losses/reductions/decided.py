@@ -6,7 +6,7 @@ import ast
 
 from retrofit.analysis.calls import default_of
 from retrofit.analysis.edits import block_of
-from retrofit.analysis.flow.bindings import arguments_or_default
+from retrofit.analysis.flow.bindings import arguments_or_default, class_of_own
 from retrofit.analysis.flow.branches import is_in_body
 from retrofit.analysis.flow.variables import part_of
 from retrofit.analysis.scopes import FUNCTIONS, Scope
@@ -52,8 +52,8 @@ def truth(analysis: Analysis, test: ast.expr, scope: Scope) -> bool | None:
 def _literals(analysis: Analysis, node: ast.expr, scope: Scope) -> list[object] | None:
     """Return the literals that an option is given, None where one of them is something else."""
     places = [(node, scope)]
-    owner = scope.enclosing_class()
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self" and owner:
+    owner = class_of_own(node, scope)
+    if isinstance(node, ast.Attribute) and owner is not None:
         bindings = analysis.classes.attribute_bindings(owner, node.attr)
         parts = [(part_of(binding), where) for binding, where in bindings]
         places = [(part, where) for part, where in parts if part is not None]

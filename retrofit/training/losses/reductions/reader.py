@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import argument_for, default_of, given_parameters, last_name, returns_of
-from retrofit.analysis.flow.bindings import arguments_for
+from retrofit.analysis.flow.bindings import arguments_for, class_of_own
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes
 from retrofit.analysis.values.containers import entries_at, put_into
@@ -274,8 +274,8 @@ class LossReader:
         return kinds.of(kinds.ROWS, kinds.FLAT) if chosen.has_rows else found
 
     def _of_attribute(self, node: ast.Attribute, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
-        owner = scope.enclosing_class()
-        if owner is not None and isinstance(node.value, ast.Name) and node.value.id == "self":
+        owner = class_of_own(node, scope)
+        if owner is not None:
             return self._of_own(node, owner, owner, frame, keys)
         if node.attr in SHAPE_ATTRIBUTES:
             return CONSTANT

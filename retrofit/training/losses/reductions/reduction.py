@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import returns_of
-from retrofit.analysis.flow.bindings import given_for
+from retrofit.analysis.flow.bindings import class_of_own, given_for
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.scopes import Binding, Scope
 
@@ -92,8 +92,8 @@ class _Terms:
         if isinstance(node, ast.Name):
             owner, bindings = live_bindings(node, scope)
             return [place for binding in bindings for place in self._bound(binding, owner)]
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
-            own = scope.enclosing_class()
+        if isinstance(node, ast.Attribute):
+            own = class_of_own(node, scope)
             found = self.analysis.classes.attribute_bindings(own, node.attr) if own is not None else []
             return [place for binding, where in found for place in self._bound(binding, where)]
         if isinstance(node, ast.Call):
