@@ -11,8 +11,8 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.model.layers import calls_of, model_of
+from retrofit.training.model.modules import is_module
 from retrofit.training.model.unused_layers import UnusedLayers
-from retrofit.training.optimizer.optimizers import is_module
 from retrofit.training.torch_api.modules import UNUSED_PARAMETER_OPTIONS
 
 RULE = CATALOG["RF204"]

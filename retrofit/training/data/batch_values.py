@@ -13,7 +13,7 @@ from retrofit.analysis.flow.bindings import class_of_own, given_for
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes
 from retrofit.analysis.values.containers import put_into
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Result
+from retrofit.training.model.modules import is_layer
 from retrofit.training.torch_api.tensors import (
     CHOOSES,
     COMPARISONS,
@@ -29,7 +29,6 @@ from retrofit.training.torch_api.tensors import (
 )
 
 from ..model.models import Model
-from ..optimizer.optimizers import is_module
 from .loaders import TRAIN, Loader
 
 BATCH = "batch"
@@ -185,11 +184,7 @@ class _Search:
         self.found |= {CHOSEN} if step.is_even else {CHOSEN, UNEVEN}
 
     def _runs_module(self, node: ast.Call, scope: Scope) -> bool:
-        values = self.analysis.evaluate(node.func, scope)
-        return any(
-            is_module(self.analysis, value) or (isinstance(value, Result) and value.maker.startswith("torch.nn."))
-            for value in values
-        )
+        return any(is_layer(self.analysis, value) for value in self.analysis.evaluate(node.func, scope))
 
     def _look_at_name(self, node: ast.Name, step: _Step) -> None:
         owner, bindings = step.scope.find(node.id) or (step.scope, [])

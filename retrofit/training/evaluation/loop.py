@@ -11,10 +11,10 @@ from retrofit.analysis.flow.reachability import calls_within
 from retrofit.analysis.flow.variables import Home, homes_of, upstream
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
+from retrofit.training.model.modules import is_module
 
 from ..data.batches import is_iterator, layers
 from ..data.loaders import is_loader
-from ..optimizer.optimizers import is_module
 
 
 class NotShareable(Exception):

@@ -9,7 +9,8 @@ from dataclasses import replace
 from retrofit.analysis.interpreter.state import NONE, OTHER, SAME, Flow, Root, escaped, mixed
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction, Result
+from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
+from retrofit.training.model.modules import is_layer, is_module
 from retrofit.training.torch_api.data import SAME_ELEMENTS
 from retrofit.training.torch_api.modules import CLIP_GRADIENTS, GRADIENTS_OFF
 from retrofit.training.torch_api.runtime import (
@@ -38,7 +39,6 @@ from ..loops import LOOPS, calls_without_training, phase_of
 from ..losses.reductions.reduction import SUM_OF_RANKS, reduction_for
 from ..losses.terms import MEAN as REDUCED_MEAN
 from ..losses.terms import terms_at
-from ..optimizer.optimizers import is_module
 from . import kinds
 from .decisions import decides
 from .kinds import BATCH, BATCH_SIZE, CHOSEN, LAYOUT, LIST, MEAN, PER_SIZE, REDUCIBLE, SHAPE, SIZE, SUM, TENSORS
@@ -333,10 +333,7 @@ class TorchDomain:
         return replace(flow, parts=(part, part))
 
     def _is_module_call(self, node: ast.Call, scope: Scope) -> bool:
-        return any(
-            is_module(self.analysis, value) or (isinstance(value, Result) and value.maker.startswith("torch.nn."))
-            for value in self.analysis.evaluate(node.func, scope)
-        )
+        return any(is_layer(self.analysis, value) for value in self.analysis.evaluate(node.func, scope))
 
     def is_opaque(self, call: ast.Call, scope: Scope) -> bool:
         if call in self.models and self._is_module_call(call, scope):

@@ -11,9 +11,10 @@ from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Result, Value
+from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.tensors import CONVERTS, DRAWN, DRAWN_LIKE, FILLED, FILLED_LIKE, TENSOR_CLASSES
 
-from ..optimizer.optimizers import Optimizer, is_module
+from ..optimizer.optimizers import Optimizer
 
 TENSORS = TENSOR_CLASSES | FILLED | FILLED_LIKE | DRAWN | DRAWN_LIKE | CONVERTS | {"Parameter"}
 JOINING = {"list", "tuple", "itertools.chain", "filter", "iter"}

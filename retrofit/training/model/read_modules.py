@@ -10,9 +10,10 @@ from retrofit.analysis.flow.variables import Home, homes_of, upstream
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Result
+from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.modules import PARAMETER_CLASSES, PARAMETERS_OF_LAYERS
 
-from ..optimizer.optimizers import Optimizer, is_module, parameter_owners
+from ..optimizer.optimizers import Optimizer, parameter_owners
 from .models import Model
 
 Node = tuple[ast.AST, Scope]

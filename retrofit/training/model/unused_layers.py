@@ -10,9 +10,8 @@ from retrofit.analysis.calls import is_method
 from retrofit.analysis.scopes import Scope, own_nodes, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Result, Value
+from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.modules import MODULES, NAMELESS_ACCESS, PARAMETERS, RUNS_NOTHING, WITH_PARAMETERS
-
-from ..optimizer.optimizers import is_module
 
 ITERATING = MODULES | PARAMETERS
 

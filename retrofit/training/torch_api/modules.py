@@ -5,6 +5,10 @@ from __future__ import annotations
 from . import runtime
 from .tensors import DETACHES, FLOAT_CASTS, GRAPH, MOVES, RETURNS_ITSELF, SAME_TENSOR
 
+# Packages of modules: of the layers, of the classes that a project's own modules are derived from.
+LAYER_PACKAGE = "torch.nn."
+MODULE_PACKAGES = (LAYER_PACKAGE, "torchvision.models.")
+
 # Wrappers of a model: torch's for the GPUs of one process, as objects and as functions of a model and its inputs.
 DATA_PARALLEL = frozenset(
     {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"}

@@ -11,6 +11,7 @@ from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.python_api import CONTAINER_NAMES
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.modules import LAYER_PACKAGE
 
 from ..wrapped import functions_inside
 
@@ -109,7 +110,7 @@ class Lists:
                 or (depth > 0 and self._is_of_layers(part, scope, depth - 1))
                 for part in iterable.args
             )
-        is_layers = any(name.startswith("torch.nn.") for name in self._analysis.named(iterable, scope))
+        is_layers = any(name.startswith(LAYER_PACKAGE) for name in self._analysis.named(iterable, scope))
         return is_layers or self.has_fixed_length(iterable, scope, depth)
 
 

@@ -13,7 +13,7 @@ from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes
 from retrofit.analysis.values.containers import entries_at, put_into
 from retrofit.analysis.values.kinds import Instance, LocalFunction
-from retrofit.training.torch_api.modules import PARAMETERS
+from retrofit.training.torch_api.modules import LAYER_PACKAGE, PARAMETERS
 from retrofit.training.torch_api.runtime import RANK_SHARE
 from retrofit.training.torch_api.tensors import OPERATORS, SHAPE_ATTRIBUTES
 
@@ -298,7 +298,7 @@ class LossReader:
             for part in own_nodes(where.node):
                 if isinstance(part, ast.AugAssign) and ast.unparse(part.target) == f"self.{node.attr}":
                     first = self.changed(first, part, where, frame)
-        is_layer = any(name.startswith("torch.nn.") for name in self.analysis.named(node, scope))
+        is_layer = any(name.startswith(LAYER_PACKAGE) for name in self.analysis.named(node, scope))
         return first if first.parts or not is_layer else kinds.of(kinds.PENALTY)
 
     def returned(self, function: LocalFunction, call: ast.Call, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
