@@ -130,6 +130,13 @@ def test_the_meaning_of_library_names_is_in_one_place():
     assert sum(table.is_central for table in tables_in(ROOT)) > 100
 
 
+def test_every_name_of_the_one_table_is_used():
+    texts = [path.read_text(encoding="utf-8") for path in tools("analysis", "training", "rules")]
+    for table in (table for table in tables_in(ROOT) if table.is_central):
+        word = re.compile(rf"\b{table.title}\b")
+        assert sum(len(word.findall(text)) for text in texts) > 1, table
+
+
 def test_a_scattered_table_would_be_seen(tmp_path):
     module = tmp_path / "retrofit" / "rules" / "bad.py"
     module.parent.mkdir(parents=True)
