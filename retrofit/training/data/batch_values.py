@@ -10,7 +10,8 @@ from functools import cached_property
 
 from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.bindings import class_of_own, given_for
-from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes
+from retrofit.analysis.flow.call_sites import call_chains
+from retrofit.analysis.scopes import Binding, Scope, own_nodes
 from retrofit.analysis.values.containers import put_into
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.model.modules import is_layer
@@ -75,14 +76,14 @@ class BatchValues:
     def loops_around(self, node: ast.AST, scope: Scope) -> frozenset[str]:
         """Return what of a batch is gone through around a node: its samples, what a model makes of it."""
         found: set[str] = set()
-        for place, where in self._places(node, scope):
+        for place, where in call_chains(self.analysis, node, scope):
             iterables = (part for outer in _around(place, where) for part in self._gone_through(outer))
             found.update(source for iterable in iterables for source in self.sources_of(iterable, where))
         return frozenset(found)
 
     def is_settled(self, node: ast.AST, scope: Scope) -> bool:
         """Return whether every process comes to a node: no test on a batch decides about it."""
-        for place, where in self._places(node, scope):
+        for place, where in call_chains(self.analysis, node, scope):
             tests = [o.test for o in _around(place, where) if isinstance(o, (ast.If, ast.IfExp, ast.While))]
             if any(self.sources_of(test, where) for test in tests if not _is_about_none(test)):
                 return False
@@ -93,18 +94,6 @@ class BatchValues:
         if isinstance(loop, ast.For) and loop not in self.loops:
             return [loop.iter]
         return [part.iter for part in loop.generators] if isinstance(loop, (ast.ListComp, ast.GeneratorExp)) else []
-
-    def _places(self, node: ast.AST, scope: Scope) -> list[tuple[ast.AST, Scope]]:
-        """Return a node with the calls of the function that it stands in, of those that these stand in, and so on."""
-        found: dict[ast.AST, Scope] = {node: scope}
-        waiting = [scope]
-        while waiting and len(found) < MOST_STEPS:
-            outer = waiting.pop().node
-            for site in self.analysis.callers(outer) if isinstance(outer, FUNCTIONS) else ():
-                if site.call not in found:
-                    found[site.call] = site.scope
-                    waiting.append(site.scope)
-        return list(found.items())
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ import ast
 from collections.abc import Collection
 
 from retrofit.analysis.calls import body_of
+from retrofit.analysis.flow.call_sites import sites_of
 from retrofit.analysis.flow.reachability import known_scopes
-from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.distributed import BARRIERS
 from retrofit.training.torch_api.runtime import MAIN_FIRST
@@ -25,7 +26,7 @@ def runs_in_turn(
     """
     if any(outer in more for outer in (node, *scope.source.ancestors(node))) or _is_in_turn_here(analysis, scope, node):
         return True
-    sites = analysis.callers(scope.node) if isinstance(scope.node, FUNCTIONS) and depth else []
+    sites = sites_of(analysis, scope) if depth else []
     sites = [site for site in sites if site.scope in known_scopes(analysis)]
     return bool(sites) and all(runs_in_turn(analysis, site.scope, site.call, more, depth - 1) for site in sites)
 

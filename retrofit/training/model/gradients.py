@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 
+from retrofit.analysis.flow.call_sites import sites_of
 from retrofit.analysis.flow.reachability import calls_within
-from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
+from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalFunction, Result
 from retrofit.training.torch_api.modules import ATTACKING, DERIVING, GRADIENTS_OFF, GRADIENTS_ON, SET_GRADIENTS
@@ -19,7 +20,7 @@ def has_gradients(analysis: Analysis, scope: Scope, node: ast.AST, depth: int = 
     """Return whether a node can run with gradients: neither it nor every call of its function is under no_grad."""
     if is_switched_off(analysis, scope, node):
         return False
-    sites = analysis.callers(scope.node) if isinstance(scope.node, FUNCTIONS) and depth else []
+    sites = sites_of(analysis, scope) if depth else []
     return not sites or any(has_gradients(analysis, site.scope, site.call, depth - 1) for site in sites)
 
 

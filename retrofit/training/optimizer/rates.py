@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.flow.bindings import class_of_own
+from retrofit.analysis.flow.call_sites import sites_of
 from retrofit.analysis.python_api import GROWS_LIST
-from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
+from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Item, Member, Value, name_of
 from retrofit.training.torch_api.launch import SETTINGS_PACKAGES
@@ -33,11 +34,9 @@ def makers_of_rate(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast.C
     """Return the calls whose result is the optimizer and nothing else: its own, or those of a maker of all sorts."""
     if optimizer.is_alone:
         return [(optimizer.call, optimizer.scope)]
-    node = optimizer.scope.node
-    sites = analysis.callers(node) if isinstance(node, FUNCTIONS) else []
     return [
         (site.call, site.scope)
-        for site in sites
+        for site in sites_of(analysis, optimizer.scope)
         if any("torch.optim" in analysis.named(argument, site.scope) for argument in site.call.args)
         or any("torch.optim" in analysis.named(keyword.value, site.scope) for keyword in site.call.keywords)
     ]

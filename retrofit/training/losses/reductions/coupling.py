@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.edits import block_of
-from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
+from retrofit.analysis.flow.call_sites import call_chains
+from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.training.data.batch_values import CHOSEN
 from retrofit.training.data.random_draws import is_drawn
 from retrofit.training.loops import LOOPS
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 FUNCTION_OF = {SUM: "rd.loss.batch_sum", MEAN: "rd.loss.batch_mean"}
 ABOUT_SHAPES = SHAPE_METHODS | {"len", "isinstance", "is_tensor", "hasattr"}
-MOST_PLACES = 100
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _find(project: Project) -> Iterator[Coupling]:
 def _obstacle(project: Project, node: ast.expr, scope: Scope) -> str:
     """Return why not every rank would come to a node, or come to it equally often; "" where all do."""
     reader = reader_of(project)
-    for place, where in _places(project, node, scope):
+    for place, where in call_chains(project.analysis, node, scope):
         inner: ast.AST = place
         for outer in where.source.ancestors(place):
             if outer is where.node or outer in project.batch_values.loops:
@@ -102,20 +102,6 @@ def _obstacle(project: Project, node: ast.expr, scope: Scope) -> str:
                 return "processes may not all come to it"
             inner = outer
     return ""
-
-
-def _places(project: Project, node: ast.AST, scope: Scope) -> list[tuple[ast.AST, Scope]]:
-    """Return a node, the calls of the function that it is in, those of the functions that these are in, and so on."""
-    found: dict[ast.AST, Scope] = {node: scope}
-    waiting = [scope]
-    while waiting and len(found) < MOST_PLACES:
-        outer = waiting.pop()
-        sites = project.analysis.callers(outer.node) if isinstance(outer.node, FUNCTIONS) else []
-        for site in sites:
-            if site.call not in found:
-                found[site.call] = site.scope
-                waiting.append(site.scope)
-    return list(found.items())
 
 
 def _iterables(loop: ast.AST) -> list[ast.expr]:
