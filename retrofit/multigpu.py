@@ -2188,7 +2188,8 @@ def strip_wrapper_prefixes(state_dict: Mapping[str, Any]) -> dict[str, Any]:
 
 def reduced_as(module: nn.Module, protocol: Any) -> Any:
     """Return what `__reduce_ex__` of another object returns to be `module` in a file."""
-    function, arguments, *state = module.__reduce_ex__(protocol)
+    reduced: Any = module.__reduce_ex__(protocol)
+    function, arguments, *state = reduced
     if function is copyreg.__newobj__:  # type: ignore[attr-defined]  # pickle takes it for the object's own class only
         function = arguments[0].__new__
     return function, arguments, *state
@@ -3413,4 +3414,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 7c7cc2b86eb589e3e053b21c50f7b3adeb9206b837b4ec7368031ea84a59d9bd
+# Unchanged while the text above has the SHA-256 50bf3144f605494162b5cf7ef9637ead579411724ff03d85fd6c5b017d056daa

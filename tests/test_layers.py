@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from library_tables import FEWEST, tables_in
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNTIME = sorted((ROOT / "retrofit" / "distributed").rglob("*.py"))
@@ -22,6 +23,8 @@ STANDARD_LIBRARY = getattr(sys, "stdlib_module_names", None) or {
     *(path.name.partition(".")[0] for path in Path(ast.__file__).parent.glob("lib-dynload/*")),
 } - {"site-packages"}
 CATALOG = "retrofit.rules.catalog"  # the texts of the rules, which verify shows too
+# Tables with dotted names outside torch_api and python_api: the functions that a rule writes; files.
+OTHER_TABLES = {"FUNCTIONS", "MARKS"}
 WORDS_OF_DISTRIBUTION = re.compile(
     r"\b(ranks?|(local|node|global)_rank|world_?size|world size|distributed|distribution|ddp|fsdp|nccl|gloo|torchrun|"
     r"(all_?)?reduce[ds]?|all_?gather|process_?group|process group|num_gpus|gpu count|gpus per|nproc_per_node|"
@@ -113,6 +116,43 @@ def test_no_layer_imports_one_above_it(layer, above):
     for path in tools(layer):
         names = [name for name in imports(path) if not (layer == "verify" and is_within(name, CATALOG))]
         assert [name for name in names for up in above if is_within(name, f"retrofit.{up}")] == [], path
+
+
+def test_the_analysis_knows_nothing_of_torch():
+    words = re.compile(r"torch|numpy|tqdm|tensors?\b|cuda|DataParallel|DataLoader", re.IGNORECASE)
+    for path in tools("analysis"):
+        found = words.findall(path.read_text(encoding="utf-8"))
+        assert path.stem == "runtime_names" or found == [], path
+
+
+def test_the_meaning_of_library_names_is_in_one_place():
+    scattered = [table for table in tables_in(ROOT) if not table.is_central and len(table.dotted) >= FEWEST]
+    assert {table.title for table in scattered} <= OTHER_TABLES, "move it to retrofit/training/torch_api"
+    assert sum(table.is_central for table in tables_in(ROOT)) > 100
+
+
+def test_every_name_of_the_one_table_is_used():
+    texts = [path.read_text(encoding="utf-8") for path in tools("analysis", "training", "rules")]
+    for table in (table for table in tables_in(ROOT) if table.is_central):
+        word = re.compile(rf"\b{table.title}\b")
+        assert sum(len(word.findall(text)) for text in texts) > 1, table
+
+
+def test_a_scattered_table_would_be_seen(tmp_path):
+    module = tmp_path / "retrofit" / "rules" / "bad.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(
+        'A = {"torch.save", "torch.load", "numpy.save"}\n'
+        'B = {f"torch.{name}" for name in ("zeros", "ones", "full")}\n'
+        'METHODS = {"detach", "cpu", "item"}\n'
+        'TWO = {"torch.save": 1, "torch.load": 2}\n'
+        "VALID = ['torch.save(a, b)', 'torch.load', 'torch.save', 'torch.zeros']\n"
+    )
+    assert [(table.title, len(table.names), len(table.dotted)) for table in tables_in(tmp_path)] == [
+        ("A", 3, 3),
+        ("B", 3, 3),
+        ("METHODS", 3, 0),
+    ]
 
 
 def test_the_kit_and_the_launch_scripts_are_apart():

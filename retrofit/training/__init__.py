@@ -29,6 +29,7 @@ from .files.outputs import TRACK, Output, find_outputs
 from .files.preparations import Preparation, find_preparations
 from .files.run_numbers import Numbered, numbered_names
 from .launch.arguments import Parsing, find_parsings
+from .library import TORCH
 from .loops import Path as TrainingPath
 from .loops import training_paths
 from .losses.divisions import Division, find_divisions
@@ -49,8 +50,7 @@ class Project:
     def __init__(self, modules: Modules, runtime: str = FILE_MODULE) -> None:
         self.modules = modules
         self.runtime = runtime
-        self.analysis = Analysis(self.modules)
-        self.analysis.starts = lambda: [path.frames[-1].scope for path in self.paths]
+        self.analysis = Analysis(self.modules, TORCH)
 
     @property
     def entry(self) -> Source:
@@ -76,9 +76,9 @@ class Project:
         """Return this project as it is when some of its files hold other texts."""
         return Project(self.modules.with_texts(texts), self.runtime)
 
-    def calls_any(self, names: set[str]) -> bool:
+    def calls_any(self, names: Collection[str]) -> bool:
         """Return whether the code that runs calls one of these functions, given by their full names."""
-        return bool(names & self._called)
+        return not self._called.isdisjoint(names)
 
     @cached_property
     def _called(self) -> set[str]:

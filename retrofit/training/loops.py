@@ -13,6 +13,7 @@ from retrofit.analysis.calls import CallSite, argument_for, default_of
 from retrofit.analysis.edits import block_of
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.branches import is_in_body
+from retrofit.analysis.flow.call_sites import sites_of
 from retrofit.analysis.flow.main_guard import is_under_main_of_another
 from retrofit.analysis.scopes import FUNCTIONS, Scope, parameters
 from retrofit.analysis.values.inference import Analysis
@@ -67,7 +68,7 @@ def paths_to(analysis: Analysis, node: ast.AST, scope: Scope, anywhere: bool = F
 
     def extend(frames: tuple[Frame, ...]) -> None:
         outermost = frames[-1].scope
-        callers = analysis.callers(outermost.node) if isinstance(outermost.node, FUNCTIONS) else []
+        callers = sites_of(analysis, outermost)
         further = [site for site in callers if not any(site.scope is frame.scope for frame in frames)]
         further = [site for site in further if not is_ruled_out(frames[-1], site)]
         last = frames[-1]
@@ -103,8 +104,7 @@ def calls_without_training(analysis: Analysis, paths: list[Path]) -> set[ast.Cal
         site.call
         for path in paths
         for frame in path.frames
-        if isinstance(frame.scope.node, FUNCTIONS)
-        for site in analysis.callers(frame.scope.node)
+        for site in sites_of(analysis, frame.scope)
         if is_ruled_out(frame, site)
     }
 

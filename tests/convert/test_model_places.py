@@ -162,3 +162,37 @@ def test_a_derived_class_trains_the_model_that_it_makes(tmp_path: Path, made: st
     lines = converted(tmp_path, DERIVED.format(made=made))
     (place,) = [number for number, line in enumerate(lines) if "distribute_model" in line]
     assert lines[place - 1] == behind
+
+
+OWN_METHOD = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 2)
+
+    def warm_start(self):
+        nn.init.zeros_(self.body.weight)
+
+    def forward(self, x):
+        return self.body(x)
+
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model.warm_start()
+loader = DataLoader(TensorDataset(torch.randn(8, 4), torch.randn(8, 2)), batch_size=4, shuffle=True)
+for x, y in loader:
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+"""
+
+
+def test_a_model_is_wrapped_after_its_own_methods_have_changed_it(tmp_path: Path) -> None:
+    lines = converted(tmp_path, OWN_METHOD)
+    assert lines.index("model.warm_start()") < lines.index("model = rd.distribute_model(model)")

@@ -19,8 +19,8 @@ from retrofit.rules.edits import resolve
 from retrofit.rules.finding import found
 from retrofit.rules.registry import RULES, find_hazards
 from retrofit.training import read_project
-from retrofit.training.distributed.collectives import EVERY_RANK
 from retrofit.training.distributed.placement import Placed
+from retrofit.training.torch_api.distributed import EVERY_RANK
 
 RUNTIME = Path(__file__).resolve().parents[2] / "retrofit" / "distributed"
 SCRIPT = script_of("if step % 2 == 0:", "    wandb.log({'loss': loss.item()})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ..calls import argument_for, given_parameters
+from ..calls import argument_for, default_of, given_parameters
 from ..scopes import FUNCTIONS, Binding, Scope
 from ..values.inference import Analysis
 from ..values.kinds import Display, Instance, Result, Value
@@ -21,11 +21,29 @@ def bindings_of(analysis: Analysis, node: ast.expr, scope: Scope) -> list[tuple[
     return []
 
 
+def class_of_own(node: ast.expr, scope: Scope) -> Scope | None:
+    """Return the class whose objects have the attribute `self.name`, None for any other expression."""
+    is_own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+    return scope.enclosing_class() if is_own else None
+
+
 def arguments_for(analysis: Analysis, name: str, scope: Scope) -> list[tuple[ast.expr | None, Scope]]:
-    """Return what every call gives for a parameter of the function that `scope` is of."""
+    """Return what every call gives for a parameter of the function that `scope` is of, None where it gives nothing."""
     assert isinstance(scope.node, FUNCTIONS)
     names = given_parameters(scope)
     return [(argument_for(site.call, names, name), site.scope) for site in analysis.callers(scope.node)]
+
+
+def given_for(analysis: Analysis, name: str, scope: Scope) -> list[tuple[ast.expr, Scope]]:
+    """Return what calls give for a parameter; nothing for a scope that is of no function."""
+    given = arguments_for(analysis, name, scope) if isinstance(scope.node, FUNCTIONS) else []
+    return [(value, where) for value, where in given if value is not None]
+
+
+def arguments_or_default(analysis: Analysis, name: str, scope: Scope) -> list[tuple[ast.expr | None, Scope]]:
+    """Return what every call gives for a parameter, its default where a call gives nothing."""
+    default = default_of(scope.node, name)  # type: ignore[arg-type]
+    return [(value or default, where) for value, where in arguments_for(analysis, name, scope)]
 
 
 def maker_of(value: Value) -> tuple[ast.expr, Scope] | None:

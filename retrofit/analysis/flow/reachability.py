@@ -11,18 +11,12 @@ from ..values.inference import Analysis
 from ..values.kinds import LocalClass, LocalFunction
 from .main_guard import is_under_main_of_another
 
-# Python and torch call these of an object that they are given: print() those of what stands for sys.stdout.
-CALLED_FROM_OUTSIDE = (
-    "__init__", "__call__", "forward", "__getitem__", "__len__", "__iter__", "__enter__", "__exit__", "write", "flush",
-)  # fmt: skip
-
 
 def reached_scopes(analysis: Analysis) -> set[Scope]:
     """Return the modules, and the functions that are called or handed on in them and in what they reach.
 
     A method is reached through an object that the analysis cannot see when anything reached calls its name. Where none
-    of `analysis.starts` is reached (a decorator makes it a command, another script calls it), they are taken to run all
-    the same.
+    of the library's `starts` is reached (a decorator makes it a command, another script calls it), these run as well.
     """
     methods: dict[str, list[Scope]] = defaultdict(list)
     for scope in analysis.scopes():
@@ -31,7 +25,7 @@ def reached_scopes(analysis: Analysis) -> set[Scope]:
             methods[scope.node.name].append(scope)
     reached: set[Scope] = set()
     _extend(analysis, reached, list(analysis.module_scopes.values()), methods)
-    starts = analysis.starts()
+    starts = analysis.library.starts(analysis)
     if not reached.intersection(starts):
         _extend(analysis, reached, starts, methods)
     return reached
@@ -94,7 +88,7 @@ def _referred_to(analysis: Analysis, node: ast.AST, scope: Scope, methods: dict[
             if isinstance(value, LocalFunction):
                 yield value.scope
             elif isinstance(value, LocalClass):
-                for method in CALLED_FROM_OUTSIDE:
+                for method in analysis.library.called_from_outside:
                     found = analysis.classes.method(value.scope, method)
                     if found is not None:
                         yield found.scope

@@ -14,9 +14,6 @@ from ..values.kinds import LocalFunction
 if TYPE_CHECKING:
     from ..values.inference import Analysis
 
-SPAWNING = {"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"}
-PROCESSES = {"torch.multiprocessing.Process", "multiprocessing.Process"}
-
 
 class Spawned:
     """The processes that a project starts."""
@@ -26,16 +23,17 @@ class Spawned:
 
     @cached_property
     def functions(self) -> set[Scope]:
-        """The functions that torch.multiprocessing.spawn starts, each with the rank as its first argument."""
+        """The functions that are started with the number of their process, the rank, as the first argument."""
         return {function for function, sites in self._sites.items() if any(map(self._is_spawn, sites))}
 
     @cached_property
     def _sites(self) -> dict[Scope, list[CallSite]]:
         """The calls that start each function."""
         found: dict[Scope, list[CallSite]] = defaultdict(list)
+        starting = {*self._analysis.library.starting_with_rank, *self._analysis.library.starting}
         for scope in self._analysis.scopes():
             for call in own_nodes(scope.node):
-                if isinstance(call, ast.Call) and self._analysis.called(call, scope) & (SPAWNING | PROCESSES):
+                if isinstance(call, ast.Call) and self._analysis.called(call, scope) & starting:
                     target = argument_for(call, ["fn"], "fn") or argument_for(call, [], "target")
                     for value in self._analysis.evaluate(target, scope):
                         if isinstance(value, LocalFunction):
@@ -58,7 +56,8 @@ class Spawned:
         return None
 
     def _is_spawn(self, site: CallSite) -> bool:
-        return bool(self._analysis.called(site.call, site.scope) & SPAWNING)
+        names = self._analysis.called(site.call, site.scope)
+        return not names.isdisjoint(self._analysis.library.starting_with_rank)
 
     @cached_property
     def reached(self) -> set[Scope]:

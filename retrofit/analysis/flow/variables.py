@@ -9,15 +9,10 @@ from dataclasses import dataclass
 from ..calls import argument_for, default_of, given_parameters
 from ..scopes import FUNCTIONS, Binding, Scope, own_nodes
 from ..values.inference import Analysis
-from ..values.kinds import SELF_FUNCTIONS, SELF_METHODS, Display, Instance, LocalClass, LocalFunction, LocalModule
+from ..values.kinds import Display, Instance, LocalClass, LocalFunction, LocalModule
 from .reachability import known_scopes
 
 MOST_STEPS = 400
-WRAPPERS = {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.compile", "torch.jit.script"}
-DATA_PARALLEL = "retrofit.distributed.data_parallel"  # of a class and a model
-# Statements like `model.cuda()` after which a model is what training uses.
-MOVING_METHODS = {"to", "cuda", "double", "float", "half"}
-FILLING_METHODS = {"apply", "load_state_dict", "init_weights", "freeze_bn"}
 
 
 @dataclass(frozen=True)
@@ -44,12 +39,7 @@ class Assignment:
     statement: ast.stmt
     scope: Scope
     value: ast.expr | None = None
-
-    @property
-    def only_fills(self) -> bool:
-        """Whether the object stays where it is and what it is, with other weights: `model.load_state_dict(...)`."""
-        node = self.statement
-        return self.value is None and isinstance(node, ast.Expr) and node.value.func.attr in FILLING_METHODS  # type: ignore[attr-defined]
+    only_fills: bool = False  # the object stays where it is and what it is, with other content
 
 
 def homes_of(
@@ -93,7 +83,7 @@ def entry_homes(analysis: Analysis, container: ast.expr, key: str, scope: Scope)
 
 
 def upstream(analysis: Analysis, home: Home) -> set[Home]:
-    """Return the homes that what is in `home` came from: `model` of `self.model = DataParallel(model).cuda()`."""
+    """Return the homes that what is in `home` came from: `model` of `self.model = Wrapper(model).to(place)`."""
     found: set[Home] = set()
     waiting = [home]
     while waiting:
@@ -108,14 +98,15 @@ def upstream(analysis: Analysis, home: Home) -> set[Home]:
 
 
 def _held_by(analysis: Analysis, value: ast.expr | None, scope: Scope) -> list[ast.expr]:
-    """Return the expressions whose object `value` is, or wraps: x of x, x.cuda(), DataParallel(x), a if b else x."""
+    """Return the expressions whose object `value` is, or wraps: x of x, x.to(place), Wrapper(x), a if b else x."""
     if isinstance(value, ast.IfExp):
         return [*_held_by(analysis, value.body, scope), *_held_by(analysis, value.orelse, scope)]
     if isinstance(value, ast.Call):
-        if isinstance(value.func, ast.Attribute) and value.func.attr in SELF_METHODS:
+        if isinstance(value.func, ast.Attribute) and value.func.attr in analysis.library.same_methods:
             return _held_by(analysis, value.func.value, scope)
-        names = analysis.called(value, scope)
-        held = value.args[1:2] if DATA_PARALLEL in names else value.args[:1] if names & WRAPPERS else []
+        wrappers = analysis.library.wrappers
+        positions = {wrappers[name] for name in analysis.called(value, scope) if name in wrappers}
+        held = [value.args[position] for position in positions if position < len(value.args)]
         return [part for argument in held for part in _held_by(analysis, argument, scope)]
     return [value] if isinstance(value, (ast.Name, ast.Attribute, ast.Subscript)) else []
 
@@ -126,8 +117,13 @@ def assignments_to(analysis: Analysis, home: Home) -> list[Assignment]:
     scopes = {assignment.scope for assignment in found}
     for scope in scopes:
         for node in own_nodes(scope.node):
-            if _changes_in_place(node) and home in homes_of(analysis, node.value.func.value, scope):  # type: ignore[attr-defined]
-                found.append(Assignment(node, scope))  # type: ignore[arg-type]
+            function = _method_called(node)
+            if function is None:
+                continue
+            fills = function.attr in analysis.library.filling_methods or _is_of_project(analysis, function, scope)
+            moves = function.attr in analysis.library.moving_methods
+            if (fills or moves) and home in homes_of(analysis, function.value, scope):
+                found.append(Assignment(node, scope, only_fills=fills))  # type: ignore[arg-type]
     return sorted(set(found), key=lambda a: (a.scope.source.name, a.statement.lineno, a.statement.col_offset))
 
 
@@ -150,12 +146,14 @@ def _statement(scope: Scope, node: ast.AST) -> ast.stmt:
     return scope.source.statement(node)
 
 
-def _changes_in_place(node: ast.AST) -> bool:
-    """Return whether this is a statement like `model.cuda()`."""
-    if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
-        return False
-    function = node.value.func
-    return isinstance(function, ast.Attribute) and function.attr in MOVING_METHODS | FILLING_METHODS
+def _method_called(node: ast.AST) -> ast.Attribute | None:
+    """Return the method of a statement like `model.to(place)`, of which nothing but what it changes is left."""
+    function = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
+    return function if isinstance(function, ast.Attribute) else None
+
+
+def _is_of_project(analysis: Analysis, function: ast.Attribute, scope: Scope) -> bool:
+    return any(isinstance(value, LocalFunction) for value in analysis.evaluate(function, scope))
 
 
 class _Trace:
@@ -271,7 +269,8 @@ class _Trace:
     def _hands_on(self, value: ast.expr | None, scope: Scope) -> bool:
         if not isinstance(value, ast.Call):
             return False
-        if self.analysis.called(value, scope) & (SELF_FUNCTIONS | {"enumerate"}):
+        names = self.analysis.called(value, scope)
+        if "enumerate" in names or not names.isdisjoint(self.analysis.library.same_functions):
             return True
         return bool(value.args) and self._is_generator(value, scope)
 
@@ -339,9 +338,9 @@ class _Trace:
         return {Home(owner, name, True)}
 
     def _of_call(self, node: ast.Call, scope: Scope) -> set[Home]:
-        if isinstance(node.func, ast.Attribute) and node.func.attr in SELF_METHODS:
+        if isinstance(node.func, ast.Attribute) and node.func.attr in self.analysis.library.same_methods:
             return self.of(node.func.value, scope)
-        if self.analysis.called(node, scope) & SELF_FUNCTIONS and node.args:
+        if node.args and not self.analysis.called(node, scope).isdisjoint(self.analysis.library.same_functions):
             return self.of(node.args[0], scope)
         if node.args and (self.analysis.called(node, scope) & {"enumerate"} or self._is_generator(node, scope)):
             return self.of(node.args[0], scope)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..calls import is_method, is_property
+from ..python_api import ADDS_ALL, ADDS_ONE, CONTAINERS, EMPTIES, MAPPINGS, TAKES
 from ..scopes import parameters
 from ..values.kinds import LocalClass, LocalFunction
 from .callers import arguments_by_name
@@ -19,12 +20,6 @@ if TYPE_CHECKING:
 
 DEEPEST = 14
 PASSED = "passed on"  # to something that nothing is known about
-FILLING = {"append", "appendleft", "add", "push", "insert", "put", "put_nowait", "setdefault"}
-EXTENDING = {"extend", "update", "extendleft"}
-EMPTYING = {"clear", "reset"}
-TAKING = {"get", "pop", "popleft", "values", "items", "copy", "setdefault", "__getitem__"}
-MAPPINGS = {"dict", "collections.OrderedDict", "collections.Counter", "collections.defaultdict"}
-COPYING = MAPPINGS | {"list", "set", "tuple", "sorted", "reversed", "collections.deque"}
 
 
 class Calls:
@@ -75,7 +70,7 @@ class Calls:
         """Return what an iterator or a container made from others holds; None for any other call."""
         run = self.run
         names = run.analysis.called(node, run.scope)
-        if not given and not names & COPYING:
+        if not given and not names & CONTAINERS:
             return None
         if names & {"enumerate", "zip"}:
             inner = [run.turn(part, flow) for part, flow in zip(node.args, given)]
@@ -91,7 +86,7 @@ class Calls:
             return element if element.differs or element.parts else None
         if given and run.domain.hands_on(node, run.scope) and given[0].cells:
             return given[0]
-        return self._copied(node, names, given) if names & COPYING else None
+        return self._copied(node, names, given) if names & CONTAINERS else None
 
     def _copied(self, node: ast.Call, names: set[str], given: list[Flow]) -> Flow:
         """Return a new container with what another one holds: dict(table), OrderedDict(pairs), defaultdict(list)."""
@@ -268,14 +263,14 @@ class Calls:
             return None
         run, name, flows = self.run, node.func.attr, [*given, *named]
         cells = frozenset(cell for cell in receiver.cells if cell.kind is None)
-        if name in EMPTYING and cells:
+        if name in EMPTIES and cells:
             for variable in [variable for variable in run.memory.state if variable[0] in cells]:
                 del run.memory.state[variable]
             return NONE
-        if name in FILLING | EXTENDING and (cells or isinstance(run.scope.source.parents.get(node), ast.Expr)):
+        if name in ADDS_ONE | ADDS_ALL and (cells or isinstance(run.scope.source.parents.get(node), ast.Expr)):
             self._fill(node, cells, name, given, named)
             return run.expressions.element(receiver) if name == "setdefault" else NONE
-        if name not in TAKING or not cells:
+        if name not in TAKES or not cells:
             return None
         if name in ("values", "copy"):
             return Flow(cells=cells, kind=receiver.kind, roots=receiver.roots)
@@ -295,7 +290,7 @@ class Calls:
             run.memory.put(cells, keyword.arg, run.kept(cells, flow))
         for flow in given:
             inner = flow
-            if name in EXTENDING and cells:
+            if name in ADDS_ALL and cells:
                 for (owner, key), held in list(run.memory.state.items()):
                     if owner in flow.cells:
                         run.memory.put(cells, key, run.kept(cells, held))
@@ -313,7 +308,8 @@ class Calls:
             parent = run.scope.source.parents.get(node)
             if isinstance(parent, ast.Expr) and isinstance(node.func.value, (ast.Name, ast.Attribute, ast.Subscript)):
                 values = run.analysis.named(node.func.value, run.scope)
-                if not receiver.differs and not any(name.partition(".")[0] in ("torch", "numpy") for name in values):
+                packages = {name.partition(".")[0] for name in values}
+                if not receiver.differs and packages.isdisjoint(run.analysis.library.functional_packages):
                     run.taint(node.func.value, mixed(whole))
         is_object = any(cell.kind is not None for cell in receiver.cells)
         return run.domain.call(node, run.scope, receiver if is_object else run.expressions.whole(receiver), whole)
@@ -328,13 +324,10 @@ class Calls:
                 run.bind(part, NONE)
 
     def _bring_together(self, node: ast.Call) -> None:
-        """Let attributes of an object be those of all processes: `sum_attributes(meter, "sum", avg=...)`."""
+        """Let attributes of an object be those of all processes, where a call makes them so."""
         run = self.run
-        if not node.args or getattr(node.func, "attr", "") != "sum_attributes":
-            return
-        names = [part.value for part in node.args[1:] if isinstance(part, ast.Constant)]
-        names += [keyword.arg for keyword in node.keywords if keyword.arg != "of"]
-        for cell in run.expressions.of(node.args[0]).cells:
+        names = run.domain.attributes_brought_together(node, run.scope)
+        for cell in run.expressions.of(node.args[0]).cells if names else ():
             for name in names:
                 run.memory.state[cell, name] = NONE
 

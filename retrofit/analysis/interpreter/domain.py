@@ -69,5 +69,8 @@ class Domain(Protocol):
     def changed(self, call: ast.Call, scope: Scope) -> list[ast.expr]:
         """Return the arguments of a call that are the same in every process when it is done."""
 
+    def attributes_brought_together(self, call: ast.Call, scope: Scope) -> list[str]:
+        """Return the attributes of a call's first argument that are the same in every process when it is done."""
+
     def decides(self, branch: list[ast.stmt], scope: Scope) -> bool:
         """Return whether it matters beyond a batch that a branch is taken."""

@@ -6,6 +6,7 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..python_api import LISTS_OBJECTS, LOOKS_UP
 from ..scopes import Scope
 from ..values.kinds import LocalModule
 from .state import NONE, Flow, Root, drawn_too, flattened, joined, mixed
@@ -246,9 +247,6 @@ class Expressions:
         return NONE
 
 
-VIEWS = {"values", "items", "get", "setdefault", "pop", "iloc", "loc"}
-
-
 def owners(name: str, scope: Scope) -> set[str]:
     """Return the variables that hold what a name is: `table` of `for row in table.values()` and `row = table[0]`."""
     found: set[str] = set()
@@ -258,7 +256,7 @@ def owners(name: str, scope: Scope) -> set[str]:
         while isinstance(value, ast.Call) and getattr(value.func, "id", "") in ("zip", "enumerate") and path:
             index = path[0] if getattr(value.func, "id", "") == "zip" else 0
             value, path = (value.args[index] if index < len(value.args) else None), path[1:]
-        is_view = isinstance(value, ast.Call) and getattr(value.func, "attr", "") in VIEWS
+        is_view = isinstance(value, ast.Call) and getattr(value.func, "attr", "") in LOOKS_UP | LISTS_OBJECTS
         if binding.kind == "item" or is_view or isinstance(value, (ast.Subscript, ast.Attribute)):
             while isinstance(value, (ast.Attribute, ast.Subscript, ast.Call)):
                 value = value.func if isinstance(value, ast.Call) else value.value

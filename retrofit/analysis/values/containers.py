@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..calls import CallSite, later_entries
+from ..python_api import LOOKS_UP
 from ..scopes import FUNCTIONS, Scope, own_nodes
 from .kinds import NOTHING, Display, Item, Result, Value, Values
 
 if TYPE_CHECKING:
     from .inference import Analysis
 
-READERS = {"get", "pop", "setdefault"}  # methods of a dict that give an entry
 MOST_DEPTH = 4  # of dicts that are put together from others
 
 
@@ -51,7 +51,7 @@ class Containers:
 
     def got(self, method: ast.Attribute, call: ast.Call, scope: Scope) -> Values:
         """Return what `table.get(key, default)` can be, for a dict of the project."""
-        tables = self._analysis.evaluate(method.value, scope) if method.attr in READERS and call.args else NOTHING
+        tables = self._analysis.evaluate(method.value, scope) if method.attr in LOOKS_UP and call.args else NOTHING
         tables = frozenset(v for v in tables if isinstance(v, Display) and isinstance(v.node, (ast.Dict, ast.DictComp)))
         if not tables:
             return NOTHING

@@ -14,13 +14,12 @@ from ..files.modules import Modules
 from ..files.runtime_names import canonical
 from ..files.source import Source
 from ..flow.spawned import Spawned
+from ..library import PYTHON, Library
 from ..scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, own_nodes, parameters
 from .classes import Classes
 from .containers import Containers
 from .kinds import (
     NOTHING,
-    SELF_FUNCTIONS,
-    SELF_METHODS,
     Display,
     External,
     Instance,
@@ -42,8 +41,9 @@ MOST_ROUNDS = 3  # of computing one value anew because it depends on itself in p
 class Analysis:
     """Scopes of all files, and questions about expressions in them."""
 
-    def __init__(self, modules: Modules) -> None:
+    def __init__(self, modules: Modules, library: Library = PYTHON) -> None:
         self.modules = modules
+        self.library = library
         self.scope_of_node: dict[ast.AST, Scope] = {}
         self.module_scopes: dict[Source, Scope] = {}
         for source in modules.sources.values():
@@ -51,7 +51,6 @@ class Analysis:
             self.module_scopes[source] = scope
             self.scope_of_node.update(scopes)
         self._holding = {node: scope for scope in self.scopes() for node in own_nodes(scope.node)}
-        self.starts: Callable[[], list[Scope]] = list  # scopes that run whatever the calls say; see reachability.py
         self._facts: dict[str, Any] = {}
         self.classes = Classes(self)
         self.containers = Containers(self)
@@ -279,7 +278,7 @@ class Analysis:
         for function in self.evaluate(node.func, scope):
             found |= self._called(function, node, scope)
         if not found and isinstance(node.func, ast.Attribute):
-            if node.func.attr in SELF_METHODS:
+            if node.func.attr in self.library.same_methods:
                 return self.evaluate(node.func.value, scope)
             return self.containers.got(node.func, node, scope)
         return frozenset(found)
@@ -290,11 +289,11 @@ class Analysis:
         if isinstance(function, LocalClass):
             return frozenset([Instance(function.scope, node)])
         if isinstance(function, Member):
-            if function.name in SELF_METHODS:
+            if function.name in self.library.same_methods:
                 return frozenset([function.base])
             return frozenset([Result(name_of(function), node, scope, function.base)])
         if isinstance(function, External):
-            if function.name in SELF_FUNCTIONS and node.args:
+            if function.name in self.library.same_functions and node.args:
                 return self.evaluate(node.args[0], scope)
             by_name = self._by_name(function.name, node, scope)
             if by_name:

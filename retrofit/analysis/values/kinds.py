@@ -13,17 +13,6 @@ from typing import TypeVar, Union
 from ..scopes import Function, Scope
 
 T = TypeVar("T")
-# Methods that give their own object back, or one that is the same for our purposes.
-SELF_METHODS = {
-    "to", "cuda", "cpu", "float", "double", "half", "bfloat16", "type", "train", "eval", "requires_grad_", "apply",
-    "share_memory", "contiguous", "detach", "clone",
-}  # fmt: skip
-PROGRESS_BARS = {
-    "tqdm.tqdm", "tqdm.std.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.autonotebook.tqdm", "tqdm.rich.tqdm",
-    "tqdm.asyncio.tqdm", "tqdm.tqdm_notebook", "rich.progress.track",
-}  # fmt: skip
-# Functions that hand on what their first argument holds.
-SELF_FUNCTIONS = PROGRESS_BARS | {"iter", "reversed", "retrofit.distributed.scale_optimizer"}
 
 
 def _hashed_once(kind: type[T]) -> type[T]:
@@ -41,7 +30,7 @@ def _hashed_once(kind: type[T]) -> type[T]:
 
 @dataclass(frozen=True)
 class External:
-    """Something that is not part of the project, by its full name: torch.utils.data.DataLoader."""
+    """Something that is not part of the project, by its full name: collections.OrderedDict."""
 
     name: str
 
@@ -67,7 +56,7 @@ class Result:
 @_hashed_once
 @dataclass(frozen=True)
 class Member:
-    """An attribute of a value that the analysis cannot look into: args.lr, model.parameters."""
+    """An attribute of a value that the analysis cannot look into: args.lr, table.keys."""
 
     base: Value
     name: str
@@ -76,7 +65,7 @@ class Member:
 @_hashed_once
 @dataclass(frozen=True)
 class Item:
-    """An element of a value that the analysis cannot look into: a batch of a loader."""
+    """An element of a value that the analysis cannot look into: a line of a file."""
 
     base: Value
 

@@ -49,7 +49,8 @@ def strip_wrapper_prefixes(state_dict: Mapping[str, Any]) -> dict[str, Any]:
 
 def reduced_as(module: nn.Module, protocol: Any) -> Any:
     """Return what `__reduce_ex__` of another object returns to be `module` in a file."""
-    function, arguments, *state = module.__reduce_ex__(protocol)
+    reduced: Any = module.__reduce_ex__(protocol)
+    function, arguments, *state = reduced
     if function is copyreg.__newobj__:  # type: ignore[attr-defined]  # pickle takes it for the object's own class only
         function = arguments[0].__new__
     return function, arguments, *state

@@ -12,6 +12,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.steps.accumulation import Step, steps_in
+from retrofit.training.torch_api.modules import NO_SYNC
 
 RULE = CATALOG["RF203"]
 INVALID = [
@@ -80,7 +81,6 @@ for i, (images, labels) in enumerate(loader):
         optimizer.step()
 """,
 ]
-SWITCHES = {"no_sync", "require_backward_grad_sync", "gradient_sync"}
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -88,7 +88,7 @@ def find(project: Project) -> Iterator[Finding]:
         return
     used = False
     for node, scope in reached_nodes(project.analysis):
-        used = used or (isinstance(node, ast.Attribute) and node.attr in SWITCHES)
+        used = used or (isinstance(node, ast.Attribute) and node.attr in NO_SYNC)
         if isinstance(node, ast.With) and any(_is_no_sync(project, item.context_expr, scope) for item in node.items):
             inside = [(part, scope) for statement in node.body for part in ast.walk(statement)]
             if _backward(inside) is not None and not any(_may_run_model(project, *pair) for pair in inside):

@@ -9,11 +9,11 @@ from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.training import Project
-from retrofit.training.distributed.collectives import EVERY_RANK
 from retrofit.training.distributed.ranks.sides import is_for_main, side_of
-from retrofit.training.files.guards import ON_MAIN
 from retrofit.training.model.gradients import has_gradients
 from retrofit.training.model.layers import has_buffers
+from retrofit.training.torch_api.distributed import EVERY_RANK
+from retrofit.training.torch_api.runtime import RUNS_ON_MAIN
 
 FORWARD = "a forward pass through DDP"
 MOST_DEPTH = 8
@@ -43,7 +43,7 @@ class SharedCalls:
 
     def handed_to_main(self, call: ast.Call, scope: Scope) -> set[str]:
         """Return what a function takes part in that is given to rd.output.on_main_process(function, ...)."""
-        if not call.args or not ON_MAIN & self.project.analysis.called(call, scope):
+        if not call.args or not RUNS_ON_MAIN & self.project.analysis.called(call, scope):
             return set()
         values = (value for given in call.args for value in self.project.analysis.evaluate(given, scope))
         functions = [value.scope for value in values if isinstance(value, LocalFunction)]

@@ -10,6 +10,7 @@ from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
+from retrofit.training.torch_api.tensors import DRAWN, FILLED, NEW, REPEATS, TENSOR_CLASSES, VIEWS
 
 RULE = CATALOG["RF112"]
 HELP_SKIPPED = (
@@ -79,8 +80,7 @@ for images, labels in loader:
     criterion(model(images.view(batch_size, -1)), labels).backward()
 """,
 ]
-SHAPED = {"reshape", "view", "ones", "zeros", "randn", "rand", "arange", "full", "eye", "expand", "repeat", "empty",
-          "fill", "LongTensor", "FloatTensor", "Tensor", "normal", "uniform", "range"}  # fmt: skip
+SHAPED = VIEWS | REPEATS | FILLED | DRAWN | NEW | TENSOR_CLASSES | {"repeat", "fill", "range"}
 
 
 def find(project: Project) -> Iterator[Finding]:

@@ -11,8 +11,8 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN
 from retrofit.training.data.shards import given_to, is_same, is_sharded, makers_of
-from retrofit.training.distributed.ranks.ranks import WORLD_SIZE
 from retrofit.training.optimizer.rates import rates_of
+from retrofit.training.torch_api.distributed import WORLD_SIZE
 
 RULE = CATALOG["RF107"]
 INVALID = [

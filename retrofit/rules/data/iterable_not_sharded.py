@@ -12,7 +12,7 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN, Loader
 from retrofit.training.data.shards import given_to, is_sharded, makers_of
-from retrofit.training.distributed.ranks.ranks import RANK
+from retrofit.training.torch_api.distributed import RANK
 
 RULE = CATALOG["RF104"]
 INVALID = [

@@ -16,8 +16,8 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import EVALUATION, TRAIN, Loader
 from retrofit.training.data.shards import distributed_samplers, is_sharded
-from retrofit.training.distributed.ranks.ranks import RANK
 from retrofit.training.placement import after_home
+from retrofit.training.torch_api.distributed import RANK
 
 RULE = CATALOG["RF103"]
 INVALID = [

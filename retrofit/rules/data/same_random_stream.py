@@ -10,18 +10,10 @@ from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.data.loaders import RUNTIME
-from retrofit.training.data.random_draws import (
-    NUMPY,
-    PYTHON,
-    RESTORING,
-    SEEDING,
-    TORCH,
-    own_streams,
-    seeds_in_workers,
-    worker_streams,
-)
-from retrofit.training.distributed.ranks.ranks import RANK
+from retrofit.training.data.random_draws import own_streams, seeds_in_workers, worker_streams
+from retrofit.training.torch_api.distributed import RANK
+from retrofit.training.torch_api.randomness import NUMPY, PYTHON, RESTORES, SEEDS, SEEDS_OF_WORKER, TORCH
+from retrofit.training.torch_api.runtime import SEED_ALL, SPLIT_STREAMS
 
 RULE = CATALOG["RF109"]
 HELP_RESTORED = "save the state of each process: dist.gather_object(torch.get_rng_state(), states), states[rank]"
@@ -88,16 +80,12 @@ model = DDP(nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.1)))
 torch.manual_seed(dist.get_rank())
 """,
 ]
-SEED_ALL = f"{RUNTIME}.seed_everything"
-SPLITTING = ("split_random_streams", "distribute_loader")  # the latter at its first iteration
 MESSAGE = "all processes draw the same numbers for their samples"
-# Asked for in a worker, these tell what torch seeded it with, which differs where the processes' own seeds do.
-OF_WORKER = {"torch.initial_seed", "torch.utils.data.get_worker_info", "torch.seed", "random.getrandbits"}
 
 
 def find(project: Project) -> Iterator[Finding]:
     is_ours = project.distribution.is_by_hand or project.calls_any({SEED_ALL})
-    if not is_ours or project.calls_any({f"{RUNTIME}.{name}" for name in SPLITTING}):
+    if not is_ours or project.calls_any(SPLIT_STREAMS):
         return
     seeds = sorted(_seeds(project), key=lambda seed: seed[0].lineno)
     apart = {stream for _, _, streams, differs in seeds if differs for stream in streams}
@@ -119,7 +107,7 @@ def _seeds(project: Project) -> Iterator[tuple[ast.Call, Scope, set[str], bool]]
     for node, scope in reached_nodes(project.analysis):
         if isinstance(node, ast.Call) and node.args and not project.analysis.spawned.runs_once(scope):
             names = project.analysis.called(node, scope)
-            streams = {SEEDING[name] for name in names & SEEDING.keys()}
+            streams = {SEEDS[name] for name in names & SEEDS.keys()}
             if SEED_ALL in names:
                 streams = {TORCH, PYTHON, NUMPY}
             if streams:
@@ -131,7 +119,7 @@ def _differs_in_worker(project: Project, call: ast.Call, scope: Scope) -> bool:
     if RANK in project.ranks.sources_of(seed, scope):
         return True
     parts = ((part, where) for node, where in project.ranks.origins(seed, scope) for part in ast.walk(node))
-    return any(isinstance(p, ast.Call) and project.analysis.called(p, where) & OF_WORKER for p, where in parts)
+    return any(isinstance(p, ast.Call) and project.analysis.called(p, where) & SEEDS_OF_WORKER for p, where in parts)
 
 
 def _restored(project: Project, drawn: set[str]) -> Iterator[Finding]:
@@ -139,8 +127,8 @@ def _restored(project: Project, drawn: set[str]) -> Iterator[Finding]:
     for node, scope in reached_nodes(project.analysis):
         if not isinstance(node, ast.Call) or not node.args:
             continue
-        names = project.analysis.called(node, scope) & RESTORING.keys()
-        if not {RESTORING[name] for name in names} & drawn or RANK in project.ranks.sources_of(node.args[0], scope):
+        names = project.analysis.called(node, scope) & RESTORES.keys()
+        if not {RESTORES[name] for name in names} & drawn or RANK in project.ranks.sources_of(node.args[0], scope):
             continue
         origins = [place for place in project.ranks.origins(node.args[0], scope) if isinstance(place[0], ast.Call)]
         if any("torch.load" in project.analysis.called(*place) for place in origins):  # type: ignore[arg-type]

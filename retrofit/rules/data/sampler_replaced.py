@@ -15,8 +15,8 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN
 from retrofit.training.data.shards import distributed_samplers, makers_of, sampler_values
-from retrofit.training.distributed.distribution import SAMPLERS
-from retrofit.training.distributed.ranks.ranks import RANK
+from retrofit.training.torch_api.data import CHOOSING_SAMPLERS, SAMPLER_BASES, SHARDING_SAMPLERS
+from retrofit.training.torch_api.distributed import RANK
 
 RULE = CATALOG["RF102"]
 INVALID = [
@@ -67,9 +67,6 @@ sampler = torch.utils.data.SubsetRandomSampler(share)
 loader = DataLoader(dataset, batch_size=8, sampler=sampler)
 """,
 ]
-CHOOSING = {f"torch.utils.data.{name}" for name in ("WeightedRandomSampler", "SubsetRandomSampler")}
-CHOOSING |= {name.replace("data.", "data.sampler.") for name in CHOOSING}
-BASES = {"torch.utils.data.Sampler", "torch.utils.data.sampler.Sampler"}
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -91,7 +88,7 @@ def find(project: Project) -> Iterator[Finding]:
 def _is_share(project: Project, sampler: Value) -> bool:
     """Return whether a sampler is given the indices of one process: SubsetRandomSampler(range(rank, n, world_size))."""
     call = sampler.call if isinstance(sampler, (Result, Instance)) else None
-    if call is None or (isinstance(sampler, Result) and sampler.maker in SAMPLERS):
+    if call is None or (isinstance(sampler, Result) and sampler.maker in SHARDING_SAMPLERS):
         return False
     scope = scope_of(project.analysis, call)
     return any(RANK in project.ranks.sources_of(argument, scope) for argument in call.args)
@@ -100,11 +97,11 @@ def _is_share(project: Project, sampler: Value) -> bool:
 def _chooses(analysis: Analysis, value: Value) -> bool:
     """Return whether a sampler draws by a rule of its own, and not for one of several processes."""
     if isinstance(value, Result):
-        return value.maker in CHOOSING
+        return value.maker in CHOOSING_SAMPLERS
     if not isinstance(value, Instance):
         return False
     bases = analysis.classes.bases(value.scope)
-    return bool(bases & (BASES | CHOOSING)) and not bases & SAMPLERS
+    return bool(bases & (SAMPLER_BASES | CHOOSING_SAMPLERS)) and not bases & SHARDING_SAMPLERS
 
 
 def _keeps_choice(analysis: Analysis, sampler: Result) -> bool:
@@ -119,7 +116,7 @@ def _has_unused(project: Project) -> bool:
     """Return whether a weighted sampler is made, and nothing reads the variable that holds it."""
     for node, scope in reached_nodes(project.analysis):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and scope.is_function:
-            is_choosing = project.analysis.called(node.value, scope) & CHOOSING
+            is_choosing = project.analysis.called(node.value, scope) & CHOOSING_SAMPLERS
             target = node.targets[0]
             if is_choosing and isinstance(target, ast.Name) and not _is_read(scope, target.id):
                 return True

@@ -16,7 +16,7 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN, Loader
 from retrofit.training.data.shards import constant, distributed_samplers, makers_of
-from retrofit.training.distributed.distribution import SAMPLERS
+from retrofit.training.torch_api.data import SHARDING_PARAMETERS, SHARDING_SAMPLERS
 
 RULE = CATALOG["RF101"]
 INVALID = [
@@ -58,7 +58,6 @@ for epoch in range(10):
 loader = DataLoader(dataset, 8, sampler=DistributedSampler(dataset))
 """,
 ]
-POSITIONS = ["dataset", "num_replicas", "rank", "shuffle"]
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -67,7 +66,7 @@ def find(project: Project) -> Iterator[Finding]:
         if TRAIN not in loader.roles or not _is_drawn_again(project, loader):
             continue
         for sampler in distributed_samplers(project.analysis, loader):
-            shuffles = constant(sampler.call, "shuffle", POSITIONS) is not False
+            shuffles = constant(sampler.call, "shuffle", SHARDING_PARAMETERS) is not False
             if sampler.call in seen or not shuffles or _is_told(project, loader, sampler):
                 continue
             if _is_made_anew(project, sampler):
@@ -88,7 +87,7 @@ def _is_drawn_again(project: Project, loader: Loader) -> bool:
 def _is_made_anew(project: Project, sampler: Result) -> bool:
     """Return whether each epoch makes a sampler of its own, with a seed of its own."""
     is_in_loop = any(node is sampler.call for node, _ in project.in_loops)
-    return is_in_loop and argument_for(sampler.call, [*POSITIONS, "seed"], "seed") is not None
+    return is_in_loop and argument_for(sampler.call, SHARDING_PARAMETERS, "seed") is not None
 
 
 def _is_told(project: Project, loader: Loader, sampler: Result) -> bool:
@@ -108,7 +107,7 @@ def _is_another(value: Value, loader: Loader, sampler: Result) -> bool:
         if isinstance(value.base, Result) and value.name in ("sampler", "batch_sampler"):
             return value.base.call not in loader.makers
         value = value.base
-    return isinstance(value, Result) and value.maker in SAMPLERS and value.call is not sampler.call
+    return isinstance(value, Result) and value.maker in SHARDING_SAMPLERS and value.call is not sampler.call
 
 
 def _telling(project: Project, loader: Loader, sampler: Result) -> list[Edit]:

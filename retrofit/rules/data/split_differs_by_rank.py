@@ -13,9 +13,12 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import behind_setup
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.data.seeds import SPLITS, drawn_unseeded, is_drawn
-from retrofit.training.distributed.ranks.ranks import RANK
+from retrofit.training.data.seeds import drawn_unseeded, is_drawn
 from retrofit.training.files.guards import runs_on_some
+from retrofit.training.torch_api.data import RANDOM_SPLITS
+from retrofit.training.torch_api.distributed import RANK
+from retrofit.training.torch_api.randomness import SEEDS, TORCH
+from retrofit.training.torch_api.runtime import SAME_RANDOM_STATE
 
 RULE = CATALOG["RF108"]
 INVALID = [
@@ -78,16 +81,15 @@ torch.manual_seed(0)
 order = np.random.permutation(len(dataset))
 """,
 ]
-SEEDING = {"retrofit.distributed.share_random_state", "retrofit.distributed.seed_everything"}
 
 
-SEEDS = {"torch.manual_seed", "torch.random.manual_seed", *SEEDING}
+SAME_SPLITS = {name for name, stream in SEEDS.items() if stream == TORCH} | SAME_RANDOM_STATE
 
 
 def find(project: Project) -> Iterator[Finding]:
     if not project.paths:
         return
-    if project.distribution.is_by_hand or project.calls_any(SEEDING):
+    if project.distribution.is_by_hand or project.calls_any(SAME_RANDOM_STATE):
         yield from _splits(project)  # weights come from the wrapper and orders from the sampler
         return
     message = "no seed is set, so the processes differ from the start"
@@ -116,10 +118,10 @@ def _is_condition(node: ast.AST) -> bool:
 def _splits(project: Project) -> Iterator[Finding]:
     """Yield the splits that are drawn from a stream of which no seed is known to be the same on all processes."""
     calls = [(node, scope) for node, scope in reached_nodes(project.analysis) if isinstance(node, ast.Call)]
-    seeds = [(node, scope) for node, scope in calls if project.analysis.called(node, scope) & SEEDS]
+    seeds = [(node, scope) for node, scope in calls if project.analysis.called(node, scope) & SAME_SPLITS]
     help = "random_split(dataset, lengths, torch.Generator().manual_seed(0)): one split for all processes"
     for node, scope in calls:
-        if not project.analysis.called(node, scope) & SPLITS or runs_on_some(project.analysis, scope, node):
+        if not project.analysis.called(node, scope) & RANDOM_SPLITS or runs_on_some(project.analysis, scope, node):
             continue
         given = argument_for(node, ["dataset", "lengths", "generator"], "generator")
         if given is None and not _is_seeded_alike(project, node, scope, seeds):

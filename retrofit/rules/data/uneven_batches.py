@@ -13,7 +13,7 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN, Use
 from retrofit.training.data.shards import given_to, makers_of, may_give, strides
-from retrofit.training.distributed.ranks.ranks import RANK, WORLD_SIZE
+from retrofit.training.torch_api.distributed import RANK, WORLD_SIZE
 
 RULE = CATALOG["RF106"]
 INVALID = [

@@ -12,7 +12,7 @@ from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.rules.edits.after_setup import behind_setup
 from retrofit.training import Project
-from retrofit.training.launch.arguments import PARSE
+from retrofit.training.torch_api.launch import PARSES
 
 
 def is_early(project: Project, statement: ast.stmt, scope: Scope) -> bool:
@@ -78,7 +78,7 @@ def _namespace(project: Project, joining: ast.stmt, scope: Scope) -> str:
     """Return the variable that holds what was parsed, where that is what the processes join behind."""
     if not isinstance(joining, ast.Assign) or not isinstance(joining.targets[0], ast.Name):
         return ""
-    return joining.targets[0].id if project.analysis.named(joining.value, scope) & PARSE else ""
+    return joining.targets[0].id if project.analysis.named(joining.value, scope) & PARSES else ""
 
 
 def _option(statement: ast.stmt) -> str:

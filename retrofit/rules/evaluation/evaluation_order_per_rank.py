@@ -13,6 +13,7 @@ from retrofit.training.data.loaders import EVALUATION
 from retrofit.training.data.order import is_random
 from retrofit.training.data.shards import is_sharded
 from retrofit.training.files.guards import runs_on_one
+from retrofit.training.torch_api.runtime import SAME_ORDER
 
 RULE = CATALOG["RF114"]
 INVALID = [
@@ -98,7 +99,6 @@ with torch.no_grad():
 print(total)
 """,
 ]
-MENDED = {"retrofit.distributed.same_batches", "retrofit.distributed.share_batches"}
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -114,7 +114,7 @@ def find(project: Project) -> Iterator[Finding]:
             if use.role != EVALUATION or use.loop not in whole or use.expression in seen:
                 continue
             outer = source.parents[use.expression]
-            is_mended = isinstance(outer, ast.Call) and project.analysis.called(outer, use.scope) & MENDED
+            is_mended = isinstance(outer, ast.Call) and project.analysis.called(outer, use.scope) & SAME_ORDER
             if is_mended or runs_on_one(project.analysis, use.scope, use.loop):
                 continue
             seen.add(use.expression)

@@ -12,7 +12,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.shards import constant, distributed_samplers
-from retrofit.training.distributed.distribution import SAMPLERS
+from retrofit.training.torch_api.data import SHARDING_PARAMETERS, SHARDING_SAMPLERS, SHARDING_SIZES
 
 RULE = CATALOG["RF105"]
 INVALID = [
@@ -63,9 +63,6 @@ for images, labels in DataLoader(share, batch_size=8):
     total += (model(images) - labels).square().sum().item()
 """,
 ]
-POSITIONS = ["dataset", "num_replicas", "rank", "shuffle", "seed", "drop_last"]
-# Code that reads these knows how many samples the sampler adds or leaves out.
-SIZES = {"total_size", "num_samples"}
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -81,14 +78,14 @@ def find(project: Project) -> Iterator[Finding]:
             seen.add(sampler.call)
             how = "shuffled and " if _shuffles(sampler.call) else ""
             message = f"samples are {how}repeated until all processes have equally many, and count twice"
-            if constant(sampler.call, "drop_last", POSITIONS):
+            if constant(sampler.call, "drop_last", SHARDING_PARAMETERS):
                 message = f"samples are {how}left out until all processes have equally many"
             yield found(RULE, sampler.scope.source, sampler.call, message)
 
 
 def _shuffles(sampler: ast.Call) -> bool:
     """Return whether the order changes from epoch to epoch, which is the default, and with it what counts twice."""
-    given = argument_for(sampler, POSITIONS, "shuffle")
+    given = argument_for(sampler, SHARDING_PARAMETERS, "shuffle")
     return given is None or (isinstance(given, ast.Constant) and given.value is True)
 
 
@@ -104,7 +101,7 @@ def _knows_size(project: Project) -> bool:
         is_rest = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and _has_length(node.left)
         if is_rest and project.ranks.is_world_size(node.right, scope):  # type: ignore[attr-defined]
             return True
-        if isinstance(node, ast.Attribute) and node.attr in SIZES and isinstance(node.ctx, ast.Load):
+        if isinstance(node, ast.Attribute) and node.attr in SHARDING_SIZES and isinstance(node.ctx, ast.Load):
             asked = node.value
         elif isinstance(node, ast.Call) and "len" in project.analysis.called(node, scope) and node.args:
             asked = node.args[0]
@@ -121,4 +118,4 @@ def _is_sampler(value: Value) -> bool:
     """Return whether a value is a DistributedSampler, or the sampler of a loader."""
     if isinstance(value, Member):
         return value.name == "sampler"
-    return isinstance(value, Result) and value.maker in SAMPLERS
+    return isinstance(value, Result) and value.maker in SHARDING_SAMPLERS

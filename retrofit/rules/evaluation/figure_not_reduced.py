@@ -11,6 +11,7 @@ from retrofit.training import Project
 from retrofit.training.distributed.reductions import reduce_value
 from retrofit.training.figures.figures import figures_of
 from retrofit.training.figures.kinds import BATCH_SIZE, LIST, MEAN
+from retrofit.training.torch_api.tensors import COPIES, READS
 
 RULE = CATALOG["RF407"]
 INVALID = [
@@ -72,7 +73,7 @@ for images, labels in loader:
 ]
 WORDS = {MEAN: "mean", LIST: "list"}
 FUNCTIONS = {MEAN: "rd.reduce_loss", LIST: "rd.data.gather_batch", BATCH_SIZE: "rd.loss.global_batch"}
-COPIES = {"item", "detach", "data", "cpu", "numpy", "tolist"}
+READ_OR_COPIED = COPIES | READS
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -87,6 +88,6 @@ def without_copies(node: ast.expr) -> ast.expr:
     """Return `loss` of loss.detach().cpu().item(): what comes from the runtime has all of these."""
     while True:
         inner = node.func if isinstance(node, ast.Call) and not node.args else node
-        if not isinstance(inner, ast.Attribute) or inner.attr not in COPIES:
+        if not isinstance(inner, ast.Attribute) or inner.attr not in READ_OR_COPIED:
             return node
         node = inner.value

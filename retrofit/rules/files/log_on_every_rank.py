@@ -15,8 +15,11 @@ from retrofit.training import Project
 from retrofit.training.distributed.ranks.rank_texts import mentions_rank
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.files.outputs import BAR, LOGGER, PRINT, SHOW, TRACK, TRACKER, Output
-from retrofit.training.files.trackers import START_TRACKER, STARTS, tool_of_run
+from retrofit.training.files.trackers import tool_of_run
 from retrofit.training.placement import import_edit
+from retrofit.training.torch_api.output import BUILTINS
+from retrofit.training.torch_api.runtime import QUIET_LOGGING, START_TRACKER
+from retrofit.training.torch_api.trackers import STARTS
 
 RULE = CATALOG["RF505"]
 INVALID = [
@@ -65,7 +68,6 @@ dist.init_process_group("gloo")
 print("joined")
 """,
 ]
-BUILTINS = {"builtins", "__builtin__", "__builtins__"}
 PRINT_IMPORT = "from {runtime} import print_main as print"
 
 
@@ -74,7 +76,7 @@ def find(project: Project) -> Iterator[Finding]:
     # Of a script that distributes itself only what every epoch prints counts: some lines of its start may be meant so.
     looping = {node for node, _ in project.in_loops}
     printing = looping if project.distribution.is_by_hand else {output.call for output in project.outputs}
-    logging = project.distribution.is_by_hand or project.calls_any({"retrofit.distributed.quiet_logging"})
+    logging = project.distribution.is_by_hand or project.calls_any({QUIET_LOGGING})
     disabled = _disabled(project)
     for output in project.outputs:
         source = output.scope.source

@@ -13,7 +13,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.distributed.ranks.rank_texts import mentions_rank
-from retrofit.training.distributed.ranks.ranks import RANK
+from retrofit.training.torch_api.distributed import RANK
 
 RULE = CATALOG["RF503"]
 INVALID = [

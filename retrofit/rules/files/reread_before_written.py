@@ -13,8 +13,8 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.distributed.ranks.sides import MAIN, side_of
-from retrofit.training.distributed.turns import WAITING
 from retrofit.training.placement import block_of
+from retrofit.training.torch_api.distributed import BARRIERS
 
 RULE = CATALOG["RF508"]
 INVALID = [
@@ -107,4 +107,4 @@ def _reads(project: Project, call: ast.Call, scope: Scope) -> bool:
 
 
 def _waits(project: Project, node: ast.AST, scope: Scope) -> bool:
-    return isinstance(node, ast.Call) and bool(project.analysis.called(node, scope) & WAITING)
+    return isinstance(node, ast.Call) and bool(project.analysis.called(node, scope) & BARRIERS)

@@ -16,6 +16,8 @@ from retrofit.training import Project
 from retrofit.training.data.workers import run_elsewhere
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.files.run_numbers import Numbered
+from retrofit.training.torch_api.files import DATES, UNIQUE_NAMES
+from retrofit.training.torch_api.runtime import FROM_MAIN
 
 RULE = CATALOG["RF509"]
 EARLY_HELP = "make the name behind rd.setup_distributed(), with rd.collectives.broadcast_object(...)"
@@ -60,12 +62,6 @@ if rd.is_main_process():
     os.makedirs(folder)
 """,
 ]
-CLOCKS = {"time.time", "datetime.datetime.now", "datetime.datetime.today", "datetime.datetime.utcnow"}
-NAMING = {
-    "time.strftime", "time.ctime", "time.asctime", "uuid.uuid1", "uuid.uuid4", "tempfile.mkdtemp",
-    *(f"{clock}.{method}" for clock in CLOCKS for method in ("strftime", "isoformat", "ctime")),
-}  # fmt: skip
-AGREEING = {f"retrofit.distributed.{name}" for name in ("broadcast_object", "answer_of_main", "open_run")}
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -87,7 +83,7 @@ def find(project: Project) -> Iterator[Finding]:
             project, statement, scope
         ):
             continue
-        agrees = _agrees(project, node, scope) or is_handed_out(project, statement, scope, AGREEING)
+        agrees = _agrees(project, node, scope) or is_handed_out(project, statement, scope, FROM_MAIN)
         if statement not in whole and not agrees:
             name = _formatted(scope.source, node)
             edits = surround(scope.source, name, "rd.collectives.broadcast_object(", ")")
@@ -121,8 +117,8 @@ def _names(project: Project, call: ast.Call, scope: Scope) -> bool:
     if names == {"str"}:
         inner = [part for part in ast.walk(call) if isinstance(part, ast.Call) and part is not call]
         made_of = {name for part in inner for name in project.analysis.called(part, scope)}
-        return bool(made_of & CLOCKS) and not made_of & NAMING
-    return bool(names & NAMING)
+        return bool(made_of & DATES) and not made_of & UNIQUE_NAMES
+    return bool(names & UNIQUE_NAMES)
 
 
 def _runs_on_all(project: Project, statement: ast.stmt, scope: Scope) -> bool:
@@ -134,7 +130,7 @@ def _runs_on_all(project: Project, statement: ast.stmt, scope: Scope) -> bool:
 
 def _agrees(project: Project, node: ast.AST, scope: Scope) -> bool:
     around = (outer for outer in scope.source.ancestors(node) if isinstance(outer, ast.Call))
-    return any(project.analysis.called(outer, scope) & AGREEING for outer in around)
+    return any(project.analysis.called(outer, scope) & FROM_MAIN for outer in around)
 
 
 def _formatted(source: Source, call: ast.Call) -> ast.expr:

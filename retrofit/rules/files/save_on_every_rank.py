@@ -15,6 +15,7 @@ from retrofit.training.distributed.ranks.rank_texts import mentions_rank
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.files.outputs import OPEN, SAVE, WRITE, Output, opens_for_writing, opens_own_path, path_of
 from retrofit.training.files.sample_files import is_named_by_sample
+from retrofit.training.torch_api.runtime import PATH_ON_MAIN
 
 RULE = CATALOG["RF501"]
 INVALID = [
@@ -85,7 +86,6 @@ def new_run(folder):
 folder = rd.output.answer_of_main(new_run, "runs")
 """,
 ]
-PATH_ON_MAIN = "retrofit.distributed.path_on_main"
 
 
 def find(project: Project) -> Iterator[Finding]:

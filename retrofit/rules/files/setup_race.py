@@ -15,7 +15,8 @@ from retrofit.training.distributed.ranks.early_rank import asked_too_early
 from retrofit.training.files.answers import asked_per_process
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.files.missing_files import returns
-from retrofit.training.files.outputs import COMMANDS, FOLDER
+from retrofit.training.files.outputs import FOLDER
+from retrofit.training.torch_api.files import COMMANDS
 
 RULE = CATALOG["RF504"]
 ASKED_HELP = "rd.output.answer_of_main(os.path.exists, path): all processes go by what rank 0 finds"

@@ -15,6 +15,9 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN, Loader
 from retrofit.training.loops import Frame, Path
+from retrofit.training.torch_api.files import LOADS_STATE
+from retrofit.training.torch_api.output import COUNTING_BARS
+from retrofit.training.torch_api.runtime import SET_EPOCH
 
 RULE = CATALOG["RF507"]
 INVALID = [
@@ -50,12 +53,10 @@ for step in range(first, 1000):
     criterion(model(images), labels).backward()
 """,
 ]
-LOADING = {"torch.load", "retrofit.distributed.read_checkpoint"}
-SETTING = "retrofit.distributed.set_epoch"
 
 
 def find(project: Project) -> Iterator[Finding]:
-    if project.distribution.is_by_hand or not project.calls_any(LOADING) or project.calls_any({SETTING}):
+    if project.distribution.is_by_hand or not project.calls_any(LOADS_STATE) or project.calls_any({SET_EPOCH}):
         return
     seen: set[ast.AST] = set()
     for path in project.paths:
@@ -124,7 +125,7 @@ def _continues(analysis: Analysis, loop: ast.For, scope: Scope) -> bool:
         return False
     start = call.args[0]
     is_number = isinstance(start, ast.Constant) or isinstance(getattr(start, "operand", None), ast.Constant)
-    return analysis.called(call, scope) <= {"range", "tqdm.trange"} and not is_number and "epoch" in loop.target.id
+    return analysis.called(call, scope) <= {"range", *COUNTING_BARS} and not is_number and "epoch" in loop.target.id
 
 
 def _name_in(analysis: Analysis, loader: Loader, frame: Frame) -> str | None:

@@ -10,6 +10,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.launch.environment import assignments_to_environ
+from retrofit.training.torch_api.launch import CHOOSES_DEVICE
 
 RULE = CATALOG["RF607"]
 INVALID = [
@@ -48,8 +49,6 @@ dist.init_process_group("gloo")
 model = DDP(Net().to("cpu"))
 """,
 ]
-CHOOSING = {"torch.cuda.set_device", "torch.cuda.device", "retrofit.distributed.setup_distributed",
-            "retrofit.distributed.get_device"}  # fmt: skip
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -67,7 +66,7 @@ def find(project: Project) -> Iterator[Finding]:
 
 def _chooses(project: Project) -> bool:
     """Return whether the code may choose a GPU: by a call, a number in `cuda(...)` or a string, the environment."""
-    if project.calls_any(CHOOSING):
+    if project.calls_any(CHOOSES_DEVICE):
         return True
     if any(name == "CUDA_VISIBLE_DEVICES" for _, name, _, _ in assignments_to_environ(project.analysis)):
         return True

@@ -12,7 +12,8 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.launch.devices import SHOWING
-from retrofit.training.launch.gpu_counts import OWN, counted_gpus
+from retrofit.training.launch.gpu_counts import counted_gpus
+from retrofit.training.torch_api.runtime import GPU_COUNT
 
 RULE = CATALOG["RF608"]
 INVALID = [
@@ -56,7 +57,7 @@ def find(project: Project) -> Iterator[Finding]:
         return  # there the number of GPUs of a machine is that of its processes
     for node, scope in counted_gpus(project.analysis, reached_nodes(project.analysis)):
         around = [outer for outer in scope.source.ancestors(node) if isinstance(outer, ast.Call)]
-        if any(last_name(call.func) in SHOWING or OWN in project.analysis.called(call, scope) for call in around):
+        if any(last_name(call.func) in SHOWING or GPU_COUNT in project.analysis.called(call, scope) for call in around):
             continue
         message = f"{scope.source.segment(node)} counts the GPUs of all processes, in each of them"
         edits = surround_inside(scope.source, node, "rd.devices.own_gpu_count(", ")")

@@ -15,6 +15,10 @@ from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN, loaders_in
 from retrofit.training.distributed.frameworks import find_framework
 from retrofit.training.steps.skipped_steps import skips
+from retrofit.training.torch_api.data import SHARDING_SAMPLERS
+from retrofit.training.torch_api.distributed import JOIN_GROUP, SPAWNS
+from retrofit.training.torch_api.frameworks import LOOP_PACKAGES
+from retrofit.training.torch_api.modules import DDP
 
 RULE = CATALOG["RF003"]
 INVALID = [
@@ -70,15 +74,7 @@ for step in range(10):
     criterion(model(images), labels).backward()
 """,
 ]
-DISTRIBUTED = {
-    "torch.distributed.init_process_group", "torch.nn.parallel.DistributedDataParallel", "torch.multiprocessing.spawn",
-    "torch.utils.data.distributed.DistributedSampler", "torch.nn.parallel.distributed.DistributedDataParallel",
-    "torch.utils.data.DistributedSampler", "torch.multiprocessing.Process", "apex.parallel.DistributedDataParallel",
-}  # fmt: skip
-FRAMEWORKS = {
-    "pytorch_lightning": "Lightning", "lightning": "Lightning", "accelerate": "Accelerate", "poutyne": "Poutyne",
-    "ignite": "Ignite", "fastai": "fastai", "catalyst": "Catalyst", "composer": "Composer", "deepspeed": "DeepSpeed",
-}  # fmt: skip
+DISTRIBUTED = DDP | SHARDING_SAMPLERS | SPAWNS | {JOIN_GROUP, "torch.multiprocessing.Process"}
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -117,7 +113,7 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
     for node in entry.nodes:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-            for framework in (FRAMEWORKS.get(name.partition(".")[0]) for name in names):
+            for framework in (LOOP_PACKAGES.get(name.partition(".")[0]) for name in names):
                 if framework and not project.paths:
                     yield node, entry, f"{framework} owns the training loop; it distributes by its own settings"
     if not project.paths:

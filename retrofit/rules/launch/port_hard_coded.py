@@ -12,6 +12,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.launch.environment import assignments_to_environ
+from retrofit.training.torch_api.distributed import SPAWNS, STARTS_PROCESS
 
 RULE = CATALOG["RF602"]
 INVALID = [
@@ -58,7 +59,7 @@ dist.init_process_group("nccl")
 """,
 ]
 ADDRESS = re.compile(r"tcp://[^/]+:\d+/?")
-SPAWNING = {"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes", "torch.multiprocessing.Process"}
+SPAWNING = SPAWNS | (STARTS_PROCESS - {"multiprocessing.Process"})
 
 
 def find(project: Project) -> Iterator[Finding]:

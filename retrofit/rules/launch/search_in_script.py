@@ -10,6 +10,7 @@ from retrofit.analysis.values.kinds import Member, Result
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
+from retrofit.training.torch_api.frameworks import SEARCH_OBJECTS, SEARCHES
 
 RULE = CATALOG["RF510"]
 INVALID = [
@@ -50,12 +51,6 @@ import optuna
 best = optuna.load_study(study_name="words").best_params
 """,
 ]
-SEARCHES = {
-    "wandb.agent", "hyperopt.fmin", "ray.tune.run", "skopt.gp_minimize", "skopt.forest_minimize",
-    "nni.get_next_parameter",
-    "bayes_opt.BayesianOptimization.maximize",
-}  # fmt: skip
-OBJECTS = {"optuna.create_study": "optimize", "optuna.load_study": "optimize", "ray.tune.Tuner": "fit"}
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -72,4 +67,4 @@ def find(project: Project) -> Iterator[Finding]:
 
 
 def _searches(value: Member) -> bool:
-    return isinstance(value.base, Result) and OBJECTS.get(value.base.maker) == value.name
+    return isinstance(value.base, Result) and SEARCH_OBJECTS.get(value.base.maker) == value.name

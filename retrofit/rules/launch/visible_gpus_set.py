@@ -14,6 +14,7 @@ from retrofit.training import Project
 from retrofit.training.distributed.ranks.rank_texts import mentions_rank
 from retrofit.training.launch.environment import assignments_to_environ
 from retrofit.training.placement import import_edit
+from retrofit.training.torch_api.runtime import VISIBLE_GPUS
 
 RULE = CATALOG["RF606"]
 INVALID = [
@@ -65,9 +66,7 @@ def find(project: Project) -> Iterator[Finding]:
         if name != "CUDA_VISIBLE_DEVICES" or mentions_rank(project.analysis, value, scope):
             continue
         text = value.value if isinstance(value, ast.Constant) else None
-        is_chosen = isinstance(value, ast.Call) and "retrofit.distributed.visible_gpus" in (
-            project.analysis.called(value, scope)
-        )
+        is_chosen = isinstance(value, ast.Call) and VISIBLE_GPUS in project.analysis.called(value, scope)
         is_one = isinstance(text, str) and text not in NONE and "," not in text
         if is_chosen or text in NONE or (project.distribution.is_by_hand and not is_one):
             continue

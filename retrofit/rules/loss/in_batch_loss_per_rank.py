@@ -12,6 +12,8 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.losses.library import is_gathered_for
 from retrofit.training.losses.pairs import pair_of
+from retrofit.training.torch_api.distributed import GATHERS
+from retrofit.training.torch_api.tensors import RANGES
 
 RULE = CATALOG["RF303"]
 INVALID = [
@@ -78,8 +80,6 @@ for images, labels in loader:
     criterion(z @ z.T, torch.arange(len(z))).backward()
 """,
 ]
-NUMBERS = {"torch.arange", "torch.linspace", "torch.range"}
-PLAIN_GATHERS = {"torch.distributed.all_gather", "torch.distributed.all_gather_into_tensor"}
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -125,7 +125,7 @@ def _is_embedded(project: Project, node: ast.expr, scope: Scope) -> bool:
 
 def _is_of_numbers(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether this counts positions: `torch.arange(len(z))`."""
-    return bool(project.analysis.named(node, scope) & NUMBERS)
+    return bool(project.analysis.named(node, scope) & RANGES)
 
 
 def _is_gathered(project: Project, node: ast.expr, scope: Scope) -> bool:
@@ -144,6 +144,6 @@ def _drops_gradients(project: Project, call: ast.Call, scope: Scope) -> bool:
     for function in project.analysis.functions_called(call, scope):
         calls = [node for node in own_nodes(function.node) if isinstance(node, ast.Call)]
         names = {name for node in calls for name in project.analysis.called(node, function.scope)}
-        if names & PLAIN_GATHERS and not function.scope.entries:
+        if names & GATHERS and not function.scope.entries:
             return True
     return False

@@ -18,7 +18,9 @@ from retrofit.training.losses.flow import loss_parts
 from retrofit.training.losses.masks import is_selected
 from retrofit.training.losses.reductions.coupling import coupled_nodes, is_made_global
 from retrofit.training.losses.reductions.reduction import reader_of
-from retrofit.training.losses.terms import COUNTING, MEAN, Term, loss_expressions, terms_at
+from retrofit.training.losses.terms import MEAN, Term, loss_expressions, terms_at
+from retrofit.training.torch_api.losses import COUNTED, ELEMENTWISE
+from retrofit.training.torch_api.tensors import PACK_SEQUENCE
 
 RULE = CATALOG["RF302"]
 HELP_COUNT = "divide by the number of all processes: loss_sum / rd.loss.rank_share(rd.loss.batch_count(valid))"
@@ -29,11 +31,6 @@ HELP_CURVED = (
     "processes average the values of a function of their means, which is not that of the mean over the whole batch: "
     "apply it to each sample, or bring the mean of all processes together with gradients (torch.distributed.nn)"
 )
-PACKING = "torch.nn.utils.rnn.pack_padded_sequence"
-ELEMENTWISE = {
-    "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "BCELoss", "BCEWithLogitsLoss", "mse_loss", "l1_loss",
-    "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
-}  # fmt: skip
 INVALID = [
     """\
 criterion = nn.CrossEntropyLoss(ignore_index=255)
@@ -154,7 +151,7 @@ def _counts(project: Project, term: Term) -> bool:
 def _is_of_some(project: Project, term: Term) -> bool:
     """Return whether the targets are those of sequences without their padding, or what a mask leaves of them."""
     target = argument_for(term.call, ["input", "target"], "target")
-    if term.reduction != MEAN or term.name not in COUNTING | ELEMENTWISE:
+    if term.reduction != MEAN or term.name not in COUNTED | ELEMENTWISE:
         return False
     if target is not None and is_selected(target, term.scope):
         return True
@@ -163,7 +160,7 @@ def _is_of_some(project: Project, term: Term) -> bool:
         value = values.pop()
         if isinstance(value, (Item, Member)):
             values.append(value.base)
-        elif isinstance(value, Result) and value.maker == PACKING:
+        elif isinstance(value, Result) and value.maker == PACK_SEQUENCE:
             return True
     return False
 

@@ -26,6 +26,8 @@ from retrofit.training.optimizer.rates import (
     sets_rate,
 )
 from retrofit.training.optimizer.shown_rates import shown_rates
+from retrofit.training.torch_api.optimizers import RATES_OF_SCHEDULES, SCHEDULE_PARAMETERS
+from retrofit.training.torch_api.runtime import LR_SCALING, SCALE_OPTIMIZER
 
 RULE = CATALOG["RF306"]
 HELP_WHOLE = (
@@ -64,19 +66,6 @@ for group in optimizer.param_groups:
 scheduler = optim.lr_scheduler.CosineAnnealingLR(optimizer, 10, eta_min=0)
 """,
 ]
-WHOLE_OPTIMIZER = "retrofit.distributed.scale_optimizer"
-SCALING = {"retrofit.distributed.scaled_lr", WHOLE_OPTIMIZER}
-# What schedulers take, up to the last rate among it: the highest, the lowest and the first rate of a schedule.
-SCHEDULERS = {
-    "OneCycleLR": "optimizer max_lr",
-    "CyclicLR": "optimizer base_lr max_lr",
-    "CosineAnnealingLR": "optimizer T_max eta_min",
-    "CosineAnnealingWarmRestarts": "optimizer T_0 T_mult eta_min",
-    "ReduceLROnPlateau": "optimizer mode factor patience threshold threshold_mode cooldown min_lr",
-    "SWALR": "optimizer swa_lr",
-    "CosineLRScheduler": "optimizer t_initial lr_min",
-}
-SCHEDULED = {"max_lr", "base_lr", "eta_min", "min_lr", "swa_lr", "lr_min"}
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -115,7 +104,7 @@ def _as_whole(project: Project, optimizer: Optimizer) -> Iterator[Finding]:
     places = makers_of_rate(project.analysis, optimizer)
     for call, scope in places:
         holder = scope.source.parents[call]
-        if not (isinstance(holder, ast.Call) and WHOLE_OPTIMIZER in project.analysis.called(holder, scope)):
+        if not (isinstance(holder, ast.Call) and SCALE_OPTIMIZER in project.analysis.called(holder, scope)):
             edits = surround(scope.source, call, "rd.learning_rate.scale_optimizer(", ")")
             yield found(RULE, scope.source, call, message, edits, help=HELP_WHOLE)
     if not places:
@@ -140,8 +129,10 @@ def _set_later(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
             yield node.value, scope
         elif isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            parameters = SCHEDULERS.get(name, "").split()
-            rates = (argument_for(node, parameters, argument) for argument in parameters if argument in SCHEDULED)
+            parameters = SCHEDULE_PARAMETERS.get(name, "").split()
+            rates = (
+                argument_for(node, parameters, argument) for argument in parameters if argument in RATES_OF_SCHEDULES
+            )
             yield from ((rate, scope) for rate in rates if rate is not None and not _is_zero(rate))
 
 
@@ -175,8 +166,8 @@ def _is_within(node: ast.expr, scope: Scope, optimizers: set[ast.Call]) -> bool:
 def _is_scaled(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether a rate follows the batch of all processes already."""
     calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
-    is_called = any(project.analysis.called(call, scope) & SCALING for call in calls)
-    return is_called or bool(project.analysis.named(node, scope) & SCALING)
+    is_called = any(project.analysis.called(call, scope) & LR_SCALING for call in calls)
+    return is_called or bool(project.analysis.named(node, scope) & LR_SCALING)
 
 
 def _is_by_hand(project: Project, node: ast.Assign, scope: Scope) -> bool:

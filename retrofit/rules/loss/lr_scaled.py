@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
-from retrofit.rules.loss.lr_not_scaled import SCALING
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN
 from retrofit.training.data.shards import given_to, makers_of
 from retrofit.training.optimizer.rates import rates_of
+from retrofit.training.torch_api.runtime import LR_SCALING
 
 RULE = CATALOG["RF304"]
 INVALID = [
@@ -80,7 +80,7 @@ def _is_scaled(project: Project, rate: ast.expr, scope: Scope) -> bool:
     """Return whether the runtime scales a rate."""
     origins = project.ranks.origins(rate, scope)
     calls = [(n, where) for node, where in origins for n in ast.walk(node) if isinstance(n, ast.Call)]
-    return any(project.analysis.called(call, where) & SCALING for call, where in calls)
+    return any(project.analysis.called(call, where) & LR_SCALING for call, where in calls)
 
 
 def _batch_is_divided(project: Project) -> bool:

@@ -14,6 +14,7 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.loops import LOOPS
 from retrofit.training.optimizer.schedules import Place, batch_sizes, is_call_of, lengths, single_process_sizes
+from retrofit.training.torch_api.optimizers import SCHEDULES
 
 RULE = CATALOG["RF305"]
 INVALID = [
@@ -77,7 +78,6 @@ num_batches = len(dataset) // 8
 print(num_batches)
 """,
 ]
-SCHEDULERS = "torch.optim.lr_scheduler."
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -105,7 +105,7 @@ def _steps_per_process(project: Project, call: ast.Call, scope: Scope) -> bool:
     if not isinstance(call.func, ast.Attribute) or call.func.attr != "step":
         return False
     values = project.analysis.evaluate(call.func.value, scope)
-    if not any(isinstance(value, Result) and value.maker.startswith(SCHEDULERS) for value in values):
+    if not any(isinstance(value, Result) and value.maker.startswith(SCHEDULES) for value in values):
         return False
     loop = next((outer for outer in scope.source.ancestors(call) if isinstance(outer, LOOPS)), None)
     if not isinstance(loop, ast.For) or not is_call_of(project, (loop.iter, scope), "range"):

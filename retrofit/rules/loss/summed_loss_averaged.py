@@ -13,6 +13,7 @@ from retrofit.training import Project
 from retrofit.training.losses.reductions.kinds import SUM, UNKNOWN
 from retrofit.training.losses.reductions.reduction import backward_kind, is_sum, loss_kind, sum_terms
 from retrofit.training.losses.terms import is_of_all
+from retrofit.training.torch_api.runtime import SUM_LOSS
 
 RULE = CATALOG["RF307"]
 A_TERM = "a term of the loss is a sum over the batch"
@@ -74,7 +75,6 @@ for images, labels in loader:
     loss.backward()
 """,
 ]
-SCALING = "retrofit.distributed.sum_loss"
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -119,6 +119,6 @@ def _has_factor(project: Project, loss: ast.expr, scope: Scope) -> bool:
     made = [b.value for name in names for b in scope.bindings.get(name, []) if b.value is not None]
     parts += [part for value in made for part in ast.walk(value) if isinstance(part, ast.expr)]
     calls = [part for part in parts if isinstance(part, ast.Call)]
-    return any(SCALING in project.analysis.called(call, scope) for call in calls) or any(
+    return any(SUM_LOSS in project.analysis.called(call, scope) for call in calls) or any(
         project.ranks.is_world_size(part, scope) for part in parts
     )

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.model.layers import SYNCHRONISING, has_batchnorm
+from retrofit.training.model.layers import has_batchnorm
+from retrofit.training.torch_api.modules import SYNC_BATCHNORM
 
 RULE = CATALOG["RF206"]
 INVALID = [
@@ -63,7 +64,7 @@ model = DDP(Net())
 
 
 def find(project: Project) -> Iterator[Finding]:
-    if project.calls_any(SYNCHRONISING):
+    if project.calls_any(SYNC_BATCHNORM):
         return
     for site in project.wrapping.sites:
         if has_batchnorm(project.analysis, site):

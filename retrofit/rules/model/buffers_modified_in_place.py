@@ -11,8 +11,9 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.distributed.distribution import Site
 from retrofit.training.model.gradients import has_gradients
-from retrofit.training.model.layers import SYNCHRONISING, has_batchnorm
+from retrofit.training.model.layers import has_batchnorm
 from retrofit.training.placement import block_of
+from retrofit.training.torch_api.modules import SYNC_BATCHNORM
 
 RULE = CATALOG["RF205"]
 INVALID = [
@@ -82,7 +83,7 @@ for images, others in loader:
 
 def find(project: Project) -> Iterator[Finding]:
     sites = [site for site in project.wrapping.sites if _writes_buffers(site) and has_batchnorm(project.analysis, site)]
-    if not sites or project.calls_any(SYNCHRONISING):
+    if not sites or project.calls_any(SYNC_BATCHNORM):
         return  # SyncBatchNorm's backward reads no buffers
     forwards: dict[tuple[Site, Scope], list[ast.Call]] = {}
     for node, scope in project.in_batches:

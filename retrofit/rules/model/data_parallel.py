@@ -15,6 +15,8 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.model.data_parallel import added_to_wrapper, asked_for, module_run, run_plainly
+from retrofit.training.torch_api.modules import LOAD_STATE_DICT
+from retrofit.training.torch_api.runtime import FITTING_KEYS
 
 RULE = CATALOG["RF208"]
 INVALID = [
@@ -65,8 +67,6 @@ net = model.module if isinstance(model, nn.DataParallel) else model
 """,
 ]
 MESSAGE = "DataParallel is for one process that drives all GPUs"
-EITHER = "retrofit.distributed.fitting_keys"
-LOADING = ["state_dict", "strict", "assign"]
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -112,10 +112,10 @@ def _loading(analysis: Analysis, calls: list[tuple[ast.Call, Scope]], homes: set
     for call, scope in calls:
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "load_state_dict":
             continue
-        state, model = argument_for(call, LOADING, "state_dict"), call.func.value
+        state, model = argument_for(call, LOAD_STATE_DICT, "state_dict"), call.func.value
         if state is None or isinstance(model, ast.Call) or not homes_of(analysis, model, scope) & homes:
             continue
-        if EITHER not in analysis.named(state, scope):
+        if FITTING_KEYS not in analysis.named(state, scope):
             before = f"rd.model.fitting_keys({scope.source.segment(model)}, "
             yield found(RULE, scope.source, call, message, surround(scope.source, state, before, ")"))
 

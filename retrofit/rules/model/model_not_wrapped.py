@@ -10,11 +10,11 @@ from retrofit.analysis.flow.variables import assignments_to
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.distributed.distribution import WRAPPERS
 from retrofit.training.model.before_training import before_training
 from retrofit.training.model.gradients import has_gradients
 from retrofit.training.model.models import Model
 from retrofit.training.placement import after_home
+from retrofit.training.torch_api.modules import AVERAGING_WRAPPERS
 
 RULE = CATALOG["RF209"]
 INVALID = [
@@ -142,9 +142,9 @@ def _only_looks(project: Project, model: Model) -> bool:
 def is_wrapped(project: Project, model: Model) -> bool:
     """Return whether what is called in training is the wrapper."""
     analysis = project.analysis
-    if any(analysis.named(call.call.func, call.scope) & WRAPPERS for call in model.calls):
+    if any(analysis.named(call.call.func, call.scope) & AVERAGING_WRAPPERS for call in model.calls):
         return True
     given = [
         assignment for assignment in assignments_to(analysis, model.home) if isinstance(assignment.value, ast.Call)
     ]
-    return any(analysis.called(a.value, a.scope) & WRAPPERS for a in given)  # type: ignore[arg-type]
+    return any(analysis.called(a.value, a.scope) & AVERAGING_WRAPPERS for a in given)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.model.bare_parameters import bare_parameters
 from retrofit.training.model.read_modules import read_modules
+from retrofit.training.torch_api.runtime import DISTRIBUTE_PARAMETER
 
 RULE = CATALOG["RF211"]
 INVALID = [
@@ -82,7 +83,6 @@ for images, labels in loader:
     dist.all_reduce(scale.grad, dist.ReduceOp.AVG)
 """,
 ]
-AVERAGING = "retrofit.distributed.distribute_parameter"
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -108,7 +108,7 @@ def _is_mended(project: Project, call: ast.Call, scope: Scope) -> bool:
     """Return whether this stands in `map(rd.model.distribute_parameter, centers.parameters())`."""
     outer = scope.source.parents[call]
     given = outer.args if isinstance(outer, ast.Call) else []
-    return any(AVERAGING in project.analysis.named(argument, scope) for argument in given)
+    return any(DISTRIBUTE_PARAMETER in project.analysis.named(argument, scope) for argument in given)
 
 
 def _reduces_gradients(project: Project) -> bool:

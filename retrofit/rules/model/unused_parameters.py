@@ -11,8 +11,9 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.model.layers import calls_of, model_of
+from retrofit.training.model.modules import is_module
 from retrofit.training.model.unused_layers import UnusedLayers
-from retrofit.training.optimizer.optimizers import is_module
+from retrofit.training.torch_api.modules import UNUSED_PARAMETER_OPTIONS
 
 RULE = CATALOG["RF204"]
 INVALID = [
@@ -110,7 +111,6 @@ class Tagger(nn.Module):
 model = DDP(Tagger())
 """,
 ]
-TAKEN_CARE_OF = {"find_unused_parameters", "static_graph"}
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -131,7 +131,7 @@ def _models(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
         if any(name.startswith("retrofit.") for name in site.names):
             continue
         given = {keyword.arg: keyword.value for keyword in site.call.keywords}
-        off = all(getattr(given[name], "value", True) is False for name in TAKEN_CARE_OF & set(given))
+        off = all(getattr(given[name], "value", True) is False for name in UNUSED_PARAMETER_OPTIONS & set(given))
         model = model_of(site)
         if off and None not in given and model is not None:
             yield model, site.scope

@@ -12,7 +12,8 @@ from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.model.data_parallel import WRAPPERS, asked_for
+from retrofit.training.model.data_parallel import asked_for
+from retrofit.training.torch_api.modules import DATA_PARALLEL, OF_ANY_MODULE, RUN_A_MODEL
 
 RULE = CATALOG["RF207"]
 INVALID = [
@@ -53,9 +54,6 @@ inner = model.module if type(model) is DDP else model
 layers = list(model.module.children())
 """,
 ]
-OF_THE_WRAPPER = {"__class__", "children", "named_children", "modules", "named_modules", "_modules", "__dict__"}
-# These run the model, for its layers and not for its gradients.
-RUN_IT = {"torch.onnx.export", "torch.jit.trace", "thop.profile", "torchsummary.summary", "torchinfo.summary"}
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -72,7 +70,7 @@ def find(project: Project) -> Iterator[Finding]:
         source = scope.source
         if is_run and isinstance(node, ast.Call):
             edits = call_through(source, node, "rd.model.run_alone")
-        elif project.analysis.named(model, scope) & WRAPPERS:
+        elif project.analysis.named(model, scope) & DATA_PARALLEL:
             if asked_for(project.analysis, source.parents[node], scope) is not None:
                 continue  # it asks for DataParallel, which is another rule's
             edits = surround(source, model, "rd.model.script_model(", ")")
@@ -86,12 +84,12 @@ def _runs_it(project: Project, node: ast.AST, scope: Scope) -> bool:
     if not isinstance(node, ast.Call) or not node.args:
         return False
     is_method = isinstance(node.func, ast.Attribute) and node.func.attr == "add_graph"
-    return is_method or bool(project.analysis.called(node, scope) & RUN_IT)
+    return is_method or bool(project.analysis.called(node, scope) & RUN_A_MODEL)
 
 
 def _asked(project: Project, node: ast.AST, scope: Scope) -> ast.expr | None:
     """Return the expression of the model in `type(model)` and `model.children()`."""
-    if isinstance(node, ast.Attribute) and node.attr in OF_THE_WRAPPER:
+    if isinstance(node, ast.Attribute) and node.attr in OF_ANY_MODULE:
         return node.value
     if isinstance(node, ast.Call) and len(node.args) == 1 and project.analysis.called(node, scope) == {"type"}:
         return node.args[0]

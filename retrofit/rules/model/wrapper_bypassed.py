@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.flow.variables import homes_of
 from retrofit.analysis.scopes import Scope, own_nodes
-from retrofit.analysis.values.kinds import LocalFunction, Result, Value
+from retrofit.analysis.values.kinds import LocalFunction, Value
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
@@ -15,7 +15,7 @@ from retrofit.training.distributed.distribution import Site
 from retrofit.training.model.discarded_wrappers import discards
 from retrofit.training.model.gradients import has_gradients
 from retrofit.training.model.layers import model_of
-from retrofit.training.optimizer.optimizers import is_module
+from retrofit.training.model.modules import is_layer
 
 RULE = CATALOG["RF201"]
 INVALID = [
@@ -117,10 +117,8 @@ def _bypassed(project: Project, function: ast.expr, scope: Scope) -> Site | None
 
 def _runs_layers(project: Project, value: Value) -> bool:
     """Return whether a value is a layer, or a method in which the model calls its own layers or itself."""
-    if isinstance(value, Result):
-        return value.maker.startswith("torch.nn.")
     if not isinstance(value, LocalFunction) or value.receiver is None:
-        return is_module(project.analysis, value)
+        return is_layer(project.analysis, value)
     calls = [node for node in own_nodes(value.node) if isinstance(node, ast.Call)]
     return any(_is_own(call.func) and _is_layer(project, call.func, value.scope) for call in calls)
 
@@ -133,9 +131,5 @@ def _is_own(function: ast.expr) -> bool:
 
 
 def _is_layer(project: Project, function: ast.expr, scope: Scope) -> bool:
-    values = project.analysis.evaluate(function, scope)
     is_self = isinstance(function, ast.Name)
-    return is_self or any(
-        (isinstance(value, Result) and value.maker.startswith("torch.nn.")) or is_module(project.analysis, value)
-        for value in values
-    )
+    return is_self or any(is_layer(project.analysis, value) for value in project.analysis.evaluate(function, scope))

@@ -8,29 +8,37 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from retrofit.analysis.calls import argument_for, is_method, last_name, returns_of
-from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes, parameters
+from retrofit.analysis.calls import last_name, returns_of
+from retrofit.analysis.flow.bindings import class_of_own, given_for
+from retrofit.analysis.flow.call_sites import call_chains
+from retrofit.analysis.scopes import Binding, Scope, own_nodes
 from retrofit.analysis.values.containers import put_into
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Result
+from retrofit.training.model.modules import is_layer
+from retrofit.training.torch_api.tensors import (
+    CHOOSES,
+    COMPARISONS,
+    DETACHES,
+    INDICES,
+    INTEGER_CASTS,
+    MASK_CASTS,
+    NEW,
+    READS,
+    REDUCTIONS,
+    SHAPE_ATTRIBUTES,
+    SHAPE_METHODS,
+)
 
 from ..model.models import Model
-from ..optimizer.optimizers import is_module
 from .loaders import TRAIN, Loader
 
 BATCH = "batch"
 GRADIENT = "gradient"  # what a model makes of a batch
 CHOSEN = "chosen"  # elements of a batch that a test on it chooses
 UNEVEN = "uneven"  # as many elements as a test on the batch chooses
-COMPARING = {"eq", "ne", "gt", "lt", "ge", "le", "logical_and", "logical_or", "logical_not", "isin"}
-CHOOSING = {"nonzero", "masked_select", "argwhere", "unique"}
-NUMBERING = {"long", "int"}  # of a test: 0 or 1, which chooses nothing as an index
-REDUCING = {"mean", "sum", "max", "min", "median", "prod", "norm", "item", "std", "var", "numel", "size", "any", "all"}
-WITHOUT_GRADIENT = COMPARING | {
-    "detach", "item", "argmax", "size", "numel", "nelement", "dim", "long", "bool", "int", "tolist", "numpy", "nonzero",
-    "new_zeros", "new_ones", "new_full",
-}  # fmt: skip
-PLAIN = {"data", "shape", "dtype", "device", "ndim"}
+REDUCING = REDUCTIONS | SHAPE_METHODS | {"item"}
+WITHOUT_GRADIENT = COMPARISONS | READS | DETACHES | INTEGER_CASTS | MASK_CASTS | SHAPE_METHODS | INDICES | NEW
+PLAIN = SHAPE_ATTRIBUTES | {"data"}
 MOST_STEPS = 300
 
 
@@ -68,14 +76,14 @@ class BatchValues:
     def loops_around(self, node: ast.AST, scope: Scope) -> frozenset[str]:
         """Return what of a batch is gone through around a node: its samples, what a model makes of it."""
         found: set[str] = set()
-        for place, where in self._places(node, scope):
+        for place, where in call_chains(self.analysis, node, scope):
             iterables = (part for outer in _around(place, where) for part in self._gone_through(outer))
             found.update(source for iterable in iterables for source in self.sources_of(iterable, where))
         return frozenset(found)
 
     def is_settled(self, node: ast.AST, scope: Scope) -> bool:
         """Return whether every process comes to a node: no test on a batch decides about it."""
-        for place, where in self._places(node, scope):
+        for place, where in call_chains(self.analysis, node, scope):
             tests = [o.test for o in _around(place, where) if isinstance(o, (ast.If, ast.IfExp, ast.While))]
             if any(self.sources_of(test, where) for test in tests if not _is_about_none(test)):
                 return False
@@ -86,18 +94,6 @@ class BatchValues:
         if isinstance(loop, ast.For) and loop not in self.loops:
             return [loop.iter]
         return [part.iter for part in loop.generators] if isinstance(loop, (ast.ListComp, ast.GeneratorExp)) else []
-
-    def _places(self, node: ast.AST, scope: Scope) -> list[tuple[ast.AST, Scope]]:
-        """Return a node with the calls of the function that it stands in, of those that these stand in, and so on."""
-        found: dict[ast.AST, Scope] = {node: scope}
-        waiting = [scope]
-        while waiting and len(found) < MOST_STEPS:
-            outer = waiting.pop().node
-            for site in self.analysis.callers(outer) if isinstance(outer, FUNCTIONS) else ():
-                if site.call not in found:
-                    found[site.call] = site.scope
-                    waiting.append(site.scope)
-        return list(found.items())
 
 
 @dataclass(frozen=True)
@@ -161,7 +157,7 @@ class _Search:
             return
         if step.learns and (node in self.values.calls or self._runs_module(node, step.scope)):
             self.found.add(GRADIENT)
-        if name in CHOOSING or (name in COMPARING and step.is_index):
+        if name in CHOOSES or (name in COMPARISONS and step.is_index):
             self._note_chosen(step)
         if step.is_index and node not in self.values.calls:
             for function in self.analysis.functions_called(node, step.scope):
@@ -169,7 +165,7 @@ class _Search:
         receiver = [node.func.value] if isinstance(node.func, ast.Attribute) else []
         parts = (*receiver, *node.args, *(keyword.value for keyword in node.keywords))
         learns = step.learns and name not in WITHOUT_GRADIENT
-        is_even = step.is_even or (step.is_index and (name in NUMBERING or _is_choice_of_values(node, name)))
+        is_even = step.is_even or (step.is_index and (name in INTEGER_CASTS or _is_choice_of_values(node, name)))
         is_even = is_even or name.endswith("loss") or (name in REDUCING and _is_of_all(node, step.scope, self.analysis))
         self.waiting += [step.to(part, learns=learns, is_even=is_even) for part in parts]
 
@@ -177,11 +173,7 @@ class _Search:
         self.found |= {CHOSEN} if step.is_even else {CHOSEN, UNEVEN}
 
     def _runs_module(self, node: ast.Call, scope: Scope) -> bool:
-        values = self.analysis.evaluate(node.func, scope)
-        return any(
-            is_module(self.analysis, value) or (isinstance(value, Result) and value.maker.startswith("torch.nn."))
-            for value in values
-        )
+        return any(is_layer(self.analysis, value) for value in self.analysis.evaluate(node.func, scope))
 
     def _look_at_name(self, node: ast.Name, step: _Step) -> None:
         owner, bindings = step.scope.find(node.id) or (step.scope, [])
@@ -192,17 +184,14 @@ class _Search:
                 self.found |= set() if _is_number(binding) else {BATCH}
             elif isinstance(binding.node, ast.AugAssign):
                 self.waiting.append(step.to(binding.node.value, owner))
-            elif binding.kind == "parameter" and isinstance(owner.node, FUNCTIONS):
-                names = parameters(owner.node)[1:] if is_method(owner) else parameters(owner.node)
-                for site in self.analysis.callers(owner.node):
-                    given = argument_for(site.call, names, binding.name)
-                    self.waiting += [step.to(given, site.scope)] if given is not None else []
+            elif binding.kind == "parameter":
+                self.waiting += [step.to(*place) for place in given_for(self.analysis, binding.name, owner)]
             elif binding.value is not None:
                 self.waiting.append(step.to(binding.value, owner))
 
     def _look_at_attribute(self, node: ast.Attribute, step: _Step) -> None:
-        owner = step.scope.enclosing_class()
-        if owner is not None and isinstance(node.value, ast.Name) and node.value.id == "self":
+        owner = class_of_own(node, step.scope)
+        if owner is not None:
             bindings = self.analysis.classes.attribute_bindings(owner, node.attr)
             self.waiting += [step.to(binding.value, where) for binding, where in bindings if binding.value is not None]
         else:

@@ -8,19 +8,14 @@ from retrofit.analysis.calls import argument_for
 from retrofit.analysis.flow.occurrences import stored_names
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import PROGRESS_BARS, SELF_FUNCTIONS
-
-HANDING_ON = (SELF_FUNCTIONS - {"reversed"}) | {"enumerate", "list", "tuple"}
-ENDLESS = {"itertools.cycle"}
-NUMBERS = {"range", "itertools.count", "tqdm.trange", "tqdm.auto.trange"}
-ITERABLES = ("iterable", "sequence")  # how progress bars call their first parameter
+from retrofit.training.torch_api.data import ENDLESS, ITERABLE_PARAMETERS, ITERATORS, NUMBERS, SAME_ELEMENTS
 
 
 def handed_on(analysis: Analysis, node: ast.expr, scope: Scope) -> ast.expr | None:
     """Return what a call takes one by one and hands on, None for any other expression."""
-    if not isinstance(node, ast.Call) or not analysis.called(node, scope) & HANDING_ON:
+    if not isinstance(node, ast.Call) or not analysis.called(node, scope) & SAME_ELEMENTS:
         return None
-    given = (argument_for(node, [name], name) for name in ITERABLES)
+    given = (argument_for(node, [name], name) for name in ITERABLE_PARAMETERS)
     return next((part for part in given if part is not None), None)
 
 
@@ -60,7 +55,7 @@ def layers(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ast.expr]:
 
 def is_iterator(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether a call makes something that is there to be iterated, unlike a list of batches."""
-    return isinstance(node, ast.Call) and bool(analysis.called(node, scope) & (PROGRESS_BARS | {"enumerate"}))
+    return isinstance(node, ast.Call) and bool(analysis.called(node, scope) & ITERATORS)
 
 
 def numbers_in(analysis: Analysis, loop: ast.For | ast.AsyncFor, scope: Scope) -> set[str]:

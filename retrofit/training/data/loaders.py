@@ -11,15 +11,12 @@ from retrofit.analysis.flow.variables import Home, entry_homes, homes_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Instance, LocalFunction, Result, Value
+from retrofit.training.torch_api.data import LOADERS
+from retrofit.training.torch_api.runtime import TRAINING_SHARES
 
 from ..loops import LoopNode, Path, calls_without_training, phase_of
 from .batches import handed_on, made_before
 from .next_calls import EVALUATION, TRAIN, Use, drawn_by_next
-
-RUNTIME = "retrofit.distributed"
-SHARING = {f"{RUNTIME}.share_batches", f"{RUNTIME}.EvaluationBatches"}  # an evaluation
-SHARDED = {f"{RUNTIME}.distribute_loader"}
-LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
 
 
 @dataclass(frozen=True)
@@ -100,16 +97,16 @@ def loaders_in(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ast.exp
 
 def is_loader(analysis: Analysis, value: Value) -> bool:
     if isinstance(value, Result):
-        return value.maker in LOADER or value.maker in SHARDED
-    return isinstance(value, Instance) and bool(analysis.classes.bases(value.scope) & set(LOADER))
+        return value.maker in LOADERS or value.maker in TRAINING_SHARES
+    return isinstance(value, Instance) and bool(analysis.classes.bases(value.scope) & LOADERS)
 
 
 def is_shared_out(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether a loader draws this process's share only: by the runtime, or by a DistributedSampler."""
     for value in analysis.evaluate(node, scope):
-        if isinstance(value, Result) and value.maker in SHARDED:
+        if isinstance(value, Result) and value.maker in TRAINING_SHARES:
             return True
-        if isinstance(value, Result) and value.maker in LOADER:
+        if isinstance(value, Result) and value.maker in LOADERS:
             sampler = argument_for(value.call, [], "sampler")
             if any(name.endswith("DistributedSampler") for name in analysis.named(sampler, value.scope)):
                 return True
@@ -122,7 +119,7 @@ def _entry_is_shared_out(analysis: Analysis, home: Home | None) -> bool:
         return False
     entries = home.scope.entries.get(home.name, [])
     values = [value for key, value in entries if isinstance(key, ast.Constant) and key.value == home.key]
-    return any(isinstance(value, ast.Call) and analysis.called(value, home.scope) & SHARDED for value in values)
+    return any(isinstance(value, ast.Call) and analysis.called(value, home.scope) & TRAINING_SHARES for value in values)
 
 
 def _makers(analysis: Analysis, node: ast.expr, scope: Scope, through: bool = True) -> set[ast.Call]:
@@ -134,7 +131,7 @@ def _makers(analysis: Analysis, node: ast.expr, scope: Scope, through: bool = Tr
             continue
         if is_loader(analysis, value):
             made.add(value.call)
-            if isinstance(value, Result) and value.maker in SHARDED:  # what it was made from
+            if isinstance(value, Result) and value.maker in TRAINING_SHARES:  # what it was made from
                 waiting += [inner for given in value.call.args[:1] for inner in analysis.evaluate(given, value.scope)]
     return made if through else made & {node}  # type: ignore[operator]
 

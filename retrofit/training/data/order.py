@@ -10,12 +10,11 @@ from retrofit.analysis.flow.variables import assignments_to
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Instance, Result
+from retrofit.training.torch_api.data import SAMPLERS_IN_ORDER
 
 from ..loops import Frame, is_ruled_out, truth_in_call
 from .loaders import Loader
 from .shards import given_to, makers_of, sampler_values
-
-IN_ORDER = (".SequentialSampler", ".BatchSampler")
 
 
 def is_random(analysis: Analysis, loader: Loader) -> bool:
@@ -64,4 +63,4 @@ def _is_true(analysis: Analysis, node: ast.expr, scope: Scope, sites: list[CallS
 def _samples(analysis: Analysis, maker: ast.Call, scope: Scope) -> bool:
     """Return whether a loader has a sampler that can draw at random."""
     values = [v for v in sampler_values(analysis, maker, scope) if isinstance(v, (Result, Instance))]
-    return any(not isinstance(value, Result) or not value.maker.endswith(IN_ORDER) for value in values)
+    return any(not isinstance(value, Result) or not value.maker.endswith(SAMPLERS_IN_ORDER) for value in values)

@@ -10,8 +10,19 @@ from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.flow.reachability import calls_within, reached_nodes
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance, Result
+from retrofit.training.torch_api.launch import PARSES
+from retrofit.training.torch_api.modules import DROPOUT
+from retrofit.training.torch_api.randomness import (
+    DRAWS,
+    DRAWS_IN_PLACE,
+    GENERATORS,
+    RANDOM_TRANSFORMS,
+    SEEDS,
+    TORCH,
+    TORCH_DRAWS,
+    TRANSFORMS,
+)
 
-from ..launch.arguments import PARSE
 from ..model.layers import calls_of, model_of
 from .loaders import TRAIN
 from .shards import given_to, makers_of, places_given
@@ -19,43 +30,6 @@ from .shards import given_to, makers_of, places_given
 if TYPE_CHECKING:
     from .. import Project
 
-TORCH, PYTHON, NUMPY = "torch", "random", "numpy.random"
-SEEDING = {
-    "torch.manual_seed": TORCH,
-    "torch.random.manual_seed": TORCH,
-    "random.seed": PYTHON,
-    "numpy.random.seed": NUMPY,
-}
-RESTORING = {
-    "torch.set_rng_state": TORCH,
-    "torch.random.set_rng_state": TORCH,
-    "random.setstate": PYTHON,
-    "numpy.random.set_state": NUMPY,
-}
-OF_TENSORS = {
-    f"{TORCH}.{name}"
-    for name in ("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "bernoulli", "normal")
-}
-OF_PYTHON = {
-    f"{PYTHON}.{name}"
-    for name in (
-        "random", "randint", "randrange", "uniform", "choice", "choices", "gauss", "normalvariate", "betavariate",
-        "expovariate", "triangular", "getrandbits", "shuffle", "sample",
-    )
-}  # fmt: skip
-OF_NUMPY = {
-    f"{NUMPY}.{name}"
-    for name in (
-        "rand", "randn", "randint", "uniform", "normal", "standard_normal", "choice", "random", "random_sample", "ranf",
-        "sample", "permutation", "shuffle", "beta", "binomial", "poisson", "exponential", "gamma", "dirichlet",
-    )
-}  # fmt: skip
-DRAWS = OF_TENSORS | OF_PYTHON | OF_NUMPY
-IN_PLACE = {"bernoulli_", "uniform_", "normal_", "random_", "exponential_", "log_normal_", "geometric_", "cauchy_"}
-GENERATORS = {f"{NUMPY}.default_rng", f"{NUMPY}.RandomState", f"{NUMPY}.Generator", f"{PYTHON}.Random"}
-TRANSFORMS = ("torchvision.transforms.", "torchvision.transforms.v2.")
-RANDOM_TRANSFORMS = ("Random", "ColorJitter", "AutoAugment", "RandAugment", "TrivialAugment", "AugMix", "ElasticTrans")
-DROPOUT = {f"torch.nn.{name}" for name in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout")}
 Place = tuple[ast.Call, Scope]
 
 
@@ -89,7 +63,7 @@ def seeds_in_workers(project: Project) -> Iterator[tuple[ast.Call, Scope, set[st
                 nodes = [function.node.body] if isinstance(function.node, ast.Lambda) else own_nodes(function.node)
                 for node in nodes:
                     if isinstance(node, ast.Call):
-                        streams = {SEEDING[n] for n in project.analysis.called(node, function.scope) & SEEDING.keys()}
+                        streams = {SEEDS[n] for n in project.analysis.called(node, function.scope) & SEEDS.keys()}
                         if streams & drawn and node.args:
                             yield node, function.scope, streams
 
@@ -102,7 +76,7 @@ def draws_in_loop(project: Project, call: ast.Call, scope: Scope) -> bool:
     method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
     if method and (makers := _generators(project, call.func.value, scope)):  # type: ignore[attr-defined]
         return any(not maker.args and not maker.keywords for maker in makers)
-    is_draw = method in IN_PLACE or bool(project.analysis.called(call, scope) & DRAWS)
+    is_draw = method in DRAWS_IN_PLACE or bool(project.analysis.called(call, scope) & DRAWS)
     return is_draw and call in _calls_in_loops(project) and argument_for(call, [], "generator") is None
 
 
@@ -163,7 +137,7 @@ def _has_no_workers(project: Project, maker: ast.Call, scope: Scope) -> bool:
 
 def _default(project: Project, option: ast.Attribute, scope: Scope) -> object:
     """Return the default of a command line option, None where it is not known."""
-    if not project.analysis.named(option.value, scope) & PARSE:
+    if not project.analysis.named(option.value, scope) & PARSES:
         return None
     flags = {f"--{option.attr}", f"--{option.attr.replace('_', '-')}"}
     for node, _ in reached_nodes(project.analysis):
@@ -184,7 +158,7 @@ def _streams(project: Project, class_scope: Scope) -> Iterator[str]:
         first = [node for node in own_nodes(function.node) if isinstance(node, ast.Call)]
         calls = [place for call in first for place in calls_within(project.analysis, call, function.scope)]
         names = [(call, name) for call, scope in calls for name in project.analysis.called(call, scope)]
-        seeded = {SEEDING[name] for _, name in names if name in SEEDING}  # by the number of the sample, perhaps
+        seeded = {SEEDS[name] for _, name in names if name in SEEDS}  # by the number of the sample, perhaps
         for call, name in names:
             stream = name.rpartition(".")[0]
             if name in DRAWS and stream not in seeded and argument_for(call, [], "generator") is None:
@@ -202,7 +176,7 @@ def _has_transforms(project: Project) -> bool:
 
 
 def _draws_tensor(project: Project, call: ast.Call, scope: Scope) -> bool:
-    return bool(project.analysis.called(call, scope) & OF_TENSORS) and argument_for(call, [], "generator") is None
+    return bool(project.analysis.called(call, scope) & TORCH_DRAWS) and argument_for(call, [], "generator") is None
 
 
 def _has_dropout(project: Project) -> bool:

@@ -8,16 +8,10 @@ from collections.abc import Iterator
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.data import RANDOM_SPLITS
+from retrofit.training.torch_api.randomness import DRAWS, SEED_OF, SEEDS_OF_PROCESS, TORCH
 
 from ..loops import Path
-
-STREAMS = {"random.": "random.seed", "numpy.random.": "numpy.random.seed", "torch.": "torch.manual_seed"}
-DRAWS = {
-    "random", "rand", "randn", "randint", "randrange", "random_sample", "getrandbits", "choice", "choices", "sample",
-    "shuffle", "permutation", "uniform", "normal", "randperm", "bernoulli", "multinomial",
-}  # fmt: skip
-SPLITS = {"torch.utils.data.random_split", "torch.utils.data.dataset.random_split"}
-OTHERS = {"time.time", "time.time_ns", "torch.seed", "torch.initial_seed", "os.getpid"}
 
 
 def is_drawn(analysis: Analysis, seed: ast.Call, scope: Scope) -> bool:
@@ -25,7 +19,7 @@ def is_drawn(analysis: Analysis, seed: ast.Call, scope: Scope) -> bool:
     for given in seed.args[:1]:
         made = [node.value for node in own_nodes(scope.node) if isinstance(node, ast.Assign) and _sets(node, given)]
         calls = [part for value in (given, *made) for part in ast.walk(value) if isinstance(part, ast.Call)]
-        return any(_stream(analysis, call, scope) or analysis.called(call, scope) & OTHERS for call in calls)
+        return any(_stream(analysis, call, scope) or analysis.called(call, scope) & SEEDS_OF_PROCESS for call in calls)
     return False
 
 
@@ -34,7 +28,7 @@ def drawn_unseeded(analysis: Analysis, paths: list[Path], in_loops: set[ast.AST]
     calls = [(node, scope) for node, scope in reached_nodes(analysis) if isinstance(node, ast.Call)]
     seeds = {
         seed: [(call, scope) for call, scope in calls if seed in analysis.called(call, scope)]
-        for seed in STREAMS.values()
+        for seed in SEED_OF.values()
     }
     for path in paths:
         for index, frame in enumerate(path.frames):
@@ -61,12 +55,11 @@ def _stream(analysis: Analysis, call: ast.Call, scope: Scope) -> str:
     if any(keyword.arg == "generator" for keyword in call.keywords):
         return ""
     names = analysis.called(call, scope)
-    if names & SPLITS and len(call.args) < 3:  # the third one is a generator
-        return STREAMS["torch."]
+    if names & RANDOM_SPLITS and len(call.args) < 3:  # the third one is a generator
+        return SEED_OF[TORCH]
     for name in names:
-        module, _, function = name.rpartition(".")
-        if function in DRAWS and f"{module}." in STREAMS:
-            return STREAMS[f"{module}."]
+        if name in DRAWS:
+            return SEED_OF[name.rpartition(".")[0]]
     return ""
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 
-ATTRIBUTES = {"shape", "ndim", "device", "dtype", "layout", "is_cuda", "requires_grad", "itemsize", "nbytes"}
-METHODS = {"size", "numel", "nelement", "dim", "ndimension", "stride", "element_size", "get_device"}
+from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES, SHAPE_METHODS
 
 
 def is_about_shape(node: ast.AST) -> bool:
     """Return whether an expression asks for a shape, a type or a device: x.shape, x.size(0), len(x)."""
     asked = node.func if isinstance(node, ast.Call) else node
     if isinstance(asked, ast.Attribute):
-        return asked.attr in ATTRIBUTES | METHODS
+        return asked.attr in SHAPE_ATTRIBUTES | SHAPE_METHODS
     return isinstance(node, ast.Call) and isinstance(asked, ast.Name) and asked.id in ("len", "isinstance")

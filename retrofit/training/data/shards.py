@@ -11,13 +11,12 @@ from retrofit.analysis.flow.variables import assignments_to
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Result, Values
+from retrofit.training.torch_api.data import LOADER_PARAMETERS, SHARDING_SAMPLERS
+from retrofit.training.torch_api.distributed import RANK
+from retrofit.training.torch_api.runtime import LOADER_WORKERS, TRAINING_SHARES
 
-from ..distributed.distribution import SAMPLERS
-from ..distributed.ranks.ranks import RANK, Ranks
-from .loaders import SHARDED, Loader
-
-WORKERS = {"retrofit.distributed.loader_workers"}  # gives the arguments about workers alone
-ARGUMENTS = ["dataset", "batch_size", "shuffle", "sampler", "batch_sampler"]  # of DataLoader, in their order
+from ..distributed.ranks.ranks import Ranks
+from .loaders import Loader
 
 
 def makers_of(analysis: Analysis, loader: Loader) -> list[tuple[ast.Call, Scope]]:
@@ -30,13 +29,13 @@ def makers_of(analysis: Analysis, loader: Loader) -> list[tuple[ast.Call, Scope]
     # What draws from a loader may be handed others too; those that are put into its variable are its own.
     makers = [maker for maker in loader.makers if maker in own_calls] or loader.makers
     made = [(maker, scope_of(analysis, maker)) for maker in makers]
-    own = [(maker, scope) for maker, scope in made if not analysis.called(maker, scope) & SHARDED]
+    own = [(maker, scope) for maker, scope in made if not analysis.called(maker, scope) & TRAINING_SHARES]
     return sorted(own, key=lambda place: place[1].source.place(place[0]))
 
 
 def given_to(call: ast.Call, name: str) -> ast.expr | None:
     """Return what a call of DataLoader gives for one of its first arguments."""
-    return argument_for(call, ARGUMENTS, name)
+    return argument_for(call, LOADER_PARAMETERS, name)
 
 
 def places_given(analysis: Analysis, maker: ast.Call, scope: Scope, name: str) -> list[tuple[ast.expr, Scope]]:
@@ -64,7 +63,7 @@ def sampler_values(analysis: Analysis, maker: ast.Call, scope: Scope) -> Values:
 def distributed_samplers(analysis: Analysis, loader: Loader) -> list[Result]:
     """Return the calls of torch's DistributedSampler that a loader can draw by."""
     values = {value for maker, scope in makers_of(analysis, loader) for value in sampler_values(analysis, maker, scope)}
-    found = [value for value in values if isinstance(value, Result) and value.maker in SAMPLERS]
+    found = [value for value in values if isinstance(value, Result) and value.maker in SHARDING_SAMPLERS]
     return sorted(found, key=lambda value: value.call.lineno)
 
 
@@ -76,9 +75,9 @@ def is_sharded(ranks: Ranks, loader: Loader) -> bool:
 def _is_cut(ranks: Ranks, maker: ast.Call, scope: Scope) -> bool:
     analysis = ranks.analysis
     for value in sampler_values(analysis, maker, scope):
-        if isinstance(value, Instance) and any(name in SAMPLERS for name in analysis.classes.bases(value.scope)):
+        if isinstance(value, Instance) and analysis.classes.bases(value.scope) & SHARDING_SAMPLERS:
             return True
-        if isinstance(value, Result) and value.maker in SAMPLERS:
+        if isinstance(value, Result) and value.maker in SHARDING_SAMPLERS:
             return True
     names = ("dataset", "sampler", "batch_sampler")
     given = (place for name in names for place in places_given(analysis, maker, scope, name))
@@ -105,7 +104,7 @@ def may_give(analysis: Analysis, call: ast.Call, scope: Scope, name: str) -> boo
             return True
         if keyword.arg is None:
             values = analysis.evaluate(keyword.value, scope)
-            known = [value for value in values if isinstance(value, Result) and value.maker in WORKERS]
+            known = [value for value in values if isinstance(value, Result) and value.maker == LOADER_WORKERS]
             if not values or len(known) < len(values):
                 return True
     return False

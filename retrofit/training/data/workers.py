@@ -8,10 +8,9 @@ from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalFunction
+from retrofit.training.torch_api.data import PER_SAMPLE
 
 from ..loops import training_paths
-
-PER_SAMPLE = ("__getitem__", "__iter__", "forward")
 
 
 def run_elsewhere(analysis: Analysis) -> set[Scope]:

@@ -6,34 +6,15 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from retrofit.analysis.files.runtime_names import RUNTIME
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalClass, LocalFunction
+from retrofit.training.torch_api.data import SHARDING_SAMPLERS
+from retrofit.training.torch_api.distributed import COLLECTIVES, JOINS_GROUP
+from retrofit.training.torch_api.modules import AVERAGING_WRAPPERS
 
-RUNTIME = "retrofit.distributed"
-JOINING = {f"{RUNTIME}.setup_distributed", "torch.distributed.init_process_group"}
-DDP = {
-    "torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel",
-    "apex.parallel.DistributedDataParallel",
-}  # fmt: skip
-WRAPPERS = DDP | {f"{RUNTIME}.{name}" for name in ("distribute_model", "DDPWrapper", "FSDPWrapper")}
-SAMPLERS = {"torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler"}
-OF_TORCH = (
-    "all_reduce", "reduce", "broadcast", "broadcast_object_list", "all_gather", "all_gather_object", "gather",
-    "gather_object", "scatter", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_to_all",
-    "barrier", "monitored_barrier",
-)  # fmt: skip
-OF_THE_RUNTIME = (
-    "reduce_sum", "reduce_tensor_sum", "reduce_mean", "reduce_dict", "gather_objects",
-    "on_any_rank", "broadcast_object", "broadcast_buffers", "barrier", "main_process_first", "save_checkpoint",
-    "batch_count", "batch_sum", "batch_mean", "sum_over_ranks", "sum_attributes", "gather_batches",
-    "reduce_total", "gather_batch", "answer_of_main", "open_run",
-)  # fmt: skip
-WITH_GRADIENT = ("all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter")
-COLLECTIVES = {f"torch.distributed.nn.{name}" for name in WITH_GRADIENT}
-COLLECTIVES |= {f"torch.distributed.nn.functional.{name}" for name in WITH_GRADIENT}
-COLLECTIVES |= {f"torch.distributed.{name}" for name in OF_TORCH} | {f"{RUNTIME}.{name}" for name in OF_THE_RUNTIME}
 MOST_CALLS = 200  # that a search for a collective follows
 
 
@@ -71,7 +52,7 @@ class Distribution:
 def find_distribution(analysis: Analysis) -> Distribution:
     """Return what the code that runs does already for several processes."""
     found = Distribution()
-    kinds = ((JOINING, found.joins), (WRAPPERS, found.wraps), (SAMPLERS, found.samplers))
+    kinds = ((JOINS_GROUP, found.joins), (AVERAGING_WRAPPERS, found.wraps), (SHARDING_SAMPLERS, found.samplers))
     for site in _calls(analysis):
         for wanted, sites in (*kinds, (COLLECTIVES, found.collectives)):
             if site.names & wanted:

@@ -8,39 +8,8 @@ from dataclasses import dataclass
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
-
-TORCHRUN = "torchrun --nproc_per_node=N {script}"
-# What is called -> the framework, and the command that starts the script on N GPUs.
-TRAINERS = {
-    **dict.fromkeys(("accelerate.Accelerator", "accelerate.accelerator.Accelerator"),
-                    ("Accelerate", "accelerate launch --num_processes=N {script}")),
-    **dict.fromkeys(("lightning.Fabric", "lightning.fabric.Fabric", "lightning_fabric.Fabric"),
-                    ("Fabric", "fabric run --devices=N {script}")),
-    **dict.fromkeys(("lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer"),
-                    ("Lightning", "python {script}, with Trainer(devices=N)")),
-    "deepspeed.initialize": ("DeepSpeed", "deepspeed --num_gpus=N {script}"),
-    **dict.fromkeys(("ray.train.torch.TorchTrainer", "ray.train.torch.prepare_model"),
-                    ("Ray Train", "python {script}, with ScalingConfig(num_workers=N)")),
-    **dict.fromkeys(("horovod.torch.DistributedOptimizer", "horovod.torch.init"),
-                    ("Horovod", "horovodrun -np N python {script}")),
-    **dict.fromkeys(("composer.Trainer", "composer.trainer.Trainer"), ("Composer", "composer -n N {script}")),
-    **dict.fromkeys(("transformers.Trainer", "transformers.Seq2SeqTrainer", "trl.SFTTrainer", "trl.DPOTrainer"),
-                    ("the Trainer of transformers", TORCHRUN)),
-    **dict.fromkeys(("colossalai.launch_from_torch", "colossalai.launch", "colossalai.initialize",
-                     "colossalai.booster.Booster"),
-                    ("Colossal-AI", "colossalai run --nproc_per_node=N {script}")),
-    **dict.fromkeys(("ignite.distributed.Parallel", "ignite.distributed.auto_model"), ("Ignite", TORCHRUN)),
-}  # fmt: skip
-SHARDING = {
-    "torch.distributed.fsdp.FullyShardedDataParallel": "FSDP",
-    "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel": "FSDP",
-    "torch.distributed.fsdp.fully_shard": "FSDP2", "torch.distributed._composable.fsdp.fully_shard": "FSDP2",
-    "fairscale.nn.FullyShardedDataParallel": "fairscale", "fairscale.nn.data_parallel.ShardedDataParallel": "fairscale",
-    "fairscale.nn.data_parallel.FullyShardedDataParallel": "fairscale",
-}  # fmt: skip
-ADDING_UP = {f"torch.distributed.{name}" for name in ("all_reduce", "all_reduce_coalesced", "reduce_scatter_tensor")}
-# An object of these that is only asked or printed by distributes nothing.
-NEEDED_CALLS = {"Accelerate": {"prepare", "prepare_model", "backward"}, "Fabric": {"setup", "setup_module", "backward"}}
+from retrofit.training.torch_api.distributed import ADDS_UP
+from retrofit.training.torch_api.frameworks import NEEDED_CALLS, SHARDING, TORCHRUN, TRAINERS
 
 
 @dataclass(frozen=True)
@@ -68,7 +37,7 @@ def averages_gradients(analysis: Analysis, in_batches: list[tuple[ast.AST, Scope
     The gradients may be collected before: `flat = torch.cat([p.grad.view(-1) for p in parameters])`.
     """
     for node, scope in in_batches:
-        if isinstance(node, ast.Call) and analysis.called(node, scope) & ADDING_UP:
+        if isinstance(node, ast.Call) and analysis.called(node, scope) & ADDS_UP:
             parts = own_nodes(scope.node)
             if any(isinstance(part, ast.Attribute) and part.attr == "grad" for part in parts):
                 return True

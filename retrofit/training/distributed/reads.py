@@ -6,7 +6,9 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.python_api import LISTS_OBJECTS
 from retrofit.analysis.scopes import FUNCTIONS
+from retrofit.training.torch_api.tensors import READS, SAME_TENSOR, SUMS_AND_MEANS
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 Expressions = Iterator[tuple[ast.AST, ast.AST]]
@@ -102,9 +104,8 @@ def _changes_object(call: ast.Call, names: set[str], looks_into: bool) -> bool:
     return looks_into and not is_known and any(isinstance(part, ast.Name) and part.id in names for part in given)
 
 
-READING = {
-    "item", "detach", "cpu", "float", "int", "numpy", "tolist", "mean", "sum", "print", "str", "repr", "len", "format",
-    "round", "backward", "clone", "items", "keys", "values", "get",
+READING = SAME_TENSOR | READS | SUMS_AND_MEANS | LISTS_OBJECTS | {
+    "detach", "backward", "keys", "get", "print", "str", "repr", "len", "format", "round", "int",
 }  # fmt: skip
 
 

@@ -6,15 +6,15 @@ import ast
 from collections.abc import Collection
 
 from retrofit.analysis.calls import body_of
+from retrofit.analysis.flow.call_sites import sites_of
 from retrofit.analysis.flow.reachability import known_scopes
-from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.distributed import BARRIERS
+from retrofit.training.torch_api.runtime import MAIN_FIRST
 
 from ..placement import block_of
 from .ranks.sides import OTHERS, side_of_test
-
-IN_TURN = "retrofit.distributed.main_process_first"
-WAITING = {"torch.distributed.barrier", "torch.distributed.monitored_barrier", "retrofit.distributed.barrier"}
 
 
 def runs_in_turn(
@@ -26,7 +26,7 @@ def runs_in_turn(
     """
     if any(outer in more for outer in (node, *scope.source.ancestors(node))) or _is_in_turn_here(analysis, scope, node):
         return True
-    sites = analysis.callers(scope.node) if isinstance(scope.node, FUNCTIONS) and depth else []
+    sites = sites_of(analysis, scope) if depth else []
     sites = [site for site in sites if site.scope in known_scopes(analysis)]
     return bool(sites) and all(runs_in_turn(analysis, site.scope, site.call, more, depth - 1) for site in sites)
 
@@ -45,14 +45,14 @@ def _is_in_turn_here(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
         if outer is scope.node:
             decorators = getattr(outer, "decorator_list", [])
             calls = [decorator for decorator in decorators if isinstance(decorator, ast.Call)]
-            return any(IN_TURN in analysis.called(call, scope.parent or scope) for call in calls)
+            return any(MAIN_FIRST in analysis.called(call, scope.parent or scope) for call in calls)
         inner = outer
     return False
 
 
 def _makes_others_wait(analysis: Analysis, context: ast.Call, scope: Scope) -> bool:
     """Return whether this is the runtime's context, or one of the project in which the others wait first."""
-    if IN_TURN in analysis.called(context, scope):
+    if MAIN_FIRST in analysis.called(context, scope):
         return True
     functions = analysis.functions_called(context, scope)
     statements = [(part, function.scope) for function in functions for part in body_of(function.node)]
@@ -64,4 +64,4 @@ def _is_waiting_of_others(analysis: Analysis, statement: ast.AST, scope: Scope) 
     if not isinstance(statement, ast.If) or side_of_test(analysis, statement.test, scope) != OTHERS:
         return False
     calls = [part for inner in statement.body for part in ast.walk(inner) if isinstance(part, ast.Call)]
-    return any(analysis.called(call, scope) & WAITING for call in calls)
+    return any(analysis.called(call, scope) & BARRIERS for call in calls)

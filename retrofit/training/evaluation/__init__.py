@@ -9,8 +9,9 @@ from retrofit.analysis.flow.reachability import known_scopes
 from retrofit.analysis.flow.variables import Home
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.runtime import EVALUATION_SHARES
 
-from ..data.loaders import EVALUATION, SHARING, Loader, is_shared_out
+from ..data.loaders import EVALUATION, Loader, is_shared_out
 from ..files.guards import runs_on_one
 from ..files.outputs import Output
 from .body import Body
@@ -79,7 +80,7 @@ def _batches(loop: Loop) -> ast.expr:
     if drawn is None:
         raise NotShareable("it does not draw from one loader alone")
     outer, loader = drawn
-    if any(loop.is_called(call, SHARING) for node in outer for call in calls_in(node)):
+    if any(loop.is_called(call, EVALUATION_SHARES) for node in outer for call in calls_in(node)):
         raise NotShareable("it is shared out already")
     if is_shared_out(loop.analysis, loader, loop.scope):
         raise NotShareable("its loader is shared out already")

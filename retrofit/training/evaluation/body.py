@@ -5,18 +5,15 @@ from __future__ import annotations
 import ast
 
 from retrofit.analysis.flow.occurrences import loaded_names, occurrences, stored_names
+from retrofit.analysis.python_api import CLOCKS
 from retrofit.analysis.scopes import Scope, own_nodes
-from retrofit.analysis.values.kinds import PROGRESS_BARS, Instance, LocalFunction
+from retrofit.analysis.values.kinds import Instance, LocalFunction
+from retrofit.training.torch_api.output import BAR_METHODS, BARS
 
 from ..data.batches import numbers_in
-from ..files.outputs import COUNTING_BARS, PRINT, Output
+from ..files.outputs import PRINT, Output
 from .loop import Loop, NotShareable, calls_in, root_name
 from .meters import LIST, METER, SUM, Accumulator, Meter, meter_of
-
-SHOWING = {
-    "set_postfix", "set_postfix_str", "set_description", "set_description_str", "update", "refresh", "write", "close",
-}  # fmt: skip
-CLOCKS = {"time.time", "time.perf_counter", "time.monotonic", "timeit.default_timer"}
 
 
 class Body:
@@ -180,14 +177,12 @@ class Body:
         names = self.analysis.called(call, self.scope)
         if names == {"print"} or any(name.startswith("logging.") for name in names):
             return not any(isinstance(v, LocalFunction) for v in self.analysis.evaluate(call.func, self.scope))
-        if not isinstance(call.func, ast.Attribute) or call.func.attr not in SHOWING:
+        if not isinstance(call.func, ast.Attribute) or call.func.attr not in BAR_METHODS:
             return False
         root = root_name(call.func.value)
         bindings = self.scope.bindings.get(root, []) if root else []
         made = [binding.value for binding in bindings if isinstance(binding.value, ast.Call)]
-        return bool(made) and all(
-            self.analysis.called(value, self.scope) & (PROGRESS_BARS | COUNTING_BARS) for value in made
-        )
+        return bool(made) and all(self.analysis.called(value, self.scope) & BARS for value in made)
 
 
 def _added_to(statement: ast.stmt) -> ast.expr | None:

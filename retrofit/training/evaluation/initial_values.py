@@ -7,11 +7,10 @@ import ast
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.tensors import ZEROS
 
 from ..loops import LOOPS
 from ..placement import block_of
-
-ZEROS = {"torch.zeros", "numpy.zeros", "torch.zeros_like", "numpy.zeros_like"}
 
 
 def start_statement(scope: Scope, loop: ast.stmt, name: str) -> ast.stmt | None:

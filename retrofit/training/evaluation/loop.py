@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from retrofit.analysis.files.source import Source
@@ -11,10 +11,10 @@ from retrofit.analysis.flow.reachability import calls_within
 from retrofit.analysis.flow.variables import Home, homes_of, upstream
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
+from retrofit.training.model.modules import is_module
 
 from ..data.batches import is_iterator, layers
 from ..data.loaders import is_loader
-from ..optimizer.optimizers import is_module
 
 
 class NotShareable(Exception):
@@ -70,9 +70,9 @@ class Loop:
         lengths = (node for node in own_nodes(self.scope.node) if self.is_called(node, {"len"}))
         return any(isinstance(part, ast.Name) and part.id in names for node in lengths for part in node.args)  # type: ignore[attr-defined]
 
-    def is_called(self, node: ast.AST, names: set[str]) -> bool:
+    def is_called(self, node: ast.AST, names: Collection[str]) -> bool:
         """Return whether `node` calls one of these functions, given by their full names."""
-        return isinstance(node, ast.Call) and bool(self.analysis.called(node, self.scope) & names)
+        return isinstance(node, ast.Call) and not self.analysis.called(node, self.scope).isdisjoint(names)
 
 
 def calls_in(root: ast.AST) -> Iterator[ast.Call]:

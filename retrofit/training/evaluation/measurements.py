@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.variables import Home, homes_of, upstream
+from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display
@@ -19,7 +20,6 @@ from ..distributed.distribution import Distribution, leads_to_collective
 from ..loops import LoopNode
 from ..model.models import Model
 
-GROWING = {"append", "extend"}
 COPYING = re.compile(r"copy|ema|average", re.IGNORECASE)  # in the names of what makes another model of a model
 
 
@@ -86,7 +86,7 @@ def _measured(analysis: Analysis, loop: LoopNode, scope: Scope) -> tuple[frozens
             if isinstance(node, ast.AugAssign):
                 (lists if _is_list(analysis, node.target, scope) else sums).add(name_in(node.target))
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                if node.func.attr in GROWING:
+                if node.func.attr in GROWS_LIST:
                     lists.add(name_in(node.func.value))
                 elif _adds_up(analysis, node, scope):
                     sums.add(name_in(node.func.value))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
+from retrofit.analysis.flow.call_sites import sites_of
+from retrofit.analysis.scopes import Scope, own_nodes
 
 from ..model.gradients import has_gradients, is_switched_off, switches_on
 from .loop import Loop, NotShareable
@@ -35,5 +36,5 @@ class Mode:
                 is_off = [isinstance(a, ast.Constant) and a.value is False for a in call.args]
                 if (call.func.attr == "eval" and not call.args) or (call.func.attr == "train" and is_off == [True]):
                     return True
-        sites = self.analysis.callers(scope.node) if isinstance(scope.node, FUNCTIONS) and depth else []
+        sites = sites_of(self.analysis, scope) if depth else []
         return bool(sites) and all(self._is_evaluating(site.scope, site.call, depth - 1) for site in sites)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 
+from retrofit.analysis.python_api import EXITS
 from retrofit.analysis.scopes import Scope
 
 from .sinks import Sinks
 
-ENDING = ("exit", "_exit", "quit", "stop")
+ENDING = {name.rpartition(".")[2] for name in EXITS} | {"stop"}
 OF_STATE = ("state_dict", "deepcopy", "load_state_dict")
 
 

@@ -9,51 +9,46 @@ from dataclasses import replace
 from retrofit.analysis.interpreter.state import NONE, OTHER, SAME, Flow, Root, escaped, mixed
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction, Result
+from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
+from retrofit.training.model.modules import is_layer, is_module
+from retrofit.training.torch_api.data import SAME_ELEMENTS
+from retrofit.training.torch_api.modules import CLIP_GRADIENTS, GRADIENTS_OFF
+from retrofit.training.torch_api.runtime import (
+    EVALUATION_SHARES,
+    OWN_BATCH_SIZES,
+    RANK_SHARE,
+    SUM_ATTRIBUTES,
+    TRAINING_SHARES,
+)
+from retrofit.training.torch_api.tensors import (
+    ARRAY_PACKAGES,
+    ENTRY_FREE,
+    ENTRYWISE,
+    OPERATORS,
+    VALUES_AND_INDICES,
+    VIEWS,
+    WITHOUT_HISTORY,
+)
 
 from .. import Project
 from ..data import shapes
-from ..data.batches import HANDING_ON, made_before
-from ..data.loaders import EVALUATION, SHARDED, SHARING, TRAIN
+from ..data.batches import made_before
+from ..data.loaders import EVALUATION, TRAIN
 from ..data.random_draws import draws_in_loop
 from ..loops import LOOPS, calls_without_training, phase_of
 from ..losses.reductions.reduction import SUM_OF_RANKS, reduction_for
 from ..losses.terms import MEAN as REDUCED_MEAN
 from ..losses.terms import terms_at
-from ..optimizer.optimizers import is_module
 from . import kinds
 from .decisions import decides
-from .kinds import (
-    BATCH,
-    BATCH_SIZE,
-    CHOSEN,
-    LAYOUT,
-    LIST,
-    MEAN,
-    PER_SIZE,
-    READING,
-    REDUCIBLE,
-    SHAPE,
-    SIZE,
-    SUM,
-    TENSORS,
-)
+from .kinds import BATCH, BATCH_SIZE, CHOSEN, LAYOUT, LIST, MEAN, PER_SIZE, REDUCIBLE, SHAPE, SIZE, SUM, TENSORS
 from .loss_names import LossNames
 from .shown import Shown
 from .sinks import Sinks
 from .together import gives_the_same, made_the_same
 
-RUNTIME = "retrofit.distributed"
-RANK_SHARE = f"{RUNTIME}.rank_share"
-OWN_SHARES = {f"{RUNTIME}.own_batch_size", f"{RUNTIME}.micro_batch"}
-SOURCES = SHARING | SHARDED
-LIBRARIES = ("torch", "numpy", "cv2", "scipy")
-SAME_FUNCTIONS = {
-    "isinstance", "type", "hasattr", "id", "callable", "torch.is_tensor", "torch.manual_seed", "time.time",
-    "torch.no_grad", "torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm", "iter", "torch.zeros_like",
-    "torch.ones_like", "torch.rand_like", "torch.randn_like",
-}  # fmt: skip
-ARITHMETIC: dict[str, ast.operator] = {"mul": ast.Mult(), "div": ast.Div(), "add": ast.Add(), "sub": ast.Sub()}
+SOURCES = EVALUATION_SHARES | TRAINING_SHARES
+SAME_FUNCTIONS = ENTRY_FREE | CLIP_GRADIENTS | GRADIENTS_OFF
 
 
 def _run_by(analysis: Analysis, scope: Scope, calls: set[ast.Call]) -> Iterator[LocalFunction]:
@@ -112,7 +107,7 @@ class TorchDomain:
         if not isinstance(drawn, ast.Call):
             return None
         names = self.analysis.called(drawn, scope)
-        if names & SHARING:
+        if names & EVALUATION_SHARES:
             return Flow(BATCH)
         inner = [self.element(part, scope) for part in drawn.args]
         found = [flow for flow in inner if flow is not None]
@@ -165,7 +160,7 @@ class TorchDomain:
     def _is_micro(self, node: ast.expr, scope: Scope) -> bool:
         """Return whether the part of a batch size that a rank has is asked for: rd.data.own_batch_size(batch_size)."""
         outer = scope.source.parents[node]
-        return isinstance(outer, ast.Call) and bool(self.analysis.called(outer, scope) & OWN_SHARES)
+        return isinstance(outer, ast.Call) and bool(self.analysis.called(outer, scope) & OWN_BATCH_SIZES)
 
     def is_apart(self, flow: Flow) -> bool:
         """Return whether processes can differ in a test: in what they draw at random, not in the batch size alone."""
@@ -191,7 +186,7 @@ class TorchDomain:
         if base.kind == OTHER:
             return NONE if name in kinds.FIXED else mixed([base])
         kind = SIZE if name == "size" and base.kind in TENSORS else kinds.of_method(base.kind, name, None)
-        if kind == OTHER and base.kind in TENSORS and name not in kinds.ENTRYWISE:
+        if kind == OTHER and base.kind in TENSORS and name not in ENTRYWISE:
             kind = base.kind  # `outputs.logits`, `batch.x`
         return self._kept(base, kind, name)
 
@@ -202,11 +197,13 @@ class TorchDomain:
             return mixed([base])
         is_kept = name in kinds.KEEPING or name.startswith("loss") or (base.is_term and name in kinds.SCALARS)
         is_term = base.is_term and is_kept
-        if is_term and name in READING and kind in TENSORS and name == "item":
+        if is_term and name in WITHOUT_HISTORY and kind in TENSORS and name == "item":
             kind = MEAN  # of the one number that a model has computed as its loss
         elif name == "item" and kind in TENSORS:
             return mixed([replace(base, kind=kind)])
-        return replace(base, kind=kind, is_read=base.is_read or name in READING, is_term=is_term, cells=frozenset())
+        return replace(
+            base, kind=kind, is_read=base.is_read or name in WITHOUT_HISTORY, is_term=is_term, cells=frozenset()
+        )
 
     def item(self, base: Flow, index: ast.expr, key: Flow) -> Flow:
         if base.kind == OTHER:
@@ -246,7 +243,7 @@ class TorchDomain:
             return False
         origins = self.project.ranks.origins(dividend, divisor.place.scope)
         parts = (part for node, _ in origins for part in ast.walk(node))
-        return any(isinstance(part, ast.Attribute) and part.attr in READING for part in parts)
+        return any(isinstance(part, ast.Attribute) and part.attr in WITHOUT_HISTORY for part in parts)
 
     def _bound(self, given: list[Flow]) -> Flow:
         """Return what is computed from several values, and take note that they belong together."""
@@ -276,7 +273,7 @@ class TorchDomain:
     def _hands_through(self, node: ast.Call) -> bool:
         """Return whether a call is of a method that makes no loss: images.cuda()."""
         name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        return name in kinds.KEEPING | kinds.ENTRYWISE | kinds.TURNING | {"view", "reshape"}
+        return name in kinds.KEEPING | ENTRYWISE | kinds.TURNING | VIEWS
 
     def _called(self, node: ast.Call, scope: Scope, receiver: Flow, given: list[Flow]) -> Flow:
         names = self.analysis.called(node, scope)
@@ -292,7 +289,7 @@ class TorchDomain:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name in kinds.MAKING and all(flow.kind in {SIZE, SHAPE} | TENSORS for flow in flows):
             return Flow(BATCH)
-        is_arithmetic = name.rstrip("_") in ARITHMETIC and len(given) == 1
+        is_arithmetic = name.rstrip("_") in OPERATORS and len(given) == 1
         if receiver.differs and (is_arithmetic or not any(flow.kind not in TENSORS | {SAME} for flow in given)):
             return self._method(node, receiver, name, given)
         if names & {"len"} and given:
@@ -303,7 +300,7 @@ class TorchDomain:
             return given[0]
         if names & {"sum"} and len(given) == 1:
             return replace(given[0], cells=frozenset()) if given[0].kind in (MEAN, SUM) else mixed(given)
-        is_known = bool(names) and all(full.partition(".")[0] in LIBRARIES for full in names)
+        is_known = bool(names) and all(full.partition(".")[0] in ARRAY_PACKAGES for full in names)
         are_tensors = all(flow.kind in TENSORS | {SAME} for flow in given[1:])
         if is_known and given and given[0].differs and (are_tensors or name in kinds.KEEPING):
             flow = self._kept(given[0], kinds.of_method(given[0].kind, name, node, 1), name)
@@ -322,24 +319,21 @@ class TorchDomain:
     def _method(self, node: ast.Call, receiver: Flow, name: str, given: list[Flow]) -> Flow:
         if receiver.kind == OTHER:
             return NONE if name in kinds.FIXED else mixed([receiver, *given])
-        if name.rstrip("_") in ARITHMETIC and len(given) == 1:
-            operator = ast.BinOp(ast.Name("_", ast.Load()), ARITHMETIC[name.rstrip("_")], ast.Name("_", ast.Load()))
+        if name.rstrip("_") in OPERATORS and len(given) == 1:
+            operator = ast.BinOp(ast.Name("_", ast.Load()), OPERATORS[name.rstrip("_")], ast.Name("_", ast.Load()))
             return self.operation(operator, [receiver, given[0]])
         kind = kinds.of_method(receiver.kind, name, node)
         return self._with_parts(self._kept(receiver, kind, name), name)
 
     def _with_parts(self, flow: Flow, name: str) -> Flow:
         """Return what gives values and their places along a dimension as a pair: `values, indices = x.max(1)`."""
-        if name not in kinds.PAIRS or flow.kind not in TENSORS:
+        if name not in VALUES_AND_INDICES or flow.kind not in TENSORS:
             return flow
         part = replace(flow, place=None)
         return replace(flow, parts=(part, part))
 
     def _is_module_call(self, node: ast.Call, scope: Scope) -> bool:
-        return any(
-            is_module(self.analysis, value) or (isinstance(value, Result) and value.maker.startswith("torch.nn."))
-            for value in self.analysis.evaluate(node.func, scope)
-        )
+        return any(is_layer(self.analysis, value) for value in self.analysis.evaluate(node.func, scope))
 
     def is_opaque(self, call: ast.Call, scope: Scope) -> bool:
         if call in self.models and self._is_module_call(call, scope):
@@ -385,12 +379,19 @@ class TorchDomain:
     def changed(self, call: ast.Call, scope: Scope) -> list[ast.expr]:
         return made_the_same(call, self.analysis.called(call, scope))
 
+    def attributes_brought_together(self, call: ast.Call, scope: Scope) -> list[str]:
+        """Return those of `sum_attributes(meter, "sum", avg=...)`."""
+        if not call.args or SUM_ATTRIBUTES not in self.analysis.called(call, scope):
+            return []
+        names = [str(part.value) for part in call.args[1:] if isinstance(part, ast.Constant)]
+        return names + [keyword.arg for keyword in call.keywords if keyword.arg not in (None, "of")]
+
     def draws(self, call: ast.Call, scope: Scope) -> Flow | None:
         return Flow(BATCH) if self.analysis.called(call, scope) & SOURCES else None
 
     def hands_on(self, call: ast.Call, scope: Scope) -> bool:
         names = self.analysis.called(call, scope)
-        return bool(names & HANDING_ON) or any(name.startswith("itertools.") for name in names)
+        return bool(names & SAME_ELEMENTS) or any(name.startswith("itertools.") for name in names)
 
     def trained(self, scope: Scope) -> set[str]:
         return self.losses.trained(scope)

@@ -9,6 +9,29 @@ from __future__ import annotations
 import ast
 
 from retrofit.analysis.interpreter.state import OTHER, SAME
+from retrofit.analysis.python_api import CONTAINER_NAMES
+from retrofit.training.torch_api.tensors import (
+    CHOOSES,
+    COUNT_METHODS,
+    COUNTS,
+    DRAWN,
+    ENTRYWISE,
+    FILLED,
+    FLATTENS,
+    GRAPH,
+    INTEGER_CASTS,
+    MASK_CASTS,
+    NEW,
+    READS,
+    SAME_ENTRIES,
+    SQUEEZES,
+    TENSOR_CLASSES,
+    TRANSPOSED,
+    TRANSPOSES,
+    TYPE_ATTRIBUTES,
+    TYPE_METHODS,
+    VIEWS,
+)
 
 BATCH = "batch"  # an entry per sample, along the first dimension
 LAYOUT = "layout"  # of all samples, in another order of dimensions
@@ -21,39 +44,13 @@ MEAN = "mean"  # over the samples
 SUM = "sum"  # over the samples
 LIST = "list"  # with an entry per sample, kept when the batch is over
 REDUCIBLE = {MEAN, SUM, SIZE, BATCH_SIZE}
-PAIRS = {"max", "min", "topk", "sort", "median", "mode", "kthvalue", "cummax", "cummin"}
 TENSORS = {BATCH, LAYOUT, CHOSEN}
 
-READING = {"item", "tolist", "numpy", "detach", "detach_", "data"}  # after these no gradient flows
-KEEPING = READING | {
-    "float", "double", "half", "bfloat16", "int", "long", "to", "cpu", "cuda", "type", "clone", "contiguous",
-    "squeeze", "unsqueeze", "astype", "bool", "type_as", "as_subclass", "requires_grad_", "copy", "byte", "short",
-}  # fmt: skip
-FLAT = {"flatten", "ravel"}
-ENTRYWISE = {
-    "eq", "ne", "gt", "lt", "ge", "le", "logical_and", "logical_or", "logical_not", "logical_xor", "equal_", "argmax",
-    "argmin", "softmax", "log_softmax", "sigmoid", "tanh", "relu", "exp", "log", "log1p", "sqrt", "square", "pow",
-    "abs", "neg", "clamp", "clip", "round", "floor", "expand", "expand_as", "repeat", "gather", "topk", "sort",
-    "argsort", "sub", "add", "mul", "div", "where", "masked_fill", "fill_", "sub_", "add_", "mul_", "div_", "clamp_",
-    "cumsum", "view_as", "reshape_as", "split", "chunk", "one_hot", "interpolate", "normalize", "pad",
-    "cosine_similarity",
-    "pairwise_distance", "isfinite", "isnan", "array", "asarray", "tensor", "as_tensor", "from_numpy", "stack", "cat",
-    "concatenate", "concat", "zeros_like", "ones_like", "rand_like", "randn_like", "full_like", "maximum", "minimum",
-    "squared", "erf", "resize", "upsample", "select", "unbind",
-}  # fmt: skip
-TURNING = {"t", "transpose", "permute", "swapaxes", "movedim", "T", "mT"}
-COUNTING = {"bincount", "histc", "histogram", "histogram2d", "confusion_matrix", "count_nonzero"}
-CHOOSING = {"masked_select", "nonzero", "argwhere", "unique"}
-MAKING = {
-    "full", "zeros", "ones", "rand", "randn", "empty", "randint", "normal", "uniform", "new_zeros", "new_ones",
-    "new_full", "new_empty", "new_tensor", "Tensor", "FloatTensor", "LongTensor", "DoubleTensor", "BoolTensor", "fill",
-    "Variable", "random", "randperm", "arange", "multinomial", "choice",
-}  # fmt: skip
-FORMATTING = {"format", "join", "dict", "list", "tuple", "set", "zip", "str", "repr", "print", "OrderedDict"}
-FIXED = {
-    "dtype", "device", "ndim", "requires_grad", "is_cuda", "grad", "grad_fn", "dim", "is_contiguous", "backward",
-    "get_device", "type_name", "zero_grad", "register_hook", "retain_grad", "element_size", "is_floating_point",
-}  # fmt: skip
+KEEPING = READS | SAME_ENTRIES | INTEGER_CASTS | MASK_CASTS | SQUEEZES
+TURNING = TRANSPOSES | TRANSPOSED
+MAKING = FILLED | DRAWN | NEW | TENSOR_CLASSES | {"fill", "random", "multinomial", "choice"}
+FORMATTING = CONTAINER_NAMES | {"format", "join", "zip", "str", "repr", "print"}
+FIXED = TYPE_ATTRIBUTES | TYPE_METHODS | GRAPH
 SCALARS = {"abs"}
 
 
@@ -108,7 +105,7 @@ def of_method(kind: str, name: str, call: ast.Call | None, first: int = 0) -> st
 
 def _of_scalar(kind: str, name: str, call: ast.Call | None, first: int) -> str:
     """Return what a method makes of a mean or a sum: a vector of means can be added up, or averaged, further."""
-    if name in ("sum", "mean", "reshape", "view") or name in FLAT or name in TURNING:
+    if name in ("sum", "mean") or name in VIEWS | FLATTENS or name in TURNING:
         return kind
     return OTHER
 
@@ -116,17 +113,17 @@ def _of_scalar(kind: str, name: str, call: ast.Call | None, first: int) -> str:
 def _of_tensor(kind: str, name: str, call: ast.Call | None, first: int) -> str:
     if name in ("sum", "mean", "nansum"):
         return _of_reduction(kind, "mean" if name == "mean" else "sum", call, first)
-    if name in ("numel", "nelement"):
+    if name in COUNT_METHODS:
         return SUM if kind == CHOSEN else SIZE
-    if name in COUNTING:
+    if name in COUNTS:
         return SUM
-    if name in CHOOSING:
+    if name in CHOOSES:
         return CHOSEN
     if name in TURNING:
         return LAYOUT if kind != CHOSEN else kind
-    if name in FLAT:
+    if name in FLATTENS:
         return BATCH if kind == LAYOUT else kind
-    if name in ("view", "reshape"):
+    if name in VIEWS:
         given = call.args[first:] if call is not None else []
         return BATCH if kind == LAYOUT and len(given) == 1 and ast.unparse(given[0]) == "-1" else kind
     if name in ("max", "min"):  # along a dimension of the samples' own

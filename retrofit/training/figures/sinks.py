@@ -5,41 +5,26 @@ from __future__ import annotations
 import ast
 
 from retrofit.analysis.interpreter.calls import PASSED
+from retrofit.analysis.python_api import ADDS_ALL, ADDS_ONE, EMPTIES, REMOVES, SORTS_IN_PLACE
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import PROGRESS_BARS, External, LocalClass, LocalFunction, Member, Result
+from retrofit.analysis.values.kinds import External, LocalClass, LocalFunction, Member, Result
+from retrofit.training.torch_api.files import SAVE_METHODS
+from retrofit.training.torch_api.modules import CHANGES_ITSELF
+from retrofit.training.torch_api.output import BAR_TEXTS, BARS, LOGGER_METHODS, PRINTS, SHOWS_NOTHING
+from retrofit.training.torch_api.trackers import LOG_METHODS, PLOT_METHODS
 
-from ..files.outputs import COUNTING_BARS, PRINT, SAVE, TRACK, TRACKER, WRITE, Output
+from ..files.outputs import PRINT, SAVE, TRACK, TRACKER, WRITE, Output
 
 PRINTED, LOGGED, SAVED, PLOTTED, DECIDES = "printed", "logged", "saved", "plotted", "decides"
-BARS = PROGRESS_BARS | COUNTING_BARS
-# Methods of objects that the analysis cannot see, by what they do with what they are given.
 METHODS = {
-    **dict.fromkeys(("set_postfix", "set_postfix_str", "set_description", "set_description_str"), PRINTED),
-    **dict.fromkeys(("info", "debug", "warning", "warn", "error", "critical", "exception", "print"), PRINTED),
-    **dict.fromkeys(("write", "writelines", "writerow", "writerows", "dump", "save", "savez", "to_csv"), SAVED),
-    **dict.fromkeys(("plot", "scatter", "line", "lines", "bar", "hist", "imshow", "image", "images", "semilogy",
-                     "errorbar", "heatmap", "fill_between"), PLOTTED),
-    **dict.fromkeys(("log", "log_metric", "log_metrics", "log_scalar", "log_value", "log_dict", "track", "report",
-                     "report_scalar", "scalar_summary", "image_summary", "histo_summary", "text", "log_image",
-                     "log_images", "log_histogram", "update_plot"), LOGGED),
-}  # fmt: skip
-FUNCTIONS = {
-    "print": PRINTED, "retrofit.distributed.print_main": PRINTED, "sys.stdout.write": PRINTED,
-    "sys.stderr.write": PRINTED, "warnings.warn": PRINTED, "tqdm.tqdm.write": PRINTED, "rich.print": PRINTED,
-    "click.echo": PRINTED, "pprint.pprint": PRINTED, "os.write": SAVED,
-}  # fmt: skip
-# Of a call that gives nothing: it changes its own object, or takes part in the training.
-CHANGING = {
-    "append", "appendleft", "add", "push", "insert", "put", "put_nowait", "extend", "update", "extendleft", "reset",
-    "setdefault", "clear", "remove", "discard", "pop", "sort", "reverse", "backward", "zero_grad", "register_hook",
-    "retain_grad", "register_forward_hook", "copy_", "requires_grad_", "detach_", "load_state_dict", "train", "eval",
-    "to", "cuda", "cpu", "manual_backward", "synchronize", "scale_loss", "unscale_", "clip_grad_norm_",
-    "register_buffer",
-    "set_epoch", "record_stream", "check_inputs", "apply", "close", "free", "empty_cache", "zero_", "manual_seed",
-    "set_grad_enabled", "wait_stream", "join", "start", "set_", "grad", "add_sample", "accumulate", "observe",
-}  # fmt: skip
-QUIET = {"torch", "gc", "random", "time", "os.path", "copy", "math", "itertools"}  # what these are given is not shown
+    **dict.fromkeys(BAR_TEXTS | LOGGER_METHODS | {"print"}, PRINTED),
+    **dict.fromkeys(SAVE_METHODS, SAVED),
+    **dict.fromkeys(PLOT_METHODS, PLOTTED),
+    **dict.fromkeys(LOG_METHODS, LOGGED),
+}
+FUNCTIONS = {**dict.fromkeys(PRINTS, PRINTED), "os.write": SAVED}
+CHANGING = ADDS_ONE | ADDS_ALL | EMPTIES | REMOVES | SORTS_IN_PLACE | CHANGES_ITSELF
 MAKING = {"setattr", "delattr", "exec", "iter", "next", "isinstance", "del"}
 
 
@@ -83,7 +68,7 @@ class Sinks:
     def _of_unknown(self, name: str, names: set[str], is_discarded: bool) -> str:
         if not is_discarded or name in CHANGING or name.endswith("_"):
             return ""
-        if any(full == quiet or full.startswith(f"{quiet}.") for full in names for quiet in QUIET):
+        if any(full == quiet or full.startswith(f"{quiet}.") for full in names for quiet in SHOWS_NOTHING):
             return ""
         return PASSED
 
@@ -92,7 +77,7 @@ class Sinks:
         if not is_discarded or any(isinstance(value, (LocalFunction, LocalClass)) for value in values):
             return ""
         names = {value.name for value in values if isinstance(value, (External, Member))}
-        if any(n in MAKING or n.partition(".")[0] in QUIET or n.rpartition(".")[2] in CHANGING for n in names):
+        if any(n in MAKING or n.partition(".")[0] in SHOWS_NOTHING or n.rpartition(".")[2] in CHANGING for n in names):
             return ""
         return PASSED if names else ""
 

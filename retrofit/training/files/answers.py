@@ -13,18 +13,17 @@ from retrofit.analysis.flow.bindings import maker_of
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.files import LISTS
+from retrofit.training.torch_api.output import PROMPTS
+from retrofit.training.torch_api.runtime import ANSWER, ON_MAIN, PRINT_MAIN
 
 from ..data.workers import run_elsewhere
 from ..distributed.turns import runs_in_turn
 from .guards import GUARDED_KINDS, runs_on_some
 from .missing_files import is_asking
 from .outputs import FOLDER, OPEN, PRINT, SAVE, TRACKER, WRITE, Output
-from .run_numbers import LISTING
 
-ANSWER = "retrofit.distributed.answer_of_main"
-SHOWING = {"retrofit.distributed.print_main", "retrofit.distributed.on_main_process"}
-PROMPTS = {"input", "raw_input", "getpass.getpass", "click.confirm", "click.prompt", "typer.confirm", "typer.prompt",
-           "questionary.confirm", "rich.prompt.Prompt.ask", "rich.prompt.Confirm.ask"}  # fmt: skip
+SHOWING = {PRINT_MAIN, ON_MAIN}
 MAKING = {FOLDER, OPEN, SAVE, TRACKER, WRITE}
 Place = tuple[ast.Call, Scope]
 
@@ -64,7 +63,7 @@ def _is_shown(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
 
 
 def _asks(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
-    return is_asking(analysis, call, scope) or bool(analysis.called(call, scope) & LISTING)
+    return is_asking(analysis, call, scope) or bool(analysis.called(call, scope) & LISTS)
 
 
 def _is_common(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:

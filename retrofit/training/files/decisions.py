@@ -7,19 +7,18 @@ import ast
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Result
+from retrofit.training.torch_api.files import SAVES_STATE
+from retrofit.training.torch_api.optimizers import ON_PLATEAU
 
 from ..evaluation.measurements import Known, name_in
 from ..loops import LOOPS, Path
-
-PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau"
-SAVING = {"torch.save", "retrofit.distributed.save_checkpoint"}
 
 
 def decides(analysis: Analysis, paths: list[Path], node: ast.AST, known: Known) -> bool:
     """Return whether this is plateau.step(value), or an `if` on a value that ends the training or keeps the best."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "step":
         values = analysis.evaluate(node.func.value, known.scope)
-        is_plateau = any(isinstance(value, Result) and value.maker == PLATEAU for value in values)
+        is_plateau = any(isinstance(value, Result) and value.maker == ON_PLATEAU for value in values)
         return is_plateau and any(known.holds(argument) for argument in (*node.args, *node.keywords))
     loops = {loop for path in paths for loop, _ in path.loops}
     if isinstance(node, ast.While):
@@ -35,7 +34,7 @@ def decides(analysis: Analysis, paths: list[Path], node: ast.AST, known: Known) 
 def _keeps(analysis: Analysis, node: ast.AST, test: ast.expr, scope: Scope) -> bool:
     """Return whether a statement under a test keeps what is best: saves, or sets what the test compares with."""
     if isinstance(node, ast.Call):
-        return bool(analysis.called(node, scope) & SAVING)
+        return bool(analysis.called(node, scope) & SAVES_STATE)
     targets = [part for target in node.targets for part in ast.walk(target)] if isinstance(node, ast.Assign) else []
     compared = {name for part in ast.walk(test) if (name := name_in(part))} if isinstance(test, ast.Compare) else set()
     return any(name_in(part) in compared for part in targets)

@@ -16,23 +16,15 @@ from retrofit.analysis.flow.main_guard import is_main_guard, is_under_main_of_an
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalFunction
+from retrofit.training.torch_api.files import PATH_PARAMETERS, RETURNS_SOMETHING
+from retrofit.training.torch_api.runtime import RUNS_ON_MAIN
 
 from ..distributed.ranks.sides import MAIN, UNCLEAR, is_for_main, side_of
 from ..placement import block_of
-from .outputs import COMMANDS, FOLDER, PRINT, SAVE, SHOW, TRACK, WRITE, Output
+from .outputs import FOLDER, PRINT, SAVE, SHOW, TRACK, WRITE, Output
 
-# What runs a function that it is given on rank 0 alone.
-ON_MAIN = {f"retrofit.distributed.{name}" for name in ("on_main_process", "answer_of_main", "open_run")}
 LOOKING = {"len", "min", "max", "abs", "int", "float", "str", "bool", "isinstance", "hasattr", "getattr", "any", "all"}
 CONDITION = "rd.is_main_process()"
-# The parameters, and the one that is a path, of what can write to the null device as well.
-PATHS = {
-    "torch.save": (["obj", "f"], "f"), "torch.jit.save": (["m", "f"], "f"), "joblib.dump": (["value", "file"], "file"),
-    "numpy.savetxt": (["fname"], "fname"), "safetensors.torch.save_file": (["tensors", "filename"], "filename"),
-    "to_csv": (["path_or_buf"], "path_or_buf"), "to_json": (["path_or_buf"], "path_or_buf"),
-}  # fmt: skip
-# What gives a result that may be used.
-RETURNING = COMMANDS | {f"shutil.{name}" for name in ("copy", "copyfile", "copy2", "copytree", "move", "make_archive")}
 GUARDED_KINDS = {SAVE, WRITE, FOLDER, TRACK, SHOW}
 
 
@@ -101,11 +93,12 @@ def guard_within(analysis: Analysis, output: Output) -> tuple[Edit, ...]:
     call, scope = output.call, output.scope
     if runs_on_one(analysis, scope, call):
         return ()
-    name = output.name if output.name in PATHS else call.func.attr if isinstance(call.func, ast.Attribute) else ""
-    path = argument_for(call, *PATHS[name]) if name in PATHS else None
+    method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    name = output.name if output.name in PATH_PARAMETERS else method
+    path = argument_for(call, *PATH_PARAMETERS[name]) if name in PATH_PARAMETERS else None
     if path is not None:
         return tuple(surround(scope.source, path, "rd.path_on_main(", ")"))
-    return () if output.name in RETURNING else tuple(surround(scope.source, call, f"({CONDITION} and ", ")"))
+    return () if output.name in RETURNS_SOMETHING else tuple(surround(scope.source, call, f"({CONDITION} and ", ")"))
 
 
 def runs_on_one(analysis: Analysis, scope: Scope, node: ast.AST, depth: int = 4) -> bool:
@@ -148,7 +141,7 @@ def is_handed_to_main(analysis: Analysis, function: Scope) -> bool:
 def _handed_to_main(analysis: Analysis) -> Iterator[Scope]:
     for scope in analysis.scopes():
         for node in own_nodes(scope.node):
-            if isinstance(node, ast.Call) and node.args and ON_MAIN & analysis.called(node, scope):
+            if isinstance(node, ast.Call) and node.args and RUNS_ON_MAIN & analysis.called(node, scope):
                 values = (value for argument in node.args for value in analysis.evaluate(argument, scope))
                 yield from (value.scope for value in values if isinstance(value, LocalFunction))
 

@@ -10,10 +10,8 @@ from retrofit.analysis.edits import block_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Result, name_of
+from retrofit.training.torch_api.files import EXISTS, EXISTS_METHODS, MISSING_ERRORS
 
-EXISTS = {f"os.path.{name}" for name in ("exists", "isfile", "isdir", "lexists")}
-EXISTS_METHODS = {"exists", "is_file", "is_dir"}
-MISSING_ERRORS = {"FileNotFoundError", "OSError", "IOError", "EnvironmentError"}
 BODY, ORELSE = "body", "orelse"
 FLIPPED = {BODY: ORELSE, ORELSE: BODY, "": ""}
 MOST_DEPTH = 4

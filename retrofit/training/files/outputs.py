@@ -12,57 +12,23 @@ from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.commands import only_reads
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import PROGRESS_BARS, Display, LocalClass, LocalFunction
+from retrofit.analysis.values.kinds import Display, LocalClass, LocalFunction
+from retrofit.training.torch_api.files import (
+    BUFFERS,
+    COMMANDS,
+    FILE_CHANGERS,
+    OPENERS,
+    TO_TEXT,
+    WRITERS,
+    WRITING_METHODS,
+)
+from retrofit.training.torch_api.output import BARS, FILE_LOGGERS, LOGGERS, SHOWS, STREAMS
+from retrofit.training.torch_api.trackers import TRACKERS
 
-from .trackers import TRACKERS, is_tracking
+from .trackers import is_tracking
 
-# Functions that write, by their full name.
-WRITERS = {
-    "torch.save", "numpy.save", "numpy.savez", "numpy.savez_compressed", "numpy.savetxt", "json.dump",
-    "pickle.dump", "yaml.dump", "yaml.safe_dump", "matplotlib.pyplot.savefig", "torchvision.utils.save_image",
-    "cv2.imwrite", "imageio.imwrite", "imageio.imsave", "imageio.mimsave", "skimage.io.imsave",
-    "scipy.misc.imsave", "scipy.io.savemat", "joblib.dump", "dill.dump", "torchvision.io.write_png",
-    "torchvision.io.write_jpeg", "logging.config.dictConfig", "logging.config.fileConfig", "torch.jit.save",
-    "torch.onnx.export", "soundfile.write", "torchaudio.save", "torchvision.io.write_video", "scipy.io.wavfile.write",
-    "librosa.output.write_wav", "os.fsync", "safetensors.torch.save_file", "safetensors.torch.save_model",
-    "matplotlib.pyplot.imsave", "matplotlib.image.imsave", "omegaconf.OmegaConf.save", "torchaudio.backend.save",
-    "cloudpickle.dump", "toml.dump", "nibabel.save", "tifffile.imwrite", "tifffile.imsave", "imageio.v2.imwrite",
-    "imageio.v3.imwrite", "SimpleITK.WriteImage", "numpy.lib.format.write_array", "shutil.make_archive",
-    "torch.export.save", "onnx.save", "onnx.save_model", "plotly.io.write_image", "plotly.io.write_html",
-}  # fmt: skip
-TO_TEXT = {"yaml.dump", "yaml.safe_dump"}  # which return a text where they are given no stream
-# Functions that change folders and files.
-FILE_CHANGERS = {
-    "os.makedirs", "os.mkdir", "os.remove", "os.unlink", "os.rename", "os.replace", "os.rmdir", "os.removedirs",
-    "os.system", "shutil.copy", "shutil.copyfile", "shutil.copy2", "shutil.copytree", "shutil.rmtree", "shutil.move",
-    "subprocess.call", "subprocess.run", "subprocess.check_call", "subprocess.Popen", "os.popen", "os.symlink",
-    "os.link", "os.truncate", "os.renames",
-}  # fmt: skip
-# These may do anything.
-COMMANDS = {"os.system", "os.popen", *(f"subprocess.{name}" for name in ("call", "run", "check_call", "Popen"))}
-# Methods that write, of objects whose class the analysis cannot see, where the name alone is telling.
-WRITING_METHODS = {
-    "savefig", "to_csv", "to_json", "to_pickle", "write_text", "write_bytes", "mkdir", "unlink", "touch", "writerow",
-    "writerows", "save_weights", "to_parquet", "to_excel", "to_feather", "to_hdf", "tofile", "save_pretrained",
-    "write_image", "write_html", "export_chrome_trace", "export_stacks", "write_png", "symlink_to", "rmdir",
-}  # fmt: skip
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif")
 WRITING_MODE = re.compile(r"(?=.*[wax+])[rwaxbt+U]{1,4}")  # of open()
-BUFFERS = {"io.BytesIO", "io.StringIO"}
-COUNTING_BARS = {"tqdm.trange", "tqdm.std.trange", "tqdm.auto.trange", "tqdm.notebook.trange"}
-LOGGERS = {"logging.basicConfig", "logging.StreamHandler"}
-STREAMS = {f"sys.{mark}{name}{mark}" for name in ("stdout", "stderr") for mark in ("", "__")}
-# What shows a line without print().
-SHOWING = {
-    "rich.print", "rich.print_json", "rich.console.Console.print", "rich.console.Console.rule",
-    "rich.console.Console.log", "click.echo", "click.secho", "typer.echo", "typer.secho", "pprint.pprint", "pprint.pp",
-    "termcolor.cprint", "tqdm.tqdm.write", "tqdm.auto.tqdm.write", "tqdm.std.tqdm.write", "icecream.ic",
-    *(f"{stream}.{method}" for stream in STREAMS for method in ("write", "writelines", "buffer.write")),
-}  # fmt: skip
-OPENERS = {
-    "open", "io.open", "codecs.open", "gzip.open", "bz2.open", "lzma.open", "h5py.File", "zipfile.ZipFile",
-    "tarfile.open", "shelve.open", "bz2.BZ2File", "gzip.GzipFile", "lzma.LZMAFile",
-}  # fmt: skip
 SAVE, WRITE, FOLDER, OPEN, TRACKER, TRACK, PRINT, BAR, LOGGER, SHOW = (
     "save", "write", "folder", "open", "tracker", "track", "print", "bar", "logger", "show",
 )  # fmt: skip
@@ -125,7 +91,7 @@ def _kind(analysis: Analysis, name: str, call: ast.Call, scope: Scope) -> str:
         return TRACKER
     if is_tracking(name):
         return TRACK
-    if name in PROGRESS_BARS | COUNTING_BARS:
+    if name in BARS:
         return BAR
     if name == "logging.basicConfig" and path_of(call) is not None:
         return OPEN
@@ -134,11 +100,11 @@ def _kind(analysis: Analysis, name: str, call: ast.Call, scope: Scope) -> str:
     if name == "print":
         file = next((keyword.value for keyword in call.keywords if keyword.arg == "file"), None)
         return PRINT if file is None or analysis.named(file, scope) & STREAMS else ""
-    if name in SHOWING or (name == "os.write" and _is_terminal(analysis, call, scope)):
+    if name in SHOWS or (name == "os.write" and _is_terminal(analysis, call, scope)):
         return SHOW
     if name in OPENERS:
         return OPEN if opens_for_writing(analysis, call, scope) else ""
-    return OPEN if name in ("logging.FileHandler", "logging.handlers.RotatingFileHandler") else ""
+    return OPEN if name in FILE_LOGGERS else ""
 
 
 def _is_terminal(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:

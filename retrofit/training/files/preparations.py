@@ -7,11 +7,12 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from retrofit.analysis.calls import argument_for, is_method
+from retrofit.analysis.calls import argument_for, given_parameters
 from retrofit.analysis.flow.reachability import reached_nodes
-from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
+from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Result
+from retrofit.training.torch_api.files import COMMANDS, FETCHES, FILE_COPIES, KEEPS_DATA, UNPACK_METHODS
 
 from ..data.seeds import draws
 from ..data.workers import run_elsewhere
@@ -20,13 +21,10 @@ from ..loops import Path
 from ..model.models import reachable_from_loops
 from .guards import runs_on_one
 from .missing_files import Missing, is_asking, missing_at
-from .outputs import COMMANDS, FOLDER, OPEN, SAVE, WRITE, Output
+from .outputs import FOLDER, OPEN, SAVE, WRITE, Output
 
-FETCHING = {"urllib.request.urlretrieve", "shutil.unpack_archive", "lmdb.open", "torch.hub.download_url_to_file"}
-FETCHING_METHODS = {"extractall"}
 KEEPING = {SAVE, WRITE, OPEN}
-COPYING = {"shutil.copy", "shutil.copyfile", "shutil.copy2", "shutil.copytree", "shutil.move", "os.rename"}
-KEEPING_METHODS = {"save_pretrained", "tofile", "to_parquet", "to_hdf", "to_feather", "save_to_disk"}
+COPYING = FILE_COPIES | {"os.rename"}
 MOST_CALLERS = 3
 
 
@@ -101,11 +99,11 @@ class _Search:
 
     def _fetches(self, call: ast.Call, scope: Scope) -> bool:
         names = self.analysis.called(call, scope)
-        if _downloads(call) or names & FETCHING or any(n.rpartition(".")[2].startswith("download") for n in names):
+        if _downloads(call) or names & FETCHES or any(n.rpartition(".")[2].startswith("download") for n in names):
             return True
         if names & COMMANDS:
             return not any("mkdir" in str(part.value) for part in ast.walk(call) if isinstance(part, ast.Constant))
-        return isinstance(call.func, ast.Attribute) and call.func.attr in FETCHING_METHODS
+        return isinstance(call.func, ast.Attribute) and call.func.attr in UNPACK_METHODS
 
     def _keeps(self, call: ast.Call, scope: Scope) -> bool:
         output = self.outputs.get(call)
@@ -113,7 +111,7 @@ class _Search:
             return False  # a log that stays open, to which every process would write
         if output is not None and (output.kind in KEEPING or (output.kind == FOLDER and output.name in COPYING)):
             return True
-        return isinstance(call.func, ast.Attribute) and call.func.attr in KEEPING_METHODS
+        return isinstance(call.func, ast.Attribute) and call.func.attr in KEEPS_DATA
 
     def _is_read(self, path: ast.expr, scope: Scope, inside: set[ast.AST], depth: int = MOST_CALLERS) -> bool:
         """Return whether something else than what makes a file is given its path."""
@@ -125,7 +123,7 @@ class _Search:
                     return True
         if depth == 0 or not isinstance(scope.node, FUNCTIONS) or not isinstance(path, ast.Name):
             return False
-        bound = parameters(scope.node)[1:] if is_method(scope) else parameters(scope.node)
+        bound = given_parameters(scope)
         sites = self.analysis.callers(scope.node) if path.id in bound else []
         given = [(argument_for(site.call, bound, path.id), site) for site in sites]
         return any(a is not None and self._is_read(a, s.scope, inside | {s.call}, depth - 1) for a, s in given)

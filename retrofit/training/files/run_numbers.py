@@ -10,23 +10,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Union
 
-from retrofit.analysis.calls import argument_for, is_method, returns_of
+from retrofit.analysis.calls import argument_for, given_parameters, returns_of
 from retrofit.analysis.flow.occurrences import loaded_names, stored_names
 from retrofit.analysis.flow.reachability import reached_nodes
-from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
+from retrofit.analysis.python_api import GROWS_LIST
+from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalClass
+from retrofit.training.torch_api.files import LISTS, LISTS_METHODS, LOADS_STATE
 
 from ..loops import LOOPS, LoopNode
 from .missing_files import is_asking
 from .outputs import FOLDER, OPEN, SAVE, TRACKER, WRITE, Output
 
-LISTING = {"os.listdir", "os.scandir", "os.walk", "glob.glob", "glob.iglob"}
-LISTING_METHODS = {"iterdir", "glob", "rglob"}
+ADDING = GROWS_LIST | {"add"}
 REDUCING = {"int", "len", "max", "min", "sum"}
-ADDING = {"append", "add", "insert", "extend"}
 NAMED = {FOLDER, OPEN, SAVE, TRACKER, WRITE}
-READING = {"torch.load"}  # what an earlier run has left, or this one meanwhile
 LISTED, NUMBER = 1, 2  # what is in a folder; a number or a name made of that
 MOST_ROUNDS, MOST_CALLS = 4, 3
 
@@ -48,7 +47,7 @@ def numbered_names(analysis: Analysis, outputs: list[Output]) -> list[Numbered]:
     """Return where files and folders of a run get a name by what is there already, each name once."""
     named = [(output.call, output.scope) for output in outputs if output.kind in NAMED]
     read = [(node, scope) for node, scope in reached_nodes(analysis) if isinstance(node, ast.Call)]
-    named += [(call, scope) for call, scope in read if analysis.called(call, scope) & READING]
+    named += [(call, scope) for call, scope in read if analysis.called(call, scope) & LOADS_STATE]
     return list(_Search(analysis, named).all()) if named else []
 
 
@@ -153,9 +152,9 @@ class _Search:
         return any(isinstance(value, LocalClass) for value in self.analysis.evaluate(call.func, scope))
 
     def _lists(self, call: ast.Call, scope: Scope) -> bool:
-        if self.analysis.called(call, scope) & LISTING:
+        if self.analysis.called(call, scope) & LISTS:
             return True
-        is_method_of_path = isinstance(call.func, ast.Attribute) and call.func.attr in LISTING_METHODS
+        is_method_of_path = isinstance(call.func, ast.Attribute) and call.func.attr in LISTS_METHODS
         return is_method_of_path and not self.analysis.functions_called(call, scope)
 
     def _counted(self, loop: LoopNode, scope: Scope) -> set[str]:
@@ -194,7 +193,7 @@ class _Search:
         for node in own_nodes(scope.node) if depth else ():
             for function in self.analysis.functions_called(node, scope) if isinstance(node, ast.Call) else ():
                 assert isinstance(node, ast.Call)
-                bound = parameters(function.node)[1:] if is_method(function.scope) else parameters(function.node)
+                bound = given_parameters(function.scope)
                 given = {name: argument_for(node, bound, name) for name in bound}
                 taken = {name for name, value in given.items() if value is not None and _has(value, names)}
                 if taken and self._names_output(taken, function.scope, depth - 1):

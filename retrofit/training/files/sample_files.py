@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.calls import argument_for, given_parameters
+from retrofit.analysis.calls import given_parameters
+from retrofit.analysis.flow.bindings import arguments_for
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Result
+from retrofit.training.torch_api.files import PATH_POSITIONS
+from retrofit.training.torch_api.runtime import EVALUATION_SHARES
 
-from ..data.loaders import SHARING, is_shared_out, loaders_in
+from ..data.loaders import is_shared_out, loaders_in
 from ..evaluation.measurements import spread
 from .outputs import Output
 
-# Which argument of a function that writes is the path, for those where it is not the first.
-PATH_POSITIONS = {"torch.save": 1, "torchvision.utils.save_image": 1, "torchvision.io.write_png": 1}
 MOST_CALLERS = 3  # functions above the one that writes
 
 
@@ -40,11 +41,7 @@ def _comes_from_batch(analysis: Analysis, path: ast.expr, scope: Scope, depth: i
     bound = given_parameters(scope)
     if getattr(scope.node, "name", "") == "__getitem__" and names & spread(scope, set(bound)).names:
         return True
-    given = [
-        [(argument_for(site.call, bound, name), site.scope) for site in analysis.callers(scope.node)]
-        for name in bound
-        if name in names
-    ]
+    given = [arguments_for(analysis, name, scope) for name in bound if name in names]
     return any(
         sites and all(a is not None and _comes_from_batch(analysis, a, where, depth - 1) for a, where in sites)
         for sites in given
@@ -56,4 +53,4 @@ def _is_over_share(analysis: Analysis, loop: ast.For, scope: Scope) -> bool:
         return True
     parts = (part for part in ast.walk(loop.iter) if isinstance(part, (ast.Name, ast.Call)))
     values = (value for part in parts for value in analysis.evaluate(part, scope))
-    return any(isinstance(value, Result) and value.maker in SHARING for value in values)
+    return any(isinstance(value, Result) and value.maker in EVALUATION_SHARES for value in values)

@@ -1,56 +1,21 @@
-"""The one table of experiment trackers: how each is started, and what its functions do."""
+"""Calls of experiment trackers, told apart by their full names."""
 
 from __future__ import annotations
 
-# What starts a run, by full name. Through rd.output.start_tracker the other ranks get the tool's own disabled run, so
-# that everything that is called on the run, or on the module afterwards, may stay as it is.
-STARTS = {
-    "wandb.init": "wandb", "swanlab.init": "swanlab", "neptune.init_run": "neptune", "neptune.init": "neptune",
-    "neptune.new.init": "neptune", "neptune.new.init_run": "neptune", "comet_ml.Experiment": "comet_ml",
-    "comet_ml.OfflineExperiment": "comet_ml", "comet_ml.ExistingExperiment": "comet_ml", "comet_ml.start": "comet_ml",
-    "clearml.Task.init": "clearml", "trains.Task.init": "clearml", "aim.Run": "aim", "dvclive.Live": "dvclive",
-}  # fmt: skip
-START_TRACKER = "retrofit.distributed.start_tracker"
-# Objects that must exist once: the other ranks get one that takes every call and does nothing.
-WRITERS = {
-    "tensorboardX.SummaryWriter", "torch.utils.tensorboard.SummaryWriter", "tensorboardX.writer.SummaryWriter",
-    "torch.utils.tensorboard.writer.SummaryWriter", "tensorboard_logger.Logger", "visdom.Visdom",
-    "tensorboard.SummaryWriter", "importlib.import_module.SummaryWriter", "torch.utils.tensorboard.FileWriter",
-    "tensorflow.summary.FileWriter", "tensorflow.summary.create_file_writer", "wandb.Artifact", "mlflow.start_run",
-    "mlflow.active_run", "mlflow.last_active_run", "mlflow.MlflowClient", "mlflow.tracking.MlflowClient",
-    "neptune.init_project", "neptune.init_model", "neptune.init_model_version",
-}  # fmt: skip
-TRACKERS = WRITERS | set(STARTS)
-# Functions that need no run that was started, or none that can be disabled: rank 0 alone calls them.
-GUARDED = {
-    "wandb.login", "swanlab.login", "comet_ml.init", "comet_ml.login", "mlflow.login",
-    "tensorboard_logger.configure", "tensorboard_logger.log_value", "tensorboard_logger.log_histogram",
-    "tensorboard_logger.log_images", "matplotlib.pyplot.show",
-}  # fmt: skip
-OF_MLFLOW = (
-    "log_metric", "log_metrics", "log_param", "log_params", "log_artifact", "log_artifacts", "log_figure", "log_image",
-    "log_dict", "log_text", "log_table", "log_input", "log_inputs", "log_model", "save_model", "log_state_dict",
-    "set_tag", "set_tags", "delete_tag", "set_experiment", "set_experiment_tags", "create_experiment",
-    "set_tracking_uri", "end_run", "autolog", "register_model", "enable_system_metrics_logging",
-)  # fmt: skip
-# Functions of a module that has one run: nothing on a disabled one.
-OF_A_RUN = {
-    "log", "finish", "save", "watch", "unwatch", "alert", "define_metric", "log_artifact", "log_model", "log_code",
-    "mark_preempting", "update", "link_artifact", "link_model",
-}  # fmt: skip
+from retrofit.training.torch_api.trackers import MLFLOW_SENDS, MODULES_WITH_RUN, RUN_SENDS, WITHOUT_RUN
 
 
 def is_tracking(name: str) -> bool:
     """Return whether a function, by its full name, sends something to a tracker, or shows it."""
     module, function = name.partition(".")[0], name.rpartition(".")[2]
-    if name in GUARDED:
+    if name in WITHOUT_RUN:
         return True
     if module == "mlflow":
-        return function in OF_MLFLOW
-    return module in ("wandb", "swanlab") and function in OF_A_RUN and not name.startswith("wandb.init.")
+        return function in MLFLOW_SENDS
+    return module in MODULES_WITH_RUN and function in RUN_SENDS and not name.startswith("wandb.init.")
 
 
 def tool_of_run(name: str) -> str:
     """Return the tool whose one run a function writes to: `wandb` of wandb.config.update; "" for all others."""
     module = name.partition(".")[0]
-    return module if module in ("wandb", "swanlab") and name not in GUARDED else ""
+    return module if module in MODULES_WITH_RUN and name not in WITHOUT_RUN else ""

@@ -17,6 +17,9 @@ from retrofit.analysis.flow.variables import part_of
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, LocalFunction
+from retrofit.training.torch_api.launch import TAKES_DEVICE
+from retrofit.training.torch_api.output import LOGGER_METHODS
+from retrofit.training.torch_api.runtime import DEVICE_CHOICES
 
 from ..distributed.ranks.rank_texts import mentions_rank
 from ..model.data_parallel import is_device_argument
@@ -27,11 +30,7 @@ NUMBERED = re.compile(r"cuda:\d+")
 _BEFORE_NUMBER = re.compile(r"cuda:?")
 _TEMPLATE = re.compile(r"cuda:(\{[^{}]*\}|%(\(\w+\))?[dis])")
 _NAMES_DEVICE = re.compile(r"(^|_)(device|gpu|cuda)s?(_?(ids?|num|number|index|name|list))?($|_|\d)", re.IGNORECASE)
-# Where the first argument is a device and nothing else.
-_TAKERS = {"torch.cuda.set_device", "torch.cuda.device", "torch.set_default_device"}
-_OWN = {f"retrofit.distributed.{name}" for name in ("own_device", "get_device", "get_local_rank")}
-_OWN |= {"torch.cuda.current_device"}
-SHOWING = {"print", "debug", "info", "warning", "warn", "error", "write", "log"}
+SHOWING = LOGGER_METHODS | {"print", "write", "log"}
 _READING = {"get", "getenv", "pop"}  # of a configuration, or the environment
 _COMPARING = {"startswith", "endswith", "count", "find", "index", "replace", "split", "strip", "lstrip", "rstrip"}
 MOST_DEPTH = 12
@@ -85,8 +84,8 @@ class _Search:
             yield from ((part, True) for part in [given] if part is not None)
             return
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-        if first is not None and (names & _TAKERS or method in ("cuda", "to")):
-            yield first, method != "to" or bool(names & _TAKERS)
+        if first is not None and (names & TAKES_DEVICE or method in ("cuda", "to")):
+            yield first, method != "to" or bool(names & TAKES_DEVICE)
         if "torch.load" in names and len(call.args) > 1:
             yield call.args[1], True
         is_of_torch = method in ("cuda", "to") or any(name.startswith("torch") for name in names)
@@ -189,7 +188,7 @@ class _Search:
 
     def _is_own(self, node: ast.expr, scope: Scope) -> bool:
         """Return whether an expression is that of this process: its rank is part of it, or the runtime gives it."""
-        if isinstance(node, ast.Call) and self.analysis.called(node, scope) & _OWN:
+        if isinstance(node, ast.Call) and self.analysis.called(node, scope) & DEVICE_CHOICES:
             return True
         return mentions_rank(self.analysis, node, scope)
 
@@ -226,7 +225,7 @@ class _Search:
         if node in self.found or self._is_own(node, scope):
             return
         around = [outer for outer in scope.source.ancestors(node) if isinstance(outer, ast.Call)]
-        if any(self.analysis.called(call, scope) & _OWN for call in around):
+        if any(self.analysis.called(call, scope) & DEVICE_CHOICES for call in around):
             return
         if not is_device_argument(self.analysis, node, scope):
             self.found[node] = NamedDevice(node, scope, is_text)

@@ -9,9 +9,7 @@ from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display
-
-ENVIRON = "os.environ"
-SETTERS = {f"{ENVIRON}.setdefault", f"{ENVIRON}.__setitem__", "os.putenv"}
+from retrofit.training.torch_api.launch import ENVIRON, SETS_VARIABLE
 
 
 def assignments_to_environ(analysis: Analysis) -> Iterator[tuple[ast.stmt, str, ast.expr, Scope]]:
@@ -33,7 +31,7 @@ def _set_by(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[tuple[a
             yield from zip(node.value.keys, node.value.values)
     elif isinstance(node, ast.Call):
         names = analysis.called(node, scope)
-        if names & SETTERS and len(node.args) == 2:
+        if names & SETS_VARIABLE and len(node.args) == 2:
             yield node.args[0], node.args[1]
         elif f"{ENVIRON}.update" in names:
             yield from ((ast.Constant(keyword.arg), keyword.value) for keyword in node.keywords if keyword.arg)

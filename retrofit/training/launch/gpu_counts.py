@@ -11,14 +11,13 @@ from retrofit.analysis.flow.bindings import arguments_for, bindings_of
 from retrofit.analysis.flow.variables import part_of
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
-
-from ..distributed.ranks.ranks import COUNTING
+from retrofit.training.torch_api.launch import DEVICE_COUNT
+from retrofit.training.torch_api.runtime import GPU_COUNT
 
 _COUNT = re.compile(r"(n|num|nb|number_of|count)_?gpus?(_\w+)?|gpus?_?(num|number|count|n)|gpu_?nums", re.IGNORECASE)
 _LIST = re.compile(r"(visible_)?(gpus?|devices?|cuda)(_?(ids?|idx|list|indices))?s?", re.IGNORECASE)
 _PASSING = {"max", "min", "int", "float", "abs", "round"}
 _OF_ALL = {"batch_size", "num_workers", "workers"}  # arguments that a number of GPUs is given for as it is
-OWN = "retrofit.distributed.own_gpu_count"
 MOST_DEPTH = 8
 
 
@@ -61,14 +60,14 @@ def is_gpu_count(analysis: Analysis, node: ast.expr, scope: Scope, depth: int = 
             values = arguments_for(analysis, binding.name, where)
         if any(value is not None and is_gpu_count(analysis, value, at, depth - 1) for value, at in values):
             return True
-    if OWN in analysis.named(node, scope):
+    if GPU_COUNT in analysis.named(node, scope):
         return False
     return bool(_COUNT.fullmatch(last_name(node))) and not any(b.kind == "item" for b, _ in bindings)
 
 
 def _is_counting(analysis: Analysis, node: ast.Call, scope: Scope, depth: int) -> bool:
     names = analysis.called(node, scope)
-    if COUNTING in names:
+    if DEVICE_COUNT in names:
         return True
     if names & _PASSING:
         return any(is_gpu_count(analysis, part, scope, depth - 1) for part in node.args)

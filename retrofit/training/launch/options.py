@@ -9,38 +9,28 @@ from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalFunction
-
-from .arguments import PARSE
-
-# What makes an object that holds options, in addition to a parser.
-MAKERS = {
-    "argparse.Namespace", "types.SimpleNamespace", "easydict.EasyDict", "addict.Dict", "box.Box", "munch.Munch",
-    "omegaconf.OmegaConf.load", "omegaconf.OmegaConf.create", "yacs.config.CfgNode", "yaml.load", "yaml.safe_load",
-    "yaml.full_load", "json.load", "json.loads", "toml.load", "tomllib.load", "docopt.docopt", "absl.flags.FLAGS",
-    "simple_parsing.parse", "tyro.cli",
-}  # fmt: skip
-# What options are called where the analysis cannot see what made them.
-NAMES = {
-    "args", "arg", "opt", "opts", "option", "options", "config", "conf", "cfg", "hparams", "hps", "hp", "params",
-    "flags", "settings", "cli_args", "configs",
-}  # fmt: skip
-RUNNERS = {"fire.Fire", "typer.run", "tyro.cli", "defopt.run", "plac.call", "clize.run", "argh.dispatch_command"}
-COMMANDS = {"command", "main", "click", "typer", "hydra"}  # in decorators
+from retrofit.training.torch_api.launch import (
+    COMMAND_DECORATORS,
+    COMMAND_RUNNERS,
+    HOLDS_SETTINGS,
+    PARSES,
+    SETTINGS_NAMES,
+)
 
 
 def is_option(analysis: Analysis, node: ast.Attribute, scope: Scope) -> bool:
     """Return whether `args.gpu`, or `config.train.device`, is something that the user of the script chooses."""
     root: ast.expr = node.value
     while isinstance(root, (ast.Attribute, ast.Subscript)):
-        if analysis.named(root, scope) & (PARSE | MAKERS):
+        if analysis.named(root, scope) & (PARSES | HOLDS_SETTINGS):
             return True
-        if isinstance(root, ast.Attribute) and root.attr.lower() in NAMES:
+        if isinstance(root, ast.Attribute) and root.attr.lower() in SETTINGS_NAMES:
             return True
         root = root.value
     names = analysis.named(root, scope)
-    if any(name in PARSE | MAKERS or name.rpartition(".")[0] in PARSE for name in names):
+    if any(name in PARSES | HOLDS_SETTINGS or name.rpartition(".")[0] in PARSES for name in names):
         return True
-    return isinstance(root, ast.Name) and root.id.lower() in NAMES
+    return isinstance(root, ast.Name) and root.id.lower() in SETTINGS_NAMES
 
 
 def set_options(analysis: Analysis) -> dict[str, list[tuple[ast.Assign, Scope]]]:
@@ -67,10 +57,10 @@ def _commands(analysis: Analysis) -> set[ast.AST]:
     for scope in analysis.scopes():
         if isinstance(scope.node, FUNCTIONS):
             texts = [ast.unparse(part) for part in getattr(scope.node, "decorator_list", [])]
-            if any(COMMANDS & set(text.partition("(")[0].split(".")) for text in texts):
+            if any(COMMAND_DECORATORS & set(text.partition("(")[0].split(".")) for text in texts):
                 found.add(scope.node)
         for node in own_nodes(scope.node):
-            if isinstance(node, ast.Call) and node.args and analysis.called(node, scope) & RUNNERS:
+            if isinstance(node, ast.Call) and node.args and analysis.called(node, scope) & COMMAND_RUNNERS:
                 values = analysis.evaluate(node.args[0], scope)
                 found |= {value.node for value in values if isinstance(value, LocalFunction)}
     return found

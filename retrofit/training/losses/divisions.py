@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Union
 
-from retrofit.analysis.calls import argument_for, is_method, returns_of
+from retrofit.analysis.calls import returns_of
+from retrofit.analysis.flow.bindings import given_for
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.variables import part_of
-from retrofit.analysis.scopes import FUNCTIONS, Scope, parameters
+from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.tensors import CLAMPS, COUNT_METHODS, READS, RESHAPES, SAME_ENTRIES
 
 from ..data.batch_values import BATCH, CHOSEN, GRADIENT, BatchValues
 from ..distributed.distribution import Distribution, leads_to_collective
@@ -22,22 +24,7 @@ from .terms import MEAN, terms_at
 SUM = "sum"
 SIZE, COUNT, RATIO = "size", "count", "ratio"  # of the batch; of some of its elements; of what a model makes of it
 NOTHING, UNKNOWN = "", "?"  # nothing of the batch
-SAME = {
-    "float",
-    "double",
-    "to",
-    "type_as",
-    "item",
-    "detach",
-    "clone",
-    "squeeze",
-    "view",
-    "reshape",
-    "cuda",
-    "cpu",
-    "type",
-}
-GUARDS = {"clamp", "clamp_min", "clip"}
+SAME = SAME_ENTRIES | READS | RESHAPES
 Divided = Union[ast.BinOp, ast.AugAssign]
 
 
@@ -81,7 +68,7 @@ def without_guard(node: ast.expr) -> ast.expr:
         return without_guard(node.left) if is_small else node
     if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):  # count or 1
         return without_guard(node.values[0])
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in GUARDS:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CLAMPS:
         is_function = isinstance(node.func.value, ast.Name) and node.func.value.id == "torch" and node.args
         return without_guard(node.args[0] if is_function else node.func.value)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "max" and len(node.args) == 2:
@@ -197,11 +184,8 @@ class Reader:
                     if is_part
                     else self.kind_of(binding.value, owner)
                 )
-            elif binding.kind == "parameter" and isinstance(owner.node, FUNCTIONS):
-                names = parameters(owner.node)[1:] if is_method(owner) else parameters(owner.node)
-                sites = self.analysis.callers(owner.node)
-                given = [(argument_for(site.call, names, binding.name), site.scope) for site in sites]
-                yield from (self.kind_of(value, where) for value, where in given if value is not None)
+            elif binding.kind == "parameter":
+                yield from (self.kind_of(*place) for place in given_for(self.analysis, binding.name, owner))
             else:
                 yield UNKNOWN
 
@@ -220,7 +204,7 @@ class Reader:
             return NOTHING
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         first = node.args[0] if node.args else None
-        if name == "len" or (name in ("numel", "nelement")):
+        if name == "len" or name in COUNT_METHODS:
             return self._size(node, scope)
         if name == "size":
             return self._size(node, scope) if isinstance(first, ast.Constant) and first.value == 0 else NOTHING

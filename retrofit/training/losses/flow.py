@@ -7,11 +7,14 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Union
 
-from retrofit.analysis.calls import argument_for, is_method, returns_of
-from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes, parameters
+from retrofit.analysis.calls import returns_of
+from retrofit.analysis.flow.bindings import class_of_own, given_for
+from retrofit.analysis.scopes import Binding, Scope, own_nodes
 from retrofit.analysis.values.containers import entries_at, put_into
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction, Result
+from retrofit.training.torch_api.runtime import DISTRIBUTE_CRITERION
+from retrofit.training.torch_api.tensors import JOINS, NONLINEAR, SUMS_OF_SEVERAL
 
 from ..loops import Path
 from .terms import terms_at
@@ -20,11 +23,9 @@ Part = Union[ast.expr, ast.AugAssign]
 Keys = tuple[object, ...]  # into tuples and dicts, outermost first; None: any
 MOST_STEPS = 400
 MOST_KEYS = 4
-JOINING = {"sum", "fsum", "stack", "cat"}  # functions of several losses
-CURVED = {"sqrt", "rsqrt", "exp", "log", "log1p", "log10", "log2", "pow", "square", "sigmoid", "tanh", "reciprocal"}
+JOINING = JOINS | SUMS_OF_SEVERAL  # functions of several losses
 SCALING = {"scale", "scale_loss", "mean", "float"}
 KNOWN = {"torch", "numpy", "math", "retrofit"}
-DISTRIBUTED_CRITERION = "retrofit.distributed.distribute_criterion"
 SUMMING = (ast.Add, ast.Sub, ast.Mult)
 
 
@@ -90,12 +91,8 @@ class _Flow:
         for binding in bindings:
             if isinstance(binding.node, ast.AugAssign):
                 yield from self._changed(binding.node, scope, keys)
-            elif binding.kind == "parameter" and isinstance(scope.node, FUNCTIONS):
-                names = parameters(scope.node)[1:] if is_method(scope) else parameters(scope.node)
-                for site in self.analysis.callers(scope.node):
-                    given = argument_for(site.call, names, binding.name)
-                    if given is not None:
-                        yield given, site.scope, keys
+            elif binding.kind == "parameter":
+                yield from ((*place, keys) for place in given_for(self.analysis, binding.name, scope))
             elif binding.value is not None:
                 element: Keys = (None,) if binding.kind == "item" else ()
                 yield binding.value, scope, (*element, *binding.path, *keys)
@@ -112,8 +109,8 @@ class _Flow:
                 yield value, scope, keys[1:]
 
     def _of_attribute(self, node: ast.Attribute, scope: Scope, keys: Keys) -> Iterator[tuple[ast.expr, Scope, Keys]]:
-        owner = scope.enclosing_class()
-        if owner is None or not isinstance(node.value, ast.Name) or node.value.id != "self":
+        owner = class_of_own(node, scope)
+        if owner is None:
             return
         for binding, where in self.analysis.classes.attribute_bindings(owner, node.attr):
             yield from self._bound([binding], where, keys)
@@ -138,7 +135,7 @@ class _Flow:
 
     def _is_distributed_criterion(self, node: ast.Call, scope: Scope) -> bool:
         values = self.analysis.evaluate(node.func, scope)
-        return any(isinstance(value, Result) and value.maker == DISTRIBUTED_CRITERION for value in values)
+        return any(isinstance(value, Result) and value.maker == DISTRIBUTE_CRITERION for value in values)
 
     def _is_unknown(self, node: ast.expr, scope: Scope) -> bool:
         """Return whether this is a call of which nobody knows whether its result grows with what it is given."""
@@ -154,7 +151,7 @@ def _is_curved(node: ast.expr) -> bool:
     if isinstance(node, ast.BinOp):
         return isinstance(node.op, ast.Pow)
     name = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
-    return name in CURVED
+    return name in NONLINEAR
 
 
 def functions_run(analysis: Analysis, node: ast.Call, scope: Scope) -> list[LocalFunction]:

@@ -10,43 +10,11 @@ from retrofit.analysis.calls import argument_for
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Result
+from retrofit.training.torch_api.losses import COUPLING, COUPLING_UNLESS, COUPLING_WHERE, GATHERS_ITSELF
+from retrofit.training.torch_api.runtime import WHOLE_BATCH_LOSS
 
 if TYPE_CHECKING:
     from .. import Project
-
-# Package: classes that sum over the batch, and the option with the value that makes others do so.
-ALWAYS = {
-    "segmentation_models_pytorch": {"DiceLoss", "JaccardLoss", "TverskyLoss", "MCCLoss"},
-    "pytorch_toolbelt": {"DiceLoss", "JaccardLoss", "BinarySoftDiceLoss"},
-    "catalyst": {"DiceLoss", "IoULoss", "TrevskyLoss", "FocalTrevskyLoss"},
-    "kornia": {"LovaszHingeLoss", "LovaszSoftmaxLoss"},
-    "lightly": {"NTXentLoss", "BarlowTwinsLoss", "VICRegLoss", "DCLLoss", "DCLWLoss", "CO2Regularizer"},
-    "info_nce": {"InfoNCE"},
-    "pytorch_metric_learning": {
-        "ContrastiveLoss", "TripletMarginLoss", "NTXentLoss", "SupConLoss", "MultiSimilarityLoss", "CircleLoss",
-        "LiftedStructureLoss", "GeneralizedLiftedStructureLoss", "NPairsLoss", "MarginLoss",
-        "SignalToNoiseRatioContrastiveLoss", "FastAPLoss", "AngularLoss", "TupletMarginLoss", "NCALoss", "VICRegLoss",
-        "IntraPairVarianceLoss",
-    },
-}  # fmt: skip
-UNLESS = {
-    (package, name): ("per_image", True)
-    for package, name in (
-        ("segmentation_models_pytorch", "LovaszLoss"),
-        ("pytorch_toolbelt", "LovaszLoss"),
-        ("pytorch_toolbelt", "BinaryLovaszLoss"),
-    )
-}
-WHERE = {
-    ("monai", name): ("batch", True)
-    for name in (
-        "DiceLoss", "DiceCELoss", "DiceFocalLoss", "GeneralizedDiceLoss", "GeneralizedDiceFocalLoss", "MaskedDiceLoss",
-        "TverskyLoss",
-    )
-} | {("segmentation_models_pytorch", "FocalLoss"): ("normalized", True),
-     ("pytorch_toolbelt", "FocalLoss"): ("normalized", True),
-     ("pytorch_toolbelt", "BinaryFocalLoss"): ("normalized", True)}  # fmt: skip
-GATHERING = "gather_distributed"  # the option of lightly that does it itself
 
 
 def library_couplings(project: Project) -> Iterator[tuple[ast.Call, Scope, str, bool]]:
@@ -80,12 +48,12 @@ def _criteria(project: Project, node: ast.expr, scope: Scope) -> list[Result]:
 def couples(value: Result) -> bool:
     """Return whether what a call makes is a criterion of a library that couples the samples."""
     package, name = value.maker.partition(".")[0], value.maker.rpartition(".")[2]
-    if name in ALWAYS.get(package, ()):
-        return not _has(value.call, GATHERING, True)
-    if (package, name) in UNLESS:
-        option, wanted = UNLESS[package, name]
+    if name in COUPLING.get(package, ()):
+        return not _has(value.call, GATHERS_ITSELF, True)
+    if (package, name) in COUPLING_UNLESS:
+        option, wanted = COUPLING_UNLESS[package, name]
         return not _has(value.call, option, wanted)
-    option, wanted = WHERE.get((package, name), ("", True))
+    option, wanted = COUPLING_WHERE.get((package, name), ("", True))
     return bool(option) and _has(value.call, option, wanted)
 
 
@@ -96,5 +64,4 @@ def _has(call: ast.Call, option: str, wanted: object) -> bool:
 
 def _is_wrapped(project: Project, node: ast.Call, scope: Scope) -> bool:
     holder = scope.source.parents.get(node)
-    wrapper = "retrofit.distributed.whole_batch_loss"
-    return isinstance(holder, ast.Call) and wrapper in project.analysis.called(holder, scope)
+    return isinstance(holder, ast.Call) and WHOLE_BATCH_LOSS in project.analysis.called(holder, scope)

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.scopes import Scope
+from retrofit.training.torch_api.tensors import COMPARISONS, INTEGER_CASTS, RESHAPES, SAME_ENTRIES
 
-COMPARING = {"bool", "eq", "ne", "gt", "lt", "ge", "le", "nonzero", "logical_and", "logical_or", "isfinite", "isnan"}
-SELECTING = {"masked_select"}
-KEEPING = {"view", "reshape", "float", "long", "double", "to", "cuda", "contiguous", "flatten", "unsqueeze", "squeeze"}
+COMPARING = COMPARISONS | {"bool", "nonzero"}
+KEEPING = SAME_ENTRIES | INTEGER_CASTS | RESHAPES
 MOST_STEPS = 20
 
 
@@ -17,7 +17,7 @@ def is_selected(node: ast.expr, scope: Scope) -> bool:
     """Return whether an expression can be what a mask leaves of a tensor."""
     return any(
         (isinstance(way, ast.Subscript) and any(_is_mask(inner) for inner in _ways(way.slice, scope)))
-        or (isinstance(way, ast.Call) and _method(way) in SELECTING)
+        or (isinstance(way, ast.Call) and _method(way) == "masked_select")
         for way in _ways(node, scope)
     )
 

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
-
-PRODUCTS = {"torch.matmul": 2, "torch.mm": 2, "torch.addmm": 3}
-DISTANCES = {"torch.cdist"}
-WITHIN = {"torch.pdist", "torch.nn.functional.pdist"}
-PRODUCT_METHODS = {"mm": 1, "matmul": 1, "addmm": 2, "addmm_": 2}
-SAME_VALUES = {"contiguous", "clone", "detach", "float", "half", "double", "to", "cpu", "cuda", "type"}
-TRANSPOSES = {"t", "transpose", "permute", "swapaxes"}
-LIBRARIES = ("pytorch_metric_learning.losses.", "pytorch_metric_learning.miners.")
+from retrofit.training.torch_api.losses import METRIC_LEARNING
+from retrofit.training.torch_api.tensors import (
+    DISTANCES,
+    DISTANCES_WITHIN,
+    EINSUM,
+    PRODUCT_METHODS,
+    PRODUCTS,
+    SAME_ENTRIES,
+    TRANSPOSED,
+    TRANSPOSES,
+)
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,12 @@ def pair_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Pair | None:
 
 def _of_call(analysis: Analysis, node: ast.Call, scope: Scope) -> Pair | None:
     names, given = analysis.called(node, scope), node.args
-    is_metric_loss = any(name.startswith(LIBRARIES) for name in analysis.named(node.func, scope))
-    if given and (is_metric_loss or names & WITHIN):
+    is_metric_loss = any(name.startswith(METRIC_LEARNING) for name in analysis.named(node.func, scope))
+    if given and (is_metric_loss or names & DISTANCES_WITHIN):
         return Pair(given[0], given[0])
     if names & DISTANCES and len(given) >= 2:
         return Pair(given[0], given[1])
-    if names & {"torch.einsum"} and len(given) == 3:
+    if EINSUM in names and len(given) == 3:
         return _of_einsum(*given)
     for name in names & set(PRODUCTS):
         if len(given) == PRODUCTS[name]:
@@ -96,14 +99,14 @@ def _lifted(node: ast.expr) -> tuple[ast.expr, int] | None:
 
 def _plain(node: ast.expr) -> ast.expr:
     """Return what a change of layout, type or device is made of."""
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SAME_VALUES:
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SAME_ENTRIES:
         node = node.func.value
     return node
 
 
 def _untransposed(node: ast.expr) -> ast.expr | None:
     node = _plain(node)
-    if isinstance(node, ast.Attribute) and node.attr in ("T", "mT"):
+    if isinstance(node, ast.Attribute) and node.attr in TRANSPOSED:
         return _plain(node.value)
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in TRANSPOSES:
         return None

@@ -9,12 +9,11 @@ from retrofit.analysis.flow.branches import branches_around
 from retrofit.analysis.flow.occurrences import stored_names
 from retrofit.analysis.scopes import own_nodes
 from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.tensors import COPIES
 
 from ..loops import LOOPS, Frame
 from ..steps.occasional_steps import trains
 from .terms import terms_in
-
-COPIES = {"data", "detach", "cpu", "clone"}
 
 
 def readings(analysis: Analysis, loss: ast.expr, frame: Frame) -> Iterator[ast.Name]:

@@ -10,28 +10,14 @@ from functools import partial
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, External, Result, Value
+from retrofit.training.torch_api.distributed import FROM_ONE_RANK
+from retrofit.training.torch_api.losses import COUNTED, LOSS_FUNCTIONS, OPTIONS, REDUCTION_OPTIONS, UNWEIGHTED, WEIGHTED
 
 from ..distributed.distribution import Distribution, leads_to_collective
 from ..loops import Path
 
 MEAN = "mean"
-_FUNCTIONS = {
-    "cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "mse_loss", "l1_loss",
-    "smooth_l1_loss", "huber_loss", "kl_div", "triplet_margin_loss", "cosine_embedding_loss", "soft_margin_loss",
-}  # fmt: skip
-WAYS = ("size_average", "reduce", "reduction")  # of reducing
-# Of the collectives, those that bring nothing of the others' samples together: a setting, the number of an epoch.
-FROM_ONE_RANK = {
-    "retrofit.distributed.broadcast_object", "retrofit.distributed.answer_of_main", "torch.distributed.broadcast",
-    "torch.distributed.broadcast_object_list",
-}  # fmt: skip
 MOST_STEPS = 60
-
-
-COUNTING = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"}  # a mean over what is not ignored, by weights
-OPTIONS = ["weight", "size_average", "ignore_index", "reduce", "reduction"]  # by position, of those
-PLAIN = {"MSELoss", "L1Loss", "SmoothL1Loss", "KLDivLoss", "mse_loss", "l1_loss", "smooth_l1_loss", "kl_div"}
-WEIGHED = {"BCELoss", "BCEWithLogitsLoss", "binary_cross_entropy", "binary_cross_entropy_with_logits"}
 
 
 @dataclass(frozen=True)
@@ -64,7 +50,7 @@ class Term:
         """Whether it averages, as far as is known, over what is not ignored, or by the weights of the classes."""
         given = [self.options[name] for name in ("ignore_index", "weight") if name in self.options]
         is_given = any(not isinstance(option, ast.Constant) or option.value is not None for option in given)
-        return is_given and self.reduction in (MEAN, "") and self.name in COUNTING
+        return is_given and self.reduction in (MEAN, "") and self.name in COUNTED
 
 
 def _given(options: dict[str, ast.expr | None], name: str) -> object:
@@ -112,13 +98,13 @@ def _term(analysis: Analysis, call: ast.Call, scope: Scope, value: Value) -> lis
 
 def _is_function(value: External) -> bool:
     module, _, name = value.name.rpartition(".")
-    return module == "torch.nn.functional" and name in _FUNCTIONS
+    return module == "torch.nn.functional" and name in LOSS_FUNCTIONS
 
 
 def _options(analysis: Analysis, call: ast.Call, scope: Scope, name: str = "") -> dict[str, ast.expr | None]:
     """Return the options that a call of the loss `name`, or of a partial, gives, in `**options` too."""
-    positions = OPTIONS if name in COUNTING else list(WAYS) if name in PLAIN else []
-    positions = ["weight", *WAYS] if name in WEIGHED else positions
+    positions = OPTIONS if name in COUNTED else list(REDUCTION_OPTIONS) if name in UNWEIGHTED else []
+    positions = ["weight", *REDUCTION_OPTIONS] if name in WEIGHTED else positions
     positions = positions if name.endswith("Loss") else ["input", "target", *positions]
     found: dict[str, ast.expr | None] = {}
     for keyword in call.keywords:
@@ -130,8 +116,8 @@ def _options(analysis: Analysis, call: ast.Call, scope: Scope, name: str = "") -
         if not _is_display(analysis, keyword.value, scope):
             found.setdefault("ignore_index", None)
     found = {**dict(zip(positions, call.args)), **found} if name else found
-    found = {option: given for option, given in found.items() if option not in WAYS or not _is_none(given)}
-    ways = {option: _constant(analysis, found[option], scope) for option in WAYS if option in found}
+    found = {option: given for option, given in found.items() if option not in REDUCTION_OPTIONS or not _is_none(given)}
+    ways = {option: _constant(analysis, found[option], scope) for option in REDUCTION_OPTIONS if option in found}
     return {**found, **ways}
 
 

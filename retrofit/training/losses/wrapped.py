@@ -7,13 +7,10 @@ import ast
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction, Result
+from retrofit.training.torch_api.modules import WRAPPERS
 
 from .flow import functions_run
 
-WRAPPERS = {
-    "torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.DistributedDataParallel",
-    "torch.compile", "retrofit.distributed.distribute_model", "retrofit.distributed.data_parallel",
-}  # fmt: skip
 MOST_WRAPPERS = 4  # around each other
 
 

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Result, Value
+from retrofit.training.model.modules import is_module
+from retrofit.training.torch_api.tensors import CONVERTS, DRAWN, DRAWN_LIKE, FILLED, FILLED_LIKE, TENSOR_CLASSES
 
-from ..optimizer.optimizers import Optimizer, is_module
+from ..optimizer.optimizers import Optimizer
 
-TENSORS = {"Parameter", "Tensor", "FloatTensor", "Variable", "zeros", "ones", "randn", "rand", "tensor", "full",
-           "zeros_like", "ones_like", "randn_like", "rand_like", "full_like", "empty", "normal", "linspace", "arange",
-           "from_numpy", "as_tensor"}  # fmt: skip
+TENSORS = TENSOR_CLASSES | FILLED | FILLED_LIKE | DRAWN | DRAWN_LIKE | CONVERTS | {"Parameter"}
 JOINING = {"list", "tuple", "itertools.chain", "filter", "iter"}
-GROWING = {"append", "extend", "insert"}
 MOST_STEPS = 100
 
 
@@ -93,7 +93,7 @@ class _Search:
 def _grows(node: ast.AST, text: str) -> bool:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
         return False
-    return node.func.attr in GROWING and ast.unparse(node.func.value) == text
+    return node.func.attr in GROWS_LIST and ast.unparse(node.func.value) == text
 
 
 def _is_tensor(value: Value) -> bool:

@@ -12,17 +12,15 @@ from retrofit.analysis.edits import Edit
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, LocalClass
-
-WRAPPERS = {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"}
-FUNCTIONAL = {"torch.nn.parallel.data_parallel", "torch.nn.parallel.data_parallel.data_parallel"}
-DDP = {"torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel"}
-RUNTIME = "retrofit.distributed.data_parallel"
-PARAMETERS = ["module", "inputs", "device_ids", "output_device", "dim", "module_kwargs"]
+from retrofit.training.torch_api.modules import DATA_PARALLEL, DATA_PARALLEL_FUNCTIONS, DATA_PARALLEL_PARAMETERS, DDP
+from retrofit.training.torch_api.runtime import WITHOUT_DATA_PARALLEL
 
 
 def module_run(analysis: Analysis, call: ast.Call, scope: Scope) -> ast.expr | None:
     """Return the module that a call runs on several GPUs, None where it is another call."""
-    return argument_for(call, PARAMETERS, "module") if analysis.called(call, scope) & FUNCTIONAL else None
+    if analysis.called(call, scope).isdisjoint(DATA_PARALLEL_FUNCTIONS):
+        return None
+    return argument_for(call, DATA_PARALLEL_PARAMETERS, "module")
 
 
 def is_device_argument(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
@@ -34,7 +32,7 @@ def is_device_argument(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
         if isinstance(outer, ast.keyword):
             continue
         if isinstance(outer, ast.Call) and inner is not outer.func:
-            given = [argument_for(outer, PARAMETERS, name) for name in ("device_ids", "output_device")]
+            given = [argument_for(outer, DATA_PARALLEL_PARAMETERS, name) for name in ("device_ids", "output_device")]
             if any(part is inner for part in given) and _is_parallel(analysis, outer, scope):
                 return True
         inner = outer
@@ -42,15 +40,15 @@ def is_device_argument(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
 
 
 def _is_parallel(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
-    if analysis.called(call, scope) & (FUNCTIONAL | {RUNTIME}):
+    if analysis.called(call, scope) & (DATA_PARALLEL_FUNCTIONS | {WITHOUT_DATA_PARALLEL}):
         return True
     return added_to_wrapper(analysis, call, scope) is not None
 
 
 def run_plainly(analysis: Analysis, call: ast.Call, scope: Scope) -> list[Edit]:
     """Return edits that make `data_parallel(net, (x, y), ids)` into `net(x, y)`; none where its inputs are unclear."""
-    module, inputs = (argument_for(call, PARAMETERS, name) for name in PARAMETERS[:2])
-    options = argument_for(call, PARAMETERS, "module_kwargs")
+    module, inputs = (argument_for(call, DATA_PARALLEL_PARAMETERS, name) for name in DATA_PARALLEL_PARAMETERS[:2])
+    options = argument_for(call, DATA_PARALLEL_PARAMETERS, "module_kwargs")
     if module is None or inputs is None or not isinstance(module, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)):
         return []
     source = scope.source
@@ -90,10 +88,10 @@ def added_to_wrapper(analysis: Analysis, call: ast.Call, scope: Scope) -> list[s
 
     To look up attributes in the module as well adds nothing: the wrapper of the runtime does so.
     """
-    if analysis.called(call, scope) & WRAPPERS:
+    if analysis.called(call, scope) & DATA_PARALLEL:
         return []
     classes = [value.scope for value in analysis.evaluate(call.func, scope) if isinstance(value, LocalClass)]
-    classes = [known for known in classes if analysis.classes.bases(known) & WRAPPERS]
+    classes = [known for known in classes if analysis.classes.bases(known) & DATA_PARALLEL]
     if not classes:
         return None
     scopes = [inner for known in classes for inner in analysis.classes.mro(known)]
@@ -127,4 +125,4 @@ def _is_wrapper(analysis: Analysis, kind: ast.expr, scope: Scope) -> bool:
         if isinstance(value, Display) and isinstance(value.node, (ast.Tuple, ast.List)):
             kinds += [(part, value.scope) for part in value.node.elts]
     names = set().union(*(analysis.named(part, where) for part, where in kinds))
-    return bool(names & WRAPPERS) and not names & DDP
+    return bool(names & DATA_PARALLEL) and not names & DDP

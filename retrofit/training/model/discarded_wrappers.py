@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from retrofit.analysis.flow.call_sites import call_chains
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.variables import homes_of
-from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 
 from ..loops import Frame
@@ -19,7 +20,6 @@ from .unwrapping import takes_out
 if TYPE_CHECKING:
     from .. import Project
 
-MOST_PLACES = 50
 Variable = tuple[Scope, str]  # the scope that a name belongs to, or the class of an attribute
 
 
@@ -93,7 +93,7 @@ def _is_trained_after(project: Project, statement: ast.stmt, scope: Scope, wraps
     Not where the variable is wrapped again in between.
     """
     frames = [frame for path in project.paths for frame in path.frames]
-    for place, where in _places(project.analysis, statement, scope):
+    for place, where in _statements(project.analysis, statement, scope):
         again = [node for node, inner in wraps if inner is where and node is not statement]
         if any(_follows(frame, place, again) for frame in frames if frame.scope is where):
             return True
@@ -127,12 +127,7 @@ def _excludes(frame: Frame, place: ast.stmt) -> bool:
     return False
 
 
-def _places(analysis: Analysis, statement: ast.stmt, scope: Scope) -> list[tuple[ast.stmt, Scope]]:
+def _statements(analysis: Analysis, statement: ast.stmt, scope: Scope) -> list[tuple[ast.stmt, Scope]]:
     """Return a statement and those that call the function around it, directly or through others."""
-    found = [(statement, scope)]
-    for _, where in found:
-        if len(found) < MOST_PLACES and isinstance(where.node, FUNCTIONS):
-            sites = analysis.callers(where.node)
-            more = [(site.scope.source.statement(site.call), site.scope) for site in sites]
-            found += [place for place in more if place not in found]
-    return found
+    chain = call_chains(analysis, statement, scope)
+    return list(dict.fromkeys((where.source.statement(node), where) for node, where in chain))

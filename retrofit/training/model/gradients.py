@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import ast
 
+from retrofit.analysis.flow.call_sites import sites_of
 from retrofit.analysis.flow.reachability import calls_within
-from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
+from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalFunction, Result
+from retrofit.training.torch_api.modules import ATTACKING, DERIVING, GRADIENTS_OFF, GRADIENTS_ON, SET_GRADIENTS
 
 from ..loops import Frame, Path
 
-SWITCHED_OFF = {"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad", "torch.autograd.inference_mode"}
-SWITCHED_ON = {
-    "torch.enable_grad", "torch.autograd.enable_grad", "torch.autograd.grad_mode.enable_grad", "torch.autograd.grad",
-    "torch.autograd.backward",
-}  # fmt: skip
-# Functions that compute derivatives, and libraries of attacks on models, by the beginning of their full names.
-DERIVING = ("torch.autograd.functional.", "torch.func.", "functorch.")
-ATTACKS = (
-    "torchattacks.", "foolbox.", "advertorch.", "autoattack.", "robustbench.", "cleverhans.", "art.attacks.",
-    "eagerpy.", "deeprobust.", "captum.",
-)  # fmt: skip
 MOST_DEPTH = 4
 
 
@@ -29,7 +20,7 @@ def has_gradients(analysis: Analysis, scope: Scope, node: ast.AST, depth: int = 
     """Return whether a node can run with gradients: neither it nor every call of its function is under no_grad."""
     if is_switched_off(analysis, scope, node):
         return False
-    sites = analysis.callers(scope.node) if isinstance(scope.node, FUNCTIONS) and depth else []
+    sites = sites_of(analysis, scope) if depth else []
     return not sites or any(has_gradients(analysis, site.scope, site.call, depth - 1) for site in sites)
 
 
@@ -54,8 +45,8 @@ def _switches_off(analysis: Analysis, context: ast.expr, scope: Scope) -> bool:
     if isinstance(context, ast.Call):
         names = analysis.called(context, scope)
         is_false = [isinstance(given, ast.Constant) and given.value is False for given in context.args]
-        return bool(names & SWITCHED_OFF) or ("torch.set_grad_enabled" in names and is_false == [True])
-    return bool(analysis.named(context, scope) & SWITCHED_OFF)
+        return bool(names & GRADIENTS_OFF) or (bool(names & SET_GRADIENTS) and is_false == [True])
+    return bool(analysis.named(context, scope) & GRADIENTS_OFF)
 
 
 def evaluates(analysis: Analysis, path: Path) -> bool:
@@ -118,18 +109,18 @@ def _decorators(function: LocalFunction) -> list[ast.expr]:
 
 def _switches_on(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     if isinstance(node, (ast.Name, ast.Attribute)):
-        return bool(analysis.named(node, scope) & SWITCHED_ON)
+        return bool(analysis.named(node, scope) & GRADIENTS_ON)
     if not isinstance(node, ast.Call):
         return False
     if isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
         return True
     first = node.args[0] if node.args else next((k.value for k in node.keywords if k.arg == "mode"), None)
     names = analysis.called(node, scope)
-    if names & {"torch.set_grad_enabled", "torch.autograd.set_grad_enabled"}:
+    if names & SET_GRADIENTS:
         return isinstance(first, ast.Constant) and first.value is True
     if names & {"torch.inference_mode", "torch.autograd.inference_mode"}:
         return isinstance(first, ast.Constant) and first.value is False
-    return any(name.startswith((*DERIVING, *ATTACKS)) for name in names | _makers(analysis, node.func, scope))
+    return any(name.startswith((*DERIVING, *ATTACKING)) for name in names | _makers(analysis, node.func, scope))
 
 
 def _makers(analysis: Analysis, function: ast.expr, scope: Scope) -> set[str]:

@@ -8,20 +8,10 @@ from collections.abc import Iterator
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Instance, Result
+from retrofit.training.torch_api.modules import REGISTER_BUFFER, WITH_BATCHNORM
 
 from ..distributed.distribution import Site
 
-# Families of ready-made models that hold BatchNorm, by the beginning of their functions' names.
-WITH_BATCHNORM = (
-    "resnet", "resnext", "wide_resnet", "densenet", "mobilenet", "efficientnet", "shufflenet", "googlenet",
-    "inception", "mnasnet", "regnet", "deeplabv3", "fcn_", "lraspp",
-)  # fmt: skip
-# Functions that put BatchNorm over all processes in its place.
-SYNCHRONISING = {
-    "torch.nn.SyncBatchNorm.convert_sync_batchnorm", "torch.nn.modules.batchnorm.SyncBatchNorm.convert_sync_batchnorm",
-    "retrofit.distributed.convert_sync_batchnorm", "apex.parallel.convert_syncbn_model",
-}  # fmt: skip
-BUFFERS = {"register_buffer"}
 MOST_CLASSES = 200
 
 
@@ -41,7 +31,7 @@ def has_buffers(analysis: Analysis, site: Site) -> bool:
     for call, scope in calls_of(analysis, model_of(site), site.scope):
         names = _names(analysis, call, scope)
         is_certain = not any(isinstance(outer, ast.If) for outer in scope.source.ancestors(call))
-        if any(_is_batchnorm(name) for name in names) or (is_certain and names & BUFFERS):
+        if any(_is_batchnorm(name) for name in names) or (is_certain and REGISTER_BUFFER in names):
             return True
     return False
 

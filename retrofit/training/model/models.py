@@ -10,9 +10,10 @@ from retrofit.analysis.flow.variables import Home, homes_of, upstream
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction
+from retrofit.training.model.modules import is_module
 
 from ..loops import Path
-from ..optimizer.optimizers import Optimizer, is_module, parameter_owners
+from ..optimizer.optimizers import Optimizer, parameter_owners
 from .data_parallel import module_run
 
 

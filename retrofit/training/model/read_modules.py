@@ -10,12 +10,12 @@ from retrofit.analysis.flow.variables import Home, homes_of, upstream
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Result
+from retrofit.training.model.modules import is_module
+from retrofit.training.torch_api.modules import PARAMETER_CLASSES, PARAMETERS_OF_LAYERS
 
-from ..optimizer.optimizers import Optimizer, is_module, parameter_owners
+from ..optimizer.optimizers import Optimizer, parameter_owners
 from .models import Model
 
-OF_LAYERS = {"weight", "bias"}
-PARAMETERS = {"torch.nn.Parameter", "torch.nn.parameter.Parameter"}
 Node = tuple[ast.AST, Scope]
 
 
@@ -38,9 +38,10 @@ def read_modules(
 
 
 def _is_parameter(analysis: Analysis, node: ast.Attribute, scope: Scope) -> bool:
-    if node.attr in OF_LAYERS:
+    if node.attr in PARAMETERS_OF_LAYERS:
         return True
-    return any(isinstance(value, Result) and value.maker in PARAMETERS for value in analysis.evaluate(node, scope))
+    values = analysis.evaluate(node, scope)
+    return any(isinstance(value, Result) and value.maker in PARAMETER_CLASSES for value in values)
 
 
 def _is_layer(analysis: Analysis, home: Home) -> bool:

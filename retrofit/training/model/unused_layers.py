@@ -10,28 +10,10 @@ from retrofit.analysis.calls import is_method
 from retrofit.analysis.scopes import Scope, own_nodes, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Result, Value
+from retrofit.training.model.modules import is_module
+from retrofit.training.torch_api.modules import MODULES, NAMELESS_ACCESS, PARAMETERS, RUNS_NOTHING, WITH_PARAMETERS
 
-from ..optimizer.optimizers import is_module
-
-WITH_PARAMETERS = (
-    "Linear", "Bilinear", "Conv", "LSTM", "GRU", "RNN", "Embedding", "BatchNorm", "LayerNorm", "GroupNorm",
-    "MultiheadAttention", "Transformer", "PReLU",
-)  # fmt: skip
-# Ways to reach an attribute without its name.
-BY_ANOTHER_WAY = {
-    "children",
-    "named_children",
-    "_modules",
-    "__dict__",
-    "get_submodule",
-    "__getattr__",
-    "__getattribute__",
-}
-# Methods of a module that run no layer.
-RUNNING_NOTHING = {
-    "load_state_dict", "state_dict", "parameters", "named_parameters", "train", "eval", "to", "cuda", "requires_grad_",
-}  # fmt: skip
-ITERATING = {"modules", "named_modules", "parameters", "named_parameters"}
+ITERATING = MODULES | PARAMETERS
 
 
 class UnusedLayers:
@@ -156,13 +138,13 @@ def _is_receiver(node: ast.expr, scope: Scope) -> bool:
 def _is_layer(analysis: Analysis, class_scope: Scope, name: str) -> bool:
     """Return whether `name` is a layer that a class makes, or a method of torch that runs none."""
     layers = {name for owner in analysis.classes.mro(class_scope) for name in analysis.classes.attributes_of(owner)}
-    return name in layers or name in RUNNING_NOTHING
+    return name in layers or name in RUNS_NOTHING
 
 
 def _reaches_unnamed(node: ast.AST) -> bool:
     """Return whether this may reach any attribute: `model.children()`, `getattr(self, name)`."""
     if isinstance(node, ast.Attribute):
-        return node.attr in BY_ANOTHER_WAY
+        return node.attr in NAMELESS_ACCESS
     if not isinstance(node, ast.Call) or getattr(node.func, "id", "") not in ("getattr", "eval"):
         return False
     return len(node.args) < 2 or not isinstance(node.args[1], ast.Constant)

@@ -8,9 +8,8 @@ import re
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.reachability import calls_within
 from retrofit.analysis.scopes import Scope
-from retrofit.analysis.values.inference import SELF_METHODS, Analysis
-
-from ..distributed.distribution import WRAPPERS
+from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.modules import AVERAGING_WRAPPERS, SAME_OBJECT
 
 MAY_WRAP = re.compile(r"wrap|parallel|distribut|ddp|fsdp|prepare", re.IGNORECASE)  # in names of unknown functions
 MOST_DEPTH = 6
@@ -38,7 +37,7 @@ def takes_out(analysis: Analysis, node: ast.expr | None, scope: Scope, depth: in
 
 
 def _call_takes_out(analysis: Analysis, node: ast.Call, scope: Scope, depth: int) -> bool:
-    if isinstance(node.func, ast.Attribute) and node.func.attr in SELF_METHODS:
+    if isinstance(node.func, ast.Attribute) and node.func.attr in SAME_OBJECT:
         return takes_out(analysis, node.func.value, scope, depth - 1)
     if last_name(node) == "getattr" and len(node.args) > 1:
         return isinstance(node.args[1], ast.Constant) and node.args[1].value == "module"
@@ -46,4 +45,5 @@ def _call_takes_out(analysis: Analysis, node: ast.Call, scope: Scope, depth: int
     if not any(takes_out(analysis, argument, scope, depth - 1) for argument in given):
         return False
     inner = calls_within(analysis, node, scope)
-    return not MAY_WRAP.search(last_name(node)) and not any(analysis.called(*place) & WRAPPERS for place in inner)
+    wraps = any(analysis.called(*place) & AVERAGING_WRAPPERS for place in inner)
+    return not wraps and not MAY_WRAP.search(last_name(node))

@@ -10,17 +10,18 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from retrofit.analysis.calls import argument_for, default_of, given_parameters, returns_of
+from retrofit.analysis.calls import argument_for, returns_of
+from retrofit.analysis.flow.bindings import arguments_or_default
 from retrofit.analysis.flow.main_guard import is_main_guard
-from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope
-from retrofit.analysis.values.inference import SELF_METHODS, Analysis
+from retrofit.analysis.scopes import Binding, Scope
+from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction
+from retrofit.training.torch_api.modules import COMPILE, DDP, SAME_OBJECT
 
-from ..distributed.distribution import DDP, Distribution, Site
+from ..distributed.distribution import Distribution, Site
 from .unwrapping import takes_out
 
 MOST_DEPTH = 10
-COMPILE = "torch.compile"  # what it returns runs what it is given
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Wrapping:
         if functions:
             parts = [(part, function.scope) for function in functions for part in returns_of(function.node)]
             return _common(self._standing(part, where, depth - 1) for part, where in parts)
-        if isinstance(node.func, ast.Attribute) and node.func.attr in SELF_METHODS:
+        if isinstance(node.func, ast.Attribute) and node.func.attr in SAME_OBJECT:
             return self._standing(node.func.value, scope, depth - 1)
         return None
 
@@ -140,12 +141,7 @@ class Wrapping:
 
     def _of_parameter(self, name: str, scope: Scope, depth: int) -> Standing | None:
         """Return what every call gives for a parameter, None where calls differ."""
-        assert isinstance(scope.node, FUNCTIONS)
-        names = given_parameters(scope)
-        given = [
-            (argument_for(site.call, names, name) or default_of(scope.node, name), site.scope)
-            for site in self._analysis.callers(scope.node)
-        ]
+        given = arguments_or_default(self._analysis, name, scope)
         return _common(self._standing(argument, where, depth - 1) for argument, where in given)
 
     def _unwraps(self, binding: Binding, scope: Scope) -> bool:

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import ast
-import re
 from dataclasses import dataclass
 
 from retrofit.analysis.scopes import Scope, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import External, Item, LocalClass, Result, Value, name_of
-
-MODULES = ("torch.optim",)
-PACKAGES = {
-    "torch_optimizer", "apex", "adabound", "transformers", "pytorch_transformers", "timm", "bitsandbytes",
-    "lion_pytorch", "adabelief_pytorch", "pytorch_optimizer", "adamp", "madgrad", "ranger", "ranger_adabelief",
-    "pytorch_ranger", "adan_pytorch", "adan", "sophia", "came_pytorch", "galore_torch", "schedulefree", "radam",
-    "diffgrad", "torch_lamb", "pytorch_lamb", "pytorch_pretrained_bert", "muon", "novograd", "lamb", "adabelief",
-}  # fmt: skip
-OPTIMIZER = re.compile(
-    r"SGD|Adam|Ada|Adan|Lamb|LAMB|Lars|LARS|RMSprop|Lion|Ranger|Novo|Sophia|CAME|Muon|MADGRAD|Yogi|QHM|DiffGrad"
+from retrofit.training.torch_api.optimizers import (
+    NO_OPTIMIZERS,
+    OPTIMIZER_FUNCTIONS,
+    OPTIMIZER_MODULES,
+    OPTIMIZER_NAMES,
+    OPTIMIZER_PACKAGES,
+    OPTIMIZER_PARAMETERS,
+    OPTIMIZER_TABLES,
 )
-NO_OPTIMIZERS = ("Config", "Model", "Scheduler", "LR", "Schedule", "Tokenizer", "Layer", "Norm")
-MAKING = re.compile(r"^create_optimizer")  # timm.optim.create_optimizer_v2(model, lr=0.1)
-POSITIONS = ["params", "lr"]  # of the arguments of every class in torch.optim
-TABLES = {"torch.optim.__dict__", "vars"}
 
 
 @dataclass(frozen=True)
@@ -42,10 +35,10 @@ def makers_in(analysis: Analysis, call: ast.Call, scope: Scope) -> list[Maker]:
 
 def positions_of(analysis: Analysis, maker: Maker) -> list[str]:
     """Return the names of the positional arguments of a class of optimizers."""
-    if MAKING.match(maker.name):
+    if OPTIMIZER_FUNCTIONS.match(maker.name):
         return ["params"]
     own = _own_arguments(analysis, maker)
-    return POSITIONS if own is None else own
+    return OPTIMIZER_PARAMETERS if own is None else own
 
 
 def takes_rate(analysis: Analysis, maker: Maker) -> bool:
@@ -75,10 +68,14 @@ def _makers(analysis: Analysis, value: Value, partial: Result | None) -> list[Ma
         modules = analysis.named(value.call.args[0], value.scope) if _is_getattr(value) else set()
         return [Maker("getattr" if "torch.optim" in modules else "", partial)] + [Maker("")] * (len(modules) > 1)
     if isinstance(value, Item):  # torch.optim.__dict__[name], vars(torch.optim)[name]
-        of = value.base.call.args[:1] if isinstance(value.base, Result) else []
-        is_own = name_of(value.base) in TABLES and all("torch.optim" in analysis.named(a, value.base.scope) for a in of)  # type: ignore[union-attr]
-        return [Maker("__dict__" if is_own else "", partial)]
+        return [Maker("__dict__" if _is_table(analysis, value.base) else "", partial)]
     return [Maker("")]
+
+
+def _is_table(analysis: Analysis, value: Value) -> bool:
+    """Return whether a value is the dictionary of torch's optimizers."""
+    of = value.call.args[:1] if isinstance(value, Result) else []
+    return name_of(value) in OPTIMIZER_TABLES and all("torch.optim" in analysis.named(a, value.scope) for a in of)  # type: ignore[union-attr]
 
 
 def _is_getattr(value: Result) -> bool:
@@ -89,8 +86,8 @@ def _class_name(full: str) -> str:
     """Return `SGD` of torch.optim.SGD and of torch.optim.sgd.SGD, "" of everything else."""
     module, _, name = full.rpartition(".")
     is_scheduler = module.startswith("torch.optim.lr_scheduler") or module.startswith("torch.optim.swa_utils")
-    if module.partition(".")[0] in PACKAGES:
-        is_class = OPTIMIZER.search(name) is not None and name[:1].isupper()
-        return name if MAKING.match(name) or (is_class and not name.endswith(NO_OPTIMIZERS)) else ""
-    is_known = module in MODULES or (module.startswith("torch.optim.") and not is_scheduler)
+    if module.partition(".")[0] in OPTIMIZER_PACKAGES:
+        is_class = OPTIMIZER_NAMES.search(name) is not None and name[:1].isupper()
+        return name if OPTIMIZER_FUNCTIONS.match(name) or (is_class and not name.endswith(NO_OPTIMIZERS)) else ""
+    is_known = module in OPTIMIZER_MODULES or (module.startswith("torch.optim.") and not is_scheduler)
     return name if is_known and name[:1].isupper() else ""

@@ -10,11 +10,13 @@ from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.containers import added_to
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Display, Instance, LocalFunction, Result, Value
+from retrofit.analysis.values.kinds import Display, LocalFunction, Result
+from retrofit.training.model.modules import is_module
+from retrofit.training.torch_api.modules import CHILDREN, LAYER_PACKAGE, MODULES, PARAMETERS
 
 from .optimizer_classes import Maker, makers_in, positions_of
 
-_PARAMETERS = {"parameters", "named_parameters", "children", "modules", "named_children", "named_modules"}
+_PARAMETERS = PARAMETERS | CHILDREN | MODULES
 MOST_STEPS = 400
 _CONTAINERS = (ast.List, ast.Tuple, ast.Dict, ast.ListComp, ast.GeneratorExp)
 
@@ -92,7 +94,9 @@ class _Search:
     def _is_layer(self, node: ast.expr, scope: Scope) -> bool:
         values = () if getattr(node, "id", "") == "self" else self.analysis.evaluate(node, scope)
         makers = [value.maker for value in values if isinstance(value, Result)]
-        is_of_torch = any(maker.startswith("torch.nn.") and maker.rpartition(".")[2][:1].isupper() for maker in makers)
+        is_of_torch = any(
+            maker.startswith(LAYER_PACKAGE) and maker.rpartition(".")[2][:1].isupper() for maker in makers
+        )
         return is_of_torch or any(is_module(self.analysis, value) for value in values)
 
     def _visit_values(self, node: ast.expr, scope: Scope) -> None:
@@ -144,11 +148,3 @@ class _Search:
 
 def _is_parameters_call(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _PARAMETERS
-
-
-def is_module(analysis: Analysis, value: Value) -> bool:
-    """Return whether a value is a torch.nn.Module of a class of the project."""
-    return isinstance(value, Instance) and any(
-        name.startswith(("torch.nn.", "torchvision.models.")) or name.endswith(".Module")
-        for name in analysis.classes.bases(value.scope)
-    )

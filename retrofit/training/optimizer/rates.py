@@ -5,14 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
+from retrofit.analysis.flow.bindings import class_of_own
+from retrofit.analysis.flow.call_sites import sites_of
+from retrofit.analysis.python_api import GROWS_LIST
+from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Item, Member, Value, name_of
+from retrofit.training.torch_api.launch import SETTINGS_PACKAGES
 
 from .optimizers import Optimizer
 
-SETTINGS = ("argparse.", "yaml.", "json.", "toml.", "omegaconf.", "vars")  # what reads the settings of a run
-GROWING = {"append", "extend", "insert"}
 MOST_STEPS = 4
 
 
@@ -32,11 +34,9 @@ def makers_of_rate(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast.C
     """Return the calls whose result is the optimizer and nothing else: its own, or those of a maker of all sorts."""
     if optimizer.is_alone:
         return [(optimizer.call, optimizer.scope)]
-    node = optimizer.scope.node
-    sites = analysis.callers(node) if isinstance(node, FUNCTIONS) else []
     return [
         (site.call, site.scope)
-        for site in sites
+        for site in sites_of(analysis, optimizer.scope)
         if any("torch.optim" in analysis.named(argument, site.scope) for argument in site.call.args)
         or any("torch.optim" in analysis.named(keyword.value, site.scope) for keyword in site.call.keywords)
     ]
@@ -68,7 +68,7 @@ def _grows(name: ast.Name, scope: Scope) -> bool:
     """Return whether something is put into a list after it is made."""
     owner, bindings = scope.find(name.id) or (scope, [])
     methods = (node for node in own_nodes(owner.node) if isinstance(node, ast.Attribute))
-    is_called = any(node.attr in GROWING and ast.unparse(node.value) == name.id for node in methods)
+    is_called = any(node.attr in GROWS_LIST and ast.unparse(node.value) == name.id for node in methods)
     return is_called or any(isinstance(binding.node, ast.AugAssign) for binding in bindings)
 
 
@@ -126,7 +126,7 @@ def _is_chosen(value: Value) -> bool:
         value = value.base
     if isinstance(value, Display):
         return isinstance(value.node, (ast.Dict, ast.DictComp))
-    return name_of(value).startswith(SETTINGS)
+    return name_of(value).startswith(SETTINGS_PACKAGES)
 
 
 def _given(analysis: Analysis, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
@@ -135,8 +135,8 @@ def _given(analysis: Analysis, node: ast.Name | ast.Attribute, scope: Scope) -> 
         bindings = [(b, scope) for b in scope.bindings.get(node.id, []) if b.kind in ("value", "item")]
         scopes = {scope}
     else:
-        owner = scope.enclosing_class()
-        if owner is None or not isinstance(node.value, ast.Name) or node.value.id != "self":
+        owner = class_of_own(node, scope)
+        if owner is None:
             return
         bindings = analysis.classes.attribute_bindings(owner, node.attr)
         scopes = {where for where in owner.walk() if where is not owner}

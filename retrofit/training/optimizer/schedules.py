@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance, LocalFunction, Result
+from retrofit.training.torch_api.distributed import WORLD_SIZE
+from retrofit.training.torch_api.optimizers import SCHEDULE_NAMES
+from retrofit.training.torch_api.runtime import SAMPLES_PER_STEP
 
 from ..data.loaders import TRAIN
 from ..data.shards import given_to, is_same, makers_of
-from ..distributed.ranks.ranks import WORLD_SIZE
 from .rates import sets_rate
 
 if TYPE_CHECKING:
@@ -21,14 +22,13 @@ if TYPE_CHECKING:
 
 Place = tuple[ast.expr, Scope]
 DIVISION = (ast.Div, ast.FloorDiv)
-NAMES = re.compile(r"schedul|LR$|warm_?up|restarts|annealing", re.IGNORECASE)  # of what makes a schedule
 
 
 def lengths(project: Project, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield what a schedule is made from, the functions of the step that it is given, and rates set by hand."""
     if isinstance(node, ast.Assign) and sets_rate(node, scope):
         yield node.value, scope
-    if not isinstance(node, ast.Call) or not NAMES.search(last_name(node)):
+    if not isinstance(node, ast.Call) or not SCHEDULE_NAMES.search(last_name(node)):
         return
     given = [*node.args, *(keyword.value for keyword in node.keywords)]
     if not any(_is_optimizer(project, argument, scope) for argument in given):
@@ -107,9 +107,7 @@ def _factors(node: ast.expr) -> list[ast.expr]:
 def _is_counted(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether a batch size is that of all processes already."""
     holder = scope.source.parents.get(node)
-    return isinstance(holder, ast.Call) and "retrofit.distributed.samples_per_step" in project.analysis.called(
-        holder, scope
-    )
+    return isinstance(holder, ast.Call) and SAMPLES_PER_STEP in project.analysis.called(holder, scope)
 
 
 def _is_of_processes(project: Project, node: ast.AST, scope: Scope, size: tuple[ast.expr, Scope]) -> bool:

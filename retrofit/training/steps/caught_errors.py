@@ -6,10 +6,11 @@ import ast
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from retrofit.analysis.python_api import EXITS
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 
-from ..distributed.ranks.sides import LEAVING, asks_for_group
+from ..distributed.ranks.sides import asks_for_group
 from ..loops import LOOPS, Path
 from .skipped_steps import statements_of
 
@@ -100,5 +101,5 @@ def _ends(block: list[ast.stmt]) -> bool:
     if isinstance(last, ast.If):
         return bool(last.orelse) and _ends(last.body) and _ends(last.orelse)
     if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
-        return ast.unparse(last.value.func) in LEAVING
+        return ast.unparse(last.value.func) in EXITS
     return isinstance(last, ast.Raise)

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from retrofit.analysis.flow.occurrences import loaded_names, stored_names
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.data import NUMBERS
+from retrofit.training.torch_api.distributed import AGREEING
 
 from ..data.batches import numbers_in
-from ..distributed.distribution import COLLECTIVES, RUNTIME
 from ..loops import LOOPS, LoopNode, Path
-
-SAME_ON_ALL = {*COLLECTIVES, f"{RUNTIME}.reduce_loss", f"{RUNTIME}.reduce_last_loss", f"{RUNTIME}.reduce_summed_loss"}
-COUNTING = {"range", "trange", "count"}
 
 
 @dataclass(frozen=True)
@@ -69,12 +67,12 @@ def _is_read(node: ast.AST, losses: set[str]) -> bool:
 def _of_all_ranks(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ast.Call]:
     """Return the calls in an expression that give every rank the same: rd.reduce_loss(loss)."""
     calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
-    return [call for call in calls if analysis.called(call, scope) & SAME_ON_ALL]
+    return [call for call in calls if analysis.called(call, scope) & AGREEING]
 
 
 def _batch_names(analysis: Analysis, loop: ast.For, scope: Scope) -> set[str]:
     """Return the names of what a loop draws, also by next(), without the number of the batch."""
-    counts = isinstance(loop.target, ast.Name) and _calls(loop.iter, COUNTING)
+    counts = isinstance(loop.target, ast.Name) and _calls(loop.iter, {name.rpartition(".")[2] for name in NUMBERS})
     target = set() if counts else stored_names([loop.target]) - numbers_in(analysis, loop, scope)
     fetching = [node for node in statements_of(loop) if isinstance(node, ast.Assign) and _calls(node.value, {"next"})]
     return target | stored_names(fetching)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.files.source import Place
+from retrofit.analysis.flow.call_sites import sites_of
 from retrofit.analysis.flow.reachability import reached_nodes
-from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance, Result
 
 from ..optimizer.rates import sets_rate
@@ -86,7 +87,7 @@ def _rates_by_hand(project: Project) -> Iterator[tuple[ast.expr | ast.stmt, Scop
 
 def _tests_around(project: Project, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield the tests that a statement is under, and those of the calls of its function."""
-    sites = project.analysis.callers(scope.node) if isinstance(scope.node, FUNCTIONS) else []
+    sites = sites_of(project.analysis, scope)
     for place, where in [(node, scope), *((site.call, site.scope) for site in sites)]:
         for outer in where.source.ancestors(place):
             if outer is where.node:

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.distributed import ASKS_FOR_GROUP, GET_RANK, JOIN_GROUP
 
 from ..distribution import Distribution
-
-RANK = "torch.distributed.get_rank"
-ASKING_FOR_GROUP = {"torch.distributed.is_initialized", "torch.distributed.distributed_c10d.is_initialized"}
 
 
 def asked_too_early(analysis: Analysis, distribution: Distribution) -> Iterator[tuple[ast.Call, Scope]]:
@@ -30,15 +28,15 @@ def asked_too_early(analysis: Analysis, distribution: Distribution) -> Iterator[
 def _is_under_condition(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
     """Return whether the group may exist already: `if not dist.is_initialized(): dist.init_process_group(...)`."""
     tests = [outer.test for outer in scope.source.ancestors(node) if isinstance(outer, ast.If)]
-    return any(_calls(analysis, test, scope) & ASKING_FOR_GROUP for test in tests)
+    return any(_calls(analysis, test, scope) & ASKS_FOR_GROUP for test in tests)
 
 
 def _asks(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
-    if RANK in analysis.called(call, scope):
+    if GET_RANK in analysis.called(call, scope):
         outer = scope.source.parents.get(call)
-        return isinstance(outer, ast.IfExp) and _calls(analysis, outer.test, scope) & ASKING_FOR_GROUP != set()
+        return isinstance(outer, ast.IfExp) and _calls(analysis, outer.test, scope) & ASKS_FOR_GROUP != set()
     return any(
-        RANK in names and names & ASKING_FOR_GROUP and "torch.distributed.init_process_group" not in names
+        GET_RANK in names and names & ASKS_FOR_GROUP and JOIN_GROUP not in names
         for names in _called_inside(analysis, call, scope)
     )
 

@@ -8,11 +8,10 @@ from retrofit.analysis.flow.bindings import arguments_for, bindings_of, maker_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Item, Result, Value
+from retrofit.training.torch_api.distributed import COMPUTING, RANK, WORLD_SIZE
 
-from .asking import RANK, WORLD_SIZE, asked_for, called_so
+from .asking import asked_for, called_so
 
-# What makes other ranks: of hits; and what only is called so.
-COMPUTING = ("torch.", "numpy.", "scipy.", "sorted", "len", "range", "enumerate", "retrofit.distributed.on_any_rank")
 MOST_DEPTH = 6
 
 

@@ -14,12 +14,12 @@ from retrofit.analysis.flow.variables import part_of
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Value
+from retrofit.training.torch_api.distributed import ASKS_FOR_MAIN, GPU_NAMES, RANK, WORLD_SIZE
+from retrofit.training.torch_api.launch import DEVICE_COUNT
 
-from .asking import ASKING_MAIN, RANK, WORLD_SIZE, asked_for, called_so
+from .asking import asked_for, called_so
 from .rank_values import is_world_size
 
-COUNTING = "torch.cuda.device_count"  # the processes of one machine, where each has a GPU
-GPUS = {"gpu", "gpu_id"}  # what the GPU of a process may be called
 MOST_STEPS = 500
 
 
@@ -57,11 +57,11 @@ class Ranks:
             return found
         if isinstance(node, ast.Call):
             names = self.analysis.called(node, scope)
-            if names & ASKING_MAIN:
+            if names & ASKS_FOR_MAIN:
                 return RANK
-            if COUNTING in names:
+            if DEVICE_COUNT in names:
                 return WORLD_SIZE
-        found = RANK if last_name(node) in GPUS else called_so(node)
+        found = RANK if last_name(node) in GPU_NAMES else called_so(node)
         is_read = isinstance(node, ast.Call) or isinstance(node.ctx, ast.Load)
         is_known = found and any(maker_of(value) for value in self.analysis.evaluate(node, scope))
         return found if is_read and not is_known else ""
@@ -86,7 +86,7 @@ class Ranks:
     def _asked_for_in(self, class_scope: Scope) -> Iterator[str]:
         for scope in class_scope.walk():
             for node in own_nodes(scope.node):
-                if isinstance(node, ast.Call) and self.analysis.called(node, scope) & ASKING_MAIN:
+                if isinstance(node, ast.Call) and self.analysis.called(node, scope) & ASKS_FOR_MAIN:
                     continue
                 if isinstance(node, (ast.Call, ast.Subscript)):
                     yield self.tells(node, scope)

@@ -8,26 +8,19 @@ from collections.abc import Iterable, Iterator
 from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.bindings import arguments_for, bindings_of
 from retrofit.analysis.flow.branches import is_in_body
+from retrofit.analysis.python_api import EXITS
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, name_of
 from retrofit.training.placement import block_of
+from retrofit.training.torch_api.distributed import ASKS_FOR_MAIN, MAIN_DECORATORS, MAIN_NAMES
 
-from .asking import ASKING_MAIN
 from .rank_values import is_rank
 
 # One process only; all but one; some that cannot be told; "" stands for every process.
 MAIN, OTHERS, UNCLEAR = "main", "others", "unclear"
 FLIPPED = {MAIN: OTHERS, OTHERS: MAIN}
-# What people call such a variable or function, for those that cannot be followed.
-MAIN_NAMES = {"is_main_process", "is_main", "is_master", "is_chief", "is_rank_zero", "is_primary", "is_rank0"}
-# Decorators after which rank 0 alone runs a function, as libraries and projects call them.
-FOR_MAIN = {
-    "rank_zero_only", "rank0_only", "master_only", "main_process_only", "main_only", "only_main_process",
-    "only_on_main_process", "on_main_process", "is_main_process", "on_rank_zero", "only_rank_zero", "rank_zero",
-}  # fmt: skip
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-LEAVING = {"sys.exit", "exit", "quit", "os._exit"}
 MOST_DEPTH = 6
 PLAIN = 2  # the depth from which only tests for the rank itself count, none for objects that rank 0 alone has
 
@@ -75,7 +68,7 @@ def _conditions(outer: ast.AST, inner: ast.AST) -> list[ast.expr]:
 
 def is_for_main(scope: Scope) -> bool:
     """Return whether a function has a decorator that lets rank 0 alone run it: `@rank_zero_only`."""
-    return any(last_name(_undone(node)) in FOR_MAIN for node in getattr(scope.node, "decorator_list", []))
+    return any(last_name(_undone(node)) in MAIN_DECORATORS for node in getattr(scope.node, "decorator_list", []))
 
 
 def _undone(decorator: ast.expr) -> ast.expr:
@@ -103,7 +96,7 @@ def _left_after(analysis: Analysis, scope: Scope, statement: ast.stmt) -> Iterat
 def ends_program(analysis: Analysis, statement: ast.stmt, scope: Scope) -> bool:
     """Return whether this is a statement like `sys.exit(main())`."""
     is_call = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
-    return is_call and bool(analysis.called(statement.value, scope) & LEAVING)  # type: ignore[attr-defined]
+    return is_call and bool(analysis.called(statement.value, scope) & EXITS)  # type: ignore[attr-defined]
 
 
 def _leaves(analysis: Analysis, statement: ast.stmt, scope: Scope) -> bool:
@@ -235,7 +228,7 @@ def _side_of_value(analysis: Analysis, test: ast.expr, scope: Scope, depth: int)
     if is_rank(analysis, test, scope):
         return OTHERS  # every rank but 0 is true
     values = analysis.evaluate(test, scope)
-    if {name_of(value) for value in values} & ASKING_MAIN:
+    if {name_of(value) for value in values} & ASKS_FOR_MAIN:
         return MAIN
     followed = [(value.node, value.scope) for value in values if isinstance(value, Display) and value.node is not test]
     side = _first(side_of_test(analysis, node, where, depth - 1) for node, where in followed)

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.scopes import Scope
+from retrofit.training.torch_api.tensors import CHOOSES, FLATTENS, VIEWS
 
 from . import kinds
 from .kinds import FLAT, Kind
 
-FLATTENING = {"flatten", "ravel", "masked_select", "unique", "nonzero"}
-SHAPING = {"view", "reshape"}
+FLATTENING = FLATTENS | CHOOSES
 
 
 def axes_of(node: ast.Call, rest: list[ast.expr], scope: Scope) -> tuple[tuple[int, ...] | None, bool]:
@@ -77,7 +77,7 @@ def reshaped(node: ast.Call, name: str, kind: Kind, rest: list[ast.expr], scope:
     if name in FLATTENING:
         is_whole = name != "flatten" or not _starts_after_batch(node, rest)
         return replace(kind, axis=FLAT) if is_whole else kind
-    if name in SHAPING and rest:
+    if name in VIEWS and rest:
         shape = list(rest[0].elts) if isinstance(rest[0], (ast.Tuple, ast.List)) else rest
         if len(shape) == 1 and _number(shape[0]) == -1:
             return replace(kind, axis=FLAT)

@@ -6,9 +6,26 @@ import ast
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
+from retrofit.analysis.python_api import LISTS_OBJECTS, LOOKS_UP
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Result
-from retrofit.training.data import shapes
+from retrofit.training.torch_api.runtime import DISTRIBUTE_CRITERION, GLOBAL_REDUCTIONS, SUM_LOSS, WHOLE_BATCH_LOSS
+from retrofit.training.torch_api.tensors import (
+    DRAWN,
+    DRAWN_LIKE,
+    FILLED,
+    FILLED_LIKE,
+    JOINS,
+    NEW,
+    OPERATORS,
+    REPEATS,
+    SAME_ARRAY,
+    SHAPE_METHODS,
+    SORTS,
+    SPREADS,
+    SUMS_OF_SEVERAL,
+    WITHOUT_HISTORY,
+)
 
 from ..terms import MEAN, terms_at
 from ..wrapped import functions_inside
@@ -19,24 +36,10 @@ from .kinds import CONSTANT, Kind
 if TYPE_CHECKING:
     from .reader import Frame, Keys, LossReader
 
-JOINING = {"stack", "cat", "concat", "hstack", "vstack", "sum", "fsum", "tensor_split"}
-SAME = {
-    "to", "float", "double", "half", "bfloat16", "cuda", "cpu", "contiguous", "clone", "type", "type_as",
-    "requires_grad_", "squeeze", "neg", "as_tensor", "values", "items", "get", "expand_as",
-    "expand", "detach_",
-}  # fmt: skip
-WITHOUT_GRADIENT = {"item", "detach", "tolist", "numpy"}
-MAKING = {"zeros", "ones", "tensor", "full", "zeros_like", "ones_like", "arange", "eye", "rand", "randn", "linspace"}
+JOINING = JOINS | SUMS_OF_SEVERAL | {"tensor_split"}
+SAME = SAME_ARRAY | REPEATS | LOOKS_UP | LISTS_OBJECTS | {"requires_grad_", "squeeze", "neg", "as_tensor"}
+MAKING = FILLED | FILLED_LIKE | DRAWN | DRAWN_LIKE | NEW | {"tensor"}
 NUMBERS = {"len", "int", "float", "range", "isinstance", "max", "min"}
-SORTING = {"sort", "argsort", "topk", "kthvalue", "median", "quantile", "cumsum", "unique"}
-SPREAD = {"std", "var", "norm", "logsumexp", "prod", "cov", "corrcoef"}  # of several entries, and not linear in them
-OPERATORS: dict[str, ast.operator] = {
-    "pow": ast.Pow(), "mul": ast.Mult(), "multiply": ast.Mult(), "add": ast.Add(), "sub": ast.Sub(),
-    "subtract": ast.Sub(), "div": ast.Div(), "divide": ast.Div(), "true_divide": ast.Div(),
-}  # fmt: skip
-RUNTIME = "retrofit.distributed."
-OF_ALL = {f"{RUNTIME}distribute_criterion"}  # of which DDP makes a mean
-ON_ALL = {f"{RUNTIME}{name}" for name in ("batch_sum", "batch_mean")}  # the same on all ranks
 
 
 class CallReader:
@@ -55,13 +58,13 @@ class CallReader:
             is_prediction = found.has_rows and node in self.reader.project.batch_values.calls
             return kinds.of(kinds.ROWS, found.axis) if is_prediction else found
         made = [value for value in self.analysis.evaluate(node.func, scope) if isinstance(value, Result)]
-        if any(value.maker == f"{RUNTIME}whole_batch_loss" for value in made):
+        if any(value.maker == WHOLE_BATCH_LOSS for value in made):
             return kinds.of(kinds.GLOBAL)
-        if any(value.maker in OF_ALL for value in made) or self.analysis.called(node, scope) & OF_ALL:
+        if DISTRIBUTE_CRITERION in {*(value.maker for value in made), *self.analysis.called(node, scope)}:
             return kinds.of(kinds.MEAN)
-        if f"{RUNTIME}sum_loss" in self.analysis.called(node, scope):
+        if SUM_LOSS in self.analysis.called(node, scope):
             return kinds.of(kinds.WHOLE)
-        if self.analysis.called(node, scope) & ON_ALL:
+        if self.analysis.called(node, scope) & GLOBAL_REDUCTIONS:
             return kinds.of(kinds.GLOBAL)
         if any(value.maker.rpartition(".")[2][:1].isupper() for value in made):
             return self._of_object(node, scope, made, keys)
@@ -100,7 +103,7 @@ class CallReader:
             return self.reader.kind(node.args[0], scope, frame, keys)  # scaler.scale(loss)
         given = [receiver] if receiver is not None else node.args[:1]
         rest = node.args if receiver is not None else node.args[1:]
-        if name in WITHOUT_GRADIENT and receiver is not None and not self._is_of_rows(receiver, scope, frame):
+        if name in WITHOUT_HISTORY and receiver is not None and not self._is_of_rows(receiver, scope, frame):
             return CONSTANT
         if name in ("sum", "mean", "nansum", "nanmean") and given:
             return self._reduced(node, name.replace("nan", ""), given[0], rest, scope, frame)
@@ -112,7 +115,7 @@ class CallReader:
             return self.reader.operation(ast.MatMult(), given[0], rest[0], scope, frame, node)
         if name in OPERATORS and given and rest:
             return self.reader.operation(OPERATORS[name], given[0], rest[0], scope, frame, node)
-        if name in shapes.METHODS:
+        if name in SHAPE_METHODS:
             return CONSTANT
         if name in NUMBERS and receiver is None and "torch" not in self._module_of(node, scope):
             return CONSTANT if name not in ("max", "min", "float") else self._joined(node.args, scope, frame, ())
@@ -131,10 +134,10 @@ class CallReader:
         self, node: ast.Call, name: str, found: Kind, rest: list[ast.expr], scope: Scope, frame: Frame | None
     ) -> Kind:
         """Return the kind of a function that changes the shape of an expression, or each of its entries."""
-        if name in SAME or name in WITHOUT_GRADIENT:
+        if name in SAME or name in WITHOUT_HISTORY:
             return found
         if found.has_rows and not self._is_of_library(node, scope):
-            if name in SORTING or name in SPREAD:
+            if name in SORTS or name in SPREADS:
                 return self._of_all_entries(node, name, found, rest, scope)
             return reshaped(node, name, found, rest, scope)
         if "loss" in name.lower():
@@ -151,12 +154,12 @@ class CallReader:
     def _of_all_entries(self, node: ast.Call, name: str, found: Kind, rest: list[ast.expr], scope: Scope) -> Kind:
         """Return the kind of what is made of many entries together: the order of all, their norm."""
         axes, _ = axes_of(node, rest[1:] if name in ("norm", "topk") else rest, scope)
-        if axes is None and name in SORTING and found.axis != kinds.FLAT:
+        if axes is None and name in SORTS and found.axis != kinds.FLAT:
             axes = (-1,)
         if axes is not None and found.axis != kinds.FLAT and found.axis not in axes:
             return found
         leaf = frozenset([(node, scope)])
-        part = kinds.ROWS if name in SORTING else kinds.COUPLED
+        part = kinds.ROWS if name in SORTS else kinds.COUPLED
         return Kind(frozenset([part]), found.axis, found.leaves | leaf, found.coupled | leaf)
 
     def _reduced(

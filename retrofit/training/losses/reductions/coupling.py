@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.edits import block_of
-from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
+from retrofit.analysis.flow.call_sites import call_chains
+from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.training.data.batch_values import CHOSEN
 from retrofit.training.data.random_draws import is_drawn
 from retrofit.training.loops import LOOPS
+from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES, SHAPE_METHODS
 
 from ..terms import is_of_all, terms_at
 from .kinds import MEAN, SUM
@@ -21,9 +23,7 @@ if TYPE_CHECKING:
     from retrofit.training import Project
 
 FUNCTION_OF = {SUM: "rd.loss.batch_sum", MEAN: "rd.loss.batch_mean"}
-SHAPES = {"shape", "ndim", "dtype", "device"}
-ABOUT_SHAPES = {"size", "dim", "len", "isinstance", "numel", "is_tensor", "hasattr"}
-MOST_PLACES = 100
+ABOUT_SHAPES = SHAPE_METHODS | {"len", "isinstance", "is_tensor", "hasattr"}
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _find(project: Project) -> Iterator[Coupling]:
 def _obstacle(project: Project, node: ast.expr, scope: Scope) -> str:
     """Return why not every rank would come to a node, or come to it equally often; "" where all do."""
     reader = reader_of(project)
-    for place, where in _places(project, node, scope):
+    for place, where in call_chains(project.analysis, node, scope):
         inner: ast.AST = place
         for outer in where.source.ancestors(place):
             if outer is where.node or outer in project.batch_values.loops:
@@ -102,20 +102,6 @@ def _obstacle(project: Project, node: ast.expr, scope: Scope) -> str:
                 return "processes may not all come to it"
             inner = outer
     return ""
-
-
-def _places(project: Project, node: ast.AST, scope: Scope) -> list[tuple[ast.AST, Scope]]:
-    """Return a node, the calls of the function that it is in, those of the functions that these are in, and so on."""
-    found: dict[ast.AST, Scope] = {node: scope}
-    waiting = [scope]
-    while waiting and len(found) < MOST_PLACES:
-        outer = waiting.pop()
-        sites = project.analysis.callers(outer.node) if isinstance(outer.node, FUNCTIONS) else []
-        for site in sites:
-            if site.call not in found:
-                found[site.call] = site.scope
-                waiting.append(site.scope)
-    return list(found.items())
 
 
 def _iterables(loop: ast.AST) -> list[ast.expr]:
@@ -142,7 +128,7 @@ def _reads_values(project: Project, test: ast.expr, scope: Scope) -> bool:
     """Return whether a test depends on the values in a batch: not only on shapes, types, and whether there are any."""
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Is, ast.IsNot)):
         return False
-    if isinstance(test, ast.Attribute) and test.attr in SHAPES:
+    if isinstance(test, ast.Attribute) and test.attr in SHAPE_ATTRIBUTES:
         return False
     if isinstance(test, ast.Call):
         name = test.func.attr if isinstance(test.func, ast.Attribute) else getattr(test.func, "id", "")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.calls import argument_for, default_of, given_parameters
+from retrofit.analysis.calls import default_of
 from retrofit.analysis.edits import block_of
+from retrofit.analysis.flow.bindings import arguments_or_default, class_of_own
 from retrofit.analysis.flow.branches import is_in_body
 from retrofit.analysis.flow.variables import part_of
 from retrofit.analysis.scopes import FUNCTIONS, Scope
@@ -51,8 +52,8 @@ def truth(analysis: Analysis, test: ast.expr, scope: Scope) -> bool | None:
 def _literals(analysis: Analysis, node: ast.expr, scope: Scope) -> list[object] | None:
     """Return the literals that an option is given, None where one of them is something else."""
     places = [(node, scope)]
-    owner = scope.enclosing_class()
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self" and owner:
+    owner = class_of_own(node, scope)
+    if isinstance(node, ast.Attribute) and owner is not None:
         bindings = analysis.classes.attribute_bindings(owner, node.attr)
         parts = [(part_of(binding), where) for binding, where in bindings]
         places = [(part, where) for part, where in parts if part is not None]
@@ -72,8 +73,8 @@ def _given(analysis: Analysis, name: ast.Name, scope: Scope) -> list[ast.expr | 
     bindings = scope.bindings.get(name.id, [])
     if [binding.kind for binding in bindings] != ["parameter"] or not isinstance(scope.node, FUNCTIONS):
         return []
-    names, default = given_parameters(scope), default_of(scope.node, name.id)
     sites = analysis.callers(scope.node)
     if any(keyword.arg is None for site in sites for keyword in site.call.keywords):
         return []
-    return [argument_for(site.call, names, name.id) or default for site in sites] or [default]
+    given = [value for value, _ in arguments_or_default(analysis, name.id, scope)]
+    return given or [default_of(scope.node, name.id)]

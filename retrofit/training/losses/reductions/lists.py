@@ -5,14 +5,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from retrofit.analysis.calls import argument_for, is_method, last_name, returns_of
+from retrofit.analysis.calls import last_name, returns_of
+from retrofit.analysis.flow.bindings import arguments_for
 from retrofit.analysis.flow.reaching_definitions import live_bindings
-from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes, parameters
+from retrofit.analysis.python_api import CONTAINER_NAMES
+from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.modules import LAYER_PACKAGE
 
 from ..wrapped import functions_inside
 
-CONTAINERS = {"list", "tuple", "dict", "OrderedDict", "defaultdict", "deque", "zip", "reversed", "sorted"}
+CONTAINERS = (CONTAINER_NAMES - {"set"}) | {"zip", "reversed", "sorted"}
 MOST_DEPTH = 8
 
 
@@ -85,9 +88,7 @@ class Lists:
     def _is_fixed_parameter(self, name: str, scope: Scope, depth: int) -> bool:
         if not isinstance(scope.node, FUNCTIONS):
             return False
-        names = parameters(scope.node)[1:] if is_method(scope) else parameters(scope.node)
-        sites = self._analysis.callers(scope.node)
-        given = [(argument_for(site.call, names, name), site.scope) for site in sites]
+        given = arguments_for(self._analysis, name, scope)
         return bool(given) and all(v is not None and self.has_fixed_length(v, where, depth) for v, where in given)
 
     def _is_fixed_fill(self, node: ast.AST, scope: Scope, depth: int) -> bool:
@@ -109,7 +110,7 @@ class Lists:
                 or (depth > 0 and self._is_of_layers(part, scope, depth - 1))
                 for part in iterable.args
             )
-        is_layers = any(name.startswith("torch.nn.") for name in self._analysis.named(iterable, scope))
+        is_layers = any(name.startswith(LAYER_PACKAGE) for name in self._analysis.named(iterable, scope))
         return is_layers or self.has_fixed_length(iterable, scope, depth)
 
 

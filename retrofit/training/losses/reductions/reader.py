@@ -7,18 +7,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.calls import argument_for, default_of, is_method, last_name, returns_of
+from retrofit.analysis.calls import argument_for, default_of, given_parameters, last_name, returns_of
+from retrofit.analysis.flow.bindings import arguments_for, class_of_own
 from retrofit.analysis.flow.reaching_definitions import live_bindings
-from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes, parameters
+from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes
 from retrofit.analysis.values.containers import entries_at, put_into
 from retrofit.analysis.values.kinds import Instance, LocalFunction
-from retrofit.training.data import shapes
+from retrofit.training.torch_api.modules import LAYER_PACKAGE, PARAMETERS
+from retrofit.training.torch_api.runtime import RANK_SHARE
+from retrofit.training.torch_api.tensors import OPERATORS, SHAPE_ATTRIBUTES
 
 from ..divisions import COUNT, NOTHING, SIZE
 from ..divisions import Reader as DivisorReader
 from ..wrapped import objects_inside
 from . import kinds
-from .calls import OPERATORS, CallReader
+from .calls import CallReader
 from .decided import is_ruled_out
 from .kinds import CONSTANT, Kind
 from .samples import SampleLoops, looks_like_size
@@ -31,8 +34,6 @@ Keys = tuple[object, ...]  # into tuples, lists and dicts, outermost first; None
 MOST_STEPS = 4000
 MOST_DEPTH = 60
 MOST_KEYS = 4
-RANK_SHARE = "retrofit.distributed.rank_share"
-PARAMETERS = {"parameters", "named_parameters"}
 
 
 @dataclass(frozen=True)
@@ -149,17 +150,16 @@ class LossReader:
     def _of_parameter(self, name: str, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         function = scope.node
         assert isinstance(function, FUNCTIONS)
-        names = parameters(function)[1:] if is_method(scope) else parameters(function)
         inner = frame
         while inner is not None and inner.function is not function:
             inner = inner.outer
         default = default_of(function, name)
         if inner is not None:
-            given = argument_for(inner.call, names, name)
+            given = argument_for(inner.call, given_parameters(scope), name)
             if given is not None:
                 return self.kind(given, inner.scope, inner.outer, keys)
             return self.kind(default, scope.parent or scope) if default is not None else self._of_unknown(scope)
-        sites = [(argument_for(s.call, names, name), s.scope) for s in self.analysis.callers(function)]
+        sites = arguments_for(self.analysis, name, scope)
         found = [self.kind(given, where, None, keys) for given, where in sites if given is not None]
         if default is not None and (not found or len(found) < len(sites)):
             found.append(self.kind(default, scope.parent or scope))
@@ -274,10 +274,10 @@ class LossReader:
         return kinds.of(kinds.ROWS, kinds.FLAT) if chosen.has_rows else found
 
     def _of_attribute(self, node: ast.Attribute, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
-        owner = scope.enclosing_class()
-        if owner is not None and isinstance(node.value, ast.Name) and node.value.id == "self":
+        owner = class_of_own(node, scope)
+        if owner is not None:
             return self._of_own(node, owner, owner, frame, keys)
-        if node.attr in shapes.ATTRIBUTES:
+        if node.attr in SHAPE_ATTRIBUTES:
             return CONSTANT
         objects = [v for v in self.analysis.evaluate(node.value, scope) if isinstance(v, Instance)]
         objects = objects or objects_inside(self.analysis, node.value, scope)
@@ -298,7 +298,7 @@ class LossReader:
             for part in own_nodes(where.node):
                 if isinstance(part, ast.AugAssign) and ast.unparse(part.target) == f"self.{node.attr}":
                     first = self.changed(first, part, where, frame)
-        is_layer = any(name.startswith("torch.nn.") for name in self.analysis.named(node, scope))
+        is_layer = any(name.startswith(LAYER_PACKAGE) for name in self.analysis.named(node, scope))
         return first if first.parts or not is_layer else kinds.of(kinds.PENALTY)
 
     def returned(self, function: LocalFunction, call: ast.Call, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:

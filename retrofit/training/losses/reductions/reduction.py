@@ -6,9 +6,10 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.calls import argument_for, given_parameters, returns_of
+from retrofit.analysis.calls import returns_of
+from retrofit.analysis.flow.bindings import class_of_own, given_for
 from retrofit.analysis.flow.reaching_definitions import live_bindings
-from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope
+from retrofit.analysis.scopes import Binding, Scope
 
 from ..flow import functions_run
 from . import kinds
@@ -91,8 +92,8 @@ class _Terms:
         if isinstance(node, ast.Name):
             owner, bindings = live_bindings(node, scope)
             return [place for binding in bindings for place in self._bound(binding, owner)]
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
-            own = scope.enclosing_class()
+        if isinstance(node, ast.Attribute):
+            own = class_of_own(node, scope)
             found = self.analysis.classes.attribute_bindings(own, node.attr) if own is not None else []
             return [place for binding, where in found for place in self._bound(binding, where)]
         if isinstance(node, ast.Call):
@@ -108,10 +109,8 @@ class _Terms:
         if isinstance(binding.node, ast.AugAssign):
             is_sum_of = isinstance(binding.node.op, (ast.Add, ast.Sub))
             return [(binding.node.value, scope)] if is_sum_of else []
-        if binding.kind == "parameter" and isinstance(scope.node, FUNCTIONS):
-            sites = self.analysis.callers(scope.node)
-            given = [(argument_for(s.call, given_parameters(scope), binding.name), s.scope) for s in sites]
-            return [(value, where) for value, where in given if value is not None]
+        if binding.kind == "parameter":
+            return given_for(self.analysis, binding.name, scope)
         return self._at(binding.value, scope, binding.path) if binding.value is not None else []
 
     def _at(self, node: ast.expr, scope: Scope, path: tuple[int, ...]) -> list[tuple[ast.expr, Scope]]:

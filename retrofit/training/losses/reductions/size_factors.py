@@ -11,6 +11,7 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.scopes import Scope
 from retrofit.training.data.batch_values import BATCH, CHOSEN, GRADIENT
+from retrofit.training.torch_api.tensors import COUNT_METHODS
 
 from ..divisions import without_guard
 from . import kinds
@@ -107,7 +108,7 @@ def _measured(node: ast.expr) -> tuple[ast.expr | None, bool]:
             return node.args[0], False
         if isinstance(node.func, ast.Attribute):
             is_first = node.func.attr == "size" and len(node.args) == 1 and _is_zero(node.args[0])
-            if is_first or (node.func.attr in ("numel", "nelement") and not node.args):
+            if is_first or (node.func.attr in COUNT_METHODS and not node.args):
                 return node.func.value, True
     if isinstance(node, ast.Subscript) and _is_zero(node.slice):
         shape = node.value.func if isinstance(node.value, ast.Call) and not node.value.args else node.value

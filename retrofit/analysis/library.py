@@ -1,0 +1,44 @@
+"""What the analysis is told of libraries: plain Python until somebody names the functions of another library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .scopes import Scope
+    from .values.inference import Analysis
+
+
+def _nothing(analysis: Analysis) -> list[Scope]:
+    return []
+
+
+@dataclass(frozen=True)
+class Library:
+    """Names with a meaning for the analysis: functions by their full names, methods by their own."""
+
+    same_functions: Collection[str] = frozenset({"iter", "reversed"})  # give what their first argument holds
+    same_methods: Collection[str] = frozenset()  # give their own object
+    wrappers: Mapping[str, int] = field(default_factory=dict)  # with the position of what they wrap
+    moving_methods: Collection[str] = frozenset()  # as statements: the object is another one from here on
+    filling_methods: Collection[str] = frozenset()  # as statements: the object is the same, with other content
+    starting_with_rank: Collection[str] = frozenset()  # start processes that are given their number first
+    starting: Collection[str] = frozenset({"multiprocessing.Process"})  # start a process
+    functional_packages: Collection[str] = frozenset()  # their functions keep nothing of what they are given
+    called_from_outside: Collection[str] = (
+        "__init__",
+        "__call__",
+        "__getitem__",
+        "__len__",
+        "__iter__",
+        "__enter__",
+        "__exit__",
+        "write",
+        "flush",
+    )  # methods that are called of an object that a library is given
+    starts: Callable[[Analysis], list[Scope]] = _nothing  # taken to run, though nothing in the project calls them
+
+
+PYTHON = Library()

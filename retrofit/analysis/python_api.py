@@ -1,0 +1,25 @@
+"""Plain Python: what the methods of containers do, and which functions make a container of what they are given."""
+
+from __future__ import annotations
+
+# Methods that put one object into a container, or all objects of another one, and those of them that lists have.
+ADDS_ONE = frozenset({"append", "appendleft", "add", "push", "insert", "put", "put_nowait", "setdefault"})
+ADDS_ALL = frozenset({"extend", "update", "extendleft"})
+GROWS_LIST = frozenset({"append", "extend", "insert"})
+# Methods that take one object out for good, or all of them; that order the objects anew.
+REMOVES = frozenset({"remove", "discard", "pop"})
+EMPTIES = frozenset({"clear", "reset"})
+SORTS_IN_PLACE = frozenset({"sort", "reverse"})
+# Methods that give one object of a container by its key, all objects, or any of that.
+LOOKS_UP = frozenset({"get", "pop", "setdefault"})
+LISTS_OBJECTS = frozenset({"values", "items"})
+TAKES = LOOKS_UP | LISTS_OBJECTS | {"popleft", "copy", "__getitem__"}
+# Functions that make a container of what another one holds, by their full names and by their own.
+MAPPINGS = frozenset({"dict", "collections.OrderedDict", "collections.Counter", "collections.defaultdict"})
+SEQUENCES = frozenset({"list", "tuple", "collections.deque"})
+CONTAINERS = MAPPINGS | SEQUENCES | {"set", "sorted", "reversed"}
+CONTAINER_NAMES = frozenset(name.rpartition(".")[2] for name in MAPPINGS | SEQUENCES | {"set"})
+
+# The end of the process; the time as a number.
+EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit"})
+CLOCKS = frozenset({"time.time", "time.perf_counter", "time.monotonic", "timeit.default_timer"})

@@ -1,0 +1,29 @@
+"""Torch, as the analysis of plain Python is told of it."""
+
+from __future__ import annotations
+
+from retrofit.analysis.library import PYTHON, Library
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
+
+from .loops import training_paths
+from .torch_api import data, distributed, modules, tensors
+
+
+def _trainings(analysis: Analysis) -> list[Scope]:
+    """Return the functions, or scripts, from which the training loops are reached."""
+    return [path.frames[-1].scope for path in training_paths(analysis)]
+
+
+TORCH = Library(
+    same_functions=data.SAME_ITERABLE,
+    same_methods=modules.SAME_OBJECT,
+    wrappers=modules.PLAIN_WRAPPERS,
+    moving_methods=modules.MOVING,
+    filling_methods=modules.FILLING,
+    starting_with_rank=distributed.SPAWNS,
+    starting=distributed.STARTS_PROCESS,
+    functional_packages=tensors.ARRAY_PACKAGES,
+    called_from_outside=(*PYTHON.called_from_outside, *modules.CALLED_FROM_OUTSIDE),
+    starts=_trainings,
+)

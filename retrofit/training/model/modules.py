@@ -1,0 +1,19 @@
+"""Objects that are modules: of a class of the project, or of torch.nn itself."""
+
+from __future__ import annotations
+
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Instance, Result, Value
+from retrofit.training.torch_api.modules import LAYER_PACKAGE, MODULE_PACKAGES
+
+
+def is_module(analysis: Analysis, value: Value) -> bool:
+    """Return whether a value is a torch.nn.Module of a class of the project."""
+    return isinstance(value, Instance) and any(
+        name.startswith(MODULE_PACKAGES) or name.endswith(".Module") for name in analysis.classes.bases(value.scope)
+    )
+
+
+def is_layer(analysis: Analysis, value: Value) -> bool:
+    """Return whether a value is a module of the project, or something that torch.nn has made."""
+    return is_module(analysis, value) or (isinstance(value, Result) and value.maker.startswith(LAYER_PACKAGE))

@@ -1,0 +1,37 @@
+"""Data loaders, samplers and data sets of torch, and the functions that go through them."""
+
+from __future__ import annotations
+
+from . import runtime
+from .output import COUNTING_BARS, PROGRESS_BARS
+
+# Loaders, and the parameters of torch's in their order.
+LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
+LOADER_PARAMETERS = ["dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers"]
+# Samplers that give each rank its part, and their parameters in their order.
+SHARDING_SAMPLERS = frozenset(
+    {"torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler"}
+)
+SHARDING_PARAMETERS = ["dataset", "num_replicas", "rank", "shuffle", "seed", "drop_last"]
+SHARDING_SIZES = frozenset({"total_size", "num_samples"})  # attributes: with the samples that fill the last part up
+# Samplers that choose among the samples, those in the order of the data set, and the base of all.
+CHOOSING_SAMPLERS = frozenset(
+    f"torch.utils.data.{module}{name}"
+    for module in ("", "sampler.")
+    for name in ("WeightedRandomSampler", "SubsetRandomSampler")
+)
+SAMPLERS_IN_ORDER = (".SequentialSampler", ".BatchSampler")
+SAMPLER_BASES = frozenset({"torch.utils.data.Sampler", "torch.utils.data.sampler.Sampler"})
+# Splits of a data set at random; the third argument is a generator.
+RANDOM_SPLITS = frozenset({"torch.utils.data.random_split", "torch.utils.data.dataset.random_split"})
+WORKER_INFO = "torch.utils.data.get_worker_info"
+# Methods of a data set that read a sample, or change one.
+PER_SAMPLE = ("__getitem__", "__iter__", "forward")
+
+# Functions that give what their first argument holds, one by one: the argument itself, or another view of it.
+SAME_ITERABLE = PROGRESS_BARS | {"iter", "reversed", runtime.SCALE_OPTIMIZER}
+SAME_ELEMENTS = (SAME_ITERABLE - {"reversed"}) | {"enumerate", "list", "tuple"}
+ITERATORS = PROGRESS_BARS | {"enumerate"}  # made to be gone through
+ENDLESS = frozenset({"itertools.cycle"})
+NUMBERS = frozenset({"range", "itertools.count"}) | COUNTING_BARS  # 0, 1, 2, ...
+ITERABLE_PARAMETERS = ("iterable", "sequence")  # how progress bars call their first parameter

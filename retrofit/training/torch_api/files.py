@@ -1,0 +1,78 @@
+"""Files and folders: what writes, changes, finds and reads them."""
+
+from __future__ import annotations
+
+from . import runtime
+
+# Functions that write a file as a whole.
+WRITERS = frozenset({
+    "torch.save", "numpy.save", "numpy.savez", "numpy.savez_compressed", "numpy.savetxt", "json.dump",
+    "pickle.dump", "yaml.dump", "yaml.safe_dump", "matplotlib.pyplot.savefig", "torchvision.utils.save_image",
+    "cv2.imwrite", "imageio.imwrite", "imageio.imsave", "imageio.mimsave", "skimage.io.imsave",
+    "scipy.misc.imsave", "scipy.io.savemat", "joblib.dump", "dill.dump", "torchvision.io.write_png",
+    "torchvision.io.write_jpeg", "logging.config.dictConfig", "logging.config.fileConfig", "torch.jit.save",
+    "torch.onnx.export", "soundfile.write", "torchaudio.save", "torchvision.io.write_video", "scipy.io.wavfile.write",
+    "librosa.output.write_wav", "os.fsync", "safetensors.torch.save_file", "safetensors.torch.save_model",
+    "matplotlib.pyplot.imsave", "matplotlib.image.imsave", "omegaconf.OmegaConf.save", "torchaudio.backend.save",
+    "cloudpickle.dump", "toml.dump", "nibabel.save", "tifffile.imwrite", "tifffile.imsave", "imageio.v2.imwrite",
+    "imageio.v3.imwrite", "SimpleITK.WriteImage", "numpy.lib.format.write_array", "shutil.make_archive",
+    "torch.export.save", "onnx.save", "onnx.save_model", "plotly.io.write_image", "plotly.io.write_html",
+})  # fmt: skip
+# Those that return the text where they are given no file.
+TO_TEXT = frozenset({"yaml.dump", "yaml.safe_dump"})
+# Those that keep a training's state, and those that read it.
+SAVES_STATE = frozenset({"torch.save", runtime.SAVE_CHECKPOINT})
+LOADS_STATE = frozenset({"torch.load", runtime.READ_CHECKPOINT})
+# Methods of whatever object that write a file, or change one; those among them that keep data to be read again.
+KEEPS_DATA = frozenset({"save_pretrained", "tofile", "to_parquet", "to_hdf", "to_feather", "save_to_disk"})
+WRITING_METHODS = KEEPS_DATA | {
+    "savefig", "to_csv", "to_json", "to_pickle", "write_text", "write_bytes", "mkdir", "unlink", "touch", "writerow",
+    "writerows", "save_weights", "to_excel", "write_image", "write_html", "export_chrome_trace", "export_stacks",
+    "write_png", "symlink_to", "rmdir",
+}  # fmt: skip
+# Methods of whatever object by which their arguments get into a file.
+SAVE_METHODS = frozenset({"write", "writelines", "writerow", "writerows", "dump", "save", "savez", "to_csv"})
+# The parameters of writers up to the one with the path, and its name.
+PATH_PARAMETERS = {
+    "torch.save": (["obj", "f"], "f"), "torch.jit.save": (["m", "f"], "f"), "joblib.dump": (["value", "file"], "file"),
+    "numpy.savetxt": (["fname"], "fname"), "safetensors.torch.save_file": (["tensors", "filename"], "filename"),
+    "to_csv": (["path_or_buf"], "path_or_buf"), "to_json": (["path_or_buf"], "path_or_buf"),
+}  # fmt: skip
+PATH_POSITIONS = {"torch.save": 1, "torchvision.utils.save_image": 1, "torchvision.io.write_png": 1}  # others: 0
+
+# Files that are held open, and buffers in memory that look like them.
+OPENERS = frozenset({
+    "open", "io.open", "codecs.open", "gzip.open", "bz2.open", "lzma.open", "h5py.File", "zipfile.ZipFile",
+    "tarfile.open", "shelve.open", "bz2.BZ2File", "gzip.GzipFile", "lzma.LZMAFile",
+})  # fmt: skip
+BUFFERS = frozenset({"io.BytesIO", "io.StringIO"})
+
+# Functions that change files and folders; those that run a command of the system; those that copy.
+COMMANDS = frozenset(
+    {"os.system", "os.popen", *(f"subprocess.{name}" for name in ("call", "run", "check_call", "Popen"))}
+)
+FILE_COPIES = frozenset(f"shutil.{name}" for name in ("copy", "copyfile", "copy2", "copytree", "move"))
+FILE_CHANGERS = COMMANDS | FILE_COPIES | {
+    "os.makedirs", "os.mkdir", "os.remove", "os.unlink", "os.rename", "os.replace", "os.rmdir", "os.removedirs",
+    "shutil.rmtree", "os.symlink", "os.link", "os.truncate", "os.renames",
+}  # fmt: skip
+RETURNS_SOMETHING = COMMANDS | FILE_COPIES | {"shutil.make_archive"}  # of a script's own interest
+# Functions and methods that fetch files, or unpack them.
+FETCHES = frozenset(
+    {"urllib.request.urlretrieve", "shutil.unpack_archive", "lmdb.open", "torch.hub.download_url_to_file"}
+)
+UNPACK_METHODS = frozenset({"extractall"})
+
+# Questions whether a path exists, and what there is in a folder; errors that say that it does not.
+EXISTS = frozenset(f"os.path.{name}" for name in ("exists", "isfile", "isdir", "lexists"))
+EXISTS_METHODS = frozenset({"exists", "is_file", "is_dir"})
+LISTS = frozenset({"os.listdir", "os.scandir", "os.walk", "glob.glob", "glob.iglob"})
+LISTS_METHODS = frozenset({"iterdir", "glob", "rglob"})
+MISSING_ERRORS = frozenset({"FileNotFoundError", "OSError", "IOError", "EnvironmentError"})
+
+# The time, and names made of it or of chance: other ones in each process.
+DATES = frozenset({"time.time", "datetime.datetime.now", "datetime.datetime.today", "datetime.datetime.utcnow"})
+UNIQUE_NAMES = frozenset({
+    "time.strftime", "time.ctime", "time.asctime", "uuid.uuid1", "uuid.uuid4", "tempfile.mkdtemp",
+    *(f"{date}.{method}" for date in DATES for method in ("strftime", "isoformat", "ctime")),
+})  # fmt: skip

@@ -1,0 +1,67 @@
+"""Loss functions of torch and of other packages: their arguments, and how they treat the samples of a batch."""
+
+from __future__ import annotations
+
+# The functions of torch.nn.functional that are losses, with the class of torch.nn that computes each.
+CLASS_OF = {
+    "cross_entropy": "CrossEntropyLoss", "nll_loss": "NLLLoss", "binary_cross_entropy": "BCELoss",
+    "binary_cross_entropy_with_logits": "BCEWithLogitsLoss", "mse_loss": "MSELoss", "l1_loss": "L1Loss",
+    "smooth_l1_loss": "SmoothL1Loss", "huber_loss": "HuberLoss", "kl_div": "KLDivLoss",
+    "triplet_margin_loss": "TripletMarginLoss", "cosine_embedding_loss": "CosineEmbeddingLoss",
+    "soft_margin_loss": "SoftMarginLoss",
+}  # fmt: skip
+LOSS_FUNCTIONS = frozenset(CLASS_OF)
+
+
+def _both(*functions: str) -> frozenset[str]:
+    """Return the names of loss functions together with those of their classes."""
+    return frozenset({*functions, *(CLASS_OF[name] for name in functions)})
+
+
+# Averaged over the targets that count: not those with `ignore_index`, each by the `weight` of its class.
+COUNTED = _both("cross_entropy", "nll_loss")
+# With a `weight` for each entry, or for each class, before the options that say how to reduce.
+WEIGHTED = _both("binary_cross_entropy", "binary_cross_entropy_with_logits")
+# Those options, old and new, are the first ones that they take.
+UNWEIGHTED = _both("mse_loss", "l1_loss", "smooth_l1_loss", "kl_div")
+# A loss for each entry of the output, averaged over all entries.
+ELEMENTWISE = (UNWEIGHTED - _both("kl_div")) | WEIGHTED | _both("huber_loss")
+
+# The options that say how to reduce, and all options of those that count targets, in their order.
+REDUCTION_OPTIONS = ("size_average", "reduce", "reduction")
+OPTIONS = ["weight", "size_average", "ignore_index", "reduce", "reduction"]
+
+# Criteria of packages that compute something of all samples of a batch together.
+COUPLING = {
+    "segmentation_models_pytorch": {"DiceLoss", "JaccardLoss", "TverskyLoss", "MCCLoss"},
+    "pytorch_toolbelt": {"DiceLoss", "JaccardLoss", "BinarySoftDiceLoss"},
+    "catalyst": {"DiceLoss", "IoULoss", "TrevskyLoss", "FocalTrevskyLoss"},
+    "kornia": {"LovaszHingeLoss", "LovaszSoftmaxLoss"},
+    "lightly": {"NTXentLoss", "BarlowTwinsLoss", "VICRegLoss", "DCLLoss", "DCLWLoss", "CO2Regularizer"},
+    "info_nce": {"InfoNCE"},
+    "pytorch_metric_learning": {
+        "ContrastiveLoss", "TripletMarginLoss", "NTXentLoss", "SupConLoss", "MultiSimilarityLoss", "CircleLoss",
+        "LiftedStructureLoss", "GeneralizedLiftedStructureLoss", "NPairsLoss", "MarginLoss",
+        "SignalToNoiseRatioContrastiveLoss", "FastAPLoss", "AngularLoss", "TupletMarginLoss", "NCALoss", "VICRegLoss",
+        "IntraPairVarianceLoss",
+    },
+}  # fmt: skip
+GATHERS_ITSELF = "gather_distributed"  # the option by which those of lightly bring the ranks' samples together
+# Those that do so unless an option has this value.
+COUPLING_UNLESS = {
+    ("segmentation_models_pytorch", "LovaszLoss"): ("per_image", True),
+    ("pytorch_toolbelt", "LovaszLoss"): ("per_image", True),
+    ("pytorch_toolbelt", "BinaryLovaszLoss"): ("per_image", True),
+}
+# Those that do so where an option has this value.
+COUPLING_WHERE = {
+    **{("monai", name): ("batch", True) for name in (
+        "DiceLoss", "DiceCELoss", "DiceFocalLoss", "GeneralizedDiceLoss", "GeneralizedDiceFocalLoss", "MaskedDiceLoss",
+        "TverskyLoss",
+    )},
+    ("segmentation_models_pytorch", "FocalLoss"): ("normalized", True),
+    ("pytorch_toolbelt", "FocalLoss"): ("normalized", True),
+    ("pytorch_toolbelt", "BinaryFocalLoss"): ("normalized", True),
+}  # fmt: skip
+# Everything in these packages compares each sample of a batch with each other one.
+METRIC_LEARNING = ("pytorch_metric_learning.losses.", "pytorch_metric_learning.miners.")

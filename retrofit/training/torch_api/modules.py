@@ -1,0 +1,108 @@
+"""Modules of torch.nn: wrappers, layers, parameters, and the switches of the backward pass."""
+
+from __future__ import annotations
+
+from . import runtime
+from .tensors import DETACHES, FLOAT_CASTS, GRAPH, MOVES, RETURNS_ITSELF, SAME_TENSOR
+
+# Packages of modules: of the layers, of the classes that a project's own modules are derived from.
+LAYER_PACKAGE = "torch.nn."
+MODULE_PACKAGES = (LAYER_PACKAGE, "torchvision.models.")
+
+# Wrappers of a model: torch's for the GPUs of one process, as objects and as functions of a model and its inputs.
+DATA_PARALLEL = frozenset(
+    {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"}
+)
+DATA_PARALLEL_FUNCTIONS = frozenset(
+    {"torch.nn.parallel.data_parallel", "torch.nn.parallel.data_parallel.data_parallel"}
+)
+DATA_PARALLEL_PARAMETERS = ["module", "inputs", "device_ids", "output_device", "dim", "module_kwargs"]
+# Those that average the gradients of several processes.
+DDP = frozenset({
+    "torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel",
+    "apex.parallel.DistributedDataParallel",
+})  # fmt: skip
+AVERAGING_WRAPPERS = DDP | runtime.MODEL_WRAPPERS
+# Those that run the model as compiled code.
+COMPILE = "torch.compile"
+COMPILING = frozenset({COMPILE, "torch.jit.script"})
+# Those that leave a model the one that a name held before, with the position of the model among their arguments.
+PLAIN_WRAPPERS = {**dict.fromkeys(DATA_PARALLEL | COMPILING, 0), runtime.WITHOUT_DATA_PARALLEL: 1}
+WRAPPERS = frozenset({*PLAIN_WRAPPERS, *AVERAGING_WRAPPERS})
+# Attributes and methods that a wrapper has itself, and that give what it wraps among other things.
+OF_ANY_MODULE = frozenset(
+    {"__class__", "children", "named_children", "modules", "named_modules", "_modules", "__dict__"}
+)
+
+# Methods of a module, or of a tensor, that give the object itself, or one that is the same wherever it is used.
+SAME_OBJECT = SAME_TENSOR | (DETACHES - {"data"}) | {"train", "eval", "requires_grad_", "apply", "share_memory"}
+# Methods that move a module's parameters, or change their type: they are other objects from there on.
+MOVING = MOVES | FLOAT_CASTS
+# Methods of torch and of its libraries that give the parameters other values and leave the module what it is.
+FILLING = frozenset({"apply", "load_state_dict", "init_weights"})
+LOAD_STATE_DICT = ["state_dict", "strict", "assign"]  # its parameters
+# What a library calls of the modules and objects that it is given.
+CALLED_FROM_OUTSIDE = ("forward",)
+
+# Methods that list a module's parameters, its own layers, all layers in it.
+PARAMETERS = frozenset({"parameters", "named_parameters"})
+CHILDREN = frozenset({"children", "named_children"})
+MODULES = frozenset({"modules", "named_modules"})
+# Other ways to a layer than its name.
+NAMELESS_ACCESS = CHILDREN | {"_modules", "__dict__", "get_submodule", "__getattr__", "__getattribute__"}
+# Methods that run no layer.
+RUNS_NOTHING = PARAMETERS | {"load_state_dict", "state_dict", "train", "eval", "to", "cuda", "requires_grad_"}
+PARAMETER_CLASSES = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
+PARAMETERS_OF_LAYERS = frozenset({"weight", "bias"})
+REGISTER_BUFFER = "register_buffer"
+
+# Layers of torch.nn by the beginning of their names: with parameters; full names of those that draw random numbers.
+WITH_PARAMETERS = (
+    "Linear", "Bilinear", "Conv", "LSTM", "GRU", "RNN", "Embedding", "BatchNorm", "LayerNorm", "GroupNorm",
+    "MultiheadAttention", "Transformer", "PReLU",
+)  # fmt: skip
+DROPOUT = frozenset(f"torch.nn.{name}" for name in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout"))
+# Models of torchvision and timm that have BatchNorm, by the beginning of the name of the function that makes them.
+WITH_BATCHNORM = (
+    "resnet", "resnext", "wide_resnet", "densenet", "mobilenet", "efficientnet", "shufflenet", "googlenet",
+    "inception", "mnasnet", "regnet", "deeplabv3", "fcn_", "lraspp",
+)  # fmt: skip
+# Functions that give the BatchNorm layers of a model the statistics of all ranks.
+SYNC_BATCHNORM = frozenset({
+    "torch.nn.SyncBatchNorm.convert_sync_batchnorm", "torch.nn.modules.batchnorm.SyncBatchNorm.convert_sync_batchnorm",
+    "apex.parallel.convert_syncbn_model", runtime.CONVERT_SYNC_BATCHNORM,
+})  # fmt: skip
+
+# Methods that change what they belong to, and show nothing of what they are given: a tensor, a module, a loader, a
+# GradScaler, a stream, a thread.
+CHANGES_ITSELF = RETURNS_ITSELF | GRAPH | MOVES | {
+    "copy_", "zero_", "set_", "train", "eval", "apply", "load_state_dict", "register_buffer", "register_forward_hook",
+    "clip_grad_norm_", "set_epoch", "scale_loss", "unscale_", "manual_backward", "accumulate", "manual_seed",
+    "set_grad_enabled", "empty_cache", "synchronize", "record_stream", "wait_stream", "join", "start", "close", "free",
+}  # fmt: skip
+
+# Functions that run a model themselves: to export, to trace, to count.
+RUN_A_MODEL = frozenset(
+    {"torch.onnx.export", "torch.jit.trace", "thop.profile", "torchsummary.summary", "torchinfo.summary"}
+)
+
+# Gradients: contexts and decorators without them, with them, functions that compute them.
+GRADIENTS_OFF = frozenset(
+    {"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad", "torch.autograd.inference_mode"}
+)
+SET_GRADIENTS = frozenset({"torch.set_grad_enabled", "torch.autograd.set_grad_enabled"})
+GRADIENTS_ON = frozenset({
+    "torch.enable_grad", "torch.autograd.enable_grad", "torch.autograd.grad_mode.enable_grad", "torch.autograd.grad",
+    "torch.autograd.backward",
+})  # fmt: skip
+DERIVING = ("torch.autograd.functional.", "torch.func.", "functorch.")  # packages
+# Packages that attack, or explain, a model by the gradients of its inputs.
+ATTACKING = (
+    "torchattacks.", "foolbox.", "advertorch.", "autoattack.", "robustbench.", "cleverhans.", "art.attacks.",
+    "eagerpy.", "deeprobust.", "captum.",
+)  # fmt: skip
+# Switches of DDP by which it does not wait for gradients: of unused layers, of the first steps of an accumulation.
+UNUSED_PARAMETER_OPTIONS = frozenset({"find_unused_parameters", "static_graph"})
+NO_SYNC = frozenset({"no_sync", "require_backward_grad_sync", "gradient_sync"})
+# Functions on gradients whose result is the same on all ranks after the gradients are.
+CLIP_GRADIENTS = frozenset({"torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm"})

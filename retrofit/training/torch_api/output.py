@@ -1,0 +1,40 @@
+"""What a script shows in its terminal: prints, progress bars, loggers, questions."""
+
+from __future__ import annotations
+
+from . import runtime
+
+# Progress bars around what is gone through, and those that count themselves.
+PROGRESS_BARS = frozenset({
+    "tqdm.tqdm", "tqdm.std.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.autonotebook.tqdm", "tqdm.rich.tqdm",
+    "tqdm.asyncio.tqdm", "tqdm.tqdm_notebook", "rich.progress.track",
+})  # fmt: skip
+COUNTING_BARS = frozenset({"tqdm.trange", "tqdm.std.trange", "tqdm.auto.trange", "tqdm.notebook.trange"})
+BARS = PROGRESS_BARS | COUNTING_BARS
+# Methods of bars: those that show what they are given, all that change nothing but the bar.
+BAR_TEXTS = frozenset({"set_postfix", "set_postfix_str", "set_description", "set_description_str"})
+BAR_METHODS = BAR_TEXTS | {"update", "refresh", "write", "close"}
+
+# The terminal's streams, what writes to them, what sets up loggers that do, and the methods of loggers.
+STREAMS = frozenset(f"sys.{mark}{name}{mark}" for name in ("stdout", "stderr") for mark in ("", "__"))
+SHOWS = frozenset({
+    "rich.print", "rich.print_json", "rich.console.Console.print", "rich.console.Console.rule",
+    "rich.console.Console.log", "click.echo", "click.secho", "typer.echo", "typer.secho", "pprint.pprint", "pprint.pp",
+    "termcolor.cprint", "tqdm.tqdm.write", "tqdm.auto.tqdm.write", "tqdm.std.tqdm.write", "icecream.ic",
+    *(f"{stream}.{method}" for stream in STREAMS for method in ("write", "writelines", "buffer.write")),
+})  # fmt: skip
+PRINTS = SHOWS | {"print", "warnings.warn", runtime.PRINT_MAIN}
+LOGGERS = frozenset({"logging.basicConfig", "logging.StreamHandler"})
+FILE_LOGGERS = frozenset({"logging.FileHandler", "logging.handlers.RotatingFileHandler"})
+LOGGER_METHODS = frozenset({"info", "debug", "warning", "warn", "error", "critical", "exception"})
+# The module of the functions that are there without an import.
+BUILTINS = frozenset({"builtins", "__builtin__", "__builtins__"})
+
+# Packages whose functions show nothing of what they are given.
+SHOWS_NOTHING = frozenset({"torch", "gc", "random", "time", "os.path", "copy", "math", "itertools"})
+
+# Questions to whoever sits at the terminal.
+PROMPTS = frozenset({
+    "input", "raw_input", "getpass.getpass", "click.confirm", "click.prompt", "typer.confirm", "typer.prompt",
+    "questionary.confirm", "rich.prompt.Prompt.ask", "rich.prompt.Confirm.ask",
+})  # fmt: skip

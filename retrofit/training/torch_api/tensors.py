@@ -1,0 +1,123 @@
+"""Tensors and arrays: methods and functions by their own name, as `x.mean()` and `torch.mean(x)` have it."""
+
+from __future__ import annotations
+
+import ast
+
+# Packages whose functions compute something of the arrays that they are given, and keep none of them.
+ARRAY_PACKAGES = ("torch", "numpy", "cv2", "scipy")
+
+# Numbers for Python, or numpy, of a tensor's entries: no gradient flows through these.
+READS = frozenset({"item", "tolist", "numpy"})
+# The same entries without their history; `data` is an attribute.
+DETACHES = frozenset({"detach", "data"})
+# The tensor itself, changed in place, with the same entries.
+RETURNS_ITSELF = frozenset({"requires_grad_", "detach_"})
+WITHOUT_HISTORY = READS | DETACHES | {"detach_"}
+
+# The same entries at another place, in another layout, or in another floating-point type.
+MOVES = frozenset({"to", "cuda", "cpu"})
+FLOAT_CASTS = frozenset({"float", "double", "half", "bfloat16"})
+SAME_TENSOR = MOVES | FLOAT_CASTS | {"type", "type_as", "as_subclass", "clone", "contiguous"}
+SAME_ARRAY = SAME_TENSOR | {"astype", "copy"}  # numpy's among them; a dict has `copy` as well
+SAME_ENTRIES = SAME_ARRAY | DETACHES | RETURNS_ITSELF
+COPIES = DETACHES | {"cpu", "clone"}
+
+# Entries cut to whole numbers, or to a mask.
+INTEGER_CASTS = frozenset({"long", "int", "short"})
+MASK_CASTS = frozenset({"bool", "byte"})
+
+# The same entries in another shape. VIEWS are given it, FLATTENS have a single dimension.
+VIEWS = frozenset({"view", "reshape"})
+FLATTENS = frozenset({"flatten", "ravel"})
+SQUEEZES = frozenset({"squeeze", "unsqueeze"})
+RESHAPES = VIEWS | FLATTENS | SQUEEZES
+# The same entries, repeated along a dimension.
+REPEATS = frozenset({"expand", "expand_as"})
+# The same entries with their dimensions in another order: methods, attributes.
+TRANSPOSES = frozenset({"t", "transpose", "permute", "swapaxes", "movedim"})
+TRANSPOSED = frozenset({"T", "mT"})
+
+# What a tensor is, whatever its shape and its entries are: attributes, methods.
+TYPE_ATTRIBUTES = frozenset({"dtype", "device", "layout", "is_cuda", "requires_grad", "itemsize", "ndim"})
+TYPE_METHODS = frozenset(
+    {"dim", "ndimension", "element_size", "get_device", "is_contiguous", "is_floating_point"}
+)  # fmt: skip
+# That, and how large it is.
+COUNT_METHODS = frozenset({"numel", "nelement"})  # how many entries it has
+SHAPE_ATTRIBUTES = TYPE_ATTRIBUTES | {"shape", "nbytes"}
+SHAPE_METHODS = TYPE_METHODS | COUNT_METHODS | {"size", "stride"}
+# The place of a tensor in the graph of the backward pass: attributes, methods.
+GRAPH = frozenset({"grad", "grad_fn", "backward", "zero_grad", "register_hook", "retain_grad"})
+
+# A mask: for each entry, or pair of entries, whether something holds.
+COMPARISONS = frozenset({
+    "eq", "ne", "gt", "lt", "ge", "le", "logical_and", "logical_or", "logical_not", "logical_xor", "isin", "isfinite",
+    "isnan",
+})  # fmt: skip
+# As many entries as a mask, or the entries themselves, have it.
+CHOOSES = frozenset({"masked_select", "nonzero", "argwhere", "unique"})
+# Places of entries, which have no gradient.
+INDICES = frozenset({"argmax", "argmin", "argsort", "nonzero", "argwhere"})
+# Entries and their places along a dimension, as a pair.
+VALUES_AND_INDICES = frozenset({"max", "min", "topk", "sort", "median", "mode", "kthvalue", "cummax", "cummin"})
+
+# One number, or one per row, of several entries.
+SUMS_AND_MEANS = frozenset({"sum", "mean", "nansum", "nanmean"})
+SPREADS = frozenset({"std", "var", "norm", "logsumexp", "prod", "cov", "corrcoef"})  # not linear in the entries
+REDUCTIONS = SUMS_AND_MEANS | SPREADS | {"max", "min", "median", "any", "all"}
+# How often each value, or pair of values, occurs.
+COUNTS = frozenset({"bincount", "histc", "histogram", "histogram2d", "confusion_matrix", "count_nonzero"})
+# Entries by their order among all.
+SORTS = frozenset({"sort", "argsort", "topk", "kthvalue", "median", "quantile", "cumsum", "unique"})
+# Several tensors as one.
+JOINS = frozenset({"stack", "cat", "concat", "concatenate", "hstack", "vstack"})
+SUMS_OF_SEVERAL = frozenset({"sum", "fsum"})  # Python's
+
+# Entries kept away from zero, or from too large a value.
+CLAMPS = frozenset({"clamp", "clamp_min", "clip"})
+# A function of each entry that is not linear.
+NONLINEAR = frozenset({
+    "sqrt", "rsqrt", "exp", "log", "log1p", "log10", "log2", "pow", "square", "sigmoid", "tanh", "reciprocal",
+})  # fmt: skip
+# The operator that a function, or a method, is; with `_` at its end it is in place.
+OPERATORS: dict[str, ast.operator] = {
+    "pow": ast.Pow(), "mul": ast.Mult(), "multiply": ast.Mult(), "add": ast.Add(), "sub": ast.Sub(),
+    "subtract": ast.Sub(), "div": ast.Div(), "divide": ast.Div(), "true_divide": ast.Div(),
+}  # fmt: skip
+# Tensors of the same length as what is given: each row is computed from the same row of it.
+ENTRYWISE = COMPARISONS | NONLINEAR | REPEATS | JOINS | CLAMPS | {
+    "argmax", "argmin", "softmax", "log_softmax", "relu", "erf", "abs", "neg", "round", "floor", "repeat", "gather",
+    "topk", "sort", "argsort", "cumsum", "sub", "add", "mul", "div", "sub_", "add_", "mul_", "div_", "clamp_", "fill_",
+    "where", "masked_fill", "view_as", "reshape_as", "split", "chunk", "one_hot", "interpolate", "resize", "upsample",
+    "normalize", "pad", "cosine_similarity", "pairwise_distance", "array", "asarray", "tensor", "as_tensor",
+    "from_numpy", "zeros_like", "ones_like", "rand_like", "randn_like", "full_like", "maximum", "minimum", "select",
+    "unbind",
+}  # fmt: skip
+
+# New tensors of a shape that is given: with fixed entries, with random ones, by the type of another tensor.
+FILLED = frozenset({"zeros", "ones", "full", "empty", "eye", "arange", "linspace"})
+DRAWN = frozenset({"rand", "randn", "randint", "randperm", "normal", "uniform"})
+FILLED_LIKE = frozenset({"zeros_like", "ones_like", "full_like"})
+DRAWN_LIKE = frozenset({"rand_like", "randn_like"})
+NEW = frozenset({"new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"})
+TENSOR_CLASSES = frozenset({"Tensor", "FloatTensor", "LongTensor", "DoubleTensor", "BoolTensor", "Variable"})
+# Tensors of what numpy or Python holds.
+CONVERTS = frozenset({"tensor", "as_tensor", "from_numpy"})
+
+# Full names. Tensors of zeros; the numbers of places; tensors of the shape of another one.
+ZEROS = frozenset({"torch.zeros", "numpy.zeros", "torch.zeros_like", "numpy.zeros_like"})
+RANGES = frozenset({"torch.arange", "torch.linspace", "torch.range"})
+LIKE_ANOTHER = frozenset({f"torch.{name}" for name in FILLED_LIKE | DRAWN_LIKE} - {"torch.full_like"})
+# What is given back has nothing of the entries of a tensor among the arguments; Python's own functions among them.
+ENTRY_FREE = LIKE_ANOTHER | {
+    "isinstance", "type", "hasattr", "id", "callable", "iter", "torch.is_tensor", "torch.manual_seed", "time.time",
+}  # fmt: skip
+# Matrix products with the number of their arguments: full names, methods.
+PRODUCTS = {"torch.matmul": 2, "torch.mm": 2, "torch.addmm": 3}
+PRODUCT_METHODS = {"mm": 1, "matmul": 1, "addmm": 2, "addmm_": 2}
+EINSUM = "torch.einsum"
+# Distances of each row of one matrix to each row of another, of a matrix to its own rows.
+DISTANCES = frozenset({"torch.cdist"})
+DISTANCES_WITHIN = frozenset({"torch.pdist", "torch.nn.functional.pdist"})
+PACK_SEQUENCE = "torch.nn.utils.rnn.pack_padded_sequence"
