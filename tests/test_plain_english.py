@@ -19,7 +19,7 @@ PHRASES = {
     r"\bbehind\b": "after; wrapped by; follows",
     r"\bin front of\b": "before",
     r"\bstands? (in|behind|at|on|for|under|there)\b": "is, appears, follows",
-    r"\b(is|are) no (?!longer|more|other|such|better|less|fewer)\w+": "is not a ...",
+    r"(?<!there )\b(is|are) no (?!longer|more|other|such|better|less|fewer)\w+": "is not a ...",
     r"\bshar(e|es|ed|ing) (it |them )?out\b": "shard, split across ranks",
     r"\bgoes on\b|\bgo on\b|\bwent on\b": "continues",
     r"\bbeside\b": "next to, in addition to",
