@@ -29,7 +29,7 @@ PHRASES = {
     r"\bmend(s|ed|ing)?\b": "fix",
     r"\bnobody\b|\bsomebody\b": "no one; a person; or name what it is",
     r"\bas intended\b": "suppresses a finding",
-    r"\blives in\b|\bits home\b|\bmakers?\b": "is assigned to; is built by",
+    r"\blives in\b|\bits home\b|(?<!`)\bmakers?\b": "is assigned to; is built by",
     r"\bform a group\b": "a process group is initialized",
     r"\bone process's share\b": "this rank's own",
 }

@@ -11,7 +11,7 @@ from ..values.inference import Analysis
 from ..values.kinds import LocalClass, LocalFunction
 from .main_guard import is_under_main_of_another
 
-# Python and torch call these of an object that they are given: print() those of what stands for sys.stdout.
+# Python and torch call these of an object that they are given: print() those of what replaces sys.stdout.
 CALLED_FROM_OUTSIDE = (
     "__init__", "__call__", "forward", "__getitem__", "__len__", "__iter__", "__enter__", "__exit__", "write", "flush",
 )  # fmt: skip
@@ -56,7 +56,7 @@ def _extend(analysis: Analysis, reached: set[Scope], waiting: list[Scope], metho
 
 
 def reached_nodes(analysis: Analysis) -> list[tuple[ast.AST, Scope]]:
-    """Return every node of the code that runs, in source order, with the scope it stands in."""
+    """Return every node of the code that runs, in source order, with the scope it is in."""
     return analysis.fact("reached", lambda: list(_reached_nodes(analysis)))
 
 
@@ -70,7 +70,7 @@ def _reached_nodes(analysis: Analysis) -> Iterator[tuple[ast.AST, Scope]]:
 
 
 def calls_within(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
-    """Yield a call and the calls in the functions of the project that it runs, with the scopes they stand in."""
+    """Yield a call and the calls in the functions of the project that it runs, with the scopes they are in."""
     seen: set[ast.AST] = set()
     waiting = [(call, scope)]
     while waiting:

@@ -88,7 +88,7 @@ class BatchValues:
         return [part.iter for part in loop.generators] if isinstance(loop, (ast.ListComp, ast.GeneratorExp)) else []
 
     def _places(self, node: ast.AST, scope: Scope) -> list[tuple[ast.AST, Scope]]:
-        """Return a node with the calls of the function that it stands in, of those that these stand in, and so on."""
+        """Return a node with the calls of the function that it is in, of the functions that these are in, and so on."""
         found: dict[ast.AST, Scope] = {node: scope}
         waiting = [scope]
         while waiting and len(found) < MOST_STEPS:

@@ -16,7 +16,7 @@ from retrofit.training.placement import block_of
 from .asking import ASKING_MAIN
 from .rank_values import is_rank
 
-# One process only; all but one; some that cannot be told; "" stands for every process.
+# One process only; all but one; some that cannot be told; "" means every process.
 MAIN, OTHERS, UNCLEAR = "main", "others", "unclear"
 FLIPPED = {MAIN: OTHERS, OTHERS: MAIN}
 # What people call such a variable or function, for those that cannot be followed.
