@@ -1689,7 +1689,7 @@ def changed_copy(loader: DataLoader, **settings: Any) -> DataLoader:
 
 
 def without_generator(sampler: Any) -> Any:
-    """Return a copy of `sampler` that draws from the global stream, which the callers seed alike on all ranks."""
+    """Return a copy of `sampler` that draws from the global stream, which the callers seed identically on all ranks."""
     sampler = copy.copy(sampler)
     if getattr(sampler, "generator", None) is not None:
         sampler.generator = None
@@ -1766,7 +1766,7 @@ def _end_with_rank() -> None:
     rank = multiprocessing.parent_process()
     assert rank is not None
     rank.join()
-    os._exit(1)  # the main thread may be anywhere, and nobody reads what it makes
+    os._exit(1)  # the main thread may be anywhere, and nothing reads its batches any more
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -2940,7 +2940,7 @@ def fitting_keys(model: nn.Module, state_dict: Any) -> Any:
     """Return `state_dict` with the names that `model` has: with `module.` before all of them, or of none.
 
     For checkpoints that were written with DataParallel and are read without it, or the other way round. What fits as
-    well without a change, or is no state of a model, comes back as it is.
+    well without a change, or is not the state of a model, comes back as it is.
     """
     if not isinstance(state_dict, Mapping) or not all(isinstance(key, str) for key in state_dict):
         return state_dict
@@ -3413,4 +3413,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 7c7cc2b86eb589e3e053b21c50f7b3adeb9206b837b4ec7368031ea84a59d9bd
+# Unchanged while the text above has the SHA-256 5ce90c7ebff2d85f1e864a0059a7548551a1b4201d3cf554a0f83d94831f495c
