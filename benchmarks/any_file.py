@@ -5,7 +5,7 @@
   python benchmarks/any_file.py --folder PROJECTS   the files of another folder
 
 Nothing may fail, what trains nothing must be left alone, and what is converted must parse and have nothing left to
-mend. Exit status: 0 when that holds for all files, else 1.
+fix. Exit status: 0 when that holds for all files, else 1.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def trains(path: Path) -> bool:
 
 
 def examine(path: Path) -> Outcome:
-    """Check and convert one file; nothing is written beside it."""
+    """Check and convert one file; nothing is written next to it."""
     started = time.perf_counter()
     try:
         kind, problem, lines = _examine(path)

@@ -3,7 +3,7 @@
   python benchmarks/check_speed.py                              everything, with docs/check_speed.png
   python benchmarks/check_speed.py --sizes 500 5000 --rounds 3  less
 
-Each round starts all commands in turn, so that a noisy machine disturbs all alike; the median of the rounds is given,
+Each round starts all commands in turn, so that a noisy machine disturbs all equally; the median of the rounds is given,
 and the median of the ratios round by round. TorchFix is installed into a virtual environment in a temporary folder.
 """
 
@@ -115,7 +115,7 @@ def measure(commands: dict[str, list[str]], rounds: int) -> dict[str, list[float
 
 
 def measure_start_up(projects: dict[int, Path], rounds: int) -> dict[str, Any]:
-    """Return the time of a check beside that of Python alone."""
+    """Return the time of a check next to that of Python alone."""
     files = read_project(REFERENCE, ROOT).sources
     reference = f"{len(files)} files, {sum(source.text.count(source.newline) for source in files)} lines"
     smallest = min(projects)

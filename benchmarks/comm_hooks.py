@@ -6,9 +6,9 @@
 
 Two hosts (network namespaces with a pair of interfaces between them, see tests/two_hosts.py) run one process each,
 over gloo; each process holds one model per hook, all from the same weights. In every round each network is set up in
-turn, and each hook trains `--steps` steps over it, so that a noisy machine disturbs all alike. A step takes as long
+turn, and each hook trains `--steps` steps over it, so that a noisy machine disturbs all equally. A step takes as long
 as the slower host; ratios against plain DDP are formed round by round. The k-th step of every hook has the same
-batch. PowerSGD's first, plain steps lie in front of the rounds. Bytes are what host 0 sent, headers included.
+batch. PowerSGD's first, plain steps come before the rounds. Bytes are what host 0 sent, headers included.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ the smallest and the largest.
 
 {bytes}
 A host sends each gradient once per step when two average it. The measured bytes hold the headers of TCP and IP as
-well, the small sums that DDP makes beside, and the acknowledgements of what the other host sends. The loss is the mean
+well, the small extra sums of DDP, and the acknowledgements of what the other host sends. The loss is the mean
 of steps {first} to {last} on made-up images, the same batches for every hook: one run, and so a sign of harm rather
 than a measure of it.
 
@@ -274,7 +274,7 @@ def break_even(facts: Any, results: Any, hook: str) -> str:
     extra = statistics.median(ours["seconds"] - plain["seconds"] for ours, plain in pairs)
     saved = facts["theory"]["none"] - facts["theory"][hook]
     if extra <= 0:
-        return f"{saved / 1e6:.1f} MB a step and is no slower even with no limit, where bytes cost copying alone."
+        return f"{saved / 1e6:.1f} MB a step and is not slower even with no limit, where bytes cost copying alone."
     return (
         f"{saved / 1e6:.1f} MB a step and takes {1000 * extra:.0f} ms more with no limit: it pays on a network of less "
         f"than about {saved * 8 / extra / 1e9:.1f} Gbit/s (bytes saved over time added; less where backward hides the "

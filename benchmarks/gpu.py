@@ -4,11 +4,11 @@
   python benchmarks/gpu.py --only fsdp recompute --output figures
   python benchmarks/gpu.py --device cpu --output figures      the code path alone, in tiny sizes
 
-Every part runs in processes of its own, under its own time limit; one that fails is reported and the others go on.
+Every part runs in processes of its own, under its own time limit; one that fails is reported and the others continue.
   nccl             a process group of one over NCCL: all_reduce, and what DDP costs there
   gloo_two_ranks   two ranks share the card: their weights against those of one process with the same global batch
   fsdp             FSDP in bf16 against DDP: time and peak memory, one rank
-  fsdp_two_ranks   the same on two ranks over gloo, which not every torch can do on a GPU: a failure there is no failure
+  fsdp_two_ranks   the same on two ranks over gloo; not every torch can do that on a GPU: a failure does not count
   compile          torch.compile on and off
   channels_last    NHWC on and off, with AMP bf16
   recompute        --grad_ckpt on and off: time and peak memory
@@ -38,7 +38,7 @@ MAY_FAIL = ("fsdp_two_ranks",)
 CUDA_ONLY = ("nccl",)
 LIMIT_S = {"compile": 120.0}
 DEFAULT_LIMIT_S = 55.0
-CPU_FACTOR = 5.0  # a slow or busy machine must not fail what is no measurement
+CPU_FACTOR = 5.0  # a slow or busy machine must not fail what is not a measurement
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -95,7 +95,7 @@ def run_part(part: str, device: str) -> dict[str, Any]:
     figures = [line for line in outputs[0].splitlines() if line.startswith("RESULT ")]
     if not timed_out and not any(statuses) and figures:
         return {"status": "ok", "figures": json.loads(figures[-1][len("RESULT ") :]), **result}
-    killed = -signal.SIGKILL  # by us, behind another's failure
+    killed = -signal.SIGKILL  # by this script, after another rank failed
     failed = next((rank for rank, status in enumerate(statuses) if status not in (0, killed)), 0)
     limit = f"over its time limit of {limit_s:.0f} s; " if timed_out else ""
     last = "\n".join(outputs[failed].strip().splitlines()[-12:])

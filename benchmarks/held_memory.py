@@ -127,7 +127,7 @@ class PeakOfStep:
             parameter.register_post_accumulate_grad_hook(self._after_gradient)
         for module in model.modules():
             if isinstance(module, (nn.Linear, nn.LayerNorm, nn.Conv2d, nn.MultiheadAttention)):
-                # In front of the hooks that give gathered parameters back; in backward behind those that gather.
+                # Before the hooks that free gathered parameters; in backward after those that gather.
                 module.register_forward_hook(self._after_forward, prepend=True)
 
     def sample(self) -> None:

@@ -1,4 +1,4 @@
-"""Bytes of parameters, gradients and optimizer state that every rank holds, strategy by strategy, beside the theory.
+"""Bytes of parameters, gradients and optimizer state that every rank holds, strategy by strategy, next to the theory.
 
   torchrun --nproc_per_node=4 --standalone benchmarks/memory_per_rank.py
   torchrun --nproc_per_node=4 --standalone benchmarks/memory_per_rank.py --output docs/memory.md --plot docs/memory.png
@@ -65,8 +65,8 @@ DDP_WHY = "DDP's buckets: a second copy of all gradients, which stays between st
 VIEW_WHY = "a gradient until it is in its bucket; the gradients are the buckets, which stay between steps"
 FULL_WHY = "the parameters and gradients of the layer at work, whole"
 GRAD_WHY = (
-    "the shards beside the gathered parameters, B/N, and the gradients of the layer at work, whole; less the shards of "
-    "gradients, which come only as gathered parameters go"
+    "the shards next to the gathered parameters, B/N, and the gradients of the layer at work, whole; less the shards "
+    "of gradients, which come only as gathered parameters go"
 )
 ZERO_1_WHY = "a bucket under way; the gradients are dropped in the step"
 ZERO_2_WHY = "the gradients on their way to their owner: a bucket, or one parameter that is larger"

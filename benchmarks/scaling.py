@@ -6,8 +6,8 @@
   python benchmarks/scaling.py --plot docs/scaling.png --output docs/scaling.md
 
 Each row is a training of its own, by train.py with that --strategy or by handwritten_ddp.py, in processes that wait
-for their turn (turns.py): every round runs an epoch of each, so that a noisy machine disturbs all alike. The batch per
-process (under dp per GPU) is the same everywhere. Ratios are formed round by round; the median is given, and the
+for their turn (turns.py): every round runs an epoch of each, so that a noisy machine disturbs all equally. The batch
+per process (under dp per GPU) is the same everywhere. Ratios are formed round by round; the median is given, and the
 range. On the CPU every process has one thread. What cannot run here is left out, and the table says why.
 """
 

@@ -31,7 +31,7 @@ def plot(path: Path, bars: Sequence[Bar], unit: str, title: str) -> None:
         middle = statistics.median(found)
         spread = [[middle - min(found)], [max(found) - middle]]
         axes.bar(place, middle, WIDTH, color=COLOURS[devices], yerr=spread, capsize=4, ecolor="#333333")
-        label = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # the ideal lines pass behind it
+        label = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # the ideal lines are drawn below it
         axes.text(place, max(found) + 0.06, f"{middle:.2f}", ha="center", va="bottom", fontsize=9, bbox=label)
     lines = [axes.axhline(n, color=COLOURS[n], linestyle="--", linewidth=1.2, zorder=0) for n in COLOURS]
     axes.set_xticks(range(len(strategies)), strategies)
@@ -49,6 +49,6 @@ def plot(path: Path, bars: Sequence[Bar], unit: str, title: str) -> None:
 
 
 def _shift(strategy: str, devices: int, bars: Sequence[Bar]) -> float:
-    """Return how far a bar stands from its strategy's middle: beside the other one, if there is another."""
+    """Return how far a bar is from its strategy's middle: next to the other one, if there is another."""
     alone = sum(name == strategy for name, _, _ in bars) == 1
     return 0.0 if alone else (devices - 1.5) * (WIDTH + 0.03)

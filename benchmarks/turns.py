@@ -108,4 +108,4 @@ def _wait_and_run(
     except BaseException:
         end.send(traceback.format_exc())
     finally:
-        os._exit(0)  # what is left is in the way of nobody
+        os._exit(0)  # threads that are left must not delay the end

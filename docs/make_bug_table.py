@@ -75,7 +75,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="ID", help="these bugs (default: all, and the page is written)")
     turns = "runs of each sound project, its variants in turn (default: 20; 0 with --only)"
     parser.add_argument("--sound", type=int, metavar="N", help=turns)
-    parser.add_argument("--results", type=Path, metavar="FILE", help="JSON file to go on from (default: none)")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="JSON file to continue from (default: none)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what each verification wrote (default: nothing)")
     args = parser.parse_args()
     if args.sound is None:

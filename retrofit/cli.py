@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return what stands before the first `--`, and what stands behind it: the arguments of the user's script."""
+    """Return the arguments before the first `--`, and those after it, which are for the user's script."""
     position = list(argv).index("--") if "--" in argv else len(argv)
     return list(argv[:position]), list(argv[position + 1 :])
 

@@ -1689,7 +1689,7 @@ def changed_copy(loader: DataLoader, **settings: Any) -> DataLoader:
 
 
 def without_generator(sampler: Any) -> Any:
-    """Return a copy of `sampler` that draws from the global stream, which the callers seed alike on all ranks."""
+    """Return a copy of `sampler` that draws from the global stream, which the callers seed identically on all ranks."""
     sampler = copy.copy(sampler)
     if getattr(sampler, "generator", None) is not None:
         sampler.generator = None
@@ -1766,7 +1766,7 @@ def _end_with_rank() -> None:
     rank = multiprocessing.parent_process()
     assert rank is not None
     rank.join()
-    os._exit(1)  # the main thread may be anywhere, and nobody reads what it makes
+    os._exit(1)  # the main thread may be anywhere, and nothing reads its batches any more
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -2941,7 +2941,7 @@ def fitting_keys(model: nn.Module, state_dict: Any) -> Any:
     """Return `state_dict` with the names that `model` has: with `module.` before all of them, or of none.
 
     For checkpoints that were written with DataParallel and are read without it, or the other way round. What fits as
-    well without a change, or is no state of a model, comes back as it is.
+    well without a change, or is not the state of a model, comes back as it is.
     """
     if not isinstance(state_dict, Mapping) or not all(isinstance(key, str) for key in state_dict):
         return state_dict
@@ -3414,4 +3414,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 50bf3144f605494162b5cf7ef9637ead579411724ff03d85fd6c5b017d056daa
+# Unchanged while the text above has the SHA-256 947089ba85df7ed94c6f7ccd579d5418a6deb20fc58e809b461b10753a856bc7

@@ -19,7 +19,7 @@ PHRASES = {
     r"\bbehind\b": "after; wrapped by; follows",
     r"\bin front of\b": "before",
     r"\bstands? (in|behind|at|on|for|under|there)\b": "is, appears, follows",
-    r"\b(is|are) no (?!longer|more|other|such|better|less|fewer)\w+": "is not a ...",
+    r"(?<!there )\b(is|are) no (?!longer|more|other|such|better|less|fewer)\w+": "is not a ...",
     r"\bshar(e|es|ed|ing) (it |them )?out\b": "shard, split across ranks",
     r"\bgoes on\b|\bgo on\b|\bwent on\b": "continues",
     r"\bbeside\b": "next to, in addition to",
@@ -29,13 +29,13 @@ PHRASES = {
     r"\bmend(s|ed|ing)?\b": "fix",
     r"\bnobody\b|\bsomebody\b": "no one; a person; or name what it is",
     r"\bas intended\b": "suppresses a finding",
-    r"\blives in\b|\bits home\b|\bmakers?\b": "is assigned to; is built by",
+    r"\blives in\b|\bits home\b|(?<!`)\bmakers?\b": "is assigned to; is built by",
     r"\bform a group\b": "a process group is initialized",
     r"\bone process's share\b": "this rank's own",
 }
 # Phrases that are meant: the file, the words around, and the reason.
 ALLOWED: tuple[tuple[str, str], ...] = ()
-MOST = 340  # places that are left; lower it, never raise it
+MOST = 39  # places that are left; lower it, never raise it
 FIRST_WORDS = ("Whether ", "What ", "Where ", "Which ", "How ", "When ", "Who ")
 
 

@@ -11,7 +11,7 @@ from .scopes import FUNCTIONS, Binding, Function, Scope, own_nodes, parameters
 
 @dataclass(frozen=True)
 class CallSite:
-    """A call of a function of the project and the scope it stands in."""
+    """A call of a function of the project and the scope it is in."""
 
     call: ast.Call
     scope: Scope

@@ -92,7 +92,7 @@ def surround_inside(source: Source, node: ast.AST, before: str, after: str) -> l
 
 
 def insert_after(source: Source, statement: ast.stmt, lines: Sequence[str]) -> Edit:
-    """Insert lines behind a statement, at its indentation; on its line where that goes on, or begins with a header."""
+    """Insert lines after a statement, at its indentation; on its line where that continues, or begins with a header."""
     _, end = source.span(statement)
     if _goes_on(source, end) or _is_beside_header(source, statement):
         return Edit(source, end, end, "".join(f"; {line}" for line in lines if line), AFTER_ON_LINE)
@@ -100,9 +100,9 @@ def insert_after(source: Source, statement: ast.stmt, lines: Sequence[str]) -> E
 
 
 def insert_before(source: Source, statement: ast.stmt, lines: Sequence[str]) -> Edit:
-    """Insert lines in front of a statement and its comment, at its indentation; of a decorated one, of its decorators.
+    """Insert lines before a statement and its comment, at its indentation; of a decorated one, of its decorators.
 
-    On its line where something else stands there before it.
+    On its line where something else comes before it there.
     """
     start, _ = source.span(statement)
     if source.text[_line_start(source, start) : start].strip():
@@ -165,7 +165,7 @@ def put_under(source: Source, statements: Sequence[ast.stmt], header: str) -> li
 
 
 def add_condition(source: Source, statement: ast.If | ast.While, condition: str) -> list[Edit]:
-    """Put `condition and` in front of a test."""
+    """Put `condition and` before a test."""
     if isinstance(statement.test, (ast.BoolOp, ast.IfExp, ast.Lambda, ast.NamedExpr)) and not _is_and(statement.test):
         start, end = source.span(statement.test)
         return [Edit(source, start, start, f"{condition} and (", CONDITION), Edit(source, end, end, ")", ARGUMENT)]
@@ -174,14 +174,14 @@ def add_condition(source: Source, statement: ast.If | ast.While, condition: str)
 
 
 def add_argument(source: Source, call: ast.Call, text: str) -> list[Edit]:
-    """Add an argument behind the last one of a call."""
+    """Add an argument after the last one of a call."""
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
     if not given:
         _, end = source.span(call)
         return [Edit(source, end - 1, end - 1, text, ARGUMENT)]
     end = max(source.span(argument)[1] for argument in given)
     while source.text[end] == ")" and end < source.span(call)[1] - 1:
-        end += 1  # the argument stands in parentheses of its own
+        end += 1  # the argument is in parentheses of its own
     return [Edit(source, end, end, f", {text}", ARGUMENT)]
 
 
@@ -214,7 +214,7 @@ def _goes_on(source: Source, end: int) -> bool:
 
 
 def _is_beside_header(source: Source, statement: ast.stmt) -> bool:
-    """Return whether a statement's block stands on the line of its header: `if x: a; b`."""
+    """Return whether a statement's block is on the line of its header: `if x: a; b`."""
     first, _ = source.span(block_of(source, statement)[0])
     return bool(source.text[_line_start(source, first) : first].strip())
 
@@ -233,7 +233,7 @@ def block_of(source: Source, statement: ast.stmt) -> list[ast.stmt]:
 
 
 def indentation(source: Source, statement: ast.stmt) -> str:
-    """Return the white space in front of a statement's line."""
+    """Return the white space at the start of a statement's line."""
     start, _ = source.span(statement)
     line = source.text[_line_start(source, start) : start]
     return line[: len(line) - len(line.lstrip())]
@@ -271,7 +271,7 @@ def _line_end(source: Source, offset: int) -> int:
 
 
 def _lines_inside_strings(source: Source, first: int, last: int) -> set[int]:
-    """Return the lines that start inside a string: white space in front of them would be part of it."""
+    """Return the lines that start inside a string: white space before them would be part of it."""
     found: set[int] = set()
     for node in source.nodes:
         is_plain = isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
@@ -284,7 +284,7 @@ def _lines_inside_strings(source: Source, first: int, last: int) -> set[int]:
 
 
 def _continued_lines(source: Source, node: ast.AST) -> set[int]:
-    """Return the lines of a string expression that its string tokens go on in; implicit joining has several tokens."""
+    """Return the lines on which string tokens of a string expression continue; implicit joining has several tokens."""
     start, end = source.span(node)
     first, text = source.line_of(start), source.text[start:end]
     found: set[int] = set()

@@ -16,7 +16,7 @@ examples:
   retrofit check train.py --format github        annotations in a workflow
   retrofit check train.py --format sarif > check.sarif
 
-A comment `# retrofit: ignore[RF103]` on its line takes a finding as intended.
+A comment `# retrofit: ignore[RF103]` on its line suppresses a finding.
 
 exit status: 0 nothing found, 1 findings, 2 wrong usage
 """

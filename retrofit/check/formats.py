@@ -28,7 +28,7 @@ def as_json(findings: Sequence[Finding]) -> str:
 
 
 def as_github(findings: Sequence[Finding]) -> str:
-    """Return workflow commands, which GitHub shows beside the lines of a pull request."""
+    """Return workflow commands, which GitHub shows next to the lines of a pull request."""
     return "".join(
         f"::warning file={_escaped(f.place.path, True)},line={f.place.line},col={f.place.column},"
         f"title={f.code} {_escaped(CATALOG[f.code].name, True)}::{_escaped(f'{f.message}; {f.refusal or f.help}')}\n"

@@ -1,4 +1,4 @@
-"""Comments that take a finding as intended: `# retrofit: ignore[RF103]` on its line, or without codes for all."""
+"""Comments that suppress a finding: `# retrofit: ignore[RF103]` on its line, or without codes for all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COMMENT = re.compile(r"#\s*retrofit:\s*ignore(?:\[([A-Z0-9, ]*)\])?", re.IGNOREC
 
 
 def without_ignored(findings: Iterable[Finding], sources: Iterable[Source]) -> list[Finding]:
-    """Return the findings that no comment on their line takes as intended."""
+    """Return the findings that no comment on their line suppresses."""
     codes = {source.name: _codes_by_line(source) for source in sources}
     return [finding for finding in findings if not _is_ignored(finding, codes.get(finding.place.path, {}))]
 

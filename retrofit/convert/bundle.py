@@ -112,7 +112,7 @@ def bundle(modules: Iterable[str] = MODULES, library: Path = LIBRARY) -> str:
 
 
 def read_module(library: Path, name: str) -> Module:
-    """Return a module's parts. Raises BundleError for what cannot stand in a file with other modules."""
+    """Return a module's parts. Raises BundleError for what cannot be in one file with other modules."""
     path = library / f"{name}.py"
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
@@ -174,7 +174,7 @@ def _quoted(nodes: list[ast.AST]) -> set[str]:
 
 
 def _check(modules: list[Module]) -> None:
-    """Raise BundleError where a name would stand for two things."""
+    """Raise BundleError where a name would mean two things."""
     owner: dict[str, str] = {}
     for module in modules:
         names = {name: f"{module.name}.{name}" for part in module.parts for name in part.defines}

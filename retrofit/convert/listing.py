@@ -9,7 +9,7 @@ from retrofit.rules.finding import Finding
 from retrofit.training.steps.step_limits import StepLimit
 from retrofit.training.steps.step_schedules import StepSchedule
 
-NOTHING = "**Figures.** None was found that is of one process's share of the samples."
+NOTHING = "**Figures.** None was found that is computed from the samples of one process only."
 HEAD = """\
 **Figures of rank 0's share.** These places, in the converted files, show, keep or decide by something that is
 computed from the samples of one process, not from all of them:

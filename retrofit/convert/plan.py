@@ -124,7 +124,7 @@ def is_converted(project: Project) -> bool:
 
 
 def _other_meanings(project: Project, source: Source) -> list[Finding]:
-    """Return a refusal for a file in which the name of the runtime stands for something else already."""
+    """Return a refusal for a file in which the name of the runtime has another meaning already."""
     scopes = project.analysis.module_scopes[source].walk()
     places = [binding.node for scope in scopes for binding in scope.bindings.get(NAME, [])]
     message = "the name of the runtime is taken"

@@ -122,7 +122,7 @@ CHECKPOINT_FLAGS = (
     RuntimeFlag(
         "async_save",
         False,
-        "write checkpoints in the background, from a copy in host memory, while the training goes on (default: off)",
+        "write checkpoints in the background, from a copy in host memory, while the training continues (default: off)",
         bool,
     ),
 )

@@ -141,7 +141,7 @@ def changed_copy(loader: DataLoader, **settings: Any) -> DataLoader:
 
 
 def without_generator(sampler: Any) -> Any:
-    """Return a copy of `sampler` that draws from the global stream, which the callers seed alike on all ranks."""
+    """Return a copy of `sampler` that draws from the global stream, which the callers seed identically on all ranks."""
     sampler = copy.copy(sampler)
     if getattr(sampler, "generator", None) is not None:
         sampler.generator = None
@@ -218,4 +218,4 @@ def _end_with_rank() -> None:
     rank = multiprocessing.parent_process()
     assert rank is not None
     rank.join()
-    os._exit(1)  # the main thread may be anywhere, and nobody reads what it makes
+    os._exit(1)  # the main thread may be anywhere, and nothing reads its batches any more

@@ -21,7 +21,7 @@ Change = Union[Edit, Guard, Reduction]  # the last two become edits when all rul
 
 @dataclass(frozen=True)
 class Finding:
-    """One hazard. With `edits` it is mended by them; with `refusal` the project cannot be converted, for that reason.
+    """One hazard. With `edits` it is fixed by them; with `refusal` the project cannot be converted, for that reason.
 
     A finding with neither is advice: what to do is in `help`, and a person has to do it.
     """

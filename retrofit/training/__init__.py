@@ -126,12 +126,12 @@ class Project:
 
     @cached_property
     def in_loops(self) -> list[tuple[ast.AST, Scope]]:
-        """Every node that an epoch of the training runs, with the scope it stands in."""
+        """Every node that an epoch of the training runs, with the scope it is in."""
         return list(reachable_from_loops(self.analysis, self.paths))
 
     @cached_property
     def in_batches(self) -> list[tuple[ast.AST, Scope]]:
-        """Every node that is run for a batch of the training, with the scope it stands in."""
+        """Every node that is run for a batch of the training, with the scope it is in."""
         return list(reachable_from_loops(self.analysis, self.paths, innermost=True))
 
     @cached_property

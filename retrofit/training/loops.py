@@ -26,7 +26,7 @@ MOST_PATHS = 64
 
 @dataclass(frozen=True)
 class Frame:
-    """One function, or the module, on the way to a backward call: the call that goes on inwards, and its loops."""
+    """One function, or the module, on the way to a backward call: the call that leads inwards, and its loops."""
 
     scope: Scope
     node: ast.AST
@@ -59,7 +59,7 @@ def backward_calls(analysis: Analysis) -> Iterator[tuple[ast.Call, Scope]]:
 
 
 def paths_to(analysis: Analysis, node: ast.AST, scope: Scope, anywhere: bool = False) -> list[Path]:
-    """Return the ways from a start of the program (a module, a function that nobody calls) to `node`.
+    """Return the ways from a start of the program (a module, a function that nothing calls) to `node`.
 
     What another script would do as the program is left out, unless `anywhere`.
     """
@@ -132,7 +132,7 @@ def is_ruled_out(frame: Frame, site: CallSite) -> bool:
 
 
 def _ends_before(source: Source, node: ast.AST) -> Iterator[ast.expr]:
-    """Yield the tests of `if test: return` in front of a statement, in its own block."""
+    """Yield the tests of `if test: return` before a statement, in its own block."""
     block = block_of(source, node) if isinstance(node, ast.stmt) else []
     for earlier in itertools.takewhile(lambda statement: statement is not node, block):
         if isinstance(earlier, ast.If) and isinstance(earlier.body[-1], (ast.Return, ast.Raise)):
@@ -149,7 +149,7 @@ def truth_in_call(scope: Scope, site: CallSite, test: ast.expr) -> bool | None:
 
 
 def _given(scope: Scope, call: ast.Call, bound: list[str], name: str) -> ast.expr | None:
-    """Return what a name in a function stands for when it is called so: an argument, a default, its one assignment."""
+    """Return the value of a name in a function when it is called so: an argument, a default, its one assignment."""
     if name in bound:
         assert isinstance(scope.node, FUNCTIONS)
         return argument_for(call, bound, name) or default_of(scope.node, name)

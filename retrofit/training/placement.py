@@ -16,9 +16,9 @@ from .loops import Path
 
 
 def after_home(analysis: Analysis, home: Home, paths: list[Path]) -> tuple[Source, ast.stmt] | None:
-    """Return the statement behind which `home` holds the object that training uses, in one block with what follows.
+    """Return the statement after which `home` holds the object that training uses, in one block with what follows.
 
-    None when the home is set in several functions, so that no single place is behind all of them.
+    None when the home is set in several functions, so that no single place is after all of them.
     """
     assignments = [a for a in assignments_to(analysis, home) if not isinstance(a.value, ast.Constant)]
     scopes = {assignment.scope for assignment in assignments}
@@ -36,7 +36,7 @@ def after_home(analysis: Analysis, home: Home, paths: list[Path]) -> tuple[Sourc
 
 
 def first_statement(scope: Scope) -> ast.stmt:
-    """Return the statement in front of which a function's, or a script's, own work begins."""
+    """Return the statement before which a function's, or a script's, own work begins."""
     body: list[ast.stmt] = scope.node.body  # type: ignore[union-attr, assignment]
     rest = body[1:] if _is_docstring(body[0]) and len(body) > 1 else body
     if isinstance(scope.node, ast.Module):
@@ -46,7 +46,7 @@ def first_statement(scope: Scope) -> ast.stmt:
 
 
 def import_edit(source: Source, line: str, before: float = float("inf")) -> Edit:
-    """Return an edit that adds an import behind the last one at the top of a file, of those that end `before` there."""
+    """Return an edit that adds an import after the last one at the top of a file, of those that end `before` there."""
     top = [statement for statement in _top_imports(source) if source.span(statement)[1] <= before]
     if top:
         return insert_after(source, top[-1], [line])

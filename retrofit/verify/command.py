@@ -84,7 +84,7 @@ def _add_run_options(group: Any) -> None:
 def _add_judge_options(group: Any) -> None:
     add = group.add_argument
     add("--tolerance", type=float, help="largest relative difference of 1 and N (default: by precision, 1e-8)")
-    add("--accept", action="append", default=[], metavar="CHECK", help="take this check's finding as intended")
+    add("--accept", action="append", default=[], metavar="CHECK", help="show this check's FAIL as ACCEPTED")
     add("--json", action="store_true", help="print JSON instead of the table (default: off)")
     add(
         "--html",

@@ -203,7 +203,7 @@ def divide_flag(arguments: Sequence[str], flag: str, divisor: int) -> list[str]:
         result[position if equals else position + 1] = f"{flag}={divided}" if equals else divided
     if not found:
         raise ValueError(
-            f"--batch-flag {flag}: no such flag among the script's arguments; add it behind --, with its value"
+            f"--batch-flag {flag}: no such flag among the script's arguments; add it after --, with its value"
         )
     return result
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 PASS = "PASS"
 FAIL = "FAIL"
 NOT_APPLICABLE = "NOT APPLICABLE"
-ACCEPTED = "ACCEPTED"  # a FAIL that the user takes as intended (--accept CHECK)
+ACCEPTED = "ACCEPTED"  # a FAIL that the user suppresses (--accept CHECK)
 STATUSES = (PASS, FAIL, NOT_APPLICABLE, ACCEPTED)
 # Of a whole report only:
 INCOMPLETE = "INCOMPLETE"  # nothing failed, and something that a PASS needs was not compared

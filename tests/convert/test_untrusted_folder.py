@@ -273,7 +273,7 @@ def test_a_journal_that_is_none(project: Path, text: str, capsys: pytest.Capture
     (project / ".retrofit").mkdir()
     (project / ".retrofit" / "0001.json").write_text(text)
     assert main(["convert", str(project / "train.py"), "--undo"]) == 2
-    assert "is no journal of a conversion" in capsys.readouterr().err
+    assert "is not a journal of a conversion" in capsys.readouterr().err
 
 
 def test_an_original_that_was_exchanged_is_not_restored(project: Path, elsewhere: Path) -> None:

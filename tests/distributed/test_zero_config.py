@@ -107,7 +107,7 @@ def test_another_optimizer_is_the_users_to_allow():
     [
         ("{", "is not valid JSON"),
         ("[1]", "holds a list, not an object"),
-        ('{"bf16": {}, "bf16": {}}', "key 'bf16' stands there twice"),
+        ('{"bf16": {}, "bf16": {}}', "key 'bf16' appears twice"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused(tmp_path, text, message):

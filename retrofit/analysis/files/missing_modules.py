@@ -1,4 +1,4 @@
-"""Imports of local modules that are not found: what they lead to is not read, so somebody has to say where it is."""
+"""Imports of local modules that are not found: what they lead to is not read, so the user has to say where it is."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Modules:
     `root` is the folder that the script is started from: as a file, then names are looked for next to the script
     first, or `as_module`, then in `root` first, as Python does. Next come `path`, the folders of PYTHONPATH, and what
     the program adds to its search path itself; then `root` and the folders above the script up to the top of the
-    repository, from where an installation may find them. What is found nowhere is somebody else's package, or
+    repository, from where an installation may find them. What is found nowhere is an external package, or
     `unresolved`. A module that cannot be read is kept in `unreadable`, with the reason. `overlay` has the content of
     files that are to be written: it counts instead of what is there.
     """

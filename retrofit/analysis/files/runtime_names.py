@@ -1,6 +1,6 @@
 """Full names in the runtime: a function has one name, whichever module it is reached through.
 
-`rd.loss.sum_loss`, `from retrofit.distributed.loss import sum_loss` and `multigpu.sum_loss`, of the runtime file beside
+`rd.loss.sum_loss`, `from retrofit.distributed.loss import sum_loss` and `multigpu.sum_loss`, of the runtime file of
 a converted script, are `retrofit.distributed.sum_loss` in every table of the analysis.
 """
 
@@ -32,7 +32,7 @@ def canonical(name: str) -> str:
 
 
 def is_runtime_file(path: Path) -> bool:
-    """Return whether a file is the runtime beside a converted script, which is no part of the project."""
+    """Return whether a file is the runtime next to a converted script, which is not part of the project."""
     if path.name != FILE_NAME:
         return False
     try:

@@ -1,4 +1,4 @@
-"""One Python file of somebody's project: its text exactly as it is, its syntax tree, and the way between both."""
+"""One Python file of a project: its text exactly as it is, its syntax tree, and the way between both."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def read_source(path: Path, name: str | None = None, data: bytes | None = None) 
 
 
 def _read(path: Path) -> bytes:
-    """Return a file's content, as far as one byte beyond LARGEST; what is no file and might block is an OSError."""
+    """Return a file's content, as far as one byte beyond LARGEST; what is not a file and might block is an OSError."""
     if not stat.S_ISREG(os.stat(path).st_mode):  # opening a device may already do something
         raise OSError(errno.EINVAL, "no file")
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:

@@ -54,6 +54,6 @@ def maker_of(value: Value) -> tuple[ast.expr, Scope] | None:
 
 
 def scope_of(analysis: Analysis, node: ast.AST) -> Scope:
-    """Return the scope that a node of any of the project's files stands in."""
+    """Return the scope that a node of any of the project's files is in."""
     source = next(source for source in analysis.modules.sources.values() if node in source.parents)
     return analysis.scope_at(source, node)

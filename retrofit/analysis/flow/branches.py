@@ -1,4 +1,4 @@
-"""The branches of a test that a node stands in."""
+"""The branches of a test that a node is in."""
 
 from __future__ import annotations
 

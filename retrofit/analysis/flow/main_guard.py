@@ -1,4 +1,4 @@
-"""`if __name__ == "__main__":`, and what stands under it."""
+"""`if __name__ == "__main__":`, and what is under it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..values.inference import Analysis
 
 
 def is_under_main_of_another(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
-    """Return whether `node` stands under `if __name__ == "__main__":` of a module that is only imported."""
+    """Return whether `node` is under `if __name__ == "__main__":` of a module that is only imported."""
     if scope.parent is not None or scope.source is analysis.modules.entry:
         return False
     return any(is_main_guard(outer) for outer in scope.source.ancestors(node))

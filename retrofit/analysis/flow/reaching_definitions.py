@@ -9,9 +9,9 @@ from ..scopes import Binding, Scope
 
 
 def live_bindings(name: ast.Name, scope: Scope) -> tuple[Scope, list[Binding]]:
-    """Return the bindings of a name that can count where it is read, and the scope they stand in.
+    """Return the bindings of a name that can count where it is read, and the scope they are in.
 
-    Of a straight line of assignments that is the last one, with what changes it behind; elsewhere all of them.
+    Of a straight line of assignments that is the last one, with what changes it afterwards; elsewhere all of them.
     """
     owner, bindings = scope.find(name.id) or (scope, [])
     if owner is not scope:
@@ -28,7 +28,7 @@ def live_bindings(name: ast.Name, scope: Scope) -> tuple[Scope, list[Binding]]:
 
 
 def _comes_first(binding: Binding, scope: Scope, around: set[ast.AST]) -> bool:
-    """Return whether an assignment stands in one of the blocks around a place: it is always made on the way."""
+    """Return whether an assignment is in one of the blocks around a place: it is always made on the way."""
     node = binding.node
     return isinstance(node, ast.stmt) and any(part in around for part in block_of(scope.source, node))
 

@@ -45,7 +45,7 @@ class Spawned:
         return function in self.functions and given_parameters(function)[:1] == [name]
 
     def given(self, function: Scope, name: str) -> tuple[ast.expr, Scope] | None:
-        """Return what a new process gets for a parameter: `args=(port, options)` stands for those behind the rank."""
+        """Return what a new process gets for a parameter: `args=(port, options)` are those after the rank."""
         names = given_parameters(function)
         for site in self._sites.get(function, []) if name in names else []:
             is_spawn = self._is_spawn(site)

@@ -34,7 +34,7 @@ class Home:
 
 @dataclass(frozen=True)
 class Assignment:
-    """A statement that gives a home a value, or changes what it holds in place, and the scope it stands in."""
+    """A statement that gives a home a value, or changes what it holds in place, and the scope it is in."""
 
     statement: ast.stmt
     scope: Scope
@@ -45,7 +45,7 @@ class Assignment:
 def homes_of(
     analysis: Analysis, node: ast.expr, scope: Scope, leave_out: Collection[ast.Call] = frozenset()
 ) -> set[Home]:
-    """Return the variables that the object which `node` names lives in.
+    """Return the variables that the object which `node` names is assigned to.
 
     Parameters are followed to the calls that give them their values, `iter(x)`, `x.to(device)` and `x.module` to `x`.
     Empty for what has no variable: the result of a call, an element of a list. Calls in `leave_out` do not count.

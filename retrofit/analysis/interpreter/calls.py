@@ -258,7 +258,7 @@ class Calls:
         return None
 
     def _method_of_container(self, node: ast.Call, receiver: Flow, given: list[Flow], named: list[Flow]) -> Flow | None:
-        """Carry out `list.append(x)`, `dict.update(...)`, `dict.items()`; None for what is no method of a container."""
+        """Carry out `list.append(x)`, `dict.update(...)`, `dict.items()`; None for other calls."""
         if not isinstance(node.func, ast.Attribute):
             return None
         run, name, flows = self.run, node.func.attr, [*given, *named]

@@ -44,7 +44,7 @@ class Containers:
         return NOTHING
 
     def at(self, values: Values, path: tuple[int, ...]) -> Values:
-        """Return what stands at `path` in containers within containers."""
+        """Return what is at `path` in containers within containers."""
         for index in path:
             values = frozenset().union(*(self.entry(value, index) for value in values))
         return values
@@ -121,7 +121,7 @@ class Containers:
 
 
 def _literal(key: ast.expr | None) -> object:
-    """Return the text of a key, None for `**other`; a key that is computed is no text."""
+    """Return the text of a key, None for `**other`; a computed key has no text."""
     return None if key is None else key.value if isinstance(key, ast.Constant) else key
 
 

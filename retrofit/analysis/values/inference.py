@@ -35,7 +35,7 @@ from .kinds import (
 )
 
 LEAST_DEPTH, CALLS_PER_VALUE = 80, 30  # values that depend on each other; the calls that one needs, at most
-MOST_ROUNDS = 3  # of computing one value anew because it depends on itself in part
+MOST_ROUNDS = 3  # of computing one value again because it depends on itself in part
 
 
 class Analysis:
@@ -72,7 +72,7 @@ class Analysis:
 
     def scope_at(self, source: Source, node: ast.AST) -> Scope:
         """Return the scope in which an expression or statement of `source` is evaluated."""
-        around = (node, *source.ancestors(node))  # an annotation is in no body, what it stands at is
+        around = (node, *source.ancestors(node))  # an annotation is in no body, what it annotates is
         return next((self._holding[outer] for outer in around if outer in self._holding), self.module_scopes[source])
 
     def fact(self, name: str, compute: Callable[[], Any]) -> Any:
@@ -88,7 +88,7 @@ class Analysis:
     # Values.
 
     def evaluate(self, node: ast.expr | None, scope: Scope) -> Values:
-        """Return what `node`, which stands in `scope`, can be."""
+        """Return what `node`, which is in `scope`, can be."""
         if node is None:
             return NOTHING
         known = self._memo.get((node, scope))

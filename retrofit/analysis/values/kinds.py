@@ -99,7 +99,7 @@ class LocalModule:
 
 @dataclass(frozen=True)
 class Display:
-    """An expression that stands for itself: a number, a list, an arithmetic expression."""
+    """An expression that is its own value: a number, a list, an arithmetic expression."""
 
     node: ast.expr
     scope: Scope

@@ -1,1 +1,1 @@
-"""Files that a conversion adds beside the changed ones."""
+"""Files that a conversion adds in addition to the changed ones."""

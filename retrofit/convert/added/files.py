@@ -70,9 +70,9 @@ def additions(
 
 
 def _runtime(start: Start) -> dict[Path, bytes]:
-    """Return the runtime file beside a script, and what leads to it from where the other way to start would look.
+    """Return the runtime file next to a script, and what leads to it from where the other way to start would look.
 
-    Raises WriteError where another file has the name. One that somebody has changed stays as it is.
+    Raises WriteError where another file has the name. One that was changed by hand stays as it is.
     """
     folder, files = start.first_folder, dict[Path, bytes]()
     other = start.entry.parent if start.module else start.root

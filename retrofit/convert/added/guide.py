@@ -46,8 +46,8 @@ the loss is a sum over the batch, its gradient grows with the batch and the rate
 
 **BatchNorm** takes its statistics over all processes. `RETROFIT_BATCHNORM=local` is faster and another training.
 
-**Evaluation** is shared out by whole batches where the script shows all that it adds up (`rd.share_batches`); its
-figures are those of one process. Elsewhere every process runs all of it, in one order where
+**Evaluation** is split across the processes by whole batches where the script shows all that it adds up
+(`rd.share_batches`); its figures are those of one process. Elsewhere every process runs all of it, in one order where
 the loader shuffles. Either way all take the same decisions.
 
 **Output.** Only the first process prints and writes files. A mean, a sum or a count of a training batch is brought

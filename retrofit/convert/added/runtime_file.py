@@ -1,4 +1,4 @@
-"""The runtime file of a converted project: which version it is, and whether somebody has changed it."""
+"""The runtime file of a converted project: which version it is, and whether it was changed by hand."""
 
 from __future__ import annotations
 

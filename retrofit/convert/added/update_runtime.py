@@ -15,7 +15,7 @@ from .runtime_file import TEXT, is_changed, version
 
 
 def runtime_places(folders: Sequence[Path], script: Path | None) -> list[Path]:
-    """Return the runtime files of the conversions in `folders`, or beside a script. Raises WriteError for none."""
+    """Return the runtime files of the conversions in `folders`, or next to a script. Raises WriteError for none."""
     places = dict.fromkeys(folder / FILE_NAME for folder in [*([script.parent] if script else []), *folders])
     for root in folders:
         with Confined(root) as inside:
@@ -31,7 +31,7 @@ def update(path: Path, force: bool) -> str:
     """Write this kit's runtime file to `path` in one step; return what was done.
 
     The conversions that know of the file can be undone as before. Raises WriteError for a file that was changed by
-    hand, without `force`; with it the changed one is kept beside it.
+    hand, without `force`; with it the changed one is kept next to it.
     """
     data = TEXT.read_bytes()
     root = next((folder for folder in path.parents if (folder / ".retrofit").is_dir()), path.parent)

@@ -131,7 +131,7 @@ class Confined:
             try:
                 os.mkdir(name, dir_fd=folder)
             except FileExistsError:
-                self._open(name, folder, path, closes=True)  # raises for what is no folder
+                self._open(name, folder, path, closes=True)  # raises for what is not a folder
                 return False
         return True
 
@@ -185,7 +185,7 @@ class Confined:
 
     def _open(self, name: str, folder: int, path: str, closes: bool = False) -> int:
         if name in ("", os.curdir, os.pardir):
-            raise WriteError(f"{path!r} is no path below {self.root}; nothing was changed")
+            raise WriteError(f"{path!r} is not a path below {self.root}; nothing was changed")
         about = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if not stat.S_ISDIR(about.st_mode):
             self._refuse_odd(about, path, wanted="folder")

@@ -67,7 +67,7 @@ def read_journals(inside: Confined) -> list[Journal]:
             try:
                 journals.append(_parse(int(found[1]), json.loads(content[0])))
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                reason = f"{inside.root / FOLDER / name} is no journal of a conversion ({error})"
+                reason = f"{inside.root / FOLDER / name} is not a journal of a conversion ({error})"
                 raise WriteError(f"{reason}; restore the files by your version control") from error
     if not journals and OLD_FORMAT in names:
         place = inside.root / FOLDER
@@ -123,7 +123,7 @@ def check_path(path: str) -> str:
     parts = path.split("/")
     is_odd = any(part in ("", ".", "..") or "\0" in part for part in parts)
     if is_odd or (any(part.startswith(".") for part in parts) and path != LAUNCH):
-        raise ValueError(f"{path!r} is no path that a conversion writes: no part of it may begin with a dot")
+        raise ValueError(f"{path!r} is not a path that a conversion writes: no part of it may begin with a dot")
     return path
 
 

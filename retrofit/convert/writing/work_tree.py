@@ -76,7 +76,7 @@ def _enter(folder: Path, top: Path, git: str) -> dict[str, str]:
 
 def _line(path: Path) -> str:
     if not path.is_file():
-        raise ValueError(f"{path} is no file")
+        raise ValueError(f"{path} is not a file")
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         return file.readline(4096).strip()
 

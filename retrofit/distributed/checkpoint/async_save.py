@@ -1,4 +1,4 @@
-"""Checkpoints that are written in the background, while the training goes on.
+"""Checkpoints that are written in the background, while the training continues.
 
 Nothing in the background communicates: collectives of a second thread could meet the main thread's in another order on
 another rank, and the job would hang. A rank's thread writes that rank's own files and rank 0's thread then waits for
@@ -116,6 +116,6 @@ before_leaving.append(finish_saves)
 
 
 def _report_lost() -> None:
-    """Print the error that nobody has waited for: the training ended without `finish_saves`, by an error of its own."""
+    """Print the error of a save that was not waited for: the training failed before it called `finish_saves`."""
     if _under_way is not None and _under_way.error is not None:
         print(f"{type(_under_way.error).__name__}: {_under_way.error}", file=sys.stderr, flush=True)

@@ -21,7 +21,7 @@ class ResumableEpochs:
 
     `step` counts the optimizer steps of the current epoch, the one in hand included. Works with any dataset and any
     random augmentation, in loader workers too: an epoch that is continued starts from the random state that it began
-    with, loads the batches that were already used once more, and only then goes on. (With `persistent_workers` the
+    with, loads the batches that were already used once more, and only then continues. (With `persistent_workers` the
     workers' streams outlive an epoch and cannot be put back.)
     """
 
@@ -93,7 +93,7 @@ class ResumableEpochs:
         `samples`: what `samples` was there, by default what it is with the layout of now.
 
         Nothing changed (world size, batch, accumulation, workers): what follows is bit for bit what would have
-        followed. Otherwise the epoch goes on behind the samples that were seen, with new augmentation; a sharded
+        followed. Otherwise the epoch continues after the samples that were seen, with new augmentation; a sharded
         order is the same at every world size, a plain shuffled loader draws a new one.
         """
         before, now = state["layout"], self._layout()

@@ -164,7 +164,7 @@ def restore_checkpoint(
 
 
 def load_weights(model: nn.Module, state_dict: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Load weights into the module behind `model`'s wrapper, all of them or none.
+    """Load weights into `model`, or into the module that it wraps: all of them or none.
 
     Raises ValueError that names the file and the first differences.
     """
@@ -172,7 +172,7 @@ def load_weights(model: nn.Module, state_dict: Mapping[str, Any], path: str | os
 
 
 def _weights_for(model: nn.Module, state_dict: Mapping[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return `state_dict` with the names of the module behind `model`'s wrapper. Raises as `load_weights`."""
+    """Return `state_dict` with the names that `model` has without its wrapper. Raises as `load_weights`."""
     state, own = strip_wrapper_prefixes(state_dict), own_state(model)
     differences = [f"missing {key}" for key in own if key not in state]
     differences += [f"unexpected {key}" for key in state if key not in own]
@@ -208,7 +208,7 @@ def read_checkpoint(
     """Return a checkpoint's content, the whole of it, whether it is a file or a sharded checkpoint's folder.
 
     Without `whole` a sharded checkpoint's tensors are not read yet: its content has a `StoredTensor` for each, of which
-    `restore_checkpoint` and `load_weights` read what this rank needs, and the ranks share out the check of the files.
+    `restore_checkpoint` and `load_weights` read what this rank needs, and each rank checks a part of the files.
     Raises FileNotFoundError, or ValueError for a damaged or refused checkpoint.
     """
     path = Path(path)

@@ -58,7 +58,7 @@ def restore_position(epochs: ResumableEpochs, content: Mapping[str, Any], sample
     changes = epochs.resume(content["position"], content["rng_states"], samples)
     if changes:
         shown = ", ".join(f"{name} {before} -> {now}" for name, (before, now) in changes.items())
-        print_main(f"notice: resumed with {shown}; augmentation is drawn anew from here on")
+        print_main(f"notice: resumed with {shown}; augmentation draws new random numbers from here on")
 
 
 def make_best(path: Path) -> None:
@@ -117,7 +117,7 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def is_newest_checkpoint(path: Path) -> bool:
-    """Return whether `path` is the furthest checkpoint of its run, so that the run can go on in the same folder."""
+    """Return whether `path` is the furthest checkpoint of its run, so that the run can continue in the same folder."""
     return checkpoints_in(path.parent)[:1] == [path]
 
 

@@ -1,4 +1,4 @@
-"""The options of a script in its checkpoints: without those of a machine, and behind the environment's."""
+"""The options that a checkpoint holds: none that depend on the machine; the environment's values override them."""
 
 from __future__ import annotations
 

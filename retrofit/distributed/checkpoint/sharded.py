@@ -1,7 +1,7 @@
 """A checkpoint as a folder to which every rank writes its own part: nothing is gathered, and all disks' lanes are used.
 
-The format is that of torch.distributed.checkpoint (DCP): `__<rank>_0.distcp` files and `.metadata`; beside them
-`meta.pt` (torch.save) holds what is no part of the weights, and the checksums. DCP's own `save` is not called, because
+The format is that of torch.distributed.checkpoint (DCP): `__<rank>_0.distcp` files and `.metadata`; next to them
+`meta.pt` (torch.save) holds all but the weights, and the checksums. DCP's own `save` is not called, because
 it runs collectives between its phases: here they all come first, in the main thread (`plan_sharded`), and the phases
 that write files (`write_part`, `commit`) need none, so that a thread can run them (async_save.py). Rank 0 learns from a
 small file of each rank that its part is complete, writes meta.pt last and renames the folder.
@@ -77,7 +77,7 @@ def former_folder(path: Path) -> Path:
 
 
 def plan_sharded(content: Mapping[str, Any], model: nn.Module, path: Path, *, copy: bool) -> Part:
-    """Share out the tensors of a checkpoint's content over the ranks and return this rank's part.
+    """Divide the tensors of a checkpoint's content among the ranks and return this rank's part.
 
     Shards are written by the ranks that have them, replicas (DDP) by one rank each, in equal shares; what may differ
     between ranks, such as BatchNorm's statistics, by rank 0. `copy`: the part is copied to the host, and the training
@@ -212,7 +212,7 @@ def checksum(path: Path) -> tuple[int, int]:
 
 
 def _is_stored(model: nn.Module) -> Callable[[tuple[Any, ...], torch.Tensor], bool]:
-    """Return which tensors the ranks share out: those that are shards, and those that are the same on every rank."""
+    """Return which tensors are divided among the ranks: shards, and those that are the same on every rank."""
     has_replicas = get_world_size() == 1 or isinstance(model, DistributedDataParallel)
     names = {name for name, _ in unwrap_model(model).named_parameters(remove_duplicate=False)}
 

@@ -1,4 +1,4 @@
-"""States whose tensors are sharded over the ranks (FSDP's DTensors): made whole for a file, and shared out again."""
+"""States whose tensors are sharded over the ranks (FSDP's DTensors): gathered for a file, and sharded again."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def fitting_keys(model: nn.Module, state_dict: Any) -> Any:
     """Return `state_dict` with the names that `model` has: with `module.` before all of them, or of none.
 
     For checkpoints that were written with DataParallel and are read without it, or the other way round. What fits as
-    well without a change, or is no state of a model, comes back as it is.
+    well without a change, or is not the state of a model, comes back as it is.
     """
     if not isinstance(state_dict, Mapping) or not all(isinstance(key, str) for key in state_dict):
         return state_dict

@@ -61,7 +61,7 @@ def setup_rank_logging(level: str | None = None) -> None:
     DEBUG` or ERROR: from that on), in memory until `keep_rank_log_in` has named the run's folder; at the end of a
     process that never had a folder it is printed, each record marked `[rank r/w]`. A handler of the script that
     writes to the console is replaced on those ranks, a handler that writes elsewhere stays. Rank 0 shows records in
-    the form that it would without this call. Any rank; call it behind `setup_distributed`, once.
+    the form that it would without this call. Any rank; call it once, after `setup_distributed`.
 
     Raises ValueError for an unknown level.
     """
@@ -101,7 +101,7 @@ def keep_rank_log_in(folder: str | os.PathLike[str]) -> None:
 
 
 def keep_in_rank_log(text: str) -> None:
-    """Write `text` as an error into this rank's file, beside the console that has it already."""
+    """Write `text` as an error into this rank's file; the console has it already."""
     if _rank_log is not None and _rank_log._file is not None:
         record: Any = logging.makeLogRecord({"levelno": logging.ERROR, "levelname": "ERROR", "name": __name__})
         record.msg = text

@@ -19,7 +19,7 @@ LAUNCHERS_FILE = ".launched_by"  # in a run's folder: one line per launcher that
 
 
 def launcher_identity(environ: Mapping[str, str] | None = None) -> str | None:
-    """Return what names the launcher of this process, alike before and after a restart, or None without torchrun.
+    """Return a name for the launcher of this process, the same after a restart as before, or None without torchrun.
 
     TORCHELASTIC_RUN_ID does not: it is "none" for every job that meets at a given address. The folder that a launcher
     makes for its workers' error files (`<folder>/attempt_<n>/<local rank>/error.json`) has a random name of its own.

@@ -1,7 +1,7 @@
 """A part of torchrun's store that no earlier start of this job has written to.
 
 In recent versions of torch the workers of every attempt meet in one store, the launcher's. What a dead attempt left
-there is found by the next one: now and again gloo connects to an address where nobody listens any more
+there is found by the next one: now and again gloo connects to an address where no process listens any more
 ("connectFullMesh failed: Connection refused"), and the restart fails. TORCHELASTIC_RESTART_COUNT cannot tell the
 attempts apart: with several nodes it is each launcher's own count.
 """
@@ -23,7 +23,7 @@ ABSENT = "absent"  # no value of ours
 
 
 def may_restart(environ: Mapping[str, str] | None = None) -> bool:
-    """Return whether torchrun may start this job's workers again, in the same store. Alike on every rank."""
+    """Return whether torchrun may start this job's workers again, in the same store. The same on every rank."""
     environ = os.environ if environ is None else environ
     restarts = environ.get("TORCHELASTIC_MAX_RESTARTS") or "0"
     return environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and restarts.isdigit() and int(restarts) > 0
@@ -44,7 +44,7 @@ def fresh_store(store: Any, rank: int, world_size: int, timeout_s: float) -> dis
     """Return a part of `store` of this attempt's own, the same on every rank. Collective: every rank.
 
     Rank 0 makes up a name for it and answers what each rank asks under a name that is new, too: an answer to a dead
-    rank's question is read by nobody. Raises RuntimeError when a rank does not come within `timeout_s`.
+    rank's question is never read. Raises RuntimeError when a rank does not come within `timeout_s`.
     """
     name = uuid.uuid4().hex
     if rank > 0:

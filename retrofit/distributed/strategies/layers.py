@@ -13,9 +13,9 @@ CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # they have no forward of their own
 def choose_layers(model: nn.Module, names: Iterable[str] = (), min_num_params: float = 1e6) -> list[nn.Module]:
     """Return the layers of `model`, inner ones before those around them, `model` itself not among them.
 
-    Those of a class in `names`; without names every part with at least `min_num_params` parameters beside those of
-    the layers inside it. A part that shares parameters with another one is no layer, nor is an nn.Sequential: the model
-    may go through its parts without calling it.
+    Those of a class in `names`; without names every part with at least `min_num_params` parameters, not
+    counting those of the layers inside it. A part that shares parameters with another one is not a layer, nor is an
+    nn.Sequential: the model may go through its parts without calling it.
 
     Raises ValueError for a class that the model has no layer of.
     """

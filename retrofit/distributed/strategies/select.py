@@ -32,7 +32,7 @@ from .zero import (
 
 
 def resolve_strategy(strategy: str = "auto") -> str:
-    """Return the strategy that "auto" stands for here, any other as it is; outside a process group single or dp.
+    """Return the strategy that "auto" means here, any other as it is; outside a process group single or dp.
 
     Raises ValueError for an unknown one, and for one of a single process where there are several.
     """
@@ -54,7 +54,7 @@ def wrap_model(
     """Return `model` ready to train under `strategy`, by default that of `--strategy`; see `distribute_model`.
 
     A model without trainable parameters needs no wrapper and comes back as it is, as does one that is wrapped already.
-    `options` go to the strategy's wrapper, in front of the flags' values; `find_unused_parameters` to that of ddp only.
+    `options` go to the strategy's wrapper, and override the flags; `find_unused_parameters` goes to that of ddp only.
     Collective: every rank. Raises what the wrapper raises.
     """
     asked = get_option("strategy") if strategy is None else strategy
@@ -167,7 +167,7 @@ def clip_grad_norm(model: nn.Module, max_norm: float) -> None:
 def whole_parameters(model: nn.Module) -> AbstractContextManager:
     """Return a context in which the parameters can be read as the module has them: gathered, under ZeRO stage 3.
 
-    For what reads them beside the training, such as an EMA. Collective: every rank.
+    For what reads them outside the training, such as an EMA. Collective: every rank.
     """
     return gathered_zero(model) if isinstance(model, ZeroModel) else nullcontext()
 

@@ -1,4 +1,4 @@
-"""DeepSpeed ZeRO: optimizer state, gradients and parameters shared out over the ranks."""
+"""DeepSpeed ZeRO: optimizer state, gradients and parameters sharded across the ranks."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class ZeroModel(ModuleAttributes):
     """A model that DeepSpeed trains, and that looks like the wrapped module: attributes and names are its own.
 
     `wrap_optimizer` makes it ready to train. A parameter that takes no part in a loss counts as one whose gradient is
-    zero, as everywhere in ZeRO: weight decay and momentum go on. Collective: every rank, to construct it and for
-    every forward and backward; under stage 3 for evaluations too (see `EvaluationBatches`).
+    zero, as everywhere in ZeRO: weight decay and momentum still change it. Collective: every rank, to construct it and
+    for every forward and backward; under stage 3 for evaluations too (see `EvaluationBatches`).
     """
 
     is_transparent = True  # unwrap_model sees through it
@@ -223,7 +223,7 @@ def own_state(model: nn.Module) -> Mapping[str, Any]:
 
 
 def loadable(model: nn.Module) -> nn.Module:
-    """Return what `load_state_dict` is called of: DeepSpeed's wrapper, which shares out; else the module itself."""
+    """Return what `load_state_dict` is called of: DeepSpeed's wrapper, which shards weights; else the module itself."""
     return model if isinstance(model, ZeroModel) else unwrap_model(model)
 
 

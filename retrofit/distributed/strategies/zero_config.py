@@ -12,7 +12,7 @@ from typing import Any
 
 AUTO = "auto"  # what files for other trainers write where the trainer fills in
 # Optimizers that change every element by itself: ZeRO gives them flat pieces of many parameters. DeepSpeed makes
-# torch's Adagrad anew without its groups, and so it is not among them.
+# torch's Adagrad a second time, without its groups, and so it is not among them.
 ELEMENTWISE = frozenset(("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "Adadelta", "ASGD"))
 SECTIONS = frozenset(
     [
@@ -142,7 +142,7 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = [key for key, _ in pairs]
     twice = sorted({key for key in keys if keys.count(key) > 1})
     if twice:
-        raise ValueError(f"key {twice[0]!r} stands there twice")
+        raise ValueError(f"key {twice[0]!r} appears twice")
     return dict(pairs)
 
 

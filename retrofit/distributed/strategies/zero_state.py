@@ -1,4 +1,4 @@
-"""The states of a model and an optimizer under DeepSpeed ZeRO: brought together for a file, and shared out again.
+"""The states of a model and an optimizer under DeepSpeed ZeRO: gathered for a file, and sharded again.
 
 Both have torch's own format, so that a file fits every strategy.
 """

@@ -1,4 +1,4 @@
-"""RF405 step-skipped-on-error: a process whose step fails goes on with its next batch."""
+"""RF405 step-skipped-on-error: a process whose step fails continues with its next batch."""
 
 from __future__ import annotations
 

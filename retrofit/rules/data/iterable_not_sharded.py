@@ -1,4 +1,4 @@
-"""RF104 iterable-not-sharded: a dataset or a batch sampler whose order cannot be shared out from outside."""
+"""RF104 iterable-not-sharded: a dataset or a batch sampler whose order cannot be sharded from outside."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def find(project: Project) -> Iterator[Finding]:
 
 
 def _is_drawn_again(project: Project, loader: Loader) -> bool:
-    """Return whether the training loop over a loader stands in another loop, that of the epochs."""
+    """Return whether the training loop over a loader is in another loop, that of the epochs."""
     loops = [[loop for loop, _ in path.loops] for path in project.paths]
     drawn = {use.loop for use in loader.uses if use.role == TRAIN}
     return any(loop in drawn for way in loops for loop in way[:-1])

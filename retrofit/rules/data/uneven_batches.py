@@ -75,7 +75,7 @@ def find(project: Project) -> Iterator[Finding]:
 
 
 def _is_drawn_out(use: Use) -> bool:
-    """Return whether the training goes on until a loader has no more batches."""
+    """Return whether the training continues until a loader has no more batches."""
     if use.role != TRAIN or not isinstance(use.loop, ast.For):
         return False
     if any(use.expression in ast.walk(statement) for statement in use.loop.body):  # next() fetches a batch

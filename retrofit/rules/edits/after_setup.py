@@ -17,7 +17,7 @@ from retrofit.training.placement import after_home, block_of, first_statement
 
 
 def behind_setup(project: Project, line: str | None) -> tuple[Source, ast.stmt, Edit]:
-    """Return an edit that joins the group, or that adds a line behind the place where it is joined."""
+    """Return an edit that joins the group, or that adds a line after the place where it is joined."""
     lines = [line or "rd.setup_distributed()"]
     place = _behind_parsing(project, project.parsings[0]) if project.parsings else None
     if place is None or _is_too_late(project, place[0].source, place[0].source.statement(place[1])):
@@ -38,7 +38,7 @@ def behind_setup(project: Project, line: str | None) -> tuple[Source, ast.stmt, 
 
 
 def place_in_front(project: Project, choice: ast.stmt, line: str) -> Edit | None:
-    """Return an edit that puts `line`, a choice of GPUs, in front of where the group is joined; None if it stays."""
+    """Return an edit that puts `line`, a choice of GPUs, before where the group is joined; None if it stays."""
     if not project.paths or not project.parsings or project.distribution.joins:
         return None
     source, statement, edit = behind_setup(project, line)
@@ -54,7 +54,7 @@ def _choosing_gpus(project: Project, source: Source, statement: ast.stmt) -> ast
 
 
 def _moves(project: Project, source: Source, statement: ast.stmt, choice: ast.stmt) -> bool:
-    """Return whether a choice of GPUs moves up behind `statement`, because something in between needs the group."""
+    """Return whether a choice of GPUs moves up to follow `statement`, because something in between needs the group."""
     if choice not in block_of(source, statement):
         return False
     needed = leaves_something(project, source, statement, choice) or _is_too_late(project, source, choice)
@@ -62,7 +62,7 @@ def _moves(project: Project, source: Source, statement: ast.stmt, choice: ast.st
 
 
 def _is_too_late(project: Project, source: Source, statement: ast.stmt) -> bool:
-    """Return whether a loader or a model is made in front of a statement, by the same lines or by the script's own."""
+    """Return whether a loader or a model is made before a statement, by the same lines or by the script's own."""
     scope = project.analysis.scope_at(source, statement)
     homes = [model.home for model in project.models] + [loader.home for loader in project.loaders if loader.home]
     around = [home for home in homes if home.scope.parent is None or home.scope is scope]

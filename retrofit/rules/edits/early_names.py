@@ -1,4 +1,4 @@
-"""Names that are made before the processes join, for the default of an option too: they are handed out behind that."""
+"""Names that are made before the processes join, for the default of an option too: they are handed out after that."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _is_text(value: ast.expr) -> bool:
 
 
 def _namespace(project: Project, joining: ast.stmt, scope: Scope) -> str:
-    """Return the variable that holds what was parsed, where that is what the processes join behind."""
+    """Return the variable that holds the parsed options, where the processes join after they are parsed."""
     if not isinstance(joining, ast.Assign) or not isinstance(joining.targets[0], ast.Name):
         return ""
     return joining.targets[0].id if project.analysis.named(joining.value, scope) & PARSES else ""

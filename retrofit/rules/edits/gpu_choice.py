@@ -62,7 +62,7 @@ def _starts(scope: Scope, function: Scope) -> bool:
 
 
 def can_come_first(source: Source, statement: ast.stmt, choice: ast.stmt) -> bool:
-    """Return whether everything that a choice reads is known behind `statement` already."""
+    """Return whether everything that a choice reads is known after `statement` already."""
     between = _between(source, statement, choice)
     is_known = not (loaded_names([choice]) & stored_names(between) or _attributes([choice]) & _set_attributes(between))
     return isinstance(choice, (ast.Assign, ast.Expr)) and has_own_lines(source, choice) and is_known

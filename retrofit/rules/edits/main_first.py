@@ -54,7 +54,7 @@ def _neighbours(
 
 
 def _whole_function(project: Project, source: Source, group: Sequence[ast.stmt]) -> ast.stmt | None:
-    """Return the function whose whole work is a group of many lines: beside it, it names things and returns."""
+    """Return the function whose whole work is a group of many lines: its other statements name things and return."""
     function = source.parents[group[0]]
     num_lines = (group[-1].end_lineno or 0) - group[0].lineno + 1
     if not isinstance(function, ast.FunctionDef) or function.decorator_list or num_lines <= FEW_LINES:
@@ -71,7 +71,7 @@ def _whole_function(project: Project, source: Source, group: Sequence[ast.stmt])
 
 
 def _ends(project: Project) -> list[ast.stmt]:
-    """Return the statements behind which a line is added, for all processes, for a loader or a model."""
+    """Return the statements after which a line is added, for all processes, for a loader or a model."""
     homes = [model.home for model in project.models] + [loader.home for loader in project.loaders if loader.home]
     places = [after_home(project.analysis, home, project.paths) for home in homes]
     return [place[1] for place in places if place is not None]

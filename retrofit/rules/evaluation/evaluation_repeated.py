@@ -85,7 +85,7 @@ with torch.no_grad():
 
 def find(project: Project) -> Iterator[Finding]:
     if project.distribution.is_by_hand:
-        return  # the evaluation is shared out by hand too, or not on purpose
+        return  # the evaluation is split by hand too, or not on purpose
     for evaluation in project.evaluations:
         source = evaluation.scope.source
         if evaluation.reason:
@@ -103,7 +103,7 @@ def _edits(source: Source, evaluation: Evaluation) -> list[Edit]:
 
 
 def reductions(accumulators: tuple[Accumulator, ...], of: str = "") -> Iterator[str]:
-    """Yield the lines that put together what the processes have accumulated; `of` a loader, if that is shared out."""
+    """Yield the lines that put together what the processes have accumulated; `of` a loader, if that is sharded."""
     only = f", of={of}" if of else ""
     for kind, function in ((SUM, "sum_over_ranks"), (LIST, "evaluation.gather_batches")):
         names = ", ".join(ast.unparse(a.target) for a in accumulators if a.kind == kind)

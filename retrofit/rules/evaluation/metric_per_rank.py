@@ -1,4 +1,4 @@
-"""RF401 metric-per-rank: what is shown, or decides, is measured on one process's share of the samples."""
+"""RF401 metric-per-rank: what is shown, or decides, is measured on this rank's own samples only."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def find(project: Project) -> Iterator[Finding]:
 
 
 def _is_instead(source: Source, node: ast.AST, training: ast.AST) -> bool:
-    """Return whether a run that comes to a node does not train: it stands in the other branch of an `if`."""
+    """Return whether a run that comes to a node does not train: it is in the other branch of an `if`."""
     here, there = {node, *source.ancestors(node)}, {training, *source.ancestors(training)}
     forks = (outer for outer in here & there if isinstance(outer, ast.If))
     return any(any(part in here for part in fork.body) != any(part in there for part in fork.body) for fork in forks)

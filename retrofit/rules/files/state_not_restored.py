@@ -92,7 +92,7 @@ def _number_of(loop: ast.For, node: ast.AST) -> int:
 
 
 def _in_function(project: Project, loop: ast.For, path: Path, number: int) -> Edit | None:
-    """Return an edit in the function that the epoch's loop calls with the number of the epoch, in front of its loop."""
+    """Return an edit in the function that the epoch's loop calls with the number of the epoch, before its loop."""
     call = path.frames[number].node
     inner = path.frames[number - 1] if number else None
     if (

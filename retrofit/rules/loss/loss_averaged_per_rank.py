@@ -109,7 +109,7 @@ def find(project: Project) -> Iterator[Finding]:
 
 
 def _around_backward(project: Project) -> Iterator[tuple[ast.AST, Scope]]:
-    """Yield all that stands in the expressions which training losses are computed by, beside the backward call."""
+    """Yield all nodes of the expressions that compute training losses, in the function of the backward call."""
     for path in project.paths:
         for expression, scope in loss_expressions(path):
             yield from ((node, scope) for node in ast.walk(expression))

@@ -1,4 +1,4 @@
-"""RF309 loss-couples-samples: Dice over a batch, or the root of a mean, computed on one process's share."""
+"""RF309 loss-couples-samples: Dice over a batch, or the root of a mean, computed on this rank's own samples."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def _is_mean(project: Project, node: ast.expr, scope: Scope) -> bool:
     made: list[bool] = []
     for binding in scope.bindings.get(node.id, []):
         if binding.node.lineno > node.lineno:  # type: ignore[attr-defined]
-            continue  # set anew after it is used
+            continue  # set again after it is used
         if isinstance(binding.node, ast.AugAssign):
             if not _is_scaled_by_world(project, binding.node, scope):
                 return False

@@ -70,7 +70,7 @@ scheduler = optim.lr_scheduler.CosineAnnealingLR(optimizer, 10, eta_min=0)
 
 def find(project: Project) -> Iterator[Finding]:
     if project.distribution.is_by_hand:
-        return  # what a batch size and a rate stand for is settled in the script
+        return  # what a batch size and a rate mean is settled in the script
     kept = summed_optimizers(project) | unbatched_optimizers(project)
     if kept and all(optimizer.call in kept for optimizer in project.optimizers):
         return  # a larger batch gives a larger sum, and with it the longer step; or there is no batch
@@ -97,7 +97,7 @@ def _has_rate(project: Project, optimizer: Optimizer) -> bool:
 
 
 def _as_whole(project: Project, optimizer: Optimizer) -> Iterator[Finding]:
-    """Yield an optimizer to be scaled with all its groups: the rate of one is a default, or stands in `**options`."""
+    """Yield an optimizer to be scaled with all its groups: the rate of one is a default, or is in `**options`."""
     if any(_is_scaled(project, rate, scope) for rate, scope in rates_of(project.analysis, optimizer)):
         return
     message = "the optimizer's learning rate does not follow the batch of all processes"
@@ -141,7 +141,7 @@ def _is_zero(rate: ast.expr) -> bool:
 
 
 def _unknown(project: Project) -> Iterator[Finding]:
-    """Yield where a step is taken by what is no optimizer that is known, in a project that has no other."""
+    """Yield where a step is taken by what is not a known optimizer, in a project that has no other."""
     if project.optimizers:
         return
     steps: dict[str, tuple[ast.expr, Scope]] = {}

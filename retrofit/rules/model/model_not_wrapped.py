@@ -111,7 +111,7 @@ def _in_front_of_training(project: Project, model: Model, message: str) -> Findi
 
 
 def _made_anew(project: Project, model: Model, first: ast.stmt) -> Iterator[ast.stmt]:
-    """Yield the places behind which another training begins, of a model that was made anew after the first one."""
+    """Yield the places after which another training begins, of a model that was made again after the first one."""
     seen = {first}
     training = {frame.scope.source.statement(frame.node) for path in project.paths for frame in path.frames}
     for path in project.paths:

@@ -105,7 +105,7 @@ def find(project: Project) -> Iterator[Finding]:
 
 
 def _is_mended(project: Project, call: ast.Call, scope: Scope) -> bool:
-    """Return whether this stands in `map(rd.model.distribute_parameter, centers.parameters())`."""
+    """Return whether this is in `map(rd.model.distribute_parameter, centers.parameters())`."""
     outer = scope.source.parents[call]
     given = outer.args if isinstance(outer, ast.Call) else []
     return any(DISTRIBUTE_PARAMETER in project.analysis.named(argument, scope) for argument in given)

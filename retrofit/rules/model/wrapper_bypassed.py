@@ -84,7 +84,7 @@ def find(project: Project) -> Iterator[Finding]:
         return
     calls = [pair for pair in project.in_batches if isinstance(pair[0], ast.Call)]
     calls = [(node, scope) for node, scope in calls if has_gradients(project.analysis, scope, node)]
-    # Beside a forward pass through the wrapper the gradients of other uses are averaged with the rest.
+    # If a forward pass goes through the wrapper too, the gradients of other uses are averaged with the rest.
     through = {project.wrapping.wrapped(node.func, scope) for node, scope in calls}  # type: ignore[attr-defined]
     for node, scope in calls:
         assert isinstance(node, ast.Call)

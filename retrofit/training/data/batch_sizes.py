@@ -32,7 +32,7 @@ class BatchSizes:
         return bool(self.known) and self._identity(node, scope) in self.known
 
     def _identity(self, node: ast.AST | None, scope: Scope) -> object:
-        """Return what a name stands for: the variable that it is, or the option that is read."""
+        """Return what a name refers to: the variable that it is, or the option that is read."""
         if not isinstance(node, (ast.Name, ast.Attribute)):
             return None
         values = self.analysis.evaluate(node, scope)

@@ -20,7 +20,7 @@ def handed_on(analysis: Analysis, node: ast.expr, scope: Scope) -> ast.expr | No
 
 
 def made_before(analysis: Analysis, node: ast.expr, scope: Scope) -> ast.Call | None:
-    """Return the call that a name stands for in the same function: `bar = tqdm(loader)`, `with tqdm(loader) as bar`."""
+    """Return the call that a name is bound to in its function: `bar = tqdm(loader)`, `with tqdm(loader) as bar`."""
     if not isinstance(node, ast.Name):
         return None
     made = [binding.value for binding in scope.bindings.get(node.id, []) if binding.value is not None]
@@ -46,7 +46,7 @@ def layers(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ast.expr]:
     while True:
         inner = handed_on(analysis, found[-1], scope)
         if inner is None and isinstance(found[-1], ast.Name) and found[-1].id not in names:
-            names.add(found[-1].id)  # in `loader = tqdm(loader)` it stands for itself
+            names.add(found[-1].id)  # in `loader = tqdm(loader)` it refers to itself
             inner = made_before(analysis, found[-1], scope)
         if inner is None:
             return found

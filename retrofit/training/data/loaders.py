@@ -78,7 +78,7 @@ def _last_name(node: ast.Name | ast.Attribute) -> str:
 
 
 def loaders_in(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ast.expr]:
-    """Return the loaders in an iterated expression: behind enumerate, zip, a progress bar."""
+    """Return the loaders in an iterated expression: inside enumerate, zip, a progress bar."""
     if isinstance(node, ast.Call) and not _makers(analysis, node, scope, through=False):
         only = handed_on(analysis, node, scope)
         parts = [only] if only is not None else [*node.args, *(keyword.value for keyword in node.keywords)]

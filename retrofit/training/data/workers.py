@@ -1,4 +1,4 @@
-"""Functions that are not run by every process alike: for a sample, in a worker, by whom they are handed to."""
+"""Functions that not every process runs in the same way: for a sample, in a worker, or by what they are passed to."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ MOST_CALLS = 200  # that a search for a collective follows
 
 @dataclass(frozen=True)
 class Site:
-    """A call in the code that runs, the scope it stands in, and the full names of what it calls."""
+    """A call in the code that runs, the scope it is in, and the full names of what it calls."""
 
     call: ast.Call
     scope: Scope

@@ -1,4 +1,4 @@
-"""The loops that evaluate, and whether their batches can be shared out: what each batch adds to, and nothing else."""
+"""The loops that evaluate, and whether their batches can be sharded: what each batch adds to, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["LIST", "METER", "SUM", "Accumulator", "Evaluation", "Meter", "find_e
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A loop over a loader that runs a model without training it. `reason` says why it cannot be shared out."""
+    """A loop over a loader that runs a model without training it. `reason` says why it cannot be sharded."""
 
     loop: ast.For
     scope: Scope
@@ -56,7 +56,7 @@ def find_evaluations(
 
 
 def _accumulators(loop: Loop, outputs: list[Output]) -> tuple[Accumulator, ...]:
-    """Return what the batches of a loop add to and something behind it reads. Raises NotShareable."""
+    """Return what the batches of a loop add to and something after it reads. Raises NotShareable."""
     Mode(loop).require_evaluation()
     body = Body(loop, outputs)
     body.read()
@@ -71,7 +71,7 @@ def _accumulators(loop: Loop, outputs: list[Output]) -> tuple[Accumulator, ...]:
 
 
 def _batches(loop: Loop) -> ast.expr:
-    """Return the expression of the loader, behind enumerate and a progress bar, also of one made before."""
+    """Return the expression of the loader, inside enumerate and a progress bar, also of one made before."""
     if loop.node.orelse:
         raise NotShareable("its loop has an else")
     if runs_on_one(loop.analysis, loop.scope, loop.node):

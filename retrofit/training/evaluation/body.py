@@ -34,7 +34,7 @@ class Body:
             self._statement(statement, always=True)
 
     def _own_names(self) -> set[str]:
-        """Return the names that belong to one batch: written before they are read, in every batch anew."""
+        """Return the names that belong to one batch: in every batch they are written before they are read."""
         first: dict[str, type] = {}
         for name in occurrences([self.loop.target, *self.loop.body]):
             first.setdefault(name.id, type(name.ctx))

@@ -14,7 +14,7 @@ from ..placement import block_of
 
 
 def start_statement(scope: Scope, loop: ast.stmt, name: str) -> ast.stmt | None:
-    """Return the last statement that gives a name its value in front of a loop, if every run of the loop passes it."""
+    """Return the last statement that gives a name its value before a loop, if every run of the loop passes it."""
     before = [
         statement
         for statement in own_nodes(scope.node)
@@ -27,7 +27,7 @@ def start_statement(scope: Scope, loop: ast.stmt, name: str) -> ast.stmt | None:
 
 
 def is_passed_before(source: Source, statement: ast.stmt, loop: ast.stmt) -> bool:
-    """Return whether every run of `loop` has run `statement` anew just before it."""
+    """Return whether `statement` runs just before every run of `loop`."""
     around = [loop, *source.ancestors(loop)]
     block = block_of(source, statement)
     holder = next((outer for outer in around if outer in block), None)

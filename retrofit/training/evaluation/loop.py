@@ -52,7 +52,7 @@ class Loop:
         return any(({home} | upstream(self.analysis, home)) & self.models for home in homes)
 
     def loader(self) -> tuple[list[ast.expr], ast.expr] | None:
-        """Return what the loop draws from, and the one loader that hands on all its batches there, behind the others.
+        """Return what the loop draws from, and the one loader that hands on all its batches there, inside the others.
 
         None where another place needs to know how many batches that loader gives: `zip(loader, names)`, `len(bar)`.
         """

@@ -22,7 +22,7 @@ class Afterwards:
         self.own = own
 
     def require_own_names_to_stay_inside(self) -> None:
-        """Raise when a name of the last batch is read behind the loop, or in front of it the next time round."""
+        """Raise when a name of the last batch is read after the loop, or before it the next time round."""
         later = self._later()
         for name in sorted(self.own):
             first = next((occurrence for occurrence in later if occurrence.id == name), None)
@@ -32,7 +32,7 @@ class Afterwards:
             raise NotShareable("a function reads what the last batch has left")
 
     def _later(self) -> list[ast.Name]:
-        """Return the names behind the loop in the order in which they are reached, then those of outer loops."""
+        """Return the names after the loop in the order in which they are reached, then those of outer loops."""
         around = [outer for outer in self.source.ancestors(self.loop) if isinstance(outer, LOOPS)]
         around = [outer for outer in around if self.analysis.scope_at(self.source, outer) is self.scope]
         inside = set(ast.walk(self.loop))
@@ -96,7 +96,7 @@ class Afterwards:
         )
 
     def is_read_later(self, accumulator: Accumulator) -> bool:
-        """Return whether anything reads an accumulator behind the loop. Raises when it is read as a whole."""
+        """Return whether anything reads an accumulator after the loop. Raises when it is read as a whole."""
         text = ast.unparse(accumulator.target)
         end = self.loop.end_lineno or 0
         body = own_nodes(self.scope.node)

@@ -45,7 +45,7 @@ class Output:
 
 
 def find_outputs(analysis: Analysis) -> list[Output]:
-    """Return everything that the reachable code of a project shows or leaves behind, in source order."""
+    """Return everything that the reachable code of a project shows or writes, in source order."""
     found = [output for node, scope in reached_nodes(analysis) for output in _output_of(analysis, node, scope)]
     return sorted(found, key=lambda output: output.scope.source.place(output.call))
 

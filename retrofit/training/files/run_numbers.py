@@ -35,7 +35,7 @@ Naming = Union[ast.Assign, ast.AnnAssign, LoopNode]
 
 @dataclass(frozen=True)
 class Numbered:
-    """A statement that gives a run its name: an assignment, or a loop or an `if` with the names it leaves behind."""
+    """A statement that gives a run its name: an assignment, or a loop or an `if` with the names that it binds."""
 
     node: Naming | ast.If
     scope: Scope
@@ -80,7 +80,7 @@ class _Search:
         return isinstance(node, LOOPS) and bool(self._counted(node, scope))
 
     def _in(self, scope: Scope) -> Iterator[Numbered]:
-        """Yield the first statements of a function behind which a name is that of all, until none is left."""
+        """Yield the first statements of a function after which all processes have the same name, until none is left."""
         clean: set[str] = set()
         nodes = [node for node in own_nodes(scope.node) if isinstance(node, (ast.Assign, ast.AnnAssign, *LOOPS))]
         for node in nodes:
@@ -98,7 +98,7 @@ class _Search:
                 yield self._placed(node, scope, tuple(names), levels)
 
     def _placed(self, node: Naming, scope: Scope, names: tuple[str, ...], levels: dict[str, int]) -> Numbered:
-        """Return where all processes have a name: behind the tests of what is in the folder, if it has one there."""
+        """Return where all processes have a name: after the tests of what is in the folder, if it has one there."""
         around = set(scope.source.ancestors(node))
         tests = self._tests(node, scope, levels)
         is_common = all(test in around for test in tests)
@@ -236,7 +236,7 @@ def _is_behind(node: ast.AST, loop: LoopNode) -> bool:
 
 
 def _is_bound(name: str, test: ast.If, scope: Scope) -> bool:
-    """Return whether a name has a value behind an `if`, whichever way that goes."""
+    """Return whether a name has a value after an `if`, whichever way that goes."""
     branches = [test.body, test.orelse]
     if all(any(name in _bound(part) for s in branch for part in ast.walk(s)) for branch in branches):
         return True

@@ -20,7 +20,7 @@ MOST_CALLERS = 3  # functions above the one that writes
 
 
 def is_named_by_sample(analysis: Analysis, output: Output) -> bool:
-    """Return whether an output goes to a file whose name comes from a batch of a loader that is shared out."""
+    """Return whether an output goes to a file whose name comes from a batch of a sharded loader."""
     position = PATH_POSITIONS.get(output.name, 0)
     if len(output.call.args) <= position:
         return False

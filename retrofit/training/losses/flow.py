@@ -33,7 +33,7 @@ def loss_parts(analysis: Analysis, path: Path) -> dict[tuple[Part, Scope], bool]
     """Return the expressions that the loss of a backward call is made of, and the `loss /= n` on the way.
 
     Each with whether the loss is linear in it: not in what it takes the root of. What loss functions of torch are
-    given is no part of it: neither the model's output nor the targets.
+    given is not part of it: neither the model's output nor the targets.
     """
     frame = path.frames[0]
     call = frame.node
@@ -138,7 +138,7 @@ class _Flow:
         return any(isinstance(value, Result) and value.maker == DISTRIBUTE_CRITERION for value in values)
 
     def _is_unknown(self, node: ast.expr, scope: Scope) -> bool:
-        """Return whether this is a call of which nobody knows whether its result grows with what it is given."""
+        """Return whether it is unknown if the result of this call grows with what it is given."""
         if not isinstance(node, ast.Call) or not node.args or functions_run(self.analysis, node, scope):
             return False
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")

@@ -27,7 +27,7 @@ def readings(analysis: Analysis, loss: ast.expr, frame: Frame) -> Iterator[ast.N
         if not isinstance(node, ast.Call):
             continue
         if len(node.args) == 1 and "float" in analysis.called(node, frame.scope):
-            value, known = _without_copies(node.args[0]), names  # a term that is no tensor can be read so too
+            value, known = _without_copies(node.args[0]), names  # a term that is not a tensor can be read so too
         elif not node.args and isinstance(node.func, ast.Attribute) and node.func.attr == "item":
             value, known = _without_copies(node.func.value), terms
         else:

@@ -76,7 +76,7 @@ def term_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Term | None:
 
 
 def _term(analysis: Analysis, call: ast.Call, scope: Scope, value: Value) -> list[Term]:
-    """Return the terms of what a call runs: of one value, or of several behind a partial."""
+    """Return the terms of what a call runs: of one value, or of several wrapped by a partial."""
     options = partial(_options, analysis)
     if isinstance(value, External) and _is_function(value):
         name = value.name.rpartition(".")[2]
@@ -126,14 +126,14 @@ def _is_none(node: ast.expr | None) -> bool:
 
 
 def _constant(analysis: Analysis, node: ast.expr | None, scope: Scope) -> ast.expr | None:
-    """Return the literal that an option stands for wherever it is set, None where it is not known."""
+    """Return the literal that an option has wherever it is set, None where it is not known."""
     literals = [v.node if isinstance(v, Display) else None for v in analysis.evaluate(node, scope)]
     same = {_literal(literal) for literal in literals}
     return literals[0] if len(same) == 1 and None not in same else None
 
 
 def _is_display(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
-    """Return whether all that `**options` stand for is written down in the project."""
+    """Return whether all of `**options` is written down in the project."""
     values = analysis.evaluate(node, scope)
     return bool(values) and all(
         isinstance(value, Display) or (isinstance(value, Result) and value.maker == "dict") for value in values

@@ -1,4 +1,4 @@
-"""Tensors that an optimizer is given by themselves, beside the parameters of models: `[*model.parameters(), scale]`."""
+"""Tensors that an optimizer gets by themselves, next to the parameters of models: `[*model.parameters(), scale]`."""
 
 from __future__ import annotations
 

@@ -16,13 +16,13 @@ from ..loops import Frame, Path
 from ..placement import first_statement
 from .models import Model
 
-Place = tuple[Source, ast.stmt, str]  # in front of which statement, and how the attribute is called there
+Place = tuple[Source, ast.stmt, str]  # before which statement, and how the attribute is called there
 
 
 def before_training(
     analysis: Analysis, model: Model, paths: list[Path], in_loops: Collection[ast.AST]
 ) -> list[Place] | str:
-    """Return the places that every training goes through, behind which each call of the model is by its attribute.
+    """Return the places that every training goes through, after which each call of the model is by its attribute.
 
     Or why there are none: another object holds the model too, or the training puts another one in its place.
     """
@@ -67,7 +67,7 @@ def _place_in(analysis: Analysis, home: Home, frame: Frame) -> Place | None:
 
 
 def _is_by_attribute(analysis: Analysis, home: Home, function: ast.expr, scope: Scope) -> bool:
-    """Return whether a call reads the attribute anew: `self.model(x)`, or `model(x)` with what a function was given."""
+    """Return whether each call reads the attribute: `self.model(x)`, or `model(x)` with what a function was given."""
     if isinstance(function, ast.Name):
         found = scope.find(function.id)
         return found is not None and found[0].is_function

@@ -84,7 +84,7 @@ def _are_tuples(analysis: Analysis, inputs: ast.expr, scope: Scope) -> set[bool]
 
 
 def added_to_wrapper(analysis: Analysis, call: ast.Call, scope: Scope) -> list[str] | None:
-    """Return what the class of a new object has that DataParallel has not; None where it is no kind of DataParallel.
+    """Return what the class of a new object has that DataParallel has not; None where it is not a DataParallel.
 
     To look up attributes in the module as well adds nothing: the wrapper of the runtime does so.
     """

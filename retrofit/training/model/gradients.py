@@ -25,7 +25,7 @@ def has_gradients(analysis: Analysis, scope: Scope, node: ast.AST, depth: int = 
 
 
 def is_switched_off(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
-    """Return whether a node stands in `with torch.no_grad():` or in a function that is decorated so."""
+    """Return whether a node is in `with torch.no_grad():` or in a function that is decorated so."""
     for outer in scope.source.ancestors(node):
         contexts: list[ast.expr] = []
         where = scope

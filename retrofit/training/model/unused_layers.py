@@ -58,7 +58,7 @@ class UnusedLayers:
     def _names_read(self, class_scope: Scope) -> set[str]:
         """Return the names of attributes of a class that are read anywhere, and the texts that may be such names.
 
-        `nn.init.zeros_(self.name.weight)` alone, which sets weights, is no reading; `self.name` in a class of its own
+        `nn.init.zeros_(self.name.weight)` alone, which sets weights, is not a read; `self.name` in a class of its own
         kind is none either, nor in the forward of this class where only its layers are used: `self.net.layer1(x)`.
         """
         owners = self.analysis.classes.mro(class_scope)

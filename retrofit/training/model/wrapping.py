@@ -1,7 +1,7 @@
 """Tell a model inside DistributedDataParallel from the same model without it.
 
 Unlike `Analysis.evaluate` this goes by the order of statements: `model` is bare before `model = DDP(model)` and wrapped
-behind it.
+after it.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Wrapping:
 
 
 def _line(binding: Binding) -> int:
-    """Return the line behind which a name is bound; the parts of a comprehension have none of their own."""
+    """Return the line after which a name is bound; the parts of a comprehension have none of their own."""
     if binding.kind == "value":
         return getattr(binding.node, "end_lineno", 0)
     return getattr(binding.node, "lineno", 0) or getattr(binding.value, "lineno", 0)
@@ -184,7 +184,7 @@ def _common(found: Iterable[Standing | None]) -> Standing | None:
 
 
 def _is_certain(scope: Scope, binding: Binding, node: ast.AST) -> bool:
-    """Return whether `node` is only run behind this binding: no `if` around the binding alone."""
+    """Return whether `node` is only run after this binding: no `if` around the binding alone."""
     around = set(scope.source.ancestors(node))
     branches = (ast.If, ast.Try, ast.For, ast.While)
     for outer in scope.source.ancestors(binding.node):

@@ -36,7 +36,7 @@ class Optimizer:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the call makes optimizers only, as far as is known: it is no maker of all sorts of things."""
+        """Whether the call makes optimizers only, as far as is known: it is not a general factory."""
         return all(maker.name for maker in self.makers)
 
 

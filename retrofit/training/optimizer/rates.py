@@ -31,7 +31,7 @@ def rates_of(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast.expr, S
 
 
 def makers_of_rate(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast.Call, Scope]]:
-    """Return the calls whose result is the optimizer and nothing else: its own, or those of a maker of all sorts."""
+    """Return the calls whose result is the optimizer and nothing else: its own, or those of a general factory."""
     if optimizer.is_alone:
         return [(optimizer.call, optimizer.scope)]
     return [

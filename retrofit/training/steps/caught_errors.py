@@ -24,7 +24,7 @@ SUPPRESS = "contextlib.suppress"
 
 @dataclass(frozen=True)
 class Caught:
-    """An `except` after which the training goes on, or a `with suppress(...)`."""
+    """An `except` after which the training continues, or a `with suppress(...)`."""
 
     node: ast.ExceptHandler | ast.With
     scope: Scope
@@ -68,7 +68,7 @@ def _catching(analysis: Analysis, node: ast.AST, inner: ast.AST, scope: Scope) -
 
 
 def _goes_on(analysis: Analysis, handler: ast.ExceptHandler, scope: Scope) -> bool:
-    """Return whether the training goes on behind an `except`, without a look at the other processes."""
+    """Return whether the training continues after an `except`, without a look at the other processes."""
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type] if handler.type else []
     if (kinds and _are_common(kinds)) or _ends(handler.body):
         return False
@@ -84,7 +84,7 @@ def _are_common(kinds: list[ast.expr]) -> bool:
 
 
 def _leaves_out(handler: ast.ExceptHandler) -> bool:
-    """Return whether an `except` goes on to the next batch, or ends the loop over the batches."""
+    """Return whether an `except` continues with the next batch, or ends the loop over the batches."""
     waiting: list[ast.AST] = list(handler.body)
     while waiting:
         node = waiting.pop()

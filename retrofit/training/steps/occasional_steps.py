@@ -10,7 +10,7 @@ from retrofit.analysis.flow.occurrences import loaded_names, stored_names
 
 
 def is_aside(source: Source, node: ast.AST, loop: ast.stmt) -> bool:
-    """Return whether `node` stands in a branch of a loop that trains nothing and leaves the rest nothing to use."""
+    """Return whether `node` is in a branch of a loop that trains nothing and leaves the rest nothing to use."""
     start = source.statement(node)
     return any(_is_apart(loop, branch, start) for branch in branches_around(source, node, loop))
 
@@ -46,7 +46,7 @@ def _made_from(branch: list[ast.stmt], start: ast.stmt) -> set[str]:
 
 
 def _is_set_before(names: list[ast.Name], name: ast.Name, targets: set[str]) -> bool:
-    """Return whether the loop sets a name anew, on a line of its own, before it reads it."""
+    """Return whether the loop sets a name again, on a line of its own, before it reads it."""
     if name.id in targets:
         return True
     stores = [other.lineno for other in names if other.id == name.id and isinstance(other.ctx, ast.Store)]

@@ -94,7 +94,7 @@ def statements_of(loop: LoopNode) -> Iterator[ast.stmt]:
 
 
 def _leaves_out(node: ast.If) -> bool:
-    """Return whether one branch goes on to the next batch, or computes gradients that the other does not compute."""
+    """Return whether one branch skips to the next batch, or computes gradients that the other does not compute."""
     if any(isinstance(statement, (ast.Continue, ast.Break)) for statement in (*node.body, *node.orelse)):
         return True
     return _computes_gradients(node.body) != _computes_gradients(node.orelse)

@@ -94,7 +94,7 @@ def _compared(project: Project, test: ast.expr, scope: Scope) -> Iterator[ast.ex
 
 def counts_steps(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether a variable grows by one for every batch, or numbers the batches of an endless loader."""
-    if isinstance(node, ast.BinOp):  # step + 1; how long ago another step was is no number of steps
+    if isinstance(node, ast.BinOp):  # step + 1; how long ago another step was is not a number of steps
         return isinstance(node.right, ast.Constant) and counts_steps(project, node.left, scope)
     if not isinstance(node, (ast.Name, ast.Attribute)):
         return False

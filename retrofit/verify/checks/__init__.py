@@ -39,7 +39,7 @@ __all__ = ["CHECKS", "CheckOptions", "run_checks"]
 
 Check = Callable[[Runs, CheckOptions], Verdict]
 
-# In reading order: does it run, does it draw the same data, compute the same, report the same, leave the same behind.
+# In reading order: does it run, does it draw the same data, compute the same, report the same, write the same files.
 CHECKS: dict[str, Check] = {
     "original": original,
     "launch": launch,
@@ -72,7 +72,7 @@ CHECKS: dict[str, Check] = {
 def run_checks(runs: Runs, options: CheckOptions | None = None) -> list[Verdict]:
     """Return the verdicts of all checks, in reading order; a FAIL that `options.accept` names becomes ACCEPTED.
 
-    Raises ValueError for a name in `options.accept` that is no check.
+    Raises ValueError for a name in `options.accept` that is not a check.
     """
     options = options or CheckOptions()
     unknown = sorted(options.accept - set(CHECKS))

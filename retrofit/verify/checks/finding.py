@@ -28,7 +28,7 @@ class Finding:
     step: int | None = None
     value: str | None = None
     note: str | None = None
-    undecided: bool = False  # something that could not be controlled may be behind it
+    undecided: bool = False  # something that could not be controlled may have caused it
 
 
 def fail_with(check: str, title: str, fault: Finding) -> Verdict:

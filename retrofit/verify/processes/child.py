@@ -180,7 +180,7 @@ def _import_path(first: str, python_path: str) -> list[str]:
 
 
 def _call(target: Target, settings: Any, script: str, argv: Sequence[str]) -> int:
-    """Call the target and return the exit status that the interpreter would give; -2 stands for an end by SIGINT."""
+    """Call the target and return the exit status that the interpreter would give; -2 means an end by SIGINT."""
     try:
         target(settings, script, list(argv))
         return 0
@@ -208,7 +208,7 @@ def _from_project(trace: TracebackType | None, project: str) -> TracebackType | 
 
 
 def _finish(status: int) -> NoReturn:
-    """Do what an interpreter does at its end, except to wait for ever for threads, and end with `status`."""
+    """Do what an interpreter does at its end, but do not wait forever for threads; end with `status`."""
     limit = threading.Timer(EXIT_LIMIT_S, _stop_waiting, [status])
     limit.daemon = True
     limit.start()
@@ -226,7 +226,7 @@ def _stop_waiting(status: int) -> None:
 def _close(status: int) -> NoReturn:
     with suppress(Exception):  # Python 3.9 raises the last error of the handlers; each is already printed
         atexit._run_exitfuncs()
-    _flush_files()  # before the collection, which closes a file and the buffer in front of it in any order
+    _flush_files()  # before the collection, which closes a file and its buffer in any order
     gc.collect()
     _flush_files()
     if status == -signal.SIGINT:

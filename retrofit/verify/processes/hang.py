@@ -15,7 +15,7 @@ class HangWatch:
     Hung is a run whose ranks have neither used the CPU nor recorded anything for `idle_s`. After the end of a rank
     that ended well, `idle_s / 2` is enough: whoever waits for it waits in vain. NCCL keeps a core busy while it
     waits, and so several ranks that record nothing for `6 * idle_s` are hung although they use the CPU; one process
-    alone has nobody to wait for.
+    alone has no other process to wait for.
     """
 
     def __init__(self, *, idle_s: float, world_size: int, now: float) -> None:

@@ -106,7 +106,7 @@ def run_together(
 
 
 def free_port(taken: Collection[int] = ()) -> int:
-    """Return a TCP port of 127.0.0.1 that nobody listens on and that is not among `taken`."""
+    """Return a TCP port of 127.0.0.1 that no process listens on and that is not among `taken`."""
     while True:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
@@ -172,7 +172,7 @@ class _Run:
         sys.stderr.flush()
         with _signals_wait():  # a signal between the fork and the next line would orphan the child
             with warnings.catch_warnings():
-                # Python 3.12 warns of any fork beside threads; those of numpy's BLAS survive it by their own handlers.
+                # Python 3.12 warns of any fork with threads; those of numpy's BLAS survive it by their own handlers.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 pid = os.fork()
             if pid == 0:
@@ -199,7 +199,7 @@ class _Run:
         yield from end_ranks(self.ranks, {signal.SIGTERM: TERMINATE_S, signal.SIGKILL: KILL_S})
 
     def _watch(self) -> Iterator[None]:
-        """Go on until all ranks have ended or the run is to be ended."""
+        """Continue until all ranks have ended or the run is to be ended."""
         watch = HangWatch(idle_s=self.idle_s, world_size=len(self), now=self.started)
         ended: float | None = None
         failed: float | None = None

@@ -45,8 +45,8 @@ def copy_project(
     own folder is: scripts log their commit.
 
     The links are safe only for a traced process (trace/filesystem/private_copy.py): any other one that writes through
-    them changes the original. Raises ValueError for a `source` that is no folder, FileExistsError for a `target` that
-    exists.
+    them changes the original. Raises ValueError for a `source` that is not a folder, FileExistsError for a `target`
+    that exists.
     """
     source = Path(os.path.realpath(source))
     if not source.is_dir():
@@ -143,7 +143,7 @@ def _is_environment(folder: str) -> bool:
 
 
 def _holds_code(folder: str) -> bool:
-    """Return whether modules or packages lie right in `folder`: they look for files beside themselves."""
+    """Return whether modules or packages lie right in `folder`: they look for files next to themselves."""
     with suppress(PermissionError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(".py"):

@@ -86,7 +86,7 @@ def find_relatives(ranks: Iterable[RankProcess]) -> None:
     for rank in ranks:
         session = sessions[rank.pid]
         if not rank.is_running and any(process.pid == rank.pid for process in session):
-            session = []  # its id belongs to somebody else by now
+            session = []  # its id belongs to another process by now
         roots = [rank.pid] if rank.is_running else []
         roots += [process.pid for process in rank.relatives if _is_alive(process)]
         rank.relatives |= {process for process in session if process.pid != rank.pid}

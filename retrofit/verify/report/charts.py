@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAIRS = (("loss_1", "loss_n"), ("difference", "parameter_difference"), ("lr_1", "lr_n"))
-# matplotlib knows no CSS variables: each stands in a figure as a colour that nothing else uses.
+# matplotlib knows no CSS variables: each appears in a figure as a colour that nothing else uses.
 COLOURS = {
     name: f"#01020{number}"
     for number, name in enumerate(("ink", "grid", "card", "track", "one", "many", "loss", "parameters", "failure"))
@@ -65,7 +65,7 @@ def draw_charts(report: Report) -> list[Chart]:
         ),
         _chart(
             "Difference",
-            "Relative difference after each optimizer step; 0 stands at the bottom.",
+            "Relative difference after each optimizer step; 0 is drawn at the bottom.",
             lambda figure: _differences(figure, report, differences),
             any(differences),
         ),
@@ -171,7 +171,7 @@ def _lines(figure: Figure, report: Report, curves: Sequence[list[float]], labels
 
 
 def _differences(figure: Figure, report: Report, curves: Sequence[list[float]]) -> None:
-    """Draw both differences on a log axis with the tolerance; zeros stand at the floor, where the axis says 0."""
+    """Draw both differences on a log axis with the tolerance; zeros are drawn at the floor, where the axis says 0."""
     axes = figure.add_subplot()
     tolerance = report.curves.get("tolerance")
     limit = tolerance if isinstance(tolerance, (int, float)) and 0 < tolerance < math.inf else None
@@ -213,7 +213,7 @@ def _log_axis(axes: Axes, floor: float, top: float) -> None:
 
 
 def _finish(axes: Axes, report: Report, curves: Sequence[list[float]]) -> None:
-    """Add what every curve shares: the axis of steps, values that are no numbers, the first failure, the legend."""
+    """Add what every curve shares: the axis of steps, values that are not numbers, the first failure, the legend."""
     from matplotlib.ticker import MaxNLocator
 
     steps = sorted({step for values in curves for step, value in enumerate(values) if not math.isfinite(value)})
@@ -252,7 +252,7 @@ def _height(epoch: EpochCoverage) -> float:
 
 
 def _coverage_map(axes: Axes, epoch: EpochCoverage) -> None:
-    """Draw a row per rank, one of the samples that nobody drew and one of those drawn more than once.
+    """Draw a row per rank, one of the samples that no rank drew and one of those drawn more than once.
 
     A cell is a sample, or a group of neighbours where there are many: the more of them, the stronger its colour.
     """

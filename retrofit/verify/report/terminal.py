@@ -116,5 +116,5 @@ def _word(status: str) -> Text:
 
 
 def _text(text: str, encoding: str, style: str = "") -> Text:
-    """Return `text` as it is, without mark-up: "[red]" is no style here, and any terminal can print it."""
+    """Return `text` as it is, without mark-up: "[red]" is not a style here, and any terminal can print it."""
     return Text(printable(text).encode(encoding, "backslashreplace").decode(encoding), style)

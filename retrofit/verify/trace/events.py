@@ -166,7 +166,7 @@ class IterationStart(Event):
     """A pass over a DataLoader begins: its first batch is asked for."""
 
     iteration: int  # number of the pass in this process
-    dataset: str  # type, length and how many alike came before: "Numbers:13:0"
+    dataset: str  # type, length and how many like it came before: "Numbers:13:0"
     is_map: bool  # not an IterableDataset
     length: int | None  # samples in the dataset; None where it does not know
     epoch: int  # training passes over this dataset that were finished before
@@ -188,7 +188,7 @@ class EpochOrder(Event):
 
     iteration: int  # number of the pass
     batches: list[list[Sample]]  # in the order in which they are drawn
-    is_complete: bool  # not a sampler that goes on forever
+    is_complete: bool  # False for a sampler that never ends
 
 
 @dataclass(frozen=True)

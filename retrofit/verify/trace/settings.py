@@ -19,6 +19,6 @@ class TraceSettings:
     replay: list[str] = field(default_factory=list)  # traces whose batches, joined over the ranks, are trained on
     snapshot: str = ""  # rank 0 copies the project to it when the second training epoch begins
     epochs_done: int = 0  # training epochs, and
-    steps_done: int = 0  # optimizer steps before this process: a resumed run goes on behind them
+    steps_done: int = 0  # optimizer steps before this process: a resumed run continues after them
     stop_before_first_step: bool = False
     seed: int = 0  # for a script that seeds nothing itself

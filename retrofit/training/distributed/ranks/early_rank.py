@@ -13,7 +13,7 @@ from ..distribution import Distribution
 
 
 def asked_too_early(analysis: Analysis, distribution: Distribution) -> Iterator[tuple[ast.Call, Scope]]:
-    """Yield the calls, in front of the one that joins the group and in the same function, that ask for the rank.
+    """Yield the calls, before the one that joins the group and in the same function, that ask for the rank.
 
     Only those with an answer for the time without a group: `dist.get_rank() if dist.is_initialized() else 0`.
     """

@@ -17,7 +17,7 @@ from retrofit.training.torch_api.distributed import ASKS_FOR_MAIN, MAIN_DECORATO
 
 from .rank_values import is_rank
 
-# One process only; all but one; some that cannot be told; "" stands for every process.
+# One process only; all but one; some that cannot be told; "" means every process.
 MAIN, OTHERS, UNCLEAR = "main", "others", "unclear"
 FLIPPED = {MAIN: OTHERS, OTHERS: MAIN}
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

@@ -75,7 +75,7 @@ def multiply(left: Kind, right: Kind) -> Kind:
         merged = _merged([left, right], {SHARE if SHARE in left.parts | right.parts else ROWS}, rows.axis)
         # A row with a sum or a mean of all samples in it, as `x - x.mean(0)`, is multiplied, or another row by one.
         return replace(merged, coupled=merged.coupled | (merged.leaves if other.has_rows else other.leaves))
-    for weak in ({PENALTY}, {PENALTY, UNKNOWN}, {PENALTY, UNKNOWN, GLOBAL}):  # a factor that is no loss of samples
+    for weak in ({PENALTY}, {PENALTY, UNKNOWN}, {PENALTY, UNKNOWN, GLOBAL}):  # a factor, not a loss of samples
         for one, other in ((left, right), (right, left)):
             if one.parts <= weak:
                 return _merged([one, other], other.parts)

@@ -169,7 +169,7 @@ class LossReader:
         """Return the kind of what a function is given elsewhere: it may be of a batch, if the batch was there by then.
 
         The world size that mp.spawn hands to a function with the loop over the batches, and what objects are made with,
-        are no functions of samples.
+        are not functions of samples.
         """
         is_before = getattr(scope.node, "name", "") == "__init__" or scope in self._before_batches
         return CONSTANT if is_before else kinds.of(kinds.ROWS)

@@ -18,7 +18,7 @@ from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 from .first_epoch import after_first_epoch, state_of
 
 WRAPPER_CLASSES = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "OptimizedModule"}
-MORE = "..."  # stands for the keys that a trace does not list
+MORE = "..."  # replaces the keys that a trace does not list
 
 
 def checkpoint(runs: Runs, options: CheckOptions) -> Verdict:
@@ -89,7 +89,7 @@ def _key_fault(name: str, ours: Keys, theirs: Keys) -> Finding | None:
 
 
 def without_prefix(key: str) -> str:
-    """Return a flattened key without the prefixes of wrappers, wherever they stand in it."""
+    """Return a flattened key without the prefixes of wrappers, wherever they are in it."""
     names = "|".join(re.escape(prefix) for prefix in WRAPPER_PREFIXES)
     return re.sub(rf"(^|(?<=[.\[/]))({names})+", "", key)
 
@@ -123,7 +123,7 @@ def _summary(saved: dict[str, Keys], expected: dict[str, Keys], reloads: list[Ru
     judged = [run.name for run in reloads if run.ranks and run.main.of(InitialWeights)]
     if judged:
         before = ", so does the script before the change" if "reload_original" in judged else ""
-        parts.append(f"one process goes on from the saved weights{before}")
+        parts.append(f"one process continues from the saved weights{before}")
     return ", ".join(parts) or f"{count(len(saved), 'file')} without a wrapper's prefix"
 
 

@@ -20,8 +20,8 @@ ANOTHER_LOSS = "the loss is another one with the same samples"
 
 
 def resume(runs: Runs, options: CheckOptions) -> Verdict:
-    """Compare the second epoch of the resumed run with that of the run that went on, on every rank."""
-    check, title = "resume", "a resumed training goes on as if it had not stopped"
+    """Compare the second epoch of the resumed run with that of the run that was not stopped, on every rank."""
+    check, title = "resume", "a resumed training continues as if it had not stopped"
     given = options.reasons.get("resumed", "no arguments that resume were given")
     reason = given if "resumed" not in runs else not_made(runs, "many", "resumed")
     if reason:

@@ -34,13 +34,13 @@ def epochs_of_ranks(run: Run, key: str) -> list[list[Iteration]]:
 
 
 def members_of(rank: RankTrace, key: str) -> frozenset[Any] | None:
-    """Return the samples that the Subset behind `key` holds on this rank; None where it is a whole dataset."""
+    """Return the samples that the Subset with the name `key` holds on this rank; None where it is a whole dataset."""
     members = (one.members for one in rank.iterations if one.dataset == key)
     return next((some for some in members if some is not None), None)
 
 
 def members_of_run(run: Run, key: str) -> frozenset[Any] | None:
-    """Return the samples that the Subsets behind `key` hold together; None where it is a whole dataset."""
+    """Return the samples that the Subsets with the name `key` hold together; None where it is a whole dataset."""
     members = [some for rank in run.ranks for some in [members_of(rank, key)] if some is not None]
     return frozenset().union(*members) if members else None
 

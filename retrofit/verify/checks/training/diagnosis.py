@@ -34,7 +34,7 @@ def explain(runs: Runs, quantity: str, step: int, tolerance: float, coupled: Pla
 
     `coupled()`: the places where the loss couples the samples of a batch.
 
-    What went wrong before or beside it in the same step comes first: a loss can differ because weights did, weights
+    What went wrong before it or with it in the same step comes first: a loss can differ because weights did, weights
     because gradients did.
     """
     return (
@@ -129,7 +129,7 @@ def _has_pairs(many: Run, step: int) -> bool:
 
 
 def _from_batch_composition(runs: Runs, step: int, tolerance: float, coupled: Places) -> Finding | None:
-    """Return RF302, RF303 or RF309: the loss of a batch is no mean over its samples, or not over as many on each rank.
+    """Return RF302, RF303 or RF309: a batch's loss is not a mean over its samples, or not over as many on each rank.
 
     A mean over unequal counts lies between the ranks' means; a loss that compares samples need not.
     """

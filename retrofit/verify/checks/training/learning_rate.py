@@ -84,7 +84,7 @@ def _steps_apart(runs: Runs) -> str | None:
     """Return why an epoch has another number of steps than on one process, which changes every schedule."""
     fault = shards_fault(runs)
     if fault is not None and fault.cause in ("RF103", "RF104"):
-        return "epochs have another number of steps, because they are not shared out (see shards)"
+        return "epochs have another number of steps, because they are not split across the ranks (see shards)"
     if global_batch_fault(runs) is not None:
         return "steps do not correspond: they take another number of samples (see global_batch)"
     return None

@@ -60,7 +60,7 @@ class ModelTrace:
 
 
 def plain_name(name: str) -> str:
-    """Return a parameter's name without what wrappers put in front of it."""
+    """Return a parameter's name without the prefixes that wrappers add."""
     while True:
         prefix = next((prefix for prefix in WRAPPER_PREFIXES if name.startswith(prefix)), None)
         if prefix is None:

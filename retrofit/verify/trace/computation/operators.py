@@ -25,7 +25,7 @@ class OperatorTrace(TorchDispatchMode):
     """Records collectives and what makes a mean over ranks differ; if `controlled`, also takes chance and rounding out.
 
     Controlled means: float32 is float64 (`precision`), and what is drawn at random for a sample does not depend on the
-    rank or on the samples beside it (`draws`). `record` takes events; `rows()` returns the seeds of the
+    rank or on the other samples of its batch (`draws`). `record` takes events; `rows()` returns the seeds of the
     samples of the batch in hand, empty outside a batch. Enter it once, in the main thread; the backward of CUDA
     tensors, which runs in a thread of its own, is seen too.
     """

@@ -10,7 +10,7 @@ MOST_MEMBERS = 200_000
 
 
 class DatasetNames:
-    """Gives every dataset object of a process a key: its type, its length and how many alike came before.
+    """Gives every dataset object of a process a key: its type, its length, and how many like it came before.
 
     Scripts build their datasets in the same order on every rank, so the keys agree. A Subset counts as the dataset
     it is taken from: its samples are named by their index there.

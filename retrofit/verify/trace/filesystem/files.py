@@ -88,7 +88,7 @@ class FileTrace:
         return os.path.join(os.path.realpath(folder), name)
 
     def is_in_project(self, path: Any) -> bool:
-        """Return whether the content of `path` lies in the project's copy and not behind a link out of it."""
+        """Return whether the content of `path` lies in the project's copy, and no link leads out of it."""
         return self._copy.contains(os.path.realpath(_absolute(path)))
 
     def _call(self, handler: Callable[..., None], *args: Any) -> None:

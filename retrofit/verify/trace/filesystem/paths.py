@@ -24,7 +24,7 @@ class Places:
         self._folders = sorted({self._project, *ignored}, key=len, reverse=True)
 
     def name(self, place: str) -> str | None:
-        """Return the name of `place`, whose folders are no links: relative inside the project, else absolute."""
+        """Return the name of `place`, none of whose folders is a link: relative inside the project, else absolute."""
         if is_cache(place):
             return None
         for folder in self._folders:

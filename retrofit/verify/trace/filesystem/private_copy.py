@@ -31,7 +31,7 @@ class PrivateCopy:
     def locate(self, path: str) -> str:
         """Return where `path` really is, its last part not followed, and make the copy's folders on the way its own.
 
-        As the kernel walks, so that `..` behind a link is the parent of the place it leads to.
+        As the kernel walks, so that `..` after a link is the parent of the place it leads to.
         """
         parts = [part for part in os.path.join(os.getcwd(), path).split(os.sep) if part not in ("", ".")]
         place = os.sep

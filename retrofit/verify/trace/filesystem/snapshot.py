@@ -14,7 +14,7 @@ def snapshot(source: Path, target: Path) -> None:
     """Copy `source` to `target`, which appears whole or not at all: files are copied, links stay links.
 
     Not even large files become hard links: a training that writes its checkpoint in place would change both. What
-    vanishes meanwhile, cannot be read or is no file is left out. Raises FileExistsError when there is a `target`.
+    vanishes meanwhile, cannot be read or is not a file is left out. Raises FileExistsError when there is a `target`.
     """
     source, target = Path(os.path.realpath(source)), Path(os.path.realpath(target))
     if target.exists():

@@ -81,7 +81,7 @@ def _record_all(record: Record, name: str, data: Any, axis: Any) -> None:
 
 
 def _record(record: Record, name: Any, value: Any, axis: Any) -> None:
-    """Record one number; what is no number (an image, the name of a blob) is not a scalar."""
+    """Record one number; what is not a number (an image, the name of a blob) is not a scalar."""
     if isinstance(value, str) or not hasattr(value, "__float__"):
         return
     try:

@@ -84,7 +84,7 @@ class RowDraws:
             generator.set_state(state)
 
     def _find_rows(self, name: str, shape: torch.Size) -> Place | None:
-        if name not in _BY_ROWS or not shape or shape == (1,):  # of one number nobody can say whether it is a row's
+        if name not in _BY_ROWS or not shape or shape == (1,):  # one number: whether it is a row's cannot be told
             return None
         return self._layout.find(shape[:-1] if name in _LAST_IS_ONE_DRAW else shape)
 

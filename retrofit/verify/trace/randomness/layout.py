@@ -35,7 +35,7 @@ class Place(NamedTuple):
 class RowLayout:
     """Remembers which sizes came about by merging the rows with something else, within one batch.
 
-    From a shape alone nobody can say whether (6, 2, 5) is 3 tokens of 2 rows each, with 2 channels, or 6 tokens of 2
+    A shape alone does not tell whether (6, 2, 5) is 3 tokens of 2 rows each, with 2 channels, or 6 tokens of 2
     rows. Where several dimensions have as many entries as the batch has rows, the first is taken for theirs.
     """
 
