@@ -21,7 +21,14 @@ COMMANDS = {  # the lines that are shown of each output, at its beginning and at
     "retrofit convert train.py --write": (30, 1),
     "retrofit verify train.py --original before.py 2> /dev/null": (6, 2),
 }
-STYLES = {r"^\$ .*": "bold", r"^\+.*": "green", r"^-.*": "red", r"^@@.*": "cyan", r"\bRF\d+\b": "yellow", "PASS": "green"}
+STYLES = {
+    r"^\$ .*": "bold",
+    r"^\+.*": "green",
+    r"^-.*": "red",
+    r"^@@.*": "cyan",
+    r"\bRF\d+\b": "yellow",
+    "PASS": "green",
+}
 LEFT_OUT = "..."
 
 
