@@ -38,6 +38,11 @@ from train import get_arguments
 PAGES = [str(page.relative_to(ROOT)) for page in written_pages()]
 READMES = ("README.md", "README.zh-CN.md")
 TROUBLE = ("docs/troubleshooting.md", "docs/zh-CN/troubleshooting.md")
+# What varies in a message.
+VALUES = re.compile(
+    r"\.\.\.|[\d.]+|'\w+'|--?\w+|\(s\)|checkpoint |[A-Z_]{4,}|MiB|nan |"
+    r"by world size|mean \w+|[:;?()=,]| is |\b(?:a|of)\b"
+)
 # Messages of torch, the system and the like; ours have to be in the sources.
 OF_OTHERS = ("address already in use", "CUDA out of memory", "Bus error.", "Timed out waiting", "Watchdog caught")
 
@@ -149,9 +154,7 @@ def test_the_messages_are_those_of_the_program(name: str) -> None:
     for message in messages:
         if any(words in message for words in OF_OTHERS):
             continue
-        fragments = re.split(
-            r"\.\.\.|[\d.]+|'\w+'|--?\w+|\(s\)|checkpoint |[A-Z_]{4,}|MiB|[:;?()=,]| is |\b(?:a|of)\b", message
-        )
+        fragments = VALUES.split(message)
         for fragment in (fragment.strip() for fragment in fragments):
             if len(fragment.split()) > 2:
                 assert fragment in strings_of_the_sources(), f"{message}: {fragment}"
