@@ -15,7 +15,7 @@ import make_pages  # noqa: E402
 # Written by programs, each with a test that compares it with what the program writes, or a report of one long run.
 GENERATED = {
     "api.md", "rules.md", "bugs.md", "corpus.md", "documents.md", "memory.md", "scaling.md", "comm_hooks.md",
-    "consistency.md", "architecture.md", "lesson.md",
+    "consistency.md", "architecture.md", "lesson.md", "lesson.zh-CN.md",
 }  # fmt: skip
 PROGRAM = (
     r"(?:bash|python|torchrun|retrofit|srun|sbatch|pip|tensorboard|gpustat|watch|nvidia-smi|docker|apt|diff|source)"
@@ -104,7 +104,7 @@ TESTED = {
     "tensorboard --logdir=./log": "tests/test_tasks.py::test_tensorboard_serves_the_log_folder",
     "gpustat -i 1": "tests/test_documents.py::test_gpustat_is_installed",
     "python docs/make_session.py": "tests/test_pages.py::test_the_recording_is_up_to_date",
-    "python -m retrofit convert examples/single_gpu/train.py --root .":
+    "python -m retrofit convert tests/single_gpu/train.py --root .":
         "tests/convert/test_reference_project.py::test_two_processes_train",
     "python benchmarks/scaling.py --batchsize 32 --rounds 5": "tests/test_benchmarks.py::test_the_table_of_speed_ups",
     "python benchmarks/comm_hooks.py": "tests/test_benchmarks.py::test_the_table_of_communication_hooks",
@@ -126,8 +126,7 @@ NOT_RUN = {
     "bash tests/run.sh tests/test_vscode.py": "what runs this test",
     "bash tests/run.sh --all": "what runs this test",
     "watch -n 1 nvidia-smi": "needs a GPU",
-    "diff -u examples/single_gpu/train.py train.py": "a diff of two files that the other tests run",
-    "python -m retrofit verify train.py --original examples/single_gpu/train.py --converted-args=\"--sync_bn\" -- "
+    "python -m retrofit verify train.py --original tests/single_gpu/train.py --converted-args=\"--sync_bn\" -- "
     "--layers 18 --crop_size 32 --batchsize 8 --epochs 2": f"{LONG}; docs/make_bug_table.py runs it 20 times",
     "torchrun --nproc_per_node=2 --standalone train.py --dataset camvid --dataset_path DIR --layers 18 --crop_size 176 "
     "--batchsize 8 --epochs 40 --lr 0.02 --warmup 2 --workers 1": "needs the CamVid data",
