@@ -61,14 +61,15 @@ SMALL = [
 STARTED = (
     "python train.py",
     "python train.py --distributed",
-    "python train.py --distributed --local_rank=0",
     "bash train_torchrun.sh --strategy ddp --comm_hook bf16",
     "bash train_torchrun.sh --strategy fsdp --model_type swin_mlp --wrap_layers SwinTransformerBlock",
-    "torchrun --nproc_per_node=2 --standalone train.py --distributed",
     "torchrun --nproc_per_node=2 train.py --config configs/ddp_example.yaml --task train",
 )
 # Run by another test.
 TESTED = {
+    "python train.py --distributed --local_rank=0": "tests/test_tasks.py::test_a_dry_run_writes_nothing",
+    "torchrun --nproc_per_node=2 --standalone train.py --distributed":
+        "tests/test_tasks.py::test_training_ends_with_the_class_table_and_the_summary",
     "pip install /path/to/the/clone":
         "tests/test_installation.py::test_the_commands_of_the_readme_install_from_another_folder",
     "retrofit doctor": "tests/test_doctor.py::test_a_whole_examination_as_json",

@@ -40,7 +40,7 @@ READMES = ("README.md", "README.zh-CN.md")
 TROUBLE = ("docs/troubleshooting.md", "docs/zh-CN/troubleshooting.md")
 # What varies in a message.
 VALUES = re.compile(
-    r"\.\.\.|[\d.]+|'\w+'|--?\w+|\(s\)|checkpoint |[A-Z_]{4,}|MiB|nan |"
+    r"\.\.\.|[\d.]+|'\w+'|--?\w+|\(s\)|checkpoint |[A-Z_]{4,}|MiB|nan |world_size|\S*/\S*|"
     r"by world size|mean \w+|[:;?()=,]| is |\b(?:a|of)\b"
 )
 # Messages of torch, the system and the like; ours have to be in the sources.
@@ -146,18 +146,28 @@ def _joined(node: ast.AST) -> str:
     return "".join(_joined(part) or " " for part in node.values) if isinstance(node, ast.JoinedStr) else ""
 
 
+def require_in_sources(message: str) -> None:
+    """Require each part of a message that is the same every time, of three words or more, to be in the sources."""
+    for fragment in (fragment.strip() for fragment in VALUES.split(message)):
+        if len(fragment.split()) > 2:
+            assert fragment in strings_of_the_sources(), f"{message}: {fragment}"
+
+
 @pytest.mark.parametrize("name", TROUBLE)
 def test_the_messages_are_those_of_the_program(name: str) -> None:
     cells = [row.split(" | ")[0] for row in text(name).splitlines() if row.startswith("| `")]
     messages = [message for cell in cells for message in re.findall(r"`([^`]+)`", cell)]
     assert len(messages) > 20
     for message in messages:
-        if any(words in message for words in OF_OTHERS):
-            continue
-        fragments = VALUES.split(message)
-        for fragment in (fragment.strip() for fragment in fragments):
-            if len(fragment.split()) > 2:
-                assert fragment in strings_of_the_sources(), f"{message}: {fragment}"
+        if not any(words in message for words in OF_OTHERS):
+            require_in_sources(message)
+
+
+def test_the_lines_of_an_interrupted_run_are_those_of_the_program() -> None:
+    lines = [code for code in re.findall(r"`([^`\n]+)`", text("docs/checkpoints.md")) if "..." in code and " " in code]
+    assert len(lines) == 4
+    for line in lines:
+        require_in_sources(line)
 
 
 def flags_in(name: str) -> set[str]:
