@@ -26,7 +26,8 @@ PROJECTS = ROOT / "tests" / "convert" / "projects"
 CONVERTED = [case for case in (*SHAPE_CASES, *FEATURE_CASES) if not case.refused]
 BATCH_FLAGS = {
     "accumulation": "--train_batch_size", "amp_clip_ema": "--bs", "gan_two_optimizers": "--batchSize",
-    "kwargs_dict": "--batch-size", "loader_helper": "-b", "main_function": "--batch-size", "random_split_unseeded": "--bs",
+    "kwargs_dict": "--batch-size", "loader_helper": "-b", "main_function": "--batch-size",
+    "random_split_unseeded": "--bs",
     "tabs_and_crlf": "--batch", "trainer_class_in_module": "--batch_size", "trained_loss": None, "phase_dict": None,
 }  # fmt: skip
 PARSER = """\
