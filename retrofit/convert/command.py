@@ -241,6 +241,7 @@ def _write(args: argparse.Namespace, start: Start, conversion: Conversion) -> No
 
     from .added.files import additions
     from .added.runtime_file import is_changed, version
+    from .added.script_facts import script_facts
     from .listing import steps
     from .plan import files_needed
     from .writing.work_tree import has_uncommitted_changes
@@ -253,7 +254,8 @@ def _write(args: argparse.Namespace, start: Start, conversion: Conversion) -> No
     not_read = [*conversion.missing, *conversion.project.modules.not_read]
     project = conversion.project
     counted = with_deep_stack(lambda: steps(step_limits(project), step_schedules(project), conversion.files))
-    files = additions(start, not args.no_vendor, texts, not_read, conversion.listed, counted)
+    facts = with_deep_stack(lambda: script_facts(project))
+    files = additions(start, not args.no_vendor, texts, not_read, conversion.listed, counted, facts)
     users = [*files_needed(conversion), *conversion.files]
     places = real_places(root, [file.path for file in users])
     files.update(zip(places, (file.data for file in users)))

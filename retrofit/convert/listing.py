@@ -9,36 +9,26 @@ from retrofit.rules.finding import Finding
 from retrofit.training.steps.step_limits import StepLimit
 from retrofit.training.steps.step_schedules import StepSchedule
 
-NOTHING = "**Figures.** None was found that is computed from the samples of one process only."
 HEAD = """\
-**Figures of rank 0's share.** These places, in the converted files, show, keep or decide by something that is
-computed from the samples of one process, not from all of them:
+- **Figures of rank 0's share.** These places, in the converted files, show, keep or decide by something that is
+  computed from the samples of one process, not from all of them:
 """
-
-
 STEPS = """\
-
-**Steps, not epochs.** These places, in the converted files, end the training after a number of steps. In the default
-mode N processes see N times the samples in as many steps: a longer training, not a faster one. For the same training
-in less time keep the total batch (`RETROFIT_BATCH=global`), or divide the number, and the steps that the schedule of
-the learning rate counts, by `WORLD_SIZE`:
-
+- **Steps, not epochs.** These places end the training after a number of steps. In the default mode N processes see N
+  times the samples in as many steps: a longer training, not a faster one. For the same training in less time keep the
+  total batch (`RETROFIT_BATCH=global`), or divide the number, and the steps of the schedule, by `WORLD_SIZE`:
 """
-
-
 SCHEDULES = """\
-
-**Schedules that count batches.** In the default mode N processes make 1/N of the batches in an epoch, so these
-schedules change the learning rate N times later. For the schedule of one process keep the total batch
-(`RETROFIT_BATCH=global`), or divide their numbers by `WORLD_SIZE`:
-
+- **Schedules that count batches.** In the default mode N processes make 1/N of the batches in an epoch, so these
+  schedules change the learning rate N times later. For the schedule of one process keep the total batch
+  (`RETROFIT_BATCH=global`), or divide their numbers by `WORLD_SIZE`:
 """
 
 
 def steps(limits: Sequence[StepLimit], schedules: Sequence[StepSchedule], files: Sequence[ChangedFile]) -> str:
     """Return the part of MULTI_GPU.md about what counts steps: the end of a training, schedules; "" for neither."""
-    ends = [f"- {_place(limit, files)}: counts steps, `{limit.bound}`\n" for limit in limits]
-    counting = [f"- {_place(schedule, files)}: `{schedule.schedule}`\n" for schedule in schedules]
+    ends = [f"  - {_place(limit, files)}: counts steps, `{limit.bound}`\n" for limit in limits]
+    counting = [f"  - {_place(schedule, files)}: `{schedule.schedule}`\n" for schedule in schedules]
     return "".join([*([STEPS] if ends else []), *ends, *([SCHEDULES] if counting else []), *counting])
 
 
@@ -58,10 +48,9 @@ def lines(listed: Sequence[Finding]) -> Iterator[str]:
 
 
 def figures(listed: Sequence[Finding]) -> str:
-    """Return the part of MULTI_GPU.md about figures of one rank."""
-    if not listed:
-        return NOTHING
-    return "\n".join([HEAD, *(f"- `{f.place.path}:{f.place.line}`: {_figure(f)}" for f in listed)])
+    """Return the part of MULTI_GPU.md about figures of one rank; "" for none."""
+    lines = [f"  - `{f.place.path}:{f.place.line}`: {_figure(f)}\n" for f in listed]
+    return "".join([HEAD, *lines]) if lines else ""
 
 
 def _figure(finding: Finding) -> str:

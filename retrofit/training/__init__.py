@@ -20,8 +20,8 @@ from .data.batch_sizes import BatchSizes
 from .data.batch_values import BatchValues
 from .data.loaders import Loader, find_loaders
 from .distributed.distribution import Distribution, find_distribution, leads_to_collective
+from .distributed.rank_ordered import runs_in_turn
 from .distributed.ranks.ranks import Ranks
-from .distributed.turns import runs_in_turn
 from .evaluation import Evaluation, find_evaluations
 from .evaluation.measurements import Measurement, find_measurements
 from .files.guards import Guard, find_guards

@@ -13,7 +13,7 @@ from convert.test_placement import converted_body, expanded, script_of
 from verify.projects.launch import Launcher
 
 from retrofit.training import read_project
-from retrofit.training.distributed.ranks.partings import partings_of
+from retrofit.training.distributed.ranks.rank_branches import partings_of
 
 # What is in the loop, and what the conversion makes of it. G: set before, g: read, R: reduced in its place.
 HOISTED = {

@@ -9,7 +9,7 @@ import pytest
 
 from retrofit.analysis.scopes import own_nodes
 from retrofit.training import read_project
-from retrofit.training.distributed.ranks.sides import MAIN, OTHERS, UNCLEAR, side_of
+from retrofit.training.distributed.ranks.rank_guards import MAIN, OTHERS, UNCLEAR, side_of
 
 SCRIPT = """\
 import os

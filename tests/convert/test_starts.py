@@ -203,7 +203,7 @@ def test_a_project_of_a_repository_starts_in_every_way(tmp_path: Path, monkeypat
     (debug,) = json.loads((folder / ".vscode" / "launch.json").read_text())["configurations"]
     assert debug["module"] == "projects.x.x" and "program" not in debug
     page = (folder / "MULTI_GPU.md").read_text()
-    assert "`python -m projects.x.x ARGUMENTS`" in page and "`retrofit verify -m projects.x.x -- ARGUMENTS`" in page
+    assert "`python -m projects.x.x ARGUMENTS`" in page and "`retrofit verify -m projects.x.x`" in page
     assert run(folder, "bash", str(folder / "train_torchrun.sh")).count("trained") == 1
     assert run(folder, sys.executable, "projects/x/x.py", PYTHONPATH=".").count("trained") == 1
     for path in [folder / "model.pt", *folder.rglob("*.pyc")]:

@@ -19,6 +19,7 @@ from ..writing.journal import LAUNCH, Journal
 from .guide import NAME, guide, undo_command
 from .launch_scripts import launch_scripts
 from .runtime_file import TEXT, is_changed, is_runtime, version
+from .script_facts import ScriptFacts
 
 DEBUG = "Debug DDP Training"
 
@@ -43,15 +44,16 @@ def additions(
     not_read: Sequence[str] = (),
     listed: Sequence[Finding] = (),
     steps: str = "",
+    facts: ScriptFacts | None = None,
 ) -> dict[Path, bytes]:
     """Return the files that are put next to the user's, by their path, for a script that is started as `start` says.
 
     `texts` are those of the project's modules; `vendor`: the runtime file is among them. A file there that is not of
-    an earlier conversion of this script keeps its name: another conversion's, say. `not_read`, `listed`, `steps`: see
-    `guide`. Raises WriteError where the runtime's name is taken.
+    an earlier conversion of this script keeps its name: another conversion's, say. The others: see `guide`. Raises
+    WriteError where the runtime's name is taken.
     """
     root, path = start.root, os.path.relpath(start.entry, start.root)
-    page = guide(start, vendor, not_read, listed, steps)
+    page = guide(start, vendor, not_read, listed, steps, facts)
     usual = {**launch_scripts(start, start.first_folder if vendor else None, texts), root / NAME: os.fsencode(page)}
     ending = f'{shlex.join(start.words)} "$@"\n'
     marks = {name.name: f"`{undo_command(path)}`" if name.name == NAME else ending for name in usual}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Sequence
 
@@ -13,16 +14,18 @@ from retrofit.installation import DISTRIBUTION
 from retrofit.rules.finding import Finding
 
 from ..listing import figures
+from .script_facts import ScriptFacts
 
 NAME = "MULTI_GPU.md"
+MOST_LINES = 40
 HERE = " The commands are for this folder, the one in which the script's imports are found."
-NOT_READ = """
-**Not read.** These imports can be of any module, or of one that was not found, so nothing was changed in what they
-import. Look there for files that every process would write, for prints and for devices that are named by number:
-
-{places}"""
+NOT_READ = """\
+- **Not read.** These imports can be of any module, or of one that was not found, so nothing was changed in what they
+  import. Look there for files that every process would write, for prints and for devices that are named by number:
+{places}
+"""
 PAGE = """\
-# Training on several GPUs
+# Training {entry} on several GPUs
 
 | To | Run |
 |---|---|
@@ -34,60 +37,105 @@ PAGE = """\
 | train on one GPU, as before | `{variable}python {command} ARGUMENTS` |
 | try it without a GPU, in two processes | `CUDA_VISIBLE_DEVICES= NPROC_PER_NODE=2 bash train_torchrun.sh ARGUMENTS` |
 | debug | "Debug DDP Training" in VS Code |
-| prove that it is the same training | `{variable}retrofit verify {command} -- ARGUMENTS` |
+| prove that it is the same training | `{variable}retrofit verify {command}{verify}` |
 | take the conversion back | `{undo}` |
 
-ARGUMENTS are those of {entry}.{here}
+ARGUMENTS are those of {entry}{arguments}.{here}
 
-**Batch size.** It counts samples per process, and the learning rate follows (linear rule; `RETROFIT_LR_SCALE=sqrt` or
-`none`). With `RETROFIT_BATCH=global` it counts all processes together: the same batch, the same rate, the same
-training as on one GPU. The linear rule was found for SGD; for Adam and its relatives the square root is usual. Where
-the loss is a sum over the batch, its gradient grows with the batch and the rate stays as it is.
-
-**BatchNorm** takes its statistics over all processes. `RETROFIT_BATCHNORM=local` is faster and another training.
-
-**Evaluation** is split across the processes by whole batches where the script shows all that it adds up
-(`rd.share_batches`); its figures are those of one process. Elsewhere every process runs all of it, in one order where
-the loader shuffles. Either way all take the same decisions.
-
-**Output.** Only the first process prints and writes files. A mean, a sum or a count of a training batch is brought
-together over all processes where it is read (`rd.reduce_loss`, `rd.reduce_total`).
-
-{figures}
-{steps}
-{runtime}
+"""
+BATCH = """\
+- **Batch size.** {batch} counts samples per process, and the learning rate follows (linear rule;
+  `RETROFIT_LR_SCALE=sqrt` or `none`). With `RETROFIT_BATCH=global` it counts all processes together: the same batch,
+  the same rate, the same training as on one GPU.
+"""
+BATCHNORM = """\
+- **BatchNorm** takes its statistics over all processes. `RETROFIT_BATCHNORM=local` is faster and another training.
+"""
+SHARDED = """\
+- **Evaluation** is split by whole batches (`rd.share_batches`); its figures are those of one process.
+"""
+IN_FULL = """\
+- **Evaluation** in full on every process, because {reasons}. All processes take the same decisions.
+"""
+OUTPUT = """\
+- **Output.** Only the first process prints and writes files. A mean, a sum or a count of a training batch is that of
+  all processes (`rd.reduce_loss`, `rd.reduce_total`).
 """
 COPIED = """\
-**Commit** the changed files, `{runtime}`, the two scripts and this page; `.retrofit/`, for `--undo`, ignores itself.
-`{runtime}` is all that training needs. The command `retrofit` is that of the kit: `pip install 'CLONE[verify]'`, where
-CLONE is the path of its clone, or `git+` and the clone's URL; `retrofit convert --update-runtime` renews the file."""
+- **Commit** the changed files, `{runtime}`, the two scripts and this page; `.retrofit/`, for `--undo`, ignores itself.
+  `{runtime}` is all that training needs; `retrofit convert --update-runtime` renews it. The command `retrofit` is that
+  of the kit: `pip install 'CLONE[verify]'`, where CLONE is the path of its clone, or `git+` and the clone's URL.
+"""
 INSTALLED = f"""\
-**The runtime** is not part of this folder: every machine that trains needs the kit, {DISTRIBUTION} {__version__}:
-`pip install CLONE`, where CLONE is the path of its clone, or `git+` and the clone's URL. `pip install 'CLONE[verify]'`
-brings what `retrofit verify` needs, too."""
+- **The runtime** is not part of this folder: every machine that trains needs the kit, {DISTRIBUTION} {__version__}:
+  `pip install CLONE`, where CLONE is the path of its clone, or `git+` and the clone's URL. What `retrofit verify` needs
+  comes with `pip install 'CLONE[verify]'`.
+"""
+PLACE = re.compile(r"  - `(.+?):(\d+)`: ")
 
 
 def guide(
-    start: Start, vendor: bool, not_read: Sequence[str] = (), listed: Sequence[Finding] = (), steps: str = ""
+    start: Start,
+    vendor: bool,
+    not_read: Sequence[str] = (),
+    listed: Sequence[Finding] = (),
+    steps: str = "",
+    facts: ScriptFacts | None = None,
 ) -> str:
     """Return the page for a script that is started as `start` says; `vendor`: with the runtime file.
 
     `not_read` are the places where any module may be imported by name, or one that was not found: nothing is changed
     in what they import. `listed` are the figures of one rank, `steps` is the part about trainings that count steps.
+    Only the paragraphs that apply to the script are there. A page that would be long has the places of a file in one
+    line each.
     """
-    path = ":".join(start.folders)
+    facts = facts or ScriptFacts()
     runtime = os.path.relpath(start.first_folder / FILE_NAME, start.root)
-    page = PAGE.format(
+    page = "".join(
+        [
+            _commands(start, facts),
+            BATCH.format(batch=f"`{facts.batch.flag}`" if facts.batch else "It"),
+            *(f"  - {text}.\n" for text in facts.rate_rules),
+            BATCHNORM if facts.may_have_batchnorm else "",
+            SHARDED if facts.is_sharded else "",
+            IN_FULL.format(reasons="; ".join(facts.full_evaluations)) if facts.full_evaluations else "",
+            OUTPUT,
+            figures(listed),
+            steps,
+            COPIED.format(runtime=runtime) if vendor else INSTALLED,
+            NOT_READ.format(places="\n".join(f"  - {place}" for place in not_read)) if not_read else "",
+        ]
+    )
+    return page if page.count("\n") <= MOST_LINES else _with_joined_places(page)
+
+
+def _commands(start: Start, facts: ScriptFacts) -> str:
+    """Return the head of the page: the table of commands, and the names of the script's arguments."""
+    path = ":".join(start.folders)
+    names = ", ".join(f"`{option.flag}`" for option in facts.options)
+    arguments = ["--", *facts.verify_arguments] if facts.verify_arguments else []
+    return PAGE.format(
         entry=start.words[-1],
         command=_in_table(start.words),
         variable=f"PYTHONPATH={_in_table([path])} " if path else "",
+        verify="".join(f" {word}" for word in arguments),
+        arguments=f": {names}" if names else "",
         here=HERE if start.root != start.entry.parent else "",
         undo=undo_command(os.path.relpath(start.entry, start.root)),
-        figures=figures(listed),
-        steps=steps,
-        runtime=COPIED.format(runtime=runtime) if vendor else INSTALLED,
     )
-    return page + (NOT_READ.format(places="".join(f"- {place}\n" for place in not_read)) if not_read else "")
+
+
+def _with_joined_places(page: str) -> str:
+    lines: list[str] = []
+    path = None
+    for line in page.splitlines():
+        place = PLACE.match(line)
+        if place and place[1] == path:
+            lines[-1] += f"; `:{place[2]}`: {line[place.end() :]}"
+        else:
+            lines.append(line)
+        path = place[1] if place else None
+    return "\n".join([*lines, ""])
 
 
 def undo_command(entry: str) -> str:

@@ -11,8 +11,8 @@ from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.distributed.ranks.partings import partings_of
-from retrofit.training.distributed.ranks.sides import MAIN, OTHERS, UNCLEAR, is_for_main, side_of
+from retrofit.training.distributed.ranks.rank_branches import partings_of
+from retrofit.training.distributed.ranks.rank_guards import MAIN, OTHERS, UNCLEAR, is_for_main, side_of
 
 from .shared_calls import FORWARD, SharedCalls
 

@@ -9,7 +9,7 @@ from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.training import Project
-from retrofit.training.distributed.ranks.sides import is_for_main, side_of
+from retrofit.training.distributed.ranks.rank_guards import is_for_main, side_of
 from retrofit.training.model.gradients import has_gradients
 from retrofit.training.model.layers import has_buffers
 from retrofit.training.torch_api.distributed import EVERY_RANK

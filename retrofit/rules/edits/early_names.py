@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import Edit
-from retrofit.analysis.flow.occurrences import loaded_names, stored_names
+from retrofit.analysis.flow.name_uses import loaded_names, stored_names
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.rules.edits.after_setup import behind_setup

@@ -7,7 +7,7 @@ import ast
 from retrofit.analysis.edits import has_own_lines
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.main_guard import is_main_guard
-from retrofit.analysis.flow.occurrences import loaded_names, stored_names
+from retrofit.analysis.flow.name_uses import loaded_names, stored_names
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.training import Project
 from retrofit.training.files.outputs import FOLDER, OPEN, PRINT, SAVE, TRACK, TRACKER, WRITE

@@ -15,7 +15,7 @@ from retrofit.training.evaluation.measurements import Measurement, is_collected,
 from retrofit.training.files.decisions import decides
 from retrofit.training.files.guards import runs_on_some
 from retrofit.training.loops import Path
-from retrofit.training.losses.readings import readings
+from retrofit.training.losses.loss_reads import readings
 from retrofit.training.losses.reductions.reduction import MEAN_OF_LAST, MEAN_OF_RANKS, reduction_for
 from retrofit.training.losses.shown import quotient_edits
 from retrofit.training.losses.terms import is_of_all

@@ -12,7 +12,7 @@ from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.distributed.ranks.sides import MAIN, side_of
+from retrofit.training.distributed.ranks.rank_guards import MAIN, side_of
 from retrofit.training.placement import block_of
 from retrofit.training.torch_api.distributed import BARRIERS
 

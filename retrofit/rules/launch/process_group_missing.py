@@ -13,7 +13,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import behind_setup
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.distributed.ranks.sides import ends_program
+from retrofit.training.distributed.ranks.rank_guards import ends_program
 from retrofit.training.launch.arguments import Parsing
 from retrofit.training.placement import block_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from retrofit.analysis.calls import argument_for
-from retrofit.analysis.flow.occurrences import stored_names
+from retrofit.analysis.flow.name_uses import stored_names
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.data import ENDLESS, ITERABLE_PARAMETERS, ITERATORS, NUMBERS, SAME_ELEMENTS

@@ -14,7 +14,7 @@ from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance
 
 from ..loops import LOOPS, LoopNode
-from ..steps.occasional_steps import is_aside
+from ..steps.non_training_branches import is_aside
 
 TRAIN, EVALUATION = "train", "evaluation"
 PEEK = "peek"  # a single batch, outside any loop

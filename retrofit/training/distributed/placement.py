@@ -15,8 +15,8 @@ from retrofit.analysis.scopes import FUNCTIONS, own_nodes
 from .. import Project
 from ..files.guards import runs_on_one
 from .existing import exists_before, is_asked_for
-from .ranks.partings import Partings, partings_of
-from .ranks.sides import rank_tests
+from .ranks.rank_branches import Partings, partings_of
+from .ranks.rank_guards import rank_tests
 from .reads import binding_expression, changes, is_always_evaluated, is_plain, only_computes
 from .reductions import Reduction
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.flow.occurrences import loaded_names, occurrences, stored_names
+from retrofit.analysis.flow.name_uses import loaded_names, occurrences, stored_names
 from retrofit.analysis.python_api import CLOCKS
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance, LocalFunction

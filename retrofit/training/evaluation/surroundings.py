@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from string import Formatter
 
-from retrofit.analysis.flow.occurrences import occurrences
+from retrofit.analysis.flow.name_uses import occurrences
 from retrofit.analysis.scopes import own_nodes
 
 from ..loops import LOOPS

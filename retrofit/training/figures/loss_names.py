@@ -8,7 +8,7 @@ from retrofit.analysis.scopes import Scope
 
 from .. import Project
 from ..losses.flow import loss_parts
-from ..losses.readings import names_of, terms_of
+from ..losses.loss_reads import names_of, terms_of
 from ..losses.terms import loss_expressions
 
 PLACES = (ast.Name, ast.Attribute, ast.Subscript)

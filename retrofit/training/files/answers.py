@@ -18,7 +18,7 @@ from retrofit.training.torch_api.output import PROMPTS
 from retrofit.training.torch_api.runtime import ANSWER, ON_MAIN, PRINT_MAIN
 
 from ..data.workers import run_elsewhere
-from ..distributed.turns import runs_in_turn
+from ..distributed.rank_ordered import runs_in_turn
 from .guards import GUARDED_KINDS, runs_on_some
 from .missing_files import is_asking
 from .outputs import FOLDER, OPEN, PRINT, SAVE, TRACKER, WRITE, Output

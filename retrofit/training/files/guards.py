@@ -19,7 +19,7 @@ from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.training.torch_api.files import PATH_PARAMETERS, RETURNS_SOMETHING
 from retrofit.training.torch_api.runtime import RUNS_ON_MAIN
 
-from ..distributed.ranks.sides import MAIN, UNCLEAR, is_for_main, side_of
+from ..distributed.ranks.rank_guards import MAIN, UNCLEAR, is_for_main, side_of
 from ..placement import block_of
 from .outputs import FOLDER, PRINT, SAVE, SHOW, TRACK, WRITE, Output
 

@@ -16,7 +16,7 @@ from retrofit.training.torch_api.files import COMMANDS, FETCHES, FILE_COPIES, KE
 
 from ..data.seeds import draws
 from ..data.workers import run_elsewhere
-from ..distributed.turns import runs_in_turn
+from ..distributed.rank_ordered import runs_in_turn
 from ..loops import Path
 from ..model.models import reachable_from_loops
 from .guards import runs_on_one

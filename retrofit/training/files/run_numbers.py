@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from retrofit.analysis.calls import argument_for, given_parameters, returns_of
-from retrofit.analysis.flow.occurrences import loaded_names, stored_names
+from retrofit.analysis.flow.name_uses import loaded_names, stored_names
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes

@@ -10,7 +10,7 @@ from retrofit.analysis.python_api import EXITS
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 
-from ..distributed.ranks.sides import asks_for_group
+from ..distributed.ranks.rank_guards import asks_for_group
 from ..loops import LOOPS, Path
 from .skipped_steps import statements_of
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from retrofit.analysis.flow.occurrences import loaded_names, stored_names
+from retrofit.analysis.flow.name_uses import loaded_names, stored_names
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.data import NUMBERS

@@ -8,8 +8,8 @@ from retrofit.analysis.flow.bindings import arguments_for, bindings_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 
+from .rank_guards import side_of_test
 from .rank_values import is_rank
-from .sides import side_of_test
 
 
 def mentions_rank(analysis: Analysis, node: ast.AST, scope: Scope, depth: int = 4) -> bool:

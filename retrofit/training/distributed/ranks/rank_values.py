@@ -10,7 +10,7 @@ from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Item, Result, Value
 from retrofit.training.torch_api.distributed import COMPUTING, RANK, WORLD_SIZE
 
-from .asking import asked_for, called_so
+from .rank_sources import asked_for, called_so
 
 MOST_DEPTH = 6
 

@@ -17,7 +17,7 @@ from retrofit.analysis.values.kinds import Instance, Value
 from retrofit.training.torch_api.distributed import ASKS_FOR_MAIN, GPU_NAMES, RANK, WORLD_SIZE
 from retrofit.training.torch_api.launch import DEVICE_COUNT
 
-from .asking import asked_for, called_so
+from .rank_sources import asked_for, called_so
 from .rank_values import is_world_size
 
 MOST_STEPS = 500

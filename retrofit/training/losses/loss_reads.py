@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.flow.branches import branches_around
-from retrofit.analysis.flow.occurrences import stored_names
+from retrofit.analysis.flow.name_uses import stored_names
 from retrofit.analysis.scopes import own_nodes
 from retrofit.analysis.values.inference import Analysis
-from retrofit.training.torch_api.tensors import COPIES
 
 from ..loops import LOOPS, Frame
-from ..steps.occasional_steps import trains
+from ..steps.non_training_branches import trains
+from ..torch_api.tensors import COPIES
 from .terms import terms_in
 
 

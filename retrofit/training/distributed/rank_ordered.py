@@ -10,11 +10,11 @@ from retrofit.analysis.flow.call_sites import sites_of
 from retrofit.analysis.flow.reachability import known_scopes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
-from retrofit.training.torch_api.distributed import BARRIERS
-from retrofit.training.torch_api.runtime import MAIN_FIRST
 
 from ..placement import block_of
-from .ranks.sides import OTHERS, side_of_test
+from ..torch_api.distributed import BARRIERS
+from ..torch_api.runtime import MAIN_FIRST
+from .ranks.rank_guards import OTHERS, side_of_test
 
 
 def runs_in_turn(

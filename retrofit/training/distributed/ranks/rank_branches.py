@@ -15,7 +15,7 @@ from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.training import Project
 from retrofit.training.figures.figures import follow, followed
 
-from .sides import COMPREHENSIONS, side_of_test
+from .rank_guards import COMPREHENSIONS, side_of_test
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 LEAVING = (ast.Continue, ast.Break, ast.Return)

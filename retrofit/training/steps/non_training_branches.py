@@ -6,7 +6,7 @@ import ast
 
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.branches import branches_around
-from retrofit.analysis.flow.occurrences import loaded_names, stored_names
+from retrofit.analysis.flow.name_uses import loaded_names, stored_names
 
 
 def is_aside(source: Source, node: ast.AST, loop: ast.stmt) -> bool:
