@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.files.standard_library import standard_modules
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.training import Project
 from retrofit.training.optimizer.rate_rules import rate_rules
-from retrofit.analysis.flow.reachability import reached_nodes
 
 EPOCHS = re.compile(r"(n|nb|num|max|total|train)?_?epochs?|n_?iter")
 BATCH = {"batch_size", "batchsize", "train_batch_size", "bs", "b", "batch"}
