@@ -367,7 +367,7 @@ def called_from(frame: FrameType) -> tuple[str, FrameType]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What each rank tells the others of itself, and when that proves that the job cannot continue.
+# Reports of each rank to the others, and the proof from them that the job cannot continue.
 
 
 PATIENCE_S = 5.0  # how long a rank waits before anything is suspected
@@ -3413,4 +3413,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 5ce90c7ebff2d85f1e864a0059a7548551a1b4201d3cf554a0f83d94831f495c
+# Unchanged while the text above has the SHA-256 cbbd8a4d5c965e6902ce976bf20a357afa2da0c0a47decc95af41f7b2f73dbc3
