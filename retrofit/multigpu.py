@@ -367,7 +367,7 @@ def called_from(frame: FrameType) -> tuple[str, FrameType]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What each rank tells the others of itself, and when that proves that the job cannot continue.
+# Reports of each rank to the others, and the proof from them that the job cannot continue.
 
 
 PATIENCE_S = 5.0  # how long a rank waits before anything is suspected
@@ -3414,4 +3414,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 947089ba85df7ed94c6f7ccd579d5418a6deb20fc58e809b461b10753a856bc7
+# Unchanged while the text above has the SHA-256 1ad0524827d0159046d989d48ebb140b057faadeb6cae79ee489b49911e2594e

@@ -1,4 +1,4 @@
-"""What the analysis is told of libraries: plain Python until somebody names the functions of another library."""
+"""Facts about libraries that the analysis is given: plain Python, until the functions of another library are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a conversion lists for the user: figures of one rank, numbers of steps. For terminal and MULTI_GPU.md."""
+"""Lists for the user of a conversion: figures of one rank, numbers of steps. For terminal and MULTI_GPU.md."""
 
 from __future__ import annotations
 

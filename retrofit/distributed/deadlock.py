@@ -1,4 +1,4 @@
-"""What each rank tells the others of itself, and when that proves that the job cannot continue.
+"""Reports of each rank to the others, and the proof from them that the job cannot continue.
 
 The usual cause is a collective under `if is_main_process():`. It is certain only where every rank waits or has ended,
 and one waits in a call that another one has passed. A rank that computes, loads or downloads is merely slow.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Instance
 from retrofit.training.torch_api.launch import PARSES
 
 
@@ -36,4 +37,8 @@ def find_parsings(analysis: Analysis) -> list[Parsing]:
 
 
 def _parses(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
-    return bool(analysis.called(call, scope) & PARSES)
+    assert isinstance(call.func, ast.Attribute)
+    parsers = [value for value in analysis.evaluate(call.func.value, scope) if isinstance(value, Instance)]
+    own = [value for value in parsers if analysis.classes.method(value.scope, call.func.attr) is None]
+    bases = {base for value in own for base in analysis.classes.bases(value.scope)}
+    return bool((analysis.called(call, scope) | {f"{base}.{call.func.attr}" for base in bases}) & PARSES)

@@ -1,4 +1,4 @@
-"""What a script shows in its terminal: prints, progress bars, loggers, questions."""
+"""Output of a script in its terminal: prints, progress bars, loggers, questions."""
 
 from __future__ import annotations
 
