@@ -1706,7 +1706,7 @@ def _require_shardable(loader: DataLoader, batch_size: int | None, accum_steps: 
     if type(loader.batch_sampler) is not BatchSampler and is_distributed():
         raise TypeError(
             f"cannot shard a loader with the batch sampler {type(loader.batch_sampler).__name__}; give the DataLoader "
-            "a sampler and a batch_size, or share the batches out inside the batch sampler"
+            "a sampler and a batch_size, or shard the batches inside the batch sampler"
         )
     if is_stream or batch_size is None:
         return
@@ -3414,4 +3414,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 1ad0524827d0159046d989d48ebb140b057faadeb6cae79ee489b49911e2594e
+# Unchanged while the text above has the SHA-256 82cb7da0cc1425bf6629ce8c20fe3f01728202e70e36564004e9801858a00a08

@@ -6,7 +6,7 @@ from __future__ import annotations
 ADDS_ONE = frozenset({"append", "appendleft", "add", "push", "insert", "put", "put_nowait", "setdefault"})
 ADDS_ALL = frozenset({"extend", "update", "extendleft"})
 GROWS_LIST = frozenset({"append", "extend", "insert"})
-# Methods that take one object out for good, or all of them; that order the objects anew.
+# Methods that take one object out for good, or all of them; that order the objects again.
 REMOVES = frozenset({"remove", "discard", "pop"})
 EMPTIES = frozenset({"clear", "reset"})
 SORTS_IN_PLACE = frozenset({"sort", "reverse"})

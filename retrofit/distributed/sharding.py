@@ -158,7 +158,7 @@ def _require_shardable(loader: DataLoader, batch_size: int | None, accum_steps: 
     if type(loader.batch_sampler) is not BatchSampler and is_distributed():
         raise TypeError(
             f"cannot shard a loader with the batch sampler {type(loader.batch_sampler).__name__}; give the DataLoader "
-            "a sampler and a batch_size, or share the batches out inside the batch sampler"
+            "a sampler and a batch_size, or shard the batches inside the batch sampler"
         )
     if is_stream or batch_size is None:
         return

@@ -222,7 +222,7 @@ NOT_SHARED = {
                 total += model(x).sum().item()
         return total
     """,
-    "total is not set anew in front of it": """
+    "total is not set again before it": """
         model.eval()
         total = 0
         for number in range(2):

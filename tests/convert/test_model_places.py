@@ -83,7 +83,7 @@ BY_METHODS = {
     "with another name in training": {"start": "net = self.model", "loss": "(net(x) - y).pow(2).mean()"},
 }
 REFUSED = {
-    "self.model is set anew while it trains, at train.py:29:9": {"after": "self.load_model('model.pt')"},
+    "self.model is set again while it trains, at train.py:29:9": {"after": "self.load_model('model.pt')"},
     "train.py:14:17 calls what another object was given of it before it trains": {
         "behind": "self.distance = Distance(self.model)",
         "loss": "self.distance(x, y)",

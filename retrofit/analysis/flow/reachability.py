@@ -50,7 +50,7 @@ def _extend(analysis: Analysis, reached: set[Scope], waiting: list[Scope], metho
 
 
 def reached_nodes(analysis: Analysis) -> list[tuple[ast.AST, Scope]]:
-    """Return every node of the code that runs, in source order, with the scope it stands in."""
+    """Return every node of the code that runs, in source order, with the scope it is in."""
     return analysis.fact("reached", lambda: list(_reached_nodes(analysis)))
 
 
@@ -64,7 +64,7 @@ def _reached_nodes(analysis: Analysis) -> Iterator[tuple[ast.AST, Scope]]:
 
 
 def calls_within(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
-    """Yield a call and the calls in the functions of the project that it runs, with the scopes they stand in."""
+    """Yield a call and the calls in the functions of the project that it runs, with the scopes they are in."""
     seen: set[ast.AST] = set()
     waiting = [(call, scope)]
     while waiting:

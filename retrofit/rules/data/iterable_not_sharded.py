@@ -97,7 +97,7 @@ def find(project: Project) -> Iterator[Finding]:
                 yield found(RULE, source, call, "the stream is read by every process", refusal=refusal)
             batches = given_to(call, "batch_sampler")
             if batches is not None and not isinstance(batches, ast.Constant) and not is_sharded(project.ranks, loader):
-                refusal = "a custom batch sampler composes whole batches; share them out inside it"
+                refusal = "a custom batch sampler composes whole batches; shard them inside it"
                 yield found(RULE, source, call, "the batches are drawn by every process", refusal=refusal)
 
 

@@ -91,7 +91,7 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         place = after_home(project.analysis, loader.home, project.paths)
         if place is None:
-            refusal = f"{loader.home} is set in several places, so none is behind all of them"
+            refusal = f"{loader.home} is set in several places, so none comes after all of them"
             yield found(RULE, use.scope.source, use.expression, message, refusal=refusal)
             continue
         source, statement = place

@@ -114,7 +114,7 @@ def _shown(project: Project) -> Iterator[Finding]:
                 function = MEAN_OF_LAST
             edits = [reduce_value(frame.scope, node, function), *quotient_edits(project, node, frame.scope)]
             help = RULE.remedy.replace("rd.reduce_loss", function)
-            yield found(RULE, source, node, "this is the loss of one process's share", edits, help=help)
+            yield found(RULE, source, node, "the logged loss is this rank's own", edits, help=help)
 
 
 def _is_after_batches(project: Project, path: Path, node: ast.AST) -> bool:

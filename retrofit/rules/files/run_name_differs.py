@@ -20,7 +20,7 @@ from retrofit.training.torch_api.files import DATES, UNIQUE_NAMES
 from retrofit.training.torch_api.runtime import FROM_MAIN
 
 RULE = CATALOG["RF509"]
-EARLY_HELP = "make the name behind rd.setup_distributed(), with rd.collectives.broadcast_object(...)"
+EARLY_HELP = "make the name after rd.setup_distributed(), with rd.collectives.broadcast_object(...)"
 MESSAGE = "this is another name in every process"
 INVALID = [
     """\

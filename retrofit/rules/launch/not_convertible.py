@@ -81,7 +81,7 @@ def find(project: Project) -> Iterator[Finding]:
     reason = next(_reasons(project), None)
     if reason is not None:
         node, source, text = reason
-        yield found(RULE, source, node, "this training cannot be shared out", refusal=text)
+        yield found(RULE, source, node, "this training cannot be split across ranks", refusal=text)
 
 
 def _removed_next(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
@@ -121,7 +121,7 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
         return
     frame = project.paths[0].frames[0]
     if not any(TRAIN in loader.roles for loader in project.loaders):
-        text = "the training loop draws from no DataLoader, so there is nothing to share out"
+        text = "the training loop draws from no DataLoader, so there is nothing to shard"
         removed = sorted(_removed_next(project), key=lambda reason: reason[0].lineno)  # type: ignore[attr-defined]
         yield removed[0] if removed else (frame.node, frame.scope.source, text)
     mended = {node for node, _, _ in incomplete_batches(project)}

@@ -56,7 +56,7 @@ def find(project: Project) -> Iterator[Finding]:
     edits = [edit, *_cleanup(project)]
     if project.parsings:
         edits = [*_flags(project.parsings[0]), *edits]
-    yield found(RULE, source, statement, "the processes do not form a group", edits)
+    yield found(RULE, source, statement, "no process group is initialized", edits)
 
 
 def _flags(parsing: Parsing) -> list[Edit]:

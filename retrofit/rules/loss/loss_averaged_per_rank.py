@@ -90,7 +90,7 @@ def find(project: Project) -> Iterator[Finding]:
         terms = terms_at(project.analysis, node, scope)
         if node in curved_nodes and any(term.reduction == MEAN for term in terms):
             yield found(
-                RULE, scope.source, node, "the loss is no linear function of this process's own mean", help=HELP_CURVED
+                RULE, scope.source, node, "the loss is not a linear function of this rank's own mean", help=HELP_CURVED
             )
         elif counting := [term for term in terms if _counts(project, term)]:
             if _is_of_a_sample(project, node, scope):

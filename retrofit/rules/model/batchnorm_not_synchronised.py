@@ -68,5 +68,5 @@ def find(project: Project) -> Iterator[Finding]:
         return
     for site in project.wrapping.sites:
         if has_batchnorm(project.analysis, site):
-            message = "BatchNorm takes its statistics from one process's share"
+            message = "BatchNorm takes its statistics from one rank's samples"
             yield found(RULE, site.scope.source, site.call, message)

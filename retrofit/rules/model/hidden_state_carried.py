@@ -72,7 +72,7 @@ def find(project: Project) -> Iterator[Finding]:
             if call not in seen:
                 seen.add(call)
                 message = f"{name} is what the model remembers of the batch before"
-                refusal = f"{name} is carried from batch to batch, so batches cannot be shared out by samples"
+                refusal = f"{name} is carried from batch to batch, so batches cannot be split by samples"
                 yield found(RULE, frame.scope.source, call, message, refusal=refusal)
 
 

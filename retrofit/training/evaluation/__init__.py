@@ -81,7 +81,7 @@ def _batches(loop: Loop) -> ast.expr:
         raise NotShareable("it does not draw from one loader alone")
     outer, loader = drawn
     if any(loop.is_called(call, EVALUATION_SHARES) for node in outer for call in calls_in(node)):
-        raise NotShareable("it is shared out already")
+        raise NotShareable("it is sharded already")
     if is_shared_out(loop.analysis, loader, loop.scope):
-        raise NotShareable("its loader is shared out already")
+        raise NotShareable("its loader is sharded already")
     return loader

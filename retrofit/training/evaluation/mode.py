@@ -27,7 +27,7 @@ class Mode:
         if switches_on(self.analysis, self.loop.node, self.loop.scope):
             raise NotShareable(WITH_GRADIENTS)
         if not self._is_evaluating(self.loop.scope, self.loop.node, DEEPEST):
-            raise NotShareable("model.eval() was not found in front of it")
+            raise NotShareable("model.eval() was not found before it")
 
     def _is_evaluating(self, scope: Scope, node: ast.AST, depth: int) -> bool:
         line = getattr(node, "lineno", 0)

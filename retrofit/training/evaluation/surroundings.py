@@ -68,7 +68,7 @@ class Afterwards:
             return
         start = start_statement(self.scope, self.loop, name)
         if start is None:
-            raise NotShareable(f"{text} is not set anew in front of it")
+            raise NotShareable(f"{text} is not set again before it")
         is_fresh = {
             SUM: lambda: is_zero(self.analysis, start, name, self.scope),
             LIST: lambda: _is_empty_list(start, name),

@@ -28,10 +28,10 @@ def before_training(
     """
     home = model.home
     if not home.is_attribute or home.key is not None:
-        return f"{home} is set in several functions, so no place is behind all of them"
+        return f"{home} is set in several functions, so no place comes after all of them"
     for given in assignments_to(analysis, home):
         if given.value is not None and given.statement in in_loops:
-            return f"{home} is set anew while it trains, at {given.scope.source.place(given.statement)}"
+            return f"{home} is set again while it trains, at {given.scope.source.place(given.statement)}"
     for call in model.calls:
         if not _is_by_attribute(analysis, home, call.call.func, call.scope):
             held = f"{call.scope.source.place(call.call)} calls what another object was given of it before it trains"
@@ -41,7 +41,7 @@ def before_training(
         frame = next((frame for frame in reversed(path.frames) if _holds(analysis, home, frame.scope)), None)
         place = _place_in(analysis, home, frame) if frame is not None else None
         if place is None:
-            return f"{home} is set in several functions, and no method of its object is behind all of them"
+            return f"{home} is set in several functions, and no method of its object comes after all of them"
         found[place] = None
     return list(found)
 

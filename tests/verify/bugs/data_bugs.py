@@ -144,7 +144,7 @@ DATA_BUGS = [
     ),
     Bug(
         id="22b",
-        title="an IterableDataset is not shared out: every rank reads the whole stream",
+        title="an IterableDataset is not sharded: every rank reads the whole stream",
         project="language_model",
         arguments=["--iterable"],
         edits=[("train.py", ", part=rd.get_rank(), num_parts=rd.get_world_size()", "")],
