@@ -3324,9 +3324,12 @@ class LaunchedJob:
 
     def watch(self) -> tuple[type[Exception], ...]:
         """Have torchrun start its ranks here; return what it raises when they do not end well."""
-        from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
-        from torch.distributed.elastic.multiprocessing import api
-        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        try:
+            from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
+            from torch.distributed.elastic.multiprocessing import api
+            from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        except ImportError:  # not a torch that we know: its launcher does as it likes
+            return ()
 
         start, restart = api.PContext.start, SimpleElasticAgent._restart_workers
 
@@ -3414,4 +3417,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 82cb7da0cc1425bf6629ce8c20fe3f01728202e70e36564004e9801858a00a08
+# Unchanged while the text above has the SHA-256 5d2f9f029e2ef9f56845e762d9e5dc35d73e7422d7d9a8dba42dbc2114dc1c01

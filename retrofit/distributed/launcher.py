@@ -78,9 +78,12 @@ class LaunchedJob:
 
     def watch(self) -> tuple[type[Exception], ...]:
         """Have torchrun start its ranks here; return what it raises when they do not end well."""
-        from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
-        from torch.distributed.elastic.multiprocessing import api
-        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        try:
+            from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
+            from torch.distributed.elastic.multiprocessing import api
+            from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        except ImportError:  # not a torch that we know: its launcher does as it likes
+            return ()
 
         start, restart = api.PContext.start, SimpleElasticAgent._restart_workers
 
