@@ -68,7 +68,7 @@ def main(argv=None):
     run_task = {"train": train, "test": test, "predict": predict}[args.task]
     status = run_task(args, checkpoint)
     rd.cleanup_distributed()
-    return status
+    return status or 0
 
 
 def get_arguments(argv=None):
@@ -146,7 +146,7 @@ def train_one_epoch(args, state, folder, writer, interruption):
     progress.close()
     if epochs.samples > first_image and epochs.step in (0, epochs.steps_per_epoch):  # once per epoch
         log_throughput(writer, epochs.samples - first_image, time.perf_counter() - started, epochs.samples)
-    return status
+    return status or 0
 
 
 def forward_backward(args, state, micro_batches):

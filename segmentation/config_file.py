@@ -175,6 +175,9 @@ def _convert(action: argparse.Action, value: Any, where: str) -> Any:
     except (ValueError, argparse.ArgumentTypeError) as error:
         if str(error).startswith("must be"):
             raise ValueError(f"{where} {error}; correct the line") from None
+        if action.choices is not None:
+            allowed = ", ".join(map(str, action.choices))
+            raise ValueError(f"{where} must be one of {allowed}, got {value!r}; correct the line") from None
         kind = "a whole number" if action.type is int or str(error).startswith("invalid int value") else "a number"
         raise ValueError(f"{where} must be {kind}, got {value!r}; correct the line") from None
     if action.choices is not None and converted not in action.choices:

@@ -435,7 +435,8 @@ def results(
 ) -> Iterator[dict[str, Result]]:
     """The results of all cases that were asked for, run two at a time."""
     calls = (getattr(item, "callspec", None) for item in request.session.items)
-    names = {call.params["case"] for call in calls if call and call.params.get("case") in CASES}
+    cases = [call.params.get("case") for call in calls if call]
+    names = {case for case in cases if isinstance(case, str) and case in CASES}
     waiting = [name for name in CASES if name in names]
     running: dict[str, Start] = {}
     finished: dict[str, Result] = {}

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from retrofit.distributed.batch import Batch, open_batches, weight_of
+from retrofit.distributed.batch import Batch, batches_in_use, weight_of
 from retrofit.verify.trace.runtime import batch_weight, is_in_runtime, loaded_functions
 
 
@@ -37,11 +37,11 @@ def says(weight):
 def test_the_package_is_a_runtime():
     assert batch_weight() == 1.0 and loaded_functions("weight_of") == [weight_of]
     iteration = object()
-    open_batches.begin(iteration, Batch(length=3, full=4, weight=6 / 7))
+    batches_in_use[iteration] = Batch(length=3, full=4, weight=6 / 7)
     try:
         assert batch_weight() == 6 / 7
     finally:
-        open_batches.end(iteration)
+        del batches_in_use[iteration]
 
 
 def test_a_script_without_a_runtime(without_package):

@@ -119,4 +119,4 @@ def test_a_function_of_a_mean_is_named(loss: str, tmp_path: Path) -> None:
     before = "criterion = nn.CrossEntropyLoss(ignore_index=2)\n"
     found = conversion(tmp_path, HEAD + before + TRAIN.replace("LOSS", loss)).findings
     (finding,) = (finding for finding in found if finding.code == "RF302")
-    assert not finding.edits and "no linear function" in finding.message
+    assert not finding.edits and "not a linear function" in finding.message
