@@ -146,7 +146,7 @@ def train_one_epoch(args, state, folder, writer, interruption):
     progress.close()
     if epochs.samples > first_image and epochs.step in (0, epochs.steps_per_epoch):  # once per epoch
         log_throughput(writer, epochs.samples - first_image, time.perf_counter() - started, epochs.samples)
-    return status or 0
+    return status
 
 
 def forward_backward(args, state, micro_batches):
@@ -219,7 +219,7 @@ def validate_and_save(args, state, val_loader, folder, writer):
     epochs, confusion, is_best = state.epochs, None, False
     if epochs.epoch > args.val_epoch or args.dry_run:
         confusion, loss, panels = evaluate(args, state.ema.module if state.ema else state.model, val_loader)
-        is_best = not state.best_miou or confusion.miou() > state.best_miou
+        is_best = confusion.miou() > state.best_miou
         state.best_miou = max(state.best_miou, confusion.miou())
         names = val_loader.dataset.class_names  # and rank 0's first images, which are the first of all
         log_validation(writer, confusion, loss, names, panels, epochs.samples)  # retrofit: ignore[RF406]
