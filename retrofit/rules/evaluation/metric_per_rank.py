@@ -5,23 +5,30 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.edits import Edit, surround
 from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Result
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.shards import is_sharded
-from retrofit.training.distributed.reductions import reduce_value
-from retrofit.training.evaluation.measurements import Measurement, is_collected, spread, users
-from retrofit.training.files.decisions import decides
+from retrofit.training.distributed.reductions import Reduction, reduce_value
+from retrofit.training.evaluation.measurements import Known, Measurement, is_collected, name_in, spread, users
 from retrofit.training.files.guards import runs_on_some
-from retrofit.training.loops import Path
+from retrofit.training.loops import LOOPS, Path
+from retrofit.training.losses.divisions import SIZE, Reader, without_guard
 from retrofit.training.losses.loss_reads import readings
 from retrofit.training.losses.reductions.reduction import MEAN_OF_LAST, MEAN_OF_RANKS, reduction_for
-from retrofit.training.losses.shown import quotient_edits
+from retrofit.training.losses.reductions.samples import looks_like_size
 from retrofit.training.losses.terms import is_of_all
 from retrofit.training.steps.skipped_steps import skips
+from retrofit.training.torch_api.files import SAVES_STATE
+from retrofit.training.torch_api.optimizers import ON_PLATEAU
 
 RULE = CATALOG["RF401"]
+READS = (ast.Attribute, ast.Call)
 INVALID = [
     """\
 for images, labels in loader:
@@ -80,7 +87,7 @@ def _decisions(project: Project) -> Iterator[Finding]:
             continue
         for k in known:
             for node in own_nodes(k.scope.node):
-                if node not in seen and decides(project.analysis, project.paths, node, k):
+                if node not in seen and _decides(project.analysis, project.paths, node, k):
                     seen.add(node)
                     message = "each process decides by its own share of the evaluation"
                     yield found(RULE, k.scope.source, node, message, help=COLLECT)
@@ -112,7 +119,7 @@ def _shown(project: Project) -> Iterator[Finding]:
             function = reduction_for(project, node, frame.scope)
             if function == MEAN_OF_RANKS and _is_after_batches(project, path, node):
                 function = MEAN_OF_LAST
-            edits = [reduce_value(frame.scope, node, function), *quotient_edits(project, node, frame.scope)]
+            edits = [reduce_value(frame.scope, node, function), *_quotient_edits(project, node, frame.scope)]
             help = RULE.remedy.replace("rd.reduce_loss", function)
             yield found(RULE, source, node, "the logged loss is this rank's own", edits, help=help)
 
@@ -146,3 +153,55 @@ def _deciding(project: Project, path: Path) -> Iterator[ast.Name]:
     """Yield the loss in `if loss == 0: continue`: a step that one process leaves out, the others wait for."""
     for skip in skips(project.analysis, path):
         yield from skip.losses
+
+
+def _decides(analysis: Analysis, paths: list[Path], node: ast.AST, known: Known) -> bool:
+    """Return whether this is plateau.step(value), or an `if` on a value that ends the training or keeps the best."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "step":
+        values = analysis.evaluate(node.func.value, known.scope)
+        is_plateau = any(isinstance(value, Result) and value.maker == ON_PLATEAU for value in values)
+        return is_plateau and any(known.holds(argument) for argument in (*node.args, *node.keywords))
+    loops = {loop for path in paths for loop, _ in path.loops}
+    if isinstance(node, ast.While):
+        return node in loops and known.holds(node.test)
+    if not isinstance(node, ast.If) or not known.holds(node.test):
+        return False
+    around = next((outer for outer in known.scope.source.ancestors(node) if isinstance(outer, LOOPS)), None)
+    inside = [part for statement in node.body for part in ast.walk(statement)]
+    ends = around in loops and any(isinstance(part, ast.Break) for part in inside)
+    return ends or any(_keeps(analysis, part, node.test, known.scope) for part in inside)
+
+
+def _keeps(analysis: Analysis, node: ast.AST, test: ast.expr, scope: Scope) -> bool:
+    """Return whether a statement under a test keeps what is best: saves, or sets what the test compares with."""
+    if isinstance(node, ast.Call):
+        return bool(analysis.called(node, scope) & SAVES_STATE)
+    targets = [part for target in node.targets for part in ast.walk(target)] if isinstance(node, ast.Assign) else []
+    compared = {name for part in ast.walk(test) if (name := name_in(part))} if isinstance(test, ast.Compare) else set()
+    return any(name_in(part) in compared for part in targets)
+
+
+def _is_without_gradients(node: ast.AST, scope: Scope) -> bool:
+    """Return whether a node is in a `with torch.no_grad()` of its function, where counts are of one rank."""
+    withs = (outer for outer in scope.source.ancestors(node) if isinstance(outer, (ast.With, ast.AsyncWith)))
+    contexts = (last_name(item.context_expr) for outer in withs for item in outer.items)
+    return any(name in ("no_grad", "inference_mode") for name in contexts)
+
+
+def _quotient_edits(project: Project, loss: ast.expr, scope: Scope) -> list[Edit | Reduction]:
+    """Return the edits of `loss.item() / len(images)`: the sum over all ranks is divided by the samples of all."""
+    source, node = scope.source, loss
+    outer = source.parents.get(node)
+    while isinstance(outer, READS) or (isinstance(outer, ast.BinOp) and isinstance(outer.op, ast.Mult)):
+        node, outer = outer, source.parents.get(outer)
+    if not isinstance(outer, ast.BinOp) or not isinstance(outer.op, ast.Div) or outer.left is not node:
+        return []
+    if _is_without_gradients(node, scope):
+        return []
+    reader = Reader(project.analysis, project.batch_values, project.distribution)
+    is_size = reader.kind_of(outer.right, scope) == SIZE
+    if (outer.right, scope) in project.batch_sizes:
+        return [*surround(source, outer.right, "rd.loss.global_batch(", ")")]
+    if not is_size and not looks_like_size(outer.right, scope):
+        return []
+    return [reduce_value(scope, without_guard(outer.right), "rd.loss.batch_count")]

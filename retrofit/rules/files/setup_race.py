@@ -6,16 +6,18 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import call_through
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.values.inference import Analysis
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.main_first import main_first
 from retrofit.rules.finding import Finding, found, guarded
 from retrofit.training import Project
-from retrofit.training.distributed.ranks.early_rank import asked_too_early
+from retrofit.training.distributed.distribution import Distribution
 from retrofit.training.files.answers import asked_per_process
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.files.missing_files import returns
 from retrofit.training.files.outputs import FOLDER
+from retrofit.training.torch_api.distributed import ASKS_FOR_GROUP, GET_RANK, JOIN_GROUP
 from retrofit.training.torch_api.files import COMMANDS
 
 RULE = CATALOG["RF504"]
@@ -112,7 +114,7 @@ def find(project: Project) -> Iterator[Finding]:
         message = "rank 0 makes what is asked for here: another process finds it, and decides something else"
         edits = [] if project.distribution.is_by_hand else call_through(scope.source, call, "rd.output.answer_of_main")
         yield found(RULE, scope.source, call, message, edits, help=ASKED_HELP)
-    for call, scope in asked_too_early(analysis, project.distribution):
+    for call, scope in _asked_too_early(analysis, project.distribution):
         message = "the rank is asked before the process group exists: every process is told 0"
         yield found(RULE, scope.source, call, message, help=EARLY_HELP)
 
@@ -129,3 +131,46 @@ def _asked_per_process(project: Project) -> list[tuple[ast.Call, Scope]]:
 def _may_exist(call: ast.Call) -> bool:
     """Return whether a folder is made in a way that several processes may go at once."""
     return any(keyword.arg == "exist_ok" and getattr(keyword.value, "value", True) for keyword in call.keywords)
+
+
+def _asked_too_early(analysis: Analysis, distribution: Distribution) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield the calls, before the one that joins the group and in the same function, that ask for the rank.
+
+    Only those with an answer for the time without a group: `dist.get_rank() if dist.is_initialized() else 0`.
+    """
+    for join in distribution.joins:
+        if _is_under_condition(analysis, join.scope, join.call):
+            continue
+        for node in own_nodes(join.scope.node):
+            if isinstance(node, ast.Call) and node.lineno < join.call.lineno and _asks(analysis, node, join.scope):
+                yield node, join.scope
+
+
+def _is_under_condition(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
+    """Return whether the group may exist already: `if not dist.is_initialized(): dist.init_process_group(...)`."""
+    tests = [outer.test for outer in scope.source.ancestors(node) if isinstance(outer, ast.If)]
+    return any(_calls(analysis, test, scope) & ASKS_FOR_GROUP for test in tests)
+
+
+def _asks(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    if GET_RANK in analysis.called(call, scope):
+        outer = scope.source.parents.get(call)
+        return isinstance(outer, ast.IfExp) and _calls(analysis, outer.test, scope) & ASKS_FOR_GROUP != set()
+    return any(
+        GET_RANK in names and names & ASKS_FOR_GROUP and JOIN_GROUP not in names
+        for names in _called_inside(analysis, call, scope)
+    )
+
+
+def _called_inside(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[set[str]]:
+    """Yield what each function of the project that a call can run calls itself."""
+    for function in analysis.functions_called(call, scope):
+        calls = (node for node in own_nodes(function.node) if isinstance(node, ast.Call))
+        yield {name for inner in calls for name in analysis.called(inner, function.scope)}
+
+
+def _calls(analysis: Analysis, node: ast.expr, scope: Scope) -> set[str]:
+    """Return what an expression calls, itself or in functions of the project."""
+    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+    own = {name for call in calls for name in analysis.called(call, scope)}
+    return own.union(*(names for call in calls for names in _called_inside(analysis, call, scope)))

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
+from retrofit.analysis.calls import is_method
 from retrofit.analysis.edits import insert_after, insert_before
-from retrofit.analysis.flow.variables import assignments_to
+from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.variables import Home, assignments_to, first_alias, homes_of
+from retrofit.analysis.scopes import FUNCTIONS, Scope, parameters
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Instance
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.model.before_training import before_training
+from retrofit.training.loops import Frame, Path
 from retrofit.training.model.gradients import has_gradients
 from retrofit.training.model.models import Model
-from retrofit.training.placement import after_home
+from retrofit.training.placement import after_home, first_statement
 from retrofit.training.torch_api.modules import AVERAGING_WRAPPERS
 
 RULE = CATALOG["RF209"]
+Place = tuple[Source, ast.stmt, str]  # before which statement, and how the attribute is called there
 INVALID = [
     """\
 model = Net().cuda()
@@ -102,7 +108,7 @@ def find(project: Project) -> Iterator[Finding]:
 def _in_front_of_training(project: Project, model: Model, message: str) -> Finding:
     """Return the finding of a model that several functions set: where training begins, it holds what is trained."""
     in_loops = {node for node, _ in project.in_loops}
-    places = before_training(project.analysis, model, project.paths, in_loops)
+    places = _places_before_training(project.analysis, model, project.paths, in_loops)
     source, node = model.calls[0].scope.source, model.calls[0].call
     if isinstance(places, str):
         return found(RULE, source, node, message, refusal=places)
@@ -148,3 +154,61 @@ def is_wrapped(project: Project, model: Model) -> bool:
         assignment for assignment in assignments_to(analysis, model.home) if isinstance(assignment.value, ast.Call)
     ]
     return any(analysis.called(a.value, a.scope) & AVERAGING_WRAPPERS for a in given)  # type: ignore[arg-type]
+
+
+def _places_before_training(
+    analysis: Analysis, model: Model, paths: list[Path], in_loops: Collection[ast.AST]
+) -> list[Place] | str:
+    """Return the places that every training goes through, after which each call of the model is by its attribute.
+
+    Or why there are none: another object holds the model too, or the training puts another one in its place.
+    """
+    home = model.home
+    if not home.is_attribute or home.key is not None:
+        return f"{home} is set in several functions, so no place comes after all of them"
+    for given in assignments_to(analysis, home):
+        if given.value is not None and given.statement in in_loops:
+            return f"{home} is set again while it trains, at {given.scope.source.place(given.statement)}"
+    for call in model.calls:
+        if not _is_by_attribute(analysis, home, call.call.func, call.scope):
+            held = f"{call.scope.source.place(call.call)} calls what another object was given of it before it trains"
+            return f"{home} is set in several functions, and {held}"
+    found: dict[Place, None] = {}
+    for path in paths:
+        frame = next((frame for frame in reversed(path.frames) if _holds(analysis, home, frame.scope)), None)
+        place = _place_in(analysis, home, frame) if frame is not None else None
+        if place is None:
+            return f"{home} is set in several functions, and no method of its object comes after all of them"
+        found[place] = None
+    return list(found)
+
+
+def _holds(analysis: Analysis, home: Home, scope: Scope) -> bool:
+    """Return whether a function is a method of an object that has the attribute."""
+    return is_method(scope) and homes_of(analysis, _attribute(home, scope), scope) == {home}
+
+
+def _attribute(home: Home, scope: Scope) -> ast.Attribute:
+    assert isinstance(scope.node, FUNCTIONS)
+    return ast.Attribute(ast.Name(parameters(scope.node)[0], ast.Load()), home.name, ast.Load())
+
+
+def _place_in(analysis: Analysis, home: Home, frame: Frame) -> Place | None:
+    source = frame.scope.source
+    statement = source.statement(frame.loops[-1] if frame.loops else frame.node)
+    if first_alias(analysis, home, frame.scope) < statement.lineno:
+        if any(a.scope is frame.scope for a in assignments_to(analysis, home)):
+            return None
+        statement = first_statement(frame.scope)
+    return source, statement, ast.unparse(_attribute(home, frame.scope))
+
+
+def _is_by_attribute(analysis: Analysis, home: Home, function: ast.expr, scope: Scope) -> bool:
+    """Return whether each call reads the attribute: `self.model(x)`, or `model(x)` with what a function was given."""
+    if isinstance(function, ast.Name):
+        found = scope.find(function.id)
+        return found is not None and found[0].is_function
+    if not isinstance(function, ast.Attribute) or function.attr != home.name:
+        return False
+    owners = [v.scope for v in analysis.evaluate(function.value, scope) if isinstance(v, Instance)]
+    return any(home.scope in analysis.classes.mro(owner) for owner in owners)
