@@ -201,6 +201,20 @@ def test_a_sum_among_other_terms_is_scaled_alone(lines: str, expected: str, tmp_
     assert "optimizer = optim.SGD(model.parameters(), lr=args.lr)" in found
 
 
+@pytest.mark.parametrize(
+    "term",
+    [
+        "torch.normal(out, 1.0).norm()",
+        "out.new_tensor(out).norm()",
+        "out.clone().uniform(out).norm()",
+        "torch.tensor(out).norm()",
+    ],
+)
+def test_the_norm_of_what_is_made_of_the_output_is_listed(term: str, tmp_path: Path) -> None:
+    result = conversion(tmp_path, script(f"loss = F.mse_loss(out, y, reduction='sum') + {term}"))
+    assert [f.code for f in result.findings if f.code == "RF309"] == ["RF309"], term
+
+
 def test_a_sum_that_is_divided_by_the_batch_size_of_the_settings(tmp_path: Path) -> None:
     found = converted(tmp_path, script("loss = F.mse_loss(out, y, reduction='sum') / args.batch_size"))
     expected = "loss = F.mse_loss(out, y, reduction='sum') / rd.loss.rank_share(rd.loss.global_batch(args.batch_size))"

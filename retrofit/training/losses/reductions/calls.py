@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 JOINING = JOINS | SUMS_OF_SEVERAL | {"tensor_split"}
 SAME = SAME_ARRAY | REPEATS | LOOKS_UP | LISTS_OBJECTS | {"requires_grad_", "squeeze", "neg", "as_tensor"}
 MAKING = FILLED | FILLED_LIKE | DRAWN | DRAWN_LIKE | NEW | {"tensor"}
+WITH_ENTRIES = {"tensor", "new_tensor", "normal", "uniform"}  # what they make is of their arguments, where they have some
 NUMBERS = {"len", "int", "float", "range", "isinstance", "max", "min"}
 
 
@@ -109,7 +110,7 @@ class CallReader:
             return self._reduced(node, name.replace("nan", ""), given[0], rest, scope, frame)
         if name == "einsum" and node.args:
             return self._noted(einsum_kind(node, self._joined(node.args[1:], scope, frame, ()), scope), node)
-        if name in MAKING and not (name == "tensor" and node.args):
+        if name in MAKING and not (name in WITH_ENTRIES and node.args):
             return CONSTANT
         if name in ("mm", "matmul") and given and rest:
             return self.reader.operation(ast.MatMult(), given[0], rest[0], scope, frame, node)
