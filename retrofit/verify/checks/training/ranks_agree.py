@@ -9,12 +9,7 @@ from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.processes.collectives import uneven_batches
 from retrofit.verify.checks.processes.errors import cause_of, first_failure
 from retrofit.verify.evidence import RankTrace, Run, Runs
-from retrofit.verify.trace.events import (
-    InitialWeights,
-    OptimizerFound,
-    OptimizerStep,
-    Weights,
-)
+from retrofit.verify.trace.events import InitialWeights, OptimizerFound, OptimizerStep, Weights
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .traffic import traffic

@@ -18,7 +18,7 @@ Run = Callable[[tuple, dict], Any]
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 # Autograd gives a float32 leaf a float32 gradient, DDP a float32 bucket, and they insist.
 _LITERAL = (_TORCH + "autograd" + os.sep, _TORCH + os.path.join("nn", "parallel") + os.sep)
-# What stands between an operator's caller and us.
+# Files of the frames between an operator's caller and this module.
 _BETWEEN = (FOLDER, _TORCH + "_dynamo" + os.sep, _TORCH + "_compile.py")
 _FUSED_FLOAT32 = {"state_steps", "grad_scale", "found_inf"}  # the fused optimizers read these as float32, unchecked
 
