@@ -170,16 +170,15 @@ def _convert(action: argparse.Action, value: Any, where: str) -> Any:
         raise ValueError(f"{where} needs one value, got {value!r}; write one, or remove the line")
     if value is False and "off" in (action.choices or ()):
         value = "off"  # YAML 1.1 reads an unquoted off as false
+    choices = f"one of {', '.join(map(str, action.choices))}" if action.choices is not None else ""
     try:
         converted = action.type(str(value)) if callable(action.type) else str(value)
-    except (ValueError, argparse.ArgumentTypeError) as error:
-        if str(error).startswith("must be"):
-            raise ValueError(f"{where} {error}; correct the line") from None
-        if action.choices is not None:
-            allowed = ", ".join(map(str, action.choices))
-            raise ValueError(f"{where} must be one of {allowed}, got {value!r}; correct the line") from None
-        kind = "a whole number" if action.type is int or str(error).startswith("invalid int value") else "a number"
-        raise ValueError(f"{where} must be {kind}, got {value!r}; correct the line") from None
-    if action.choices is not None and converted not in action.choices:
-        raise ValueError(f"{where} must be one of {', '.join(map(str, action.choices))}, got {value!r}")
+    except argparse.ArgumentTypeError as refusal:  # which says itself what is allowed
+        said = f" must be {choices}, got {value!r}" if choices else f": {refusal}"
+        raise ValueError(f"{where}{said}; correct the line") from None
+    except ValueError:
+        allowed = choices or ("a whole number" if action.type is int else "a number")
+        raise ValueError(f"{where} must be {allowed}, got {value!r}; correct the line") from None
+    if choices and converted not in action.choices:  # type: ignore[operator]
+        raise ValueError(f"{where} must be {choices}, got {value!r}; correct the line")
     return converted

@@ -105,6 +105,8 @@ def test_every_word_of_the_table_means_something_that_exists() -> None:
         ("zz: {layers: 18}", "unknown section 'zz'; sections are data, distributed, model, output, training"),
         ("ddp: true", "ddp is a section and holds `option: value` lines, got True"),
         ("ddp: {log_level: LOUD}", "ddp.log_level must be one of DEBUG, INFO, WARNING, ERROR, got 'LOUD'"),
+        ("ddp: {timeout: 1e9}", "ddp.timeout: '1e9' is not valid; use one of: float from 0.001 to 1e+07; correct"),
+        ("local_rank: -5", "local_rank: '-5' is not valid; use one of: int from -1 to"),
         ("ddp: {enabled: 1}", "ddp.enabled is a switch, got 1; use true or false"),
         ("training: {lr: {peak: 1}}", "training.lr needs one value, got {'peak': 1}"),
         ("lr: {peak: 1}", "lr needs one value, got {'peak': 1}"),

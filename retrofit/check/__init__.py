@@ -1,1 +1,1 @@
-"""Lists what stands between a training project and several GPUs."""
+"""List what has to change in a training project for several GPUs."""

@@ -1,4 +1,4 @@
-"""`retrofit check`: what stands between a training script and several GPUs. `retrofit rules` explains the codes."""
+"""`retrofit check`: what has to change in a training script for several GPUs. `retrofit rules` explains the codes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add_parser(commands: Any) -> None:
     """Add the command to `commands` (of argparse's add_subparsers)."""
     parser = commands.add_parser(
         "check",
-        help="list what stands between a training script and several GPUs",
+        help="list what has to change in a training script for several GPUs",
         description="Read SCRIPT and the modules that it imports, without running them, and list the hazards.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

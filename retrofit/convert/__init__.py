@@ -1,1 +1,1 @@
-"""Rewrites a single-GPU project for many GPUs: edits by the rules, the runtime and the scripts next to it."""
+"""Rewrite a single-GPU project for many GPUs: edits by the rules, the runtime and the scripts next to it."""

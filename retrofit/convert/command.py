@@ -57,12 +57,15 @@ def add_parser(commands: Any) -> None:
         help="the folder that the script is started from; the launch scripts are written there (default: the innermost "
         "one that holds the script and all that it imports, up to the top of its repository)",
     )
-    add("--write", action="store_true", help="write the changes (default: show them)")
-    add("--undo", action="store_true", help="restore what the last --write changed")
+    act = parser.add_mutually_exclusive_group().add_argument
+    act("--write", action="store_true", help="write the changes (default: show them)")
+    act("--undo", action="store_true", help="restore what the last --write changed")
+    act("--update-runtime", action="store_true", help=f"write the {FILE_NAME} of this kit in the place of an older one")
     add(
         "--force",
         action="store_true",
-        help="write into a git work tree with uncommitted changes too, or over a runtime file that was changed by hand",
+        help="with --write: also into a git work tree with uncommitted changes; with --update-runtime: also over a "
+        "runtime file that was changed by hand",
     )
     add(
         "--no-vendor",
@@ -70,7 +73,6 @@ def add_parser(commands: Any) -> None:
         help=f"import the runtime from the installed kit, which every machine that trains then needs (the distribution "
         f"{DISTRIBUTION}); default: write the runtime as one file, {FILE_NAME}, next to the script",
     )
-    add("--update-runtime", action="store_true", help=f"write the {FILE_NAME} of this kit in the place of an older one")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -240,7 +242,7 @@ def _write(args: argparse.Namespace, start: Start, conversion: Conversion) -> No
     from retrofit.training.steps.step_schedules import step_schedules
 
     from .added.files import additions
-    from .added.runtime_file import is_changed, version
+    from .added.runtime_file import note
     from .added.script_facts import script_facts
     from .listing import steps
     from .plan import files_needed
@@ -259,10 +261,10 @@ def _write(args: argparse.Namespace, start: Start, conversion: Conversion) -> No
     users = [*files_needed(conversion), *conversion.files]
     places = real_places(root, [file.path for file in users])
     files.update(zip(places, (file.data for file in users)))
+    found = {path: path.read_bytes() for path in files if path.name == FILE_NAME and path.is_file()}
     number = write_all(root, files, start)
-    for path, data in files.items():
-        if path.name == FILE_NAME and is_changed(data) and version(data):
-            _say(f"{os.path.relpath(path, root)} was changed by hand and stays as it is")
+    notes = {path: note(before, files[path]) for path, before in found.items()}
+    _say(*(f"{os.path.relpath(path, root)} {text}" for path, text in notes.items() if text))
     again = shlex.join(["retrofit", "convert", *_given(args), "--undo"])
     page = next(path for path in files if path.suffix == ".md")
     shown = page.name if root == start.entry.parent else os.path.relpath(page)

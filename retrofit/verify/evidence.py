@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from retrofit.analysis.garbage import no_garbage_search
 from retrofit.verify.trace.events import (
     BackwardCall,
     BatchDrawn,
@@ -19,12 +19,12 @@ from retrofit.verify.trace.events import (
     IterationEnd,
     IterationStart,
     OptimizerStep,
+    Place,
     ProcessExit,
     event_of,
 )
 
 OneKind = TypeVar("OneKind", bound=Event)
-Place = tuple[str, int, int]  # dataset key, training epochs before, how many-th iteration in that epoch
 
 LOG_TAIL = 20_000  # characters of a process's output that are kept
 
@@ -48,7 +48,7 @@ class Iteration:
 
     @property
     def place(self) -> Place:
-        return self.dataset, self.begin.epoch, self.begin.repeat
+        return self.begin.place
 
     @property
     def length(self) -> int | None:
@@ -248,8 +248,7 @@ def read_events(path: str | Path) -> list[Event]:
     except FileNotFoundError:
         return []
     events = []
-    gc.disable()  # nothing that is read can be garbage, and looking for some takes a third of the time
-    try:
+    with no_garbage_search():
         for number, line in enumerate(lines, 1):
             try:
                 events.append(event_of(line))
@@ -257,8 +256,6 @@ def read_events(path: str | Path) -> list[Event]:
                 if number < len(lines):
                     where = f"{path}, line {number}"
                     raise ValueError(f"{where} is not an event: {line[:80]!r}; run verify again") from error
-    finally:
-        gc.enable()
     return [event for event in events if event is not None]
 
 

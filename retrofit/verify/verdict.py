@@ -66,7 +66,7 @@ def failed(
 
 @dataclass(frozen=True)
 class EpochCoverage:
-    """Which rank drew which sample in one epoch; a sample drawn twice by one rank stands twice in its list."""
+    """Which rank drew which sample in one epoch; a sample drawn twice by one rank is in its list twice."""
 
     num_samples: int
     rank_of_sample: dict[int, list[int]]  # rank -> sorted sample indices

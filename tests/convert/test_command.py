@@ -243,6 +243,13 @@ def test_a_module_that_cannot_be_read_stops_the_conversion(script: Path, capsys:
     assert "old.py:1: Python 2 syntax" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("other", ["--undo", "--update-runtime"])
+def test_one_thing_at_a_time(other: str, script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["convert", str(script), "--write", other])
+    assert f"argument {other}: not allowed with argument --write" in capsys.readouterr().err
+
+
 def test_there_is_nothing_to_undo(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["convert", str(script), "--undo"]) == 2
     assert "no conversion to undo" in capsys.readouterr().err

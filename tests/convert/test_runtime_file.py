@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,6 +16,7 @@ import retrofit.distributed as rd
 from retrofit import __version__
 from retrofit.analysis.files.runtime_names import MODULES
 from retrofit.cli import main
+from retrofit.convert.added import update_runtime
 from retrofit.convert.added.runtime_file import TEXT, is_changed, sealed, version
 from retrofit.convert.bundle import BundleError, bundle
 
@@ -90,11 +92,27 @@ def test_an_older_one_is_renewed_and_the_conversion_can_still_be_undone(
     assert main(["convert", str(script), "--undo"]) == 0 and not file.exists()
     file.write_text(OLDER)
     assert main(["convert", str(script), "--write"]) == 0 and file.read_bytes() == TEXT.read_bytes()
+    assert f"multigpu.py 0.0.1 -> {__version__}" in capsys.readouterr().err
     assert main(["convert", str(script), "--undo"]) == 0 and file.read_text() == OLDER
     assert main(["convert", str(script.parent), "--update-runtime"]) == 0
     assert f"0.0.1 -> {__version__}" in capsys.readouterr().out and file.read_bytes() == TEXT.read_bytes()
     assert main(["convert", str(script), "--write"]) == 0
     assert main(["convert", str(script), "--undo"]) == 0 and script.read_text() == SCRIPT
+
+
+def test_a_killed_update_is_completed_by_the_next_one(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = script.with_name("multigpu.py")
+    with monkeypatch.context() as older:
+        older.setattr(update_runtime, "TEXT", script.with_name("older.py"))
+        update_runtime.TEXT.write_text(OLDER)
+        assert main(["convert", str(script), "--update-runtime"]) == 0 and file.read_text() == OLDER
+    with monkeypatch.context() as killed, pytest.raises(RuntimeError, match="killed"):
+        killed.setattr(update_runtime, "save", Mock(side_effect=RuntimeError("killed")))
+        main(["convert", str(script), "--update-runtime"])
+    assert file.read_bytes() == TEXT.read_bytes()
+    assert main(["convert", str(script), "--undo"]) == 2 and file.exists()
+    assert main(["convert", str(script), "--update-runtime"]) == 0
+    assert main(["convert", str(script), "--undo"]) == 0 and not file.exists()
 
 
 def test_what_somebody_has_changed_is_not_overwritten_without_saying_so(

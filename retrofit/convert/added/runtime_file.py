@@ -34,3 +34,13 @@ def is_changed(data: bytes) -> bool:
     data = data.replace(b"\r\n", b"\n")  # git may have changed the ends of its lines
     seal = _SEAL.search(data)
     return seal is None or hashlib.sha256(data[: seal.start()]).hexdigest().encode() != seal[1]
+
+
+def note(before: bytes, after: bytes) -> str | None:
+    """Return what to say of a runtime file that a conversion finds (`before`) and leaves or renews (`after`)."""
+    old = version(before)
+    if old is None:
+        return None
+    if is_changed(after):
+        return "was changed by hand and stays as it is"
+    return f"{old} -> {version(after)}" if old != version(after) else None

@@ -40,10 +40,9 @@ class Option:
         """The flag to show, the long one where there are two."""
         return next((flag for flag in self.flags if flag.startswith("--")), self.flags[0])
 
-    @property
-    def words(self) -> list[str]:
-        """What a command has to say where the argument is needed: a word in capitals for its value."""
-        return [*([self.flag] if self.flag.startswith("-") else []), self.name.upper()]
+    def words(self, value: str | None = None) -> list[str]:
+        """Return what a command says to give the argument a value; without one a word in capitals, to be replaced."""
+        return [*([self.flag] if self.flag.startswith("-") else []), value or self.name.upper()]
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,11 @@ class ScriptFacts:
     @property
     def verify_arguments(self) -> list[str]:
         """The arguments for `retrofit verify`: two epochs, a batch that can be split, and what the script needs."""
-        words = [word for option in self.options if option.is_needed for word in option.words]
+        values = {self.epochs: "2"}
         if self.batch:
-            words += [self.batch.flag, str(_splittable(self.batch.default))]
-        return [*words, *([self.epochs.flag, "2"] if self.epochs else [])]
+            values[self.batch] = str(_splittable(self.batch.default))
+        given = dict.fromkeys(option for option in self.options if option.is_needed or option in values)
+        return [word for option in given for word in option.words(values.get(option))]
 
 
 def script_facts(project: Project) -> ScriptFacts:

@@ -10,7 +10,7 @@ from retrofit import __version__
 from retrofit.analysis.files.runtime_names import FILE_NAME
 
 from ..writing.confined import NEW_FILE, Confined, State, WriteError, digest
-from ..writing.journal import read_journals, save
+from ..writing.journal import FOLDER, read_journals, save
 from .runtime_file import TEXT, is_changed, version
 
 
@@ -30,31 +30,45 @@ def runtime_places(folders: Sequence[Path], script: Path | None) -> list[Path]:
 def update(path: Path, force: bool) -> str:
     """Write this kit's runtime file to `path` in one step; return what was done.
 
-    The conversions that know of the file can be undone as before. Raises WriteError for a file that was changed by
-    hand, without `force`; with it the changed one is kept next to it.
+    The conversions that know of the file can be undone as before, also where an earlier update was killed before it
+    had told them. Raises WriteError for a file that was changed by hand, without `force`; with it the changed one is
+    kept next to it.
     """
     data = TEXT.read_bytes()
-    root = next((folder for folder in path.parents if (folder / ".retrofit").is_dir()), path.parent)
+    root = next((folder for folder in path.parents if (folder / FOLDER).is_dir()), path.parent)
     with Confined(root) as inside:
         inside.lock()
         name = inside.relative(path)
         before = inside.read(name)
-        if before is None or before[0] == data:
-            return f"{path} is that of this kit, {__version__}, already"
-        note = ""
-        if is_changed(before[0]):
-            if not force:
-                raise WriteError(f"{path} was changed by hand; --force writes over it and keeps it as {FILE_NAME}.old")
-            _put(inside, f"{name}.old", before[0])
-            note = f", the changed one is {path}.old"
-        _put(inside, name, data)
-        for journal in read_journals(inside):
-            entry = journal.entry(name)
-            if entry is not None:
-                state = State(digest(data), entry.after.mode)
-                entry.before, entry.after = entry.before if entry.is_changed else state, state
-                save(inside, journal)
-    return f"{path}: {version(before[0])} -> {__version__}{note}"
+        if before is None:
+            raise WriteError(f"{path} is gone; `retrofit convert SCRIPT --write` writes it")
+        done = f"{path} is that of this kit, {__version__}, already"
+        if before[0] != data:
+            done = f"{path}: {version(before[0])} -> {__version__}"
+            if is_changed(before[0]):
+                done += f", the changed one is {_set_aside(inside, name, before[0], force)}"
+            _put(inside, name, data)
+        _tell_journals(inside, name, digest(data))
+    return done
+
+
+def _set_aside(inside: Confined, name: str, data: bytes, force: bool) -> Path:
+    """Keep a file that was changed by hand next to the new one, and return its path. Raises WriteError."""
+    if not force:
+        changed = inside.root / name
+        raise WriteError(f"{changed} was changed by hand; --force writes over it and keeps it as {FILE_NAME}.old")
+    _put(inside, f"{name}.old", data)
+    return inside.root / f"{name}.old"
+
+
+def _tell_journals(inside: Confined, name: str, sha256: str) -> None:
+    """Note the new content in the journals of the conversions that wrote the file, or need it."""
+    for journal in read_journals(inside):
+        entry = journal.entry(name)
+        if entry is not None and entry.after.sha256 != sha256:
+            state = State(sha256, entry.after.mode)
+            entry.before, entry.after = entry.before if entry.is_changed else state, state
+            save(inside, journal)
 
 
 def _put(inside: Confined, name: str, data: bytes) -> None:

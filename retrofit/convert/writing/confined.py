@@ -197,5 +197,5 @@ class Confined:
     def _refuse_odd(self, about: os.stat_result, path: str, wanted: str = "file") -> None:
         if wanted == "file" and stat.S_ISREG(about.st_mode):
             return
-        kind = "a link, and nothing is written through links" if stat.S_ISLNK(about.st_mode) else f"no {wanted}"
+        kind = "a link, and nothing is written through links" if stat.S_ISLNK(about.st_mode) else f"not a {wanted}"
         raise WriteError(f"{self.root / path} is {kind}; nothing was changed: move it out of the way")

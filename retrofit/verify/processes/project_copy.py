@@ -26,7 +26,7 @@ class CopyReport:
     num_copied: int = 0
     num_linked: int = 0
     linked_folders: list[str] = field(default_factory=list)
-    num_skipped: int = 0  # unreadable, or no file
+    num_skipped: int = 0  # unreadable, or not a file
 
 
 def copy_project(

@@ -75,7 +75,7 @@ class RankProcess:
 
 
 def find_relatives(ranks: Iterable[RankProcess]) -> None:
-    """Add to every rank's relatives who is in its session or descends from it now. One pass over all processes."""
+    """Add to every rank's relatives the processes in its session and its descendants. One pass over all processes."""
     ranks = list(ranks)
     children: dict[int, list[psutil.Process]] = defaultdict(list)
     sessions: dict[int, list[psutil.Process]] = defaultdict(list)
@@ -129,7 +129,7 @@ def end_ranks(ranks: Iterable[RankProcess], patience_s: Mapping[signal.Signals, 
             rank.send(number)
         while time.monotonic() < deadline and not all(rank.is_gone() for rank in ranks):
             yield
-            if number == signal.SIGKILL:  # who was forked while we looked
+            if number == signal.SIGKILL:  # processes that were forked meanwhile
                 find_relatives(ranks)
                 for rank in ranks:
                     rank.send(number)

@@ -34,15 +34,7 @@ from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from retrofit.verify.verdict import (
-    EpochCoverage,
-    Report,
-    RunRecord,
-    Verdict,
-    conclusion,
-    not_compared,
-    overall_status,
-)
+from retrofit.verify.verdict import EpochCoverage, Report, RunRecord, Verdict, conclusion, not_compared, overall_status
 
 if TYPE_CHECKING:
     from retrofit.rules.catalog import Rule

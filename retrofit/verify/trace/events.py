@@ -17,6 +17,7 @@ from typing import Any, Union
 
 Fingerprint = list[float]  # of a tensor: its 2-norm, and its product with a fixed vector of random signs
 Sample = Any  # the index in its dataset, a list of such, or the hash of the content of a stream's item
+Place = tuple[str, int, int]  # of a pass over a dataset: `dataset`, `epoch` and `repeat` of its IterationStart
 Keys = dict[str, str]  # content of a file by flat name: {"model/fc.weight": "float32[3, 3]", "epoch": "int"}
 
 
@@ -88,6 +89,9 @@ class GroupJoin(Event):
     launcher_port: str | None  # MASTER_PORT when the script began
 
 
+LOCAL_RANK = ("--local_rank", "--local-rank")  # what launchers pass: before torch 2.0, and since
+
+
 @dataclass(frozen=True)
 class ParserOption:
     """An option of an argument parser."""
@@ -104,7 +108,7 @@ class ParserUse(Event):
     """An ArgumentParser is about to parse for the first time."""
 
     options: list[ParserOption]  # in the order in which they were added
-    accepts_local_rank: dict[str, bool]  # by flag: "--local_rank", "--local-rank"
+    accepts_local_rank: dict[str, bool]  # by flag, of LOCAL_RANK
     refuses_unknown: bool  # parse_args, not parse_known_args
 
     @classmethod
@@ -180,6 +184,11 @@ class IterationStart(Event):
     streams: dict[str, str | None]  # state hashes: "python", "torch", "numpy", "loader" (its own generator or None)
     members: list[Sample] | None  # of a Subset in its first pass: the indices in its base dataset
     probe: dict[str, str] | None  # index -> content hash of a few samples, in a controlled run
+
+    @property
+    def place(self) -> Place:
+        """The place of the pass among those of its run, the same on every rank."""
+        return self.dataset, self.epoch, self.repeat
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from retrofit.verify.checks.finding import (
-    Finding,
-    fail_with,
-    not_made,
-    ranks_named,
-    why_not,
-)
+from retrofit.verify.checks.finding import Finding, fail_with, not_made, ranks_named, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import Iteration, RankTrace, Runs
 from retrofit.verify.verdict import Verdict, not_applicable, passed

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
-from retrofit.verify.checks.finding import (
-    Finding,
-    fail_with,
-    not_made,
-    why_not,
-)
+from retrofit.verify.checks.finding import Finding, fail_with, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import Iteration, RankTrace, Run, Runs
 from retrofit.verify.verdict import Verdict, not_applicable, passed

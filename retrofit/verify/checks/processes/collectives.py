@@ -58,7 +58,7 @@ def collectives_fault(run: Run) -> Finding | None:
     summary = f"collective call {mismatch.number} is not the same on all ranks"
     if has_ended:
         summary = "some ranks wait for others that make no further collective call"
-    return Finding(summary, "RF106" if uneven else "RF402", step, _who_is_where(run, mismatch), uneven)
+    return Finding(summary, "RF106" if uneven else "RF402", step, _places_of_ranks(run, mismatch), uneven)
 
 
 def first_mismatch(run: Run) -> Mismatch | None:
@@ -104,7 +104,7 @@ def _uneven_and_shortened(run: Run) -> Finding | None:
     return Finding("in an epoch that is run to its end some ranks would wait for others", "RF106", value=uneven)
 
 
-def _who_is_where(run: Run, mismatch: Mismatch) -> str:
+def _places_of_ranks(run: Run, mismatch: Mismatch) -> str:
     parts = []
     for rank, call in zip(run.ranks, mismatch.calls):
         place = run.stacks.get(rank.rank)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from retrofit.verify.checks.finding import Finding, fail_with, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import Run, Runs
-from retrofit.verify.trace.events import GroupJoin, ParserUse
+from retrofit.verify.trace.events import LOCAL_RANK, GroupJoin, ParserUse
 from retrofit.verify.verdict import Verdict, not_applicable, passed
-
-FLAGS = ("--local_rank", "--local-rank")  # what launchers pass: before torch 2.0, and since
 
 
 def launch(runs: Runs, options: CheckOptions) -> Verdict:
@@ -25,7 +23,7 @@ def launch(runs: Runs, options: CheckOptions) -> Verdict:
         return fail_with(check, title, fault)
     if not groups:
         return not_applicable(check, title, why_not(many, "no process group was created"))
-    known = [flag for flag in FLAGS if any(parser.accepts_local_rank.get(flag) for parser in parsers)]
+    known = [flag for flag in LOCAL_RANK if any(parser.accepts_local_rank.get(flag) for parser in parsers)]
     takes = f"takes {' and '.join(known)}" if known else "reads the environment"
     return passed(check, title, f"the script {takes} and meets at the launcher's port")
 
@@ -45,9 +43,9 @@ def _parsers(runs: Runs) -> list[ParserUse]:
 
 def _flag_fault(parsers: list[ParserUse]) -> Finding | None:
     for parser in parsers:
-        accepted = [flag for flag in FLAGS if parser.accepts_local_rank.get(flag)]
+        accepted = [flag for flag in LOCAL_RANK if parser.accepts_local_rank.get(flag)]
         if len(accepted) == 1:
-            refused = next(flag for flag in FLAGS if flag not in accepted)
+            refused = next(flag for flag in LOCAL_RANK if flag not in accepted)
             return Finding(f"the parser takes {accepted[0]} and refuses {refused}", "RF601")
     return None
 

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from retrofit.verify.checks.finding import (
-    Finding,
-    fail_with,
-    not_made,
-    why_not,
-)
+from retrofit.verify.checks.finding import Finding, fail_with, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import Run, Runs
-from retrofit.verify.trace.events import (
-    LocalBatchNorm,
-)
+from retrofit.verify.trace.events import LocalBatchNorm
 from retrofit.verify.verdict import Verdict, not_applicable, passed
 
 

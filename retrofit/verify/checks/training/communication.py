@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from retrofit.verify.checks.finding import (
-    Finding,
-    fail_with,
-    not_made,
-    why_not,
-)
+from retrofit.verify.checks.finding import Finding, fail_with, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import Runs
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed

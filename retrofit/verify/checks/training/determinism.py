@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from retrofit.verify.checks.finding import (
-    first_few,
-    joined,
-    not_made,
-    why_not,
-)
+from retrofit.verify.checks.finding import first_few, joined, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import Runs
-from retrofit.verify.trace.events import (
-    NondeterministicOperator,
-    UncontrolledDraw,
-)
+from retrofit.verify.trace.events import NondeterministicOperator, UncontrolledDraw
 from retrofit.verify.verdict import Verdict, not_applicable, passed
 
 

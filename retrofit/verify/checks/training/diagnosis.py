@@ -9,15 +9,7 @@ from retrofit.verify.checks.finding import Finding, first_few
 from retrofit.verify.evidence import Run, Runs, relative_difference
 from retrofit.verify.trace.events import SimilarityProduct, UncontrolledDraw, ValidCount
 
-from .differences import (
-    GRADIENTS,
-    LOSS,
-    PARAMETERS,
-    first_difference,
-    gradient_ratio,
-    rank_losses,
-    reference_loss,
-)
+from .differences import GRADIENTS, LOSS, PARAMETERS, first_difference, gradient_ratio, rank_losses, reference_loss
 from .learning_rate import SAME, lr_fault
 from .ranks_agree import disagreement
 

@@ -9,12 +9,7 @@ from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.processes.collectives import uneven_batches
 from retrofit.verify.checks.processes.errors import cause_of, first_failure
 from retrofit.verify.evidence import RankTrace, Run, Runs
-from retrofit.verify.trace.events import (
-    InitialWeights,
-    OptimizerFound,
-    OptimizerStep,
-    Weights,
-)
+from retrofit.verify.trace.events import InitialWeights, OptimizerFound, OptimizerStep, Weights
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .traffic import traffic
@@ -44,7 +39,7 @@ def disagreement(run: Run) -> Finding | None:
     number, steps = next(((n, row) for n, row in rows if len({step.parameter_hash for step in row}) > 1), (0, ()))
     if not steps:
         return None
-    summary, cause = _why(run, number, steps)
+    summary, cause = _diagnosis(run, number, steps)
     return Finding(summary, cause, number, _differing(run, steps))
 
 
@@ -86,17 +81,17 @@ def parameter_names(rank: RankTrace, event: Weights) -> list[str]:
     return found.names if found else [f"parameter {i}" for i in range(len(event.parameters))]
 
 
-def _why(run: Run, number: int, steps: Sequence[OptimizerStep]) -> tuple[str, str | None]:
+def _diagnosis(run: Run, number: int, steps: Sequence[OptimizerStep]) -> tuple[str, str | None]:
     initial = initial_disagreement(run)
     if initial is not None:
         return "the ranks already start from different weights (see initial_state)", initial.cause
     rates = rates_by_rank(run)
     if rates is not None and rates.step is not None and rates.step <= number:
         return f"the ranks step with different learning rates (see lr): {rates.value}", rates.cause
-    return _why_from_traffic(run, number)
+    return _diagnosis_from_traffic(run, number)
 
 
-def _why_from_traffic(run: Run, number: int) -> tuple[str, str | None]:
+def _diagnosis_from_traffic(run: Run, number: int) -> tuple[str, str | None]:
     parts = traffic(run.main)
     part = parts[number]
     same = [other for other in parts if other.opt == part.opt and other.needed]

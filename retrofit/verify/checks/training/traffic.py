@@ -7,14 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from retrofit.verify.evidence import RankTrace
-from retrofit.verify.trace.events import (
-    BackwardCall,
-    BatchDrawn,
-    CollectiveCall,
-    Event,
-    OptimizerFound,
-    OptimizerStep,
-)
+from retrofit.verify.trace.events import BackwardCall, BatchDrawn, CollectiveCall, Event, OptimizerFound, OptimizerStep
 
 FLOATING = ("float", "bfloat", "double", "half")
 

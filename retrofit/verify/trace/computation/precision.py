@@ -18,7 +18,7 @@ Run = Callable[[tuple, dict], Any]
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 # Autograd gives a float32 leaf a float32 gradient, DDP a float32 bucket, and they insist.
 _LITERAL = (_TORCH + "autograd" + os.sep, _TORCH + os.path.join("nn", "parallel") + os.sep)
-# What stands between an operator's caller and us.
+# Files of the frames between an operator's caller and this module.
 _BETWEEN = (FOLDER, _TORCH + "_dynamo" + os.sep, _TORCH + "_compile.py")
 _FUSED_FLOAT32 = {"state_steps", "grad_scale", "found_inf"}  # the fused optimizers read these as float32, unchecked
 
@@ -71,7 +71,7 @@ def in_float64(func: Any, run: Run) -> Run:
     kinds = [str(argument.type) for argument in schema.arguments]
     can_mix = sum("Tensor" in kind for kind in kinds) > 1 or any("List[" in kind and "Tensor" in kind for kind in kinds)
     if can_mix and schema.name != "aten::copy_":
-        run = _alike(func, run)
+        run = _promoted(func, run)
     return _widened(run) if any(argument.name == "dtype" for argument in schema.arguments) else run
 
 
@@ -97,10 +97,10 @@ def _is_literal() -> bool:
     return frame is None or frame.f_code.co_filename.startswith(_LITERAL)  # none: the engine's own thread
 
 
-def _alike(func: Any, run: Run) -> Run:
+def _promoted(func: Any, run: Run) -> Run:
     written = [number for number, argument in enumerate(func._schema.arguments) if _is_written(argument)]
 
-    def alike(args: tuple, kwargs: dict) -> Any:
+    def promoted(args: tuple, kwargs: dict) -> Any:
         if _types((*args, *kwargs.values()) if kwargs else args) != _BOTH:
             return run(args, kwargs)
         if not func._schema.is_mutable:
@@ -114,7 +114,7 @@ def _alike(func: Any, run: Run) -> Run:
         others = tuple(value if number in written else _cast(value, dtype) for number, value in enumerate(args))
         return run(others, kwargs)
 
-    return alike
+    return promoted
 
 
 _WIDE, _NARROW = 1, 2

@@ -110,7 +110,7 @@ class TracedIterator:
         self.dataset = loader.dataset
         self.is_map = not isinstance(self.dataset, IterableDataset)
         self.key = trace.names.key(self.dataset)
-        self.id, self.epoch, self.steps, self.rows, self.k = 0, 0, 0, 0, 0
+        self.id, self.epoch, self.steps, self.rows, self.num_drawn = 0, 0, 0, 0, 0
         self.draws: set[str] = set()
         self._is_open, self._is_begun, self._is_endless = True, False, False
         self._samples: list[Any] = []
@@ -141,14 +141,14 @@ class TracedIterator:
         except StopIteration:
             self.end(exhausted=True)
             raise
-        trace.recorder.record(BatchDrawn(self.id, self.k, self._samples))
+        trace.recorder.record(BatchDrawn(self.id, self.num_drawn, self._samples))
         self.rows += len(self._samples)
         trace.mark_drawn(self)
         if trace.settings.controlled:
             batch = in_float64(batch)
-            trace.streams.enter_batch(self.epoch, self.k)
+            trace.streams.enter_batch(self.epoch, self.num_drawn)
             trace.on_batch([trace.streams.sample_seed(self.epoch, name) for name in self._samples])
-        self.k += 1
+        self.num_drawn += 1
         return batch
 
     def _begin(self) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from retrofit.verify.trace.events import BatchDrawn, IterationEnd, IterationStart, OptimizerStep, event_of
-
-Place = tuple[str, int, int]  # dataset key, training epochs before, how many-th iteration in that epoch
+from retrofit.verify.trace.events import BatchDrawn, IterationEnd, IterationStart, OptimizerStep, Place, event_of
 
 
 class Replay:
@@ -41,7 +39,7 @@ def _training_batches(path: str) -> dict[Place, list[list[Any]]]:
             except ValueError:  # the last line of a killed process
                 break
             if isinstance(event, IterationStart):
-                places[event.iteration] = (event.dataset, event.epoch, event.repeat)
+                places[event.iteration] = event.place
             elif isinstance(event, BatchDrawn):
                 batches.setdefault(event.iteration, []).append(event.samples)
                 since_step.add(event.iteration)

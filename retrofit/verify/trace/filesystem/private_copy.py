@@ -49,8 +49,8 @@ class PrivateCopy:
     def own(self, place: str, *, keep: bool = True) -> None:
         """If `place` (of `locate`) is a link out of the copy, replace it by a file or folder of the copy's own.
 
-        Without `keep` the file is empty, for who is about to truncate it. It has the permissions of the original, so
-        that opening it fails where it would have failed.
+        Without `keep` the file is empty, for a caller that is about to truncate it. It has the permissions of the
+        original, so that opening it fails where it would have failed.
         """
         if not self._leads_out(place):
             return

@@ -7,9 +7,8 @@ import functools
 from itertools import islice
 from typing import Any
 
-from retrofit.verify.trace.events import ParserOption, ParserUse, Record
+from retrofit.verify.trace.events import LOCAL_RANK, ParserOption, ParserUse, Record
 
-LOCAL_RANK = ("--local_rank", "--local-rank")  # what launchers pass: before torch 2.0, and since
 MOST_CHOICES = 100
 
 
