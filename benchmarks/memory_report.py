@@ -16,7 +16,7 @@ PAGE = """\
 Written by `torchrun --nproc_per_node={world_size} --standalone benchmarks/memory_per_rank.py --width {width} --depth \
 {depth} --output docs/memory.md --plot docs/memory.png`, measured with Python {python}, torch {torch} and deepspeed \
 {deepspeed} on {cpus} CPU cores (gloo): a ViT of {num_params:,} parameters in {depth} equal layers, AdamW, \
-{world_size} ranks, through `wrap_model` and `wrap_optimizer`.
+{world_size} ranks, wrapped as by `rd.distribute_model` and `rd.strategies.wrap_optimizer`.
 
 Bytes per parameter and rank, as parameters + gradients + optimizer state = sum, of the rank that holds most.
 `theory` is that of Rajbhandari et al. 2020 (arXiv 1910.02054) with all gradients there; `peak` the highest sum at any

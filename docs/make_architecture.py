@@ -1,7 +1,7 @@
 """Draw docs/architecture.svg from the imports, and write the table of folders in docs/architecture.md.
 
 python docs/make_architecture.py           write both
-python docs/make_architecture.py --check   exit with status 1 where the page is not current
+python docs/make_architecture.py --check   exit with status 1 where one of them is not current
 """
 
 from __future__ import annotations
@@ -11,33 +11,45 @@ import ast
 import sys
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, PICTURE = ROOT / "docs" / "architecture.md", ROOT / "docs" / "architecture.svg"
 BEGIN, END = "<!-- written by docs/make_architecture.py -->", "<!-- end -->"
-# What is drawn, by row from the top; a name is a package of the kit, or a file or folder of the repository.
-ROWS = (
-    ("cli", "train.py"),
-    ("check", "convert", "verify", "doctor", "utils.py"),
-    ("rules", "segmentation"),
-    ("training", "distributed"),
-    ("analysis", "multigpu.py"),
-)
+KIT, PROJECT, RESULT = "#dbe9fb", "#fff3d6", "#dff2e1"  # fill of a box, by what it belongs to
+# What is drawn: a package of the kit, or a file or folder of the repository; (column, row, fill, what it does).
+PARTS = {
+    "cli": (1.5, 0, KIT, "the command line"),
+    "check": (0, 1, KIT, "lists what to change"),
+    "convert": (1, 1, KIT, "changes it"),
+    "verify": (2, 1, KIT, "compares the trainings"),
+    "doctor": (3, 1, KIT, "examines the machine"),
+    "rules": (1, 2, KIT, "one file per mistake"),
+    "training": (1, 3, KIT, "facts of a training"),
+    "analysis": (1, 4, KIT, "plain Python, read"),
+    "distributed": (3, 3, KIT, "the runtime library"),
+    "multigpu.py": (3, 4, RESULT, "the runtime file"),
+    "train.py": (4.6, 0, PROJECT, "the script"),
+    "utils.py": (4.6, 1, PROJECT, "what it is made of"),
+    "segmentation": (4.6, 2, PROJECT, "models, data, losses"),
+}
 GENERATED = ("distributed", "multigpu.py")  # not an import: the file is made from the library
+FRAMES = (  # (left, right, bottom, title) of what belongs together, in columns and rows
+    (-0.48, 3.48, 4.42, "the kit: retrofit/"),
+    (4.12, 5.08, 2.42, "the reference project"),
+)
+COLUMN, ROW, WIDTH, HEIGHT = 178, 96, 156, 48  # pixels: from box to box, of a box
+LEFT, TOP = 100, 76  # pixels: the middle of the first box
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; exit status 1 where the page is not current"
-    )
+    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 where one is not current")
     args = parser.parse_args()
-    text = with_table(PAGE.read_text(encoding="utf-8"))
+    new = {PAGE: with_table(PAGE.read_text(encoding="utf-8")), PICTURE: picture()}
     if args.check:
-        return int(text != PAGE.read_text(encoding="utf-8"))
-    PAGE.write_text(text, encoding="utf-8")
-    draw(imports_between_parts())
+        return int(any(path.read_text(encoding="utf-8") != text for path, text in new.items()))
+    for path, text in new.items():
+        path.write_text(text, encoding="utf-8")
     return 0
 
 
@@ -48,18 +60,14 @@ def with_table(page: str) -> str:
 
 
 def table() -> str:
-    """Return a row for every folder of the kit: its files, its lines, what it is for, and what it imports."""
+    """Return a row for every folder of the kit: what it is for, and what it imports."""
     edges = imports_between_parts()
-    lines = ["| Folder | Entries | Lines | What is in it | Imports |", "|---|---|---|---|---|"]
+    lines = ["| Folder | What is in it | Imports |", "|---|---|---|"]
     for folder in folders():
         name = folder.relative_to(ROOT / "retrofit").as_posix()
-        entries = [path for path in folder.iterdir() if path.name not in ("__init__.py", "__pycache__")]
-        count = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in folder.glob("*.py"))
-        about = (ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or "").split("\n")[
-            0
-        ]
+        about = (ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or "").split("\n")
         used = ", ".join(sorted(edges.get(name, ()))) if "/" not in name else ""
-        lines.append(f"| `{name}/` | {len(entries)} | {count} | {about} | {used} |")
+        lines.append(f"| `{name}/` | {about[0]} | {used} |")
     return "\n".join(lines) + "\n"
 
 
@@ -69,15 +77,14 @@ def folders() -> list[Path]:
 
 
 def imports_between_parts() -> dict[str, set[str]]:
-    """Return, for each part of ROWS, which others it imports."""
-    parts = {part for row in ROWS for part in row}
+    """Return, for each of PARTS, which others it imports."""
     edges: dict[str, set[str]] = defaultdict(set)
-    for part in parts:
+    for part in PARTS:
         for path in files_of(part):
             for name in imported(path):
                 top, _, rest = name.partition(".")
-                other = rest.partition(".")[0] if top == "retrofit" else top if top in parts else f"{top}.py"
-                if other in parts and other != part:
+                other = rest.partition(".")[0] if top == "retrofit" else top if top in PARTS else f"{top}.py"
+                if other in PARTS and other != part:
                     edges[part].add(other)
     return edges
 
@@ -103,61 +110,60 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-def draw(edges: dict[str, set[str]]) -> None:
-    """Draw the parts as boxes in rows, with an arrow from each to what it imports."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "retrofit", "font.size": 11})
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(9, 6.2))
-    places = {}
-    for y, row in enumerate(ROWS):
-        kit = [part for part in row if not is_project(part)]
-        for x, part in enumerate(kit):
-            places[part] = (6.2 * (x + 0.5) / len(kit), -y)
-        places.update({part: (8.0, -y) for part in row if is_project(part)})
-    boxes = {}
-    for part, place in places.items():
-        lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files_of(part))
-        face = "#fff3d6" if is_project(part) else "#dbe9fb"
-        box = {"boxstyle": "round,pad=0.45", "facecolor": face, "edgecolor": "#456"}
-        text = axes.text(*place, f"{part}\n{lines:,} lines", ha="center", va="center", bbox=box, zorder=3)
-        boxes[part] = text.get_bbox_patch()
+def picture() -> str:
+    """Return the parts as boxes, with an arrow from each to what it imports, as SVG."""
+    edges = imports_between_parts()
+    width, height = middle(5.2, 0)[0], middle(0, 4)[1] + HEIGHT
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        'font-family="Helvetica, Arial, sans-serif" text-anchor="middle">',
+        '<defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
+        '<path d="M0 0 8 4 0 8z" fill="#667788"/></marker></defs>',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+        *(frame(*one) for one in FRAMES),
+    ]
     for part, others in sorted(edges.items()):
-        for other in sorted(others - {further for one in others for further in reached(edges, one)}):
-            arrow(axes, places, boxes, (part, other), "-")
-    arrow(axes, places, boxes, GENERATED, "--")
-    axes.text(3.1, 0.62, "the kit: retrofit/", ha="center", color="#456")
-    axes.text(8.0, 0.62, "the reference project", ha="center", color="#456")
-    axes.text(8.0, -4.55, "what a converted project gets", ha="center", color="#456", fontsize=9)
-    axes.set(xlim=(-0.3, 9.2), ylim=(-4.8, 0.9))
-    axes.axis("off")
-    figure.savefig(PICTURE, bbox_inches="tight", metadata={"Date": None}, facecolor="white")
+        lines += [arrow(part, other) for other in sorted(others - reached_further(edges, others))]
+    lines += [arrow(*GENERATED, dash="5 4"), *(box(part) for part in PARTS), "</svg>"]
+    return "\n".join(lines) + "\n"
 
 
-def is_project(part: str) -> bool:
-    return part.endswith(".py") or part == "segmentation"
+def middle(column: float, row: float) -> tuple[int, int]:
+    """Return the pixel in the middle of a box."""
+    return round(LEFT + column * COLUMN), round(TOP + row * ROW)
 
 
-def reached(edges: dict[str, set[str]], part: str) -> set[str]:
-    """Return what a part imports, directly and through others."""
+def frame(left: float, right: float, bottom: float, title: str) -> str:
+    (x, y), (end, low) = middle(left, -0.42), middle(right, bottom)
+    shape = f'<rect x="{x}" y="{y}" width="{end - x}" height="{low - y}" rx="8" fill="none" stroke="#bcc6d0"/>'
+    return f'{shape}<text x="{(x + end) // 2}" y="{y - 8}" font-size="14" fill="#445566">{title}</text>'
+
+
+def arrow(part: str, other: str, dash: str = "none") -> str:
+    (x, y), (end, low) = (middle(*PARTS[name][:2]) for name in (part, other))
+    line = f'x1="{x}" y1="{y + HEIGHT // 2}" x2="{end}" y2="{low - HEIGHT // 2}"'
+    return f'<line {line} stroke="#667788" stroke-dasharray="{dash}" marker-end="url(#head)"/>'
+
+
+def box(part: str) -> str:
+    column, row, fill, about = PARTS[part]
+    x, y = middle(column, row)
+    place = f'x="{x - WIDTH // 2}" y="{y - HEIGHT // 2}" width="{WIDTH}" height="{HEIGHT}"'
+    name = f'<text x="{x}" y="{y - 3}" font-size="15" font-weight="bold" fill="#223344">{part}</text>'
+    line = f'<text x="{x}" y="{y + 15}" font-size="12" fill="#445566">{about}</text>'
+    return f'<rect {place} rx="5" fill="{fill}" stroke="#445566"/>{name}{line}'
+
+
+def reached_further(edges: dict[str, set[str]], parts: set[str]) -> set[str]:
+    """Return what parts import, directly and through others."""
     found: set[str] = set()
-    waiting = [part]
+    waiting = list(parts)
     while waiting:
         for other in edges.get(waiting.pop(), ()):
             if other not in found:
                 found.add(other)
                 waiting.append(other)
     return found
-
-
-def arrow(axes: Any, places: dict[str, tuple[float, float]], boxes: dict[str, Any], ends: Any, style: str) -> None:
-    start, end = ends
-    properties = {"arrowstyle": "-|>", "color": "#667788", "linestyle": style, "lw": 1.1}
-    properties.update(patchA=boxes[start], patchB=boxes[end], shrinkA=2, shrinkB=2)
-    axes.annotate("", xy=places[end], xytext=places[start], arrowprops=properties, zorder=1)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from page_commands import (
 from retrofit.doctor.finding import Plan
 from retrofit.doctor.report import plain_lines
 from retrofit.doctor.system import memory
+from retrofit.verify.checks import CHECKS
 from retrofit.verify.command import add_parser
 from train import get_arguments
 
@@ -202,6 +203,25 @@ def test_the_figures_of_the_real_projects_are_those_of_their_page(name: str) -> 
         assert found and set(found.groups()) <= set(re.findall(r"\d+", shown)), words
 
 
+@pytest.mark.parametrize("name", [*READMES, "docs/verify.md"])
+def test_the_number_of_checks_is_right(name: str) -> None:
+    assert re.findall(r"(\d+)(?: checks? compare| checks \||\s*项检查)", text(name)) == [str(len(CHECKS))]
+
+
+def test_the_lines_that_convert_adds_to_the_reference_project_are_counted_right() -> None:
+    parts = re.split(r"^\+\+\+ ", text("tests/convert/golden/reference_project.diff"), flags=re.M)[1:]
+    added = {part.split()[0]: len(re.findall(r"^\+", part, re.M)) for part in parts}
+    own = sum(lines for path, lines in added.items() if "/segmentation/" not in path)
+    counted = f"({own} added lines in `train.py`, {sum(added.values()) - own} in `segmentation/`)"
+    assert counted in text("docs/reference_project.md")
+
+
+def test_the_page_of_folders_is_up_to_date() -> None:
+    assert subprocess.run([sys.executable, str(ROOT / "docs" / "make_architecture.py"), "--check"]).returncode == 0, (
+        "run python docs/make_architecture.py"
+    )
+
+
 def test_the_page_of_functions_is_up_to_date(tmp_path: Path) -> None:
     copy = shutil.copytree(ROOT / "docs", tmp_path / "docs")
     (tmp_path / "retrofit").symlink_to(ROOT / "retrofit")
@@ -216,9 +236,9 @@ def test_links_lead_somewhere(name: str) -> None:
     assert [link for link in links if not (folder / link).exists()] == []
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", [*PAGES, "docs/architecture.md", "CONTRIBUTING.md"])
 def test_the_files_named_exist(name: str) -> None:
-    named = re.findall(r"`((?:tests|benchmarks|docs|examples|configs)/[\w./]+\.(?:py|sh|yaml|png|diff))`", text(name))
+    named = re.findall(r"\b((?:retrofit|segmentation|tests|benchmarks|docs|examples|configs)/[\w./-]*\w/?)", text(name))
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 

@@ -10,45 +10,25 @@ from typing import Any
 
 import pytest
 import torch
-from verify.bugs.bug import PROJECTS, SMALL_PROJECTS, copy_project
+from verify.bugs.bug import PROJECTS, ROOT, SMALL_PROJECTS, copy_project
 from verify.bugs.catalogue import BUGS, SOUND, Bug, seed_bug
 from verify.projects.launch import Launcher
 
 import retrofit.distributed as rd
+from retrofit.verify.checks import CHECKS
 
 SMALL_RUNS = [
     pytest.param(project, arguments, id=" ".join([project, *arguments]))
     for project in SMALL_PROJECTS
     for arguments in SOUND[project]
 ]
-NUMBERS_OF_RULES = {1: 11, 2: 7, 3: 5, 4: 2, 5: 7, 6: 3}  # RF101..RF111, RF201..RF207, ...
-RULES = {f"RF{group}{number:02}" for group, count in NUMBERS_OF_RULES.items() for number in range(1, count + 1)}
-CHECKS = [
-    "original",
-    "launch",
-    "completes",
-    "collectives",
-    "split",
-    "shards",
-    "reshuffle",
-    "global_batch",
-    "random_streams",
-    "initial_state",
-    "loss",
-    "gradients",
-    "parameters",
-    "ranks_agree",
-    "lr",
-    "batchnorm",
-    "communication",
-    "evaluation",
-    "metrics",
-    "logs",
-    "single_writer",
-    "checkpoint",
-    "resume",
-    "devices",
-]
+NAMED_BY_VERIFY = {
+    code
+    for path in (ROOT / "retrofit" / "verify").rglob("*.py")
+    for code in re.findall(r'"(RF\d{3})"', path.read_text(encoding="utf-8"))
+}
+# The script fails or varies by itself; a batch whose loss is not a mean for another reason; two processes on one GPU.
+WITHOUT_A_BUG = {"RF001", "RF002", "RF309", "RF604"}
 
 
 def run(
@@ -156,8 +136,7 @@ def test_a_bug_can_be_seeded(tmp_path: Path, bug: Bug) -> None:
         text = (tmp_path / name).read_text(encoding="utf-8")
         assert new in text
         ast.parse(text)
-    assert set(bug.cause) <= RULES
-    assert bug.cause
+    assert bug.cause and set(bug.cause) <= NAMED_BY_VERIFY
     assert bug.check in CHECKS
 
 
@@ -173,5 +152,7 @@ def test_a_bug_whose_text_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_every_row_and_every_rule_has_a_bug() -> None:
     assert len({bug.id for bug in BUGS}) == len(BUGS)
     rows = {re.sub("[a-z]$", "", bug.id) for bug in BUGS}
-    assert rows == {*(f"{row:02}" for row in range(1, 26)), *(f"R{row}" for row in range(1, 11))}
-    assert {code for bug in BUGS for code in bug.cause} == RULES
+    of_reference = {row for row in rows if row.startswith("R")}
+    assert of_reference == {f"R{row}" for row in range(1, len(of_reference) + 1)}
+    assert rows - of_reference == {f"{row:02}" for row in range(1, len(rows - of_reference) + 1)}
+    assert {code for bug in BUGS for code in bug.cause} == NAMED_BY_VERIFY - WITHOUT_A_BUG

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from segmentation.datasets.base import SegmentationDataset
 from segmentation.datasets.camvid import CAMVID_NAMES, build_camvid
+from segmentation.datasets.files import FileDataset
 from segmentation.datasets.folder import build_folder
 from segmentation.datasets.predict import ImagesToPredict
 from segmentation.datasets.synthetic import SYNTHETIC_NAMES, SyntheticShapes
 from segmentation.datasets.voc import VOC_NAMES, build_voc
 
-DATASETS = ("synthetic", "synthetic_scribble", "folder", "voc", "voc_scribble", "camvid")
+# Those that are read from files: what builds a split of one.
+BUILDERS: dict[str, Callable[[Path, str, int, int], FileDataset]] = {
+    "folder": build_folder,
+    "voc": build_voc,
+    "voc_scribble": partial(build_voc, scribble=True),
+    "camvid": build_camvid,
+}
+DATASETS = ("synthetic", "synthetic_scribble", *BUILDERS)
 CLASS_NAMES: dict[str, list[str]] = {
     "synthetic": SYNTHETIC_NAMES,
     "synthetic_scribble": SYNTHETIC_NAMES,
@@ -71,9 +81,4 @@ def build_dataset(
         )
     if not root or not str(root).strip():
         raise ValueError(f"dataset {name!r} is read from files, but its folder is {root!r}; pass --dataset_path")
-    path = Path(root)
-    if name == "folder":
-        return build_folder(path, split, num_classes, crop_size)
-    if name == "camvid":
-        return build_camvid(path, split, num_classes, crop_size)
-    return build_voc(path, split, num_classes, crop_size, scribble=name == "voc_scribble")
+    return BUILDERS[name](Path(root), split, num_classes, crop_size)

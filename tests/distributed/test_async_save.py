@@ -164,7 +164,7 @@ import sys, time, torch
 from torch import nn
 import retrofit.distributed as rd
 from retrofit.distributed.checkpoint import full as checkpoint
-from retrofit.distributed.checkpoint.positions import save_position
+from retrofit.distributed.checkpoint.checkpoint_files import save_position
 from pathlib import Path
 folder, kind, then = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 def half_written(real):

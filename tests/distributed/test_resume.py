@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from retrofit.distributed import get_rank
-from retrofit.distributed.checkpoint.full import read_checkpoint
-from retrofit.distributed.checkpoint.positions import (
+from retrofit.distributed.checkpoint.checkpoint_files import (
     checkpoints_in,
     find_checkpoint,
     is_newest_checkpoint,
     save_position,
 )
+from retrofit.distributed.checkpoint.full import read_checkpoint
 
 
 def save(folder, epoch, samples, is_best=False):

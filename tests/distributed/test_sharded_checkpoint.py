@@ -18,7 +18,7 @@ from rank_pool import RankPool
 from strategy_training import batch_of, new_model, train, with_options
 
 import retrofit.distributed as rd
-from retrofit.distributed.checkpoint.positions import save_position
+from retrofit.distributed.checkpoint.checkpoint_files import save_position
 from retrofit.distributed.checkpoint.sharded import META_NAME, METADATA_NAME, require_dcp
 
 NEW_TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint.atomic_file import WriteError
+from ..checkpoint.checkpoint_files import checkpoints_in, find_checkpoint, is_newest_checkpoint, remove_unfinished
 from ..checkpoint.full import read_checkpoint
-from ..checkpoint.positions import checkpoints_in, find_checkpoint, is_newest_checkpoint, remove_unfinished
 from ..collectives import broadcast_object, gather_objects, raise_together
 from ..output import answer_of_main, print_main
 from ..process_group import is_main_process

@@ -48,7 +48,7 @@ OUTPUT_BUGS = [
     ),
     Bug(
         id="06b",
-        title="the mean over ranks is asked for by rank 0 alone, where it is printed",
+        title="the sum over ranks is asked for by rank 0 alone, where it is printed",
         project="language_model",
         edits=[
             ("train.py", "        total += rd.reduce_loss(loss).item()\n", "        total += loss.item()\n"),

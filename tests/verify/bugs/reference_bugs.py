@@ -220,7 +220,7 @@ REFERENCE_BUGS = [
     ),
     Bug(
         id="R10",
-        title="every rank seeds each epoch alike: the same augmentation",
+        title="the same seed on every rank: the same augmentation",
         project="reference",
         edits=[
             (

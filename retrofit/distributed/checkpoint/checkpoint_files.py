@@ -1,4 +1,4 @@
-"""Find the checkpoint to continue from, among those that a run leaves in its folder."""
+"""Checkpoint files of a run: their names, the newest, the best, and those that are dropped."""
 
 from __future__ import annotations
 
