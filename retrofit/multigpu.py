@@ -7,8 +7,8 @@ without a launcher every function gives back what it was given, so that the scri
 yourself is not overwritten without --force. The names are those of the library: with the kit installed,
 `import retrofit.distributed as rd` does the same as `import multigpu as rd`.
 
-In this order: environment, options, collective calls, deadlock, failure, process group, collectives, output, devices,
-random state, batch, sharding, data, learning rate, evaluation, loss, unwrap, bit hash, gradients, sync batchnorm,
+In this order: environment, options, collective calls, deadlock, watchdog, process group, collectives, output, devices,
+random state, batch, sharding, loaders, learning rate, evaluation, loss, unwrap, bit hash, gradients, sync batchnorm,
 forward guard, consistency, data parallel, wrapper, model, launcher.
 """
 
@@ -50,7 +50,7 @@ from functools import cache, lru_cache, partial
 from itertools import chain, count, cycle, islice
 from multiprocessing import forkserver
 from pathlib import Path
-from types import FrameType, SimpleNamespace, TracebackType
+from types import FrameType, TracebackType
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -273,7 +273,7 @@ def _is_free(parser: argparse.ArgumentParser, name: str) -> bool:
 
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-PACKAGE = __name__.removesuffix(".collective_calls")  # the runtime: this package, or the one module that it became
+PACKAGE = __name__.removesuffix(".failure.collective_calls")  # the runtime, or the one module that it became
 LIBRARIES = ("contextlib", "functools", "torch")  # what a call may pass through on its way from the script
 turns: list[Any] = []  # of `main_process_first`: the one that this rank is in
 _journal: Journal | None = None
@@ -3380,36 +3380,15 @@ def say_as_launcher(text: str) -> None:
         print(f"\n[launcher] {text}", file=sys.stderr, flush=True)  # a progress bar leaves its line open
 
 
-def _namespace(*functions: Any) -> SimpleNamespace:
-    return SimpleNamespace(**{function.__name__: function for function in functions})
-
-
-# The functions by subject, as the library has them: rd.loss.batch_sum.
-# fmt: off
-environment = _namespace(DistributedEnvironment, read_environment)
-options = _namespace(add_runtime_flags, get_option, set_options)
-process_group = _namespace(barrier, cleanup_distributed, get_device, get_local_rank, get_rank, get_world_size,
-    is_distributed, is_main_process, setup_distributed)
-collectives = _namespace(broadcast_object, gather_objects, on_any_rank, raise_together, reduce_dict)
-output = _namespace(SilentObject, answer_of_main, main_process_first, on_main_process, path_on_main, print_main,
-    quiet_logging, start_tracker)
-devices = _namespace(own_device, own_gpu_count, visible_gpus)
-random_state = _namespace(get_rng_state, seed_everything, set_rng_state, share_random_state, split_random_streams)
-data = _namespace(DistributedLoader, distribute_loader, gather_batch, loader_workers, micro_batch, own_batch_size,
-    samples_per_step, set_epoch)
-learning_rate = _namespace(scale_optimizer, scaled_lr)
-evaluation = _namespace(gather_batches, same_batches, share_batches, sum_attributes, sum_over_ranks)
-loss = _namespace(batch_count, batch_mean, batch_sum, distribute_criterion, global_batch, rank_share, reduce_last_loss,
-    reduce_loss, reduce_summed_loss, sum_loss, whole_batch_loss)
-model = _namespace(DDPWrapper, broadcast_buffers, convert_sync_batchnorm, data_parallel, distribute_model,
-    distribute_parameter, fitting_keys, is_data_parallel, run_alone, script_model, unwrap_model)
-# fmt: on
+# In the library the functions are in modules by subject: rd.loss.batch_sum.
+collectives = data = devices = environment = evaluation = learning_rate = sys.modules[__name__]
+loss = model = options = output = process_group = random_state = sys.modules[__name__]
 
 
 def __getattr__(name: str) -> Any:
     raise AttributeError(
-        f"{name} is not in {__file__}; a newer kit may have it (`retrofit convert --update-runtime`), the library has "
-        "strategies, checkpoints and jobs: install the kit and `import retrofit.distributed as rd`"
+        f"{name} is not in {__file__}; a newer kit may have it (`retrofit convert --update-runtime`), the library "
+        "has strategies, checkpoints and jobs: install the kit and `import retrofit.distributed as rd`"
     )
 
 
@@ -3417,4 +3396,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 5d2f9f029e2ef9f56845e762d9e5dc35d73e7422d7d9a8dba42dbc2114dc1c01
+# Unchanged while the text above has the SHA-256 a44061e4231a0a93522bfecc0459a04a893ee9c50e1042bdbd9a12ce10fd305f

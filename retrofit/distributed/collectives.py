@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from .collective_calls import collective
-from .process_group import control_group, get_rank, get_world_size, group_for, is_distributed
+from .failure.collective_calls import collective
+from .process.process_group import control_group, get_rank, get_world_size, group_for, is_distributed
 
 __all__ = ["broadcast_object", "gather_objects", "on_any_rank", "raise_together", "reduce_dict"]
 

@@ -9,9 +9,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from .collective_calls import turns
 from .collectives import broadcast_object, raise_together
-from .process_group import barrier, get_local_rank, get_world_size, is_distributed, is_main_process, require_group
+from .failure.collective_calls import turns
+from .process.process_group import (
+    barrier,
+    get_local_rank,
+    get_world_size,
+    is_distributed,
+    is_main_process,
+    require_group,
+)
 
 __all__ = [
     "SilentObject",

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ..process_group import get_rank
+from ..process.process_group import get_rank
 from .bit_hash import bit_hash, bit_hash_later
 from .gradients import extremes
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..process_group import group_for, is_distributed
+from ..process.process_group import group_for, is_distributed
 from .unwrap import reduced_as
 
 

@@ -14,9 +14,9 @@ from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.scatter_gather import scatter_kwargs
 
-from ..batch import weight_of
+from ..data.batch import weight_of
 from ..evaluation import is_sharing
-from ..process_group import group_for, is_distributed
+from ..process.process_group import group_for, is_distributed
 from .consistency import ConsistencyCheck
 from .data_parallel import KEEPS_PREFIX, MODULE_PREFIX, OneDevice
 from .forward_guard import guard_layers, running_forward

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-PACKAGE = __name__.removesuffix(".collective_calls")  # the runtime: this package, or the one module that it became
+PACKAGE = __name__.removesuffix(".failure.collective_calls")  # the runtime, or the one module that it became
 LIBRARIES = ("contextlib", "functools", "torch")  # what a call may pass through on its way from the script
 
 turns: list[Any] = []  # of `main_process_first`: the one that this rank is in

@@ -15,8 +15,8 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 
+from ..process.process_group import get_rank, get_world_size, is_distributed
 from .batch import Batch
-from .process_group import get_rank, get_world_size, is_distributed
 from .random_state import drawn_apart, mix_seed, mix_streams, split_random_streams
 
 MOST_INDICES = 50_000_000  # of an order that is held in memory as a whole

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from .collectives import gather_objects, reduce_sum, reduce_tensor_sum
-from .deadlock import begin_step
-from .process_group import get_world_size
+from ..collectives import gather_objects, reduce_sum, reduce_tensor_sum
+from ..failure.deadlock import begin_step
+from ..process.process_group import get_world_size
 
 
 class Batch(NamedTuple):

@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch.torch_version import TorchVersion
 
-from .collective_calls import collective
+from ..failure.collective_calls import collective
+from ..failure.watchdog import JOB_HOOKS, start_watchdog, stop_watchdog
 from .environment import DistributedEnvironment, read_environment
-from .failure import JOB_HOOKS, start_watchdog, stop_watchdog
 from .options import FLAGS, forget_options, get_option, set_options, unread_twins
 
 __all__ = [

@@ -9,16 +9,16 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from .batch import weight_of
-from .collectives import broadcast_object, reduce_mean
-from .ddp.data_parallel import KEEPS_PREFIX, OneDevice, data_parallel, fitting_keys, is_data_parallel, script_model
-from .ddp.forward_guard import run_alone
-from .ddp.sync_batchnorm import convert_sync_batchnorm
-from .ddp.unwrap import unwrap_model
-from .ddp.wrapper import DDPWrapper, broadcast_buffers
-from .evaluation import is_sharing
-from .options import get_option
-from .process_group import is_distributed, require_group
+from ..collectives import broadcast_object, reduce_mean
+from ..data.batch import weight_of
+from ..evaluation import is_sharing
+from ..process.options import get_option
+from ..process.process_group import is_distributed, require_group
+from .data_parallel import KEEPS_PREFIX, OneDevice, data_parallel, fitting_keys, is_data_parallel, script_model
+from .forward_guard import run_alone
+from .sync_batchnorm import convert_sync_batchnorm
+from .unwrap import unwrap_model
+from .wrapper import DDPWrapper, broadcast_buffers
 
 __all__ = [
     "DDPWrapper",
