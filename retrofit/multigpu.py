@@ -1,7 +1,8 @@
 """The functions by which this project trains on many GPUs: the runtime of torch-retrofit 0.1.0.
 
 This file was put here by `retrofit convert` and belongs to your project: commit it. It needs torch alone. Started
-without a launcher every function gives back what it was given, so that the script trains on one GPU as before.
+without a launcher every function gives back what it was given, so that the script trains on one GPU as before. It is
+generated from `retrofit/distributed`; in the kit's repository `python -m retrofit.convert.bundle` writes it.
 
 `retrofit convert --update-runtime` writes the file of the kit that is installed in its place; what you change here
 yourself is not overwritten without --force. The names are those of the library: with the kit installed,
@@ -195,7 +196,6 @@ DDP_FLAGS = (
                 "in the loss; slower (default: off, the runtime finds them)", bool),
 )  # fmt: skip
 
-
 FLAGS: dict[str, RuntimeFlag] = {flag.name: flag for flag in DDP_FLAGS}  # other modules may add theirs
 OTHER_TWINS = ("RETROFIT_BATCHNORM", "RETROFIT_STRATEGY", "RETROFIT_CONSISTENCY")  # read where they are used
 _values: dict[str, Any] = {}  # of this process: given to a parser or to setup_distributed
@@ -275,6 +275,7 @@ def _is_free(parser: argparse.ArgumentParser, name: str) -> bool:
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 PACKAGE = __name__.removesuffix(".failure.collective_calls")  # the runtime, or the one module that it became
 LIBRARIES = ("contextlib", "functools", "torch")  # what a call may pass through on its way from the script
+
 turns: list[Any] = []  # of `main_process_first`: the one that this rank is in
 _journal: Journal | None = None
 
@@ -371,17 +372,14 @@ def called_from(frame: FrameType) -> tuple[str, FrameType]:
 
 
 PATIENCE_S = 5.0  # how long a rank waits before anything is suspected
-
-
 # Where a main thread is that waits for another rank in torch's own code; a loader or a download is another matter.
 WAITING_MODULES = ("torch.distributed", "torch.nn.parallel", "torch.autograd", "torch._tensor")
-
-
 INSTALLED = ("<frozen", os.path.dirname(os.__file__), os.path.dirname(torch.__path__[0]))  # files of libraries
 TOLD_CALLS = 16
 REMEDY = "every rank must call it, also those that write nothing: take it out of `if is_main_process():`"
 UNKNOWN: dict[str, Any] = {"beat": 0, "process": {"pid": "?", "host": "?"}, "finished": 0, "begun": [], "calls": []}
 UNKNOWN |= {"step": "not known", "where": "a place that it has not told", "waits_s": 0.0, "left": ""}
+
 State = Mapping[str, Any]
 _step = "what precedes the first step"
 
@@ -510,16 +508,12 @@ PERIOD_S = 1.0  # and 5 ms more for each rank: they all ask the same store
 GRACE_S = 3.0  # for what other ranks' threads do, on top of their period
 OUTPUT_S = 0.5  # for what another rank has printed to be on the screen before the last message
 NEWS_S = 2.0  # between the error of one rank and the loss of its connections on another: milliseconds
-
-
 # What gloo, NCCL and the store say on a rank that has waited for another one in vain.
 WAITED_IN_VAIN = re.compile(
     r"Timed out waiting \d+ ?ms|monitoredBarrier|collective operation timeout|[Ww]ait timeout after \d+ ?ms|"
     r"Application timeout caused pair closure|was called by rank \d+, but not by rank|"
     r"onnection (closed|reset)|Broken pipe|remote process exited|communicator was aborted"
 )
-
-
 PEER_FAILED = re.compile(r"rank \d+ failed: |\w+ failed on rank \d+: ")  # what the runtime says of another rank's error
 
 
@@ -774,6 +768,7 @@ def stop_watchdog(*, left_together: bool = False) -> None:
 Hooks = list[Callable[[], Any]]  # what other modules add to joining and leaving; every rank calls it
 before_joining: Hooks = []
 before_leaving: Hooks = []  # not while an error passes
+
 _place = DistributedEnvironment()
 _control_group: dist.ProcessGroup | None = None
 _left: list[Any] = []  # backends of the group that was left last
@@ -2071,14 +2066,10 @@ class WholeBatch(_CriterionOfRanks):
 
 
 OF_CLASSES = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"}  # others divide by the number of elements
-
-
 OF_ELEMENTS = {
     "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "BCELoss", "BCEWithLogitsLoss", "mse_loss", "l1_loss",
     "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
 }  # fmt: skip
-
-
 FORMER_OPTIONS = ("size_average", "reduce")  # what `reduction` says today
 
 
@@ -2248,6 +2239,7 @@ FOREVER = -1
 MOST_FREEZINGS = 2  # changes of what is trainable, after which it is taken to change all the time
 BYTES_AT_ONCE = 25 * 2**20  # as in DDP's buckets
 DEEPEST = 6  # levels of containers in a model's output that are looked at
+
 _sync_numbers = count()
 _reached: dict[int, dict[int, GradientSync]] = {}  # by backward pass: the models it has reached, by their number
 
@@ -2734,6 +2726,7 @@ COMPARED_PASSES = (2, 3, 10, 20, 50, 100, 200)  # in which parameters are compar
 PERIOD = 500
 MOST_POSTPONED = 8  # passes without an optimizer step, after which the parameters are compared as they are
 SWITCHED_OFF = f"{CONSISTENCY_TWIN}=off switches this check off"
+
 _checks: weakref.WeakSet[ConsistencyCheck] = weakref.WeakSet()
 _alone: dict[str, int] = {}  # hashes of what optimizers change that is in no wrapped model, by a description
 _left_out: dict[str, int] = {}  # the same of optimizers that change a wrapped model as well
@@ -3155,6 +3148,7 @@ def broadcast_buffers(model: nn.Module) -> None:
 
 BATCHNORM_TWIN = "RETROFIT_BATCHNORM"
 STRATEGY_TWIN = "RETROFIT_STRATEGY"
+
 TensorT = TypeVar("TensorT", bound=torch.Tensor)
 
 
@@ -3396,4 +3390,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 a44061e4231a0a93522bfecc0459a04a893ee9c50e1042bdbd9a12ce10fd305f
+# Unchanged while the text above has the SHA-256 2279cfcaea54b59a285b546f2ced6734e05303939d3d5c74eb3c527c1dc5549d

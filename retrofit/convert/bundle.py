@@ -45,7 +45,8 @@ HEAD = '''\
 """{mark}: the runtime of {distribution} {version}.
 
 This file was put here by `retrofit convert` and belongs to your project: commit it. It needs torch alone. Started
-without a launcher every function gives back what it was given, so that the script trains on one GPU as before.
+without a launcher every function gives back what it was given, so that the script trains on one GPU as before. It is
+generated from `retrofit/distributed`; in the kit's repository `python -m retrofit.convert.bundle` writes it.
 
 `retrofit convert --update-runtime` writes the file of the kit that is installed in its place; what you change here
 yourself is not overwritten without --force. The names are those of the library: with the kit installed,
@@ -82,6 +83,7 @@ class Part:
     text: str
     defines: set[str]  # one that defines nothing is always kept
     uses: set[str]
+    space: str  # the lines between it and what it follows
 
     @property
     def is_command(self) -> bool:
@@ -127,8 +129,7 @@ def read_module(library: Path, name: str) -> Module:
         elif _is_all(statement):
             module.exports = ast.literal_eval(statement.value)  # type: ignore[attr-defined]
         else:
-            own = "\n".join(lines[start:end]).strip("\n")
-            module.parts.append(_part(name, statement, own))
+            module.parts.append(_part(name, statement, "\n".join(lines[start:end])))
     return module
 
 
@@ -164,7 +165,8 @@ def _part(module: str, statement: ast.stmt, text: str) -> Part:
     if inner:
         raise BundleError(f"{module}.py:{inner[0].lineno}: imports the library inside a function; do it at the top")
     uses = {node.id for node in nodes if isinstance(node, ast.Name)} - defines
-    return Part(module, text, defines, uses | _quoted(nodes))
+    own = text.lstrip("\n")
+    return Part(module, own, defines, uses | _quoted(nodes), "\n" * (1 + len(text) - len(own)))
 
 
 def _quoted(nodes: list[ast.AST]) -> set[str]:
@@ -217,11 +219,8 @@ def _section(module: Module, wanted: set[str]) -> str:
     if not parts:
         return ""
     text = "\n".join(["# " + "-" * (LINE_LENGTH - 2), *textwrap.wrap(module.subject, LINE_LENGTH, **COMMENT)])
-    before_is_code = True
-    for part in parts:
-        is_code = part.text.lstrip("# ").startswith(("def ", "class ", "@")) or "\n" in part.text
-        text += ("\n\n\n" if is_code or before_is_code else "\n") + part.text
-        before_is_code = is_code
+    for number, part in enumerate(parts):
+        text += ("\n\n\n" if number == 0 else part.space) + part.text
     return text
 
 
