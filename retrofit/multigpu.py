@@ -197,7 +197,12 @@ DDP_FLAGS = (
 )  # fmt: skip
 
 FLAGS: dict[str, RuntimeFlag] = {flag.name: flag for flag in DDP_FLAGS}  # other modules may add theirs
-OTHER_TWINS = ("RETROFIT_BATCHNORM", "RETROFIT_STRATEGY", "RETROFIT_CONSISTENCY")  # read where they are used
+# These have no flag, only the variable.
+BATCHNORM = RuntimeFlag("batchnorm", "sync", "statistics of all ranks, or each its own", choices=("sync", "local"))
+CONSISTENCY = RuntimeFlag(
+    "consistency", "first", "when the ranks compare their parameters", choices=("off", "first", "always")
+)
+OTHER_TWINS = ("RETROFIT_STRATEGY", BATCHNORM.environment_twin, CONSISTENCY.environment_twin)
 _values: dict[str, Any] = {}  # of this process: given to a parser or to setup_distributed
 
 
@@ -220,7 +225,7 @@ def add_runtime_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParse
 
 def get_option(name: str) -> Any:
     """Return the value of a runtime option. Raises ValueError for a twin whose value its flag would refuse."""
-    return _values[name] if name in _values else read_twin(FLAGS[name], os.environ)
+    return _values[name] if name in _values else read_twin(FLAGS[name])
 
 
 def set_options(args: argparse.Namespace) -> None:
@@ -239,7 +244,7 @@ def forget_options() -> None:
     _values.clear()
 
 
-def read_twin(flag: RuntimeFlag, environ: Mapping[str, str]) -> Any:
+def read_twin(flag: RuntimeFlag, environ: Mapping[str, str] = os.environ) -> Any:
     """Return what the environment says about a flag, else its default. Raises ValueError for a value it refuses."""
     text = environ.get(flag.environment_twin)
     try:
@@ -2422,9 +2427,13 @@ def average_gradients(
     if not parameters:
         return set(), set()
     kinds = [0 if parameter.grad is None else 1 + _is_sparse(parameter) for parameter in parameters.values()]
-    found = extremes([*kinds, *(number in touched for number in parameters)], group)
+    facts = [*kinds, *(int(number in touched) for number in parameters)]
+    packed = torch.tensor([facts, [-fact for fact in facts]])
+    packed = packed.cuda() if dist.get_backend(group) == "nccl" else packed
+    dist.all_reduce(packed, dist.ReduceOp.MAX, group=group)
+    highest, lowest = packed.tolist()  # the lowest of the ranks, negative
     number_of_ranks, dense = dist.get_world_size(group), []
-    for parameter, (_, kind) in zip(parameters.values(), found):
+    for parameter, kind in zip(parameters.values(), highest):
         if kind == 2:
             own = _no_rows(parameter) if parameter.grad is None else parameter.grad
             gradient = (own if own.is_sparse else own.to_sparse(1)).div(number_of_ranks).coalesce()
@@ -2439,21 +2448,8 @@ def average_gradients(
         dist.all_reduce(flat, group=group)
         for gradient, part in zip(gradients, _unflatten_dense_tensors(flat, gradients)):
             gradient.copy_(part)
-    by_ranks = dict(zip(parameters, found[len(parameters) :]))
-    by_any = {number for number, (_, highest) in by_ranks.items() if highest}
-    return by_any, {number for number, (lowest, _) in by_ranks.items() if lowest}
-
-
-def extremes(numbers: Sequence[int], group: Any = None) -> list[tuple[int, int]]:
-    """Return the lowest and the highest over ranks of each int64 number, in one collective, on the CPU if it can be.
-
-    Collective: every rank of `group`, the same length.
-    """
-    packed = torch.tensor([*numbers, *(~number for number in numbers)], dtype=torch.int64)
-    packed = packed.cuda() if dist.get_backend(group) == "nccl" else packed
-    dist.all_reduce(packed, dist.ReduceOp.MAX, group=group)
-    highest, inverse = packed.view(2, -1).tolist()
-    return [(~low, high) for low, high in zip(inverse, highest)]
+    by_any = {number for number, was_touched in zip(parameters, highest[len(parameters) :]) if was_touched}
+    return by_any, {number for number, was_touched in zip(parameters, lowest[len(parameters) :]) if was_touched}
 
 
 def _is_sparse(parameter: nn.Parameter) -> bool:
@@ -2720,25 +2716,14 @@ class RefuseBypass:
 # Stop the training when the ranks' parameters are no longer the same.
 
 
-CONSISTENCY_TWIN = "RETROFIT_CONSISTENCY"
-CHOICES = ("off", "first", "always")
 COMPARED_PASSES = (2, 3, 10, 20, 50, 100, 200)  # in which parameters are compared by default, then every PERIOD
 PERIOD = 500
 MOST_POSTPONED = 8  # passes without an optimizer step, after which the parameters are compared as they are
-SWITCHED_OFF = f"{CONSISTENCY_TWIN}=off switches this check off"
+SWITCHED_OFF = "RETROFIT_CONSISTENCY=off switches this check off"
 
 _checks: weakref.WeakSet[ConsistencyCheck] = weakref.WeakSet()
 _alone: dict[str, int] = {}  # hashes of what optimizers change that is in no wrapped model, by a description
 _left_out: dict[str, int] = {}  # the same of optimizers that change a wrapped model as well
-_is_hooked = _has_warned = False
-
-
-def resolve_consistency() -> str:
-    """Return the choice of the environment; raises ValueError for another one."""
-    choice = os.environ.get(CONSISTENCY_TWIN) or "first"
-    if choice not in CHOICES:
-        raise ValueError(f"{CONSISTENCY_TWIN}={choice!r} is not valid; use one of: {', '.join(CHOICES)}, or unset it")
-    return choice
 
 
 class ConsistencyCheck:
@@ -2749,24 +2734,20 @@ class ConsistencyCheck:
     """
 
     def __init__(self, module: nn.Module, own: set[int], group: Any) -> None:
-        global _is_hooked
-        self.module, self._own, self._group, self._choice = module, own, group, resolve_consistency()
+        self.module, self._own, self._group, self._choice = module, own, group, read_twin(CONSISTENCY)
         self._num_passes = self._num_postponed = 0
         self.is_due = False
         self._fresh: torch.Tensor | None = None  # the hashes after the last optimizer step
-        ((lowest, highest),) = extremes([CHOICES.index(self._choice)], group)
-        if lowest != highest:
+        if len(set(self._gather(self._choice))) > 1:
             raise ValueError(
-                f"{CONSISTENCY_TWIN} is {self._choice!r} on rank {get_rank()} and another on other ranks; set it to "
+                f"RETROFIT_CONSISTENCY is {self._choice!r} on rank {get_rank()} and another on other ranks; set it to "
                 "the same value on all"
             )
         if self._choice == "off" or not self._parameters():
             self._choice = "off"
             return
         _checks.add(self)
-        if not _is_hooked:
-            register_optimizer_step_post_hook(_after_step)
-        _is_hooked = True
+        _follow_optimizers()
 
     def end_of_pass(self, has_missed: bool) -> bool:
         """Count a backward pass that synchronised gradients, and compare where that is due.
@@ -2801,27 +2782,24 @@ class ConsistencyCheck:
     def _compare(self, has_missed: bool) -> bool:
         if self._fresh is None and self._num_postponed == MOST_POSTPONED:
             self._fresh = self._hashes()
-        own = 0 if self._fresh is None else hash(tuple(self._fresh.tolist()))
-        others = [hash(tuple(value for _, value in sorted(hashes.items()))) for hashes in (_alone, _left_out)]
-        found = extremes([self._fresh is not None, has_missed, own, *others], self._group)
-        (_, any_stepped), (_, any_missed), *_ = found
-        steps_differ, _, is_differing, alone_differ, left_out_differ = (low != high for low, high in found)
-        if alone_differ:
-            _warn_of_alone()
-        if left_out_differ:
-            names = sorted({name for of_rank in self._gather(list(_left_out)) for name in of_rank})
+        own = None if self._fresh is None else self._fresh.tolist()
+        hashes, missed, alone, left_out = zip(*self._gather((own, has_missed, _alone, _left_out)))
+        if get_rank() == 0 and any(of_rank != _alone for of_rank in alone):
+            _warn_of_alone("; ".join(_alone) or "an optimizer that rank 0 does not step")
+        if any(of_rank != left_out[0] for of_rank in left_out):
+            names = sorted(set().union(*left_out))
             raise RuntimeError(
                 f"the ranks have different parameters, which are in no wrapped model: {'; '.join(names)}; put their "
                 f"model through rd.distribute_model, or a parameter through rd.model.distribute_parameter; "
                 f"{SWITCHED_OFF}"
             )
-        if not any_stepped:  # gradients are being accumulated, or a GradScaler skips steps: on all ranks
+        if not any(hashes):  # gradients are being accumulated, or a GradScaler skips steps: on all ranks
             self._num_postponed += 1
-            return bool(any_missed)
-        if steps_differ or is_differing:
+            return any(missed)
+        if any(of_rank != hashes[0] for of_rank in hashes):
             self._refuse_differing()
         self.is_due, self._fresh, self._num_postponed = False, None, 0
-        return bool(any_missed)
+        return any(missed)
 
     def _refuse_differing(self) -> None:
         """Tell all ranks what differs. A rank that took no step may still have the same parameters, and so may NaNs."""
@@ -2852,16 +2830,18 @@ class ConsistencyCheck:
         return found
 
 
-def _warn_of_alone() -> None:
-    global _has_warned
-    if get_rank() == 0 and not _has_warned:
-        names = "; ".join(_alone) or "an optimizer that rank 0 does not step"
-        warnings.warn(
-            f"an optimizer steps on parameters that no wrapper synchronises and ranks differ in them: {names}; "
-            "put their model through rd.distribute_model, unless each rank is to train its own",
-            stacklevel=2,
-        )
-    _has_warned = True
+@cache
+def _warn_of_alone(names: str) -> None:
+    warnings.warn(
+        f"an optimizer steps on parameters that no wrapper synchronises and ranks differ in them: {names}; "
+        "put their model through rd.distribute_model, unless each rank is to train its own",
+        stacklevel=2,
+    )
+
+
+@cache
+def _follow_optimizers() -> None:
+    register_optimizer_step_post_hook(_after_step)
 
 
 @torch.no_grad()
@@ -3146,7 +3126,6 @@ def broadcast_buffers(model: nn.Module) -> None:
 # Models over all ranks; the identity outside a group.
 
 
-BATCHNORM_TWIN = "RETROFIT_BATCHNORM"
 STRATEGY_TWIN = "RETROFIT_STRATEGY"
 
 TensorT = TypeVar("TensorT", bound=torch.Tensor)
@@ -3182,7 +3161,7 @@ def distribute_model(
     if strategy is None:
         _refuse_other_strategies()
     wrap = _wrapper_of(strategy or "ddp")
-    is_synchronised = _synchronises_batchnorm() if sync_batchnorm is None else sync_batchnorm
+    is_synchronised = read_twin(BATCHNORM) == "sync" if sync_batchnorm is None else sync_batchnorm
     module = model.module if isinstance(model, OneDevice) else model
     converted = convert_sync_batchnorm(module) if is_synchronised else module
     if find_unused_parameters is not None:
@@ -3216,13 +3195,6 @@ def _wrapper_of(strategy: str) -> Callable[..., nn.Module]:
             "pip install torch-retrofit, and write `import retrofit.distributed as rd`"
         )
     return STRATEGIES[strategy]
-
-
-def _synchronises_batchnorm() -> bool:
-    choice = os.environ.get(BATCHNORM_TWIN) or "sync"
-    if choice not in ("sync", "local"):
-        raise ValueError(f"{BATCHNORM_TWIN}={choice!r} is not valid; use one of: sync, local, or unset it")
-    return choice == "sync"
 
 
 def _refuse_other_strategies() -> None:
@@ -3390,4 +3362,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 2279cfcaea54b59a285b546f2ced6734e05303939d3d5c74eb3c527c1dc5549d
+# Unchanged while the text above has the SHA-256 221b6453cc62a466b56a77d8b417030161e0b8fdd1ce64b5d697ed66567d13f8

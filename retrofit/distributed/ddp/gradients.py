@@ -201,9 +201,13 @@ def average_gradients(
     if not parameters:
         return set(), set()
     kinds = [0 if parameter.grad is None else 1 + _is_sparse(parameter) for parameter in parameters.values()]
-    found = extremes([*kinds, *(number in touched for number in parameters)], group)
+    facts = [*kinds, *(int(number in touched) for number in parameters)]
+    packed = torch.tensor([facts, [-fact for fact in facts]])
+    packed = packed.cuda() if dist.get_backend(group) == "nccl" else packed
+    dist.all_reduce(packed, dist.ReduceOp.MAX, group=group)
+    highest, lowest = packed.tolist()  # the lowest of the ranks, negative
     number_of_ranks, dense = dist.get_world_size(group), []
-    for parameter, (_, kind) in zip(parameters.values(), found):
+    for parameter, kind in zip(parameters.values(), highest):
         if kind == 2:
             own = _no_rows(parameter) if parameter.grad is None else parameter.grad
             gradient = (own if own.is_sparse else own.to_sparse(1)).div(number_of_ranks).coalesce()
@@ -218,21 +222,8 @@ def average_gradients(
         dist.all_reduce(flat, group=group)
         for gradient, part in zip(gradients, _unflatten_dense_tensors(flat, gradients)):
             gradient.copy_(part)
-    by_ranks = dict(zip(parameters, found[len(parameters) :]))
-    by_any = {number for number, (_, highest) in by_ranks.items() if highest}
-    return by_any, {number for number, (lowest, _) in by_ranks.items() if lowest}
-
-
-def extremes(numbers: Sequence[int], group: Any = None) -> list[tuple[int, int]]:
-    """Return the lowest and the highest over ranks of each int64 number, in one collective, on the CPU if it can be.
-
-    Collective: every rank of `group`, the same length.
-    """
-    packed = torch.tensor([*numbers, *(~number for number in numbers)], dtype=torch.int64)
-    packed = packed.cuda() if dist.get_backend(group) == "nccl" else packed
-    dist.all_reduce(packed, dist.ReduceOp.MAX, group=group)
-    highest, inverse = packed.view(2, -1).tolist()
-    return [(~low, high) for low, high in zip(inverse, highest)]
+    by_any = {number for number, was_touched in zip(parameters, highest[len(parameters) :]) if was_touched}
+    return by_any, {number for number, was_touched in zip(parameters, lowest[len(parameters) :]) if was_touched}
 
 
 def _is_sparse(parameter: nn.Parameter) -> bool:

@@ -12,7 +12,7 @@ from torch import nn
 from ..collectives import broadcast_object, reduce_mean
 from ..data.batch import weight_of
 from ..evaluation import is_sharing
-from ..process.options import get_option
+from ..process.options import BATCHNORM, get_option, read_twin
 from ..process.process_group import is_distributed, require_group
 from .data_parallel import KEEPS_PREFIX, OneDevice, data_parallel, fitting_keys, is_data_parallel, script_model
 from .forward_guard import run_alone
@@ -34,7 +34,6 @@ __all__ = [
     "unwrap_model",
 ]
 
-BATCHNORM_TWIN = "RETROFIT_BATCHNORM"
 STRATEGY_TWIN = "RETROFIT_STRATEGY"
 
 TensorT = TypeVar("TensorT", bound=torch.Tensor)
@@ -70,7 +69,7 @@ def distribute_model(
     if strategy is None:
         _refuse_other_strategies()
     wrap = _wrapper_of(strategy or "ddp")
-    is_synchronised = _synchronises_batchnorm() if sync_batchnorm is None else sync_batchnorm
+    is_synchronised = read_twin(BATCHNORM) == "sync" if sync_batchnorm is None else sync_batchnorm
     module = model.module if isinstance(model, OneDevice) else model
     converted = convert_sync_batchnorm(module) if is_synchronised else module
     if find_unused_parameters is not None:
@@ -104,13 +103,6 @@ def _wrapper_of(strategy: str) -> Callable[..., nn.Module]:
             "pip install torch-retrofit, and write `import retrofit.distributed as rd`"
         )
     return STRATEGIES[strategy]
-
-
-def _synchronises_batchnorm() -> bool:
-    choice = os.environ.get(BATCHNORM_TWIN) or "sync"
-    if choice not in ("sync", "local"):
-        raise ValueError(f"{BATCHNORM_TWIN}={choice!r} is not valid; use one of: sync, local, or unset it")
-    return choice == "sync"
 
 
 def _refuse_other_strategies() -> None:
