@@ -298,7 +298,7 @@ class Journal:
     """The calls of the thread that makes it; `counters` returns how many collectives it has begun in each group."""
 
     def __init__(self, counters: Callable[[], tuple[int, ...]]) -> None:
-        self.calls: deque[Call] = deque(maxlen=64)
+        self.calls: deque[Call] = deque(maxlen=16)
         self.open: Call | None = None
         self.opened_at = 0.0
         self.finished = 0  # calls
@@ -377,53 +377,12 @@ def called_from(frame: FrameType) -> tuple[str, FrameType]:
 
 
 PATIENCE_S = 5.0  # how long a rank waits before anything is suspected
-# Where a main thread is that waits for another rank in torch's own code; a loader or a download is another matter.
-WAITING_MODULES = ("torch.distributed", "torch.nn.parallel", "torch.autograd", "torch._tensor")
 INSTALLED = ("<frozen", os.path.dirname(os.__file__), os.path.dirname(torch.__path__[0]))  # files of libraries
-TOLD_CALLS = 16
 REMEDY = "every rank must call it, also those that write nothing: take it out of `if is_main_process():`"
 UNKNOWN: dict[str, Any] = {"beat": 0, "process": {"pid": "?", "host": "?"}, "finished": 0, "begun": [], "calls": []}
 UNKNOWN |= {"step": "not known", "where": "a place that it has not told", "waits_s": 0.0, "left": ""}
 
 State = Mapping[str, Any]
-_step = "what precedes the first step"
-
-
-def begin_step(step: str) -> None:
-    """Note which step this rank is in, as in "step 7 of epoch 2": a rank that hangs says it."""
-    global _step
-    _step = step
-
-
-class RankState:
-    """Looks at this process's main thread, from another thread, again and again."""
-
-    def __init__(self, rank: int, process: Mapping[str, Any], journal: Journal) -> None:
-        self._fixed, self._journal = {"rank": rank, "process": process}, journal
-        self._seen: Any = None  # what has not changed since
-        self._since = 0.0
-
-    def look(self) -> dict[str, Any]:
-        """Return this rank's state, as the module describes it."""
-        now, begun = time.monotonic(), self._journal.begun()  # before the call: it is noted before it begins
-        call, finished = self._journal.open, self._journal.finished
-        frame = sys._current_frames()[threading.main_thread().ident or 0]
-        if (seen := (id(frame), frame.f_lasti, begun, finished)) != self._seen:
-            self._seen, self._since = seen, now
-        # On a GPU the thread waits, and computes, wherever it needs a result; what it waits for has been begun.
-        has_begun = any(begun) and torch.cuda.is_available() and torch.cuda.is_initialized()
-        waits = has_begun or frame.f_globals.get("__name__", "").startswith(WAITING_MODULES)
-        return {
-            **self._fixed,
-            "beat": now,
-            "left": "",
-            "step": _step,
-            "where": place_of(frame),
-            "finished": finished,
-            "calls": [(c.number, c.name, c.site, list(c.begun)) for c in list(self._journal.calls)[-TOLD_CALLS:]],
-            "begun": list(begun),
-            "waits_s": now - self._journal.opened_at if call else now - self._since if waits else 0.0,
-        }
 
 
 def is_slow(state: State) -> bool:
@@ -512,6 +471,8 @@ def place_of(frame: FrameType | None) -> str:
 PERIOD_S = 1.0  # and 5 ms more for each rank: they all ask the same store
 GRACE_S = 3.0  # for what other ranks' threads do, on top of their period
 OUTPUT_S = 0.5  # for what another rank has printed to be on the screen before the last message
+# Where a main thread is that waits for another rank in torch's own code; a loader or a download is another matter.
+WAITING_MODULES = ("torch.distributed", "torch.nn.parallel", "torch.autograd", "torch._tensor")
 NEWS_S = 2.0  # between the error of one rank and the loss of its connections on another: milliseconds
 # What gloo, NCCL and the store say on a rank that has waited for another one in vain.
 WAITED_IN_VAIN = re.compile(
@@ -535,6 +496,13 @@ class JobHooks:
 
 
 JOB_HOOKS = JobHooks()
+_step = "what precedes the first step"
+
+
+def begin_step(step: str) -> None:
+    """Note which step this rank is in, as in "step 7 of epoch 2": a rank that hangs says it."""
+    global _step
+    _step = step
 
 
 def place_of_error(error: BaseException) -> str:
@@ -567,7 +535,9 @@ class Watchdog:
         # A connection of its own: a main thread that waits in the store would keep this one out.
         self._store, self.store_is_gone = store.clone() if hasattr(store, "clone") else store, False
         self._store.set_timeout(timedelta(seconds=PATIENCE_S))
-        self._state = RankState(rank, JOB_HOOKS.identity(), start_journal(counters))
+        self._process, self._journal = JOB_HOOKS.identity(), start_journal(counters)
+        self._seen: Any = None  # what has not changed since
+        self._since = 0.0
         self._waited: dict[str, Any] = {}  # told in place of what can be seen, once the main thread has an error
         self._stopped, self._said = threading.Event(), threading.Lock()
         self._previous_hook, sys.excepthook = sys.excepthook, self._report_uncaught
@@ -602,7 +572,29 @@ class Watchdog:
         return None if text is None else json.loads(text)
 
     def tell(self, **known: Any) -> State:
-        state = {**self._state.look(), **self._waited, **known}
+        """Look at this process's main thread, from whichever thread, and tell the other ranks; return what is told."""
+        now, begun = time.monotonic(), self._journal.begun()  # before the call: it is noted before it begins
+        call, finished = self._journal.open, self._journal.finished
+        frame = sys._current_frames()[threading.main_thread().ident or 0]
+        if (seen := (id(frame), frame.f_lasti, begun, finished)) != self._seen:
+            self._seen, self._since = seen, now
+        # On a GPU the thread waits, and computes, wherever it needs a result; what it waits for has been begun.
+        has_begun = any(begun) and torch.cuda.is_available() and torch.cuda.is_initialized()
+        waits = has_begun or frame.f_globals.get("__name__", "").startswith(WAITING_MODULES)
+        state = {
+            "rank": self.rank,
+            "process": self._process,
+            "beat": now,
+            "left": "",
+            "step": _step,
+            "where": place_of(frame),
+            "finished": finished,
+            "calls": list(self._journal.calls),
+            "begun": begun,
+            "waits_s": now - self._journal.opened_at if call else now - self._since if waits else 0.0,
+            **self._waited,
+            **known,
+        }
         self._ask("set", f"state/{self.rank}", json.dumps(state))
         return state
 
@@ -3362,4 +3354,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 221b6453cc62a466b56a77d8b417030161e0b8fdd1ce64b5d697ed66567d13f8
+# Unchanged while the text above has the SHA-256 6bb404be40f0304168b1c5f2ed4497a4bdbf06ac987144ef3f3a81befb7ba9a9

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from ..data.loaders import DistributedLoader
 from ..data.random_state import get_rng_state, set_rng_state
 from ..data.sharding import ShardedSampler
-from ..failure.deadlock import begin_step
+from ..failure.watchdog import begin_step
 from ..process.process_group import get_rank, get_world_size, is_distributed
 
 

@@ -18,7 +18,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from ..collectives import gather_objects, reduce_sum, reduce_tensor_sum
-from ..failure.deadlock import begin_step
+from ..failure.watchdog import begin_step
 from ..process.process_group import get_world_size
 
 

@@ -38,7 +38,7 @@ class Journal:
     """The calls of the thread that makes it; `counters` returns how many collectives it has begun in each group."""
 
     def __init__(self, counters: Callable[[], tuple[int, ...]]) -> None:
-        self.calls: deque[Call] = deque(maxlen=64)
+        self.calls: deque[Call] = deque(maxlen=16)
         self.open: Call | None = None
         self.opened_at = 0.0
         self.finished = 0  # calls
