@@ -361,15 +361,13 @@ def collective(function: Decorated) -> Decorated:
 def called_from(frame: FrameType) -> tuple[str, FrameType]:
     """Return the runtime function that the script called, and the script's frame that called it."""
     name, inner = "", frame
-    while True:
+    for inner, _ in traceback.walk_stack(frame):
         module = inner.f_globals.get("__name__", "")
         if f"{module}.".startswith(f"{PACKAGE}."):
             name = inner.f_code.co_name
         elif module.partition(".")[0] not in LIBRARIES:
-            return name, inner
-        if inner.f_back is None:
-            return name, inner
-        inner = inner.f_back
+            break
+    return name, inner
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -457,10 +455,8 @@ def place_of(frame: FrameType | None) -> str:
     if frame is None:
         return "a thread that has ended"
     own = called_from(frame)[1]
-    inner: FrameType | None = own
-    while inner is not None and inner.f_code.co_filename.startswith(INSTALLED):
-        inner = inner.f_back
-    own = inner or own
+    outer = (frame for frame, _ in traceback.walk_stack(own))
+    own = next((frame for frame in outer if not frame.f_code.co_filename.startswith(INSTALLED)), own)
     return f"{own.f_code.co_name} ({own.f_code.co_filename}:{own.f_lineno})"
 
 
@@ -762,9 +758,9 @@ def stop_watchdog(*, left_together: bool = False) -> None:
 # Join and leave the job's process group, and ask for this process's place in it.
 
 
-Hooks = list[Callable[[], Any]]  # what other modules add to joining and leaving; every rank calls it
-before_joining: Hooks = []
-before_leaving: Hooks = []  # not while an error passes
+# What other modules add to joining and leaving the group; every rank calls it.
+before_joining: list[Callable[[], Any]] = []
+before_leaving: list[Callable[[], Any]] = []  # not while an error passes
 
 _place = DistributedEnvironment()
 _control_group: dist.ProcessGroup | None = None
@@ -792,7 +788,8 @@ def setup_distributed(
         return get_rank(), get_local_rank(), get_world_size()
     set_options(args or argparse.Namespace())
     options = {name: get_option(name) for name in FLAGS}
-    _call_all(before_joining)
+    for hook in before_joining:
+        hook()
     place = read_environment(os.environ)
     if place.launcher == "none":
         place = replace(place, local_rank=max(0, options["local_rank"]))
@@ -823,8 +820,8 @@ def cleanup_distributed() -> None:
     """
     global _place, _control_group
     ends_well = sys.exc_info()[0] is None
-    if ends_well:
-        _call_all(before_leaving)
+    for hook in before_leaving if ends_well else ():
+        hook()
     forget_options()
     if dist.is_initialized():
         if ends_well:
@@ -839,11 +836,6 @@ def cleanup_distributed() -> None:
         dist.destroy_process_group()
     JOB_HOOKS.leave()
     _control_group, _place = None, DistributedEnvironment()
-
-
-def _call_all(hooks: Hooks) -> None:
-    for hook in hooks:
-        hook()
 
 
 def is_distributed() -> bool:
@@ -1001,19 +993,20 @@ def reduce_dict(values: Mapping[str, Any], average: bool = True) -> dict[str, An
     """
     if not is_distributed():
         return dict(values)
-    names = sorted(values)
-    for name in names:
-        if isinstance(values[name], torch.Tensor) and values[name].numel() != 1:
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor) and value.numel() != 1:
             raise ValueError(
-                f"reduce_dict takes numbers and one-element tensors, got {name!r} of shape "
-                f"{tuple(values[name].shape)}; use sum_over_ranks for it"
+                f"reduce_dict takes numbers and one-element tensors, got {name!r} of shape {tuple(value.shape)}; "
+                "use sum_over_ranks for it"
             )
-    keys_of_ranks = gather_objects(names)
-    if any(keys != names for keys in keys_of_ranks):
-        raise ValueError(f"reduce_dict needs the same keys on every rank, got {keys_of_ranks}; fill in missing ones")
+    of_ranks = gather_objects({name: float(values[name]) for name in sorted(values)})
+    if any(list(of_rank) != list(of_ranks[0]) for of_rank in of_ranks):
+        raise ValueError(
+            f"reduce_dict needs the same keys on every rank, got {[*map(list, of_ranks)]}; fill in missing ones"
+        )
     result: dict[str, Any] = {}
-    for name, total in zip(names, reduce_sum([values[name] for name in names])):
-        value: Any = values[name]
+    for name, value in values.items():
+        total = sum(of_rank[name] for of_rank in of_ranks)
         answer: Any = total / get_world_size() if average else total
         if isinstance(value, torch.Tensor):
             dtype = value.dtype if value.is_floating_point() or not average else torch.float32
@@ -3152,13 +3145,17 @@ def distribute_model(
         return model  # wrapped already; under DataParallel one process drives all GPUs
     if strategy is None:
         _refuse_other_strategies()
-    wrap = _wrapper_of(strategy or "ddp")
+    elif strategy not in STRATEGIES:
+        raise ValueError(
+            f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}; the others are in the whole kit: "
+            "pip install torch-retrofit, and write `import retrofit.distributed as rd`"
+        )
     is_synchronised = read_twin(BATCHNORM) == "sync" if sync_batchnorm is None else sync_batchnorm
     module = model.module if isinstance(model, OneDevice) else model
     converted = convert_sync_batchnorm(module) if is_synchronised else module
     if find_unused_parameters is not None:
         options["find_unused_parameters"] = find_unused_parameters
-    wrapped = wrap(converted, **options)
+    wrapped = STRATEGIES[strategy or "ddp"](converted, **options)
     if wrapped is module:
         return model
     if isinstance(wrapped, DDPWrapper):
@@ -3178,15 +3175,6 @@ def wrap_ddp(model: nn.Module, **options: Any) -> nn.Module:
 
 
 STRATEGIES: dict[str, Callable[..., nn.Module]] = {"ddp": wrap_ddp}  # rd.strategies puts the others in
-
-
-def _wrapper_of(strategy: str) -> Callable[..., nn.Module]:
-    if strategy not in STRATEGIES:
-        raise ValueError(
-            f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}; the others are in the whole kit: "
-            "pip install torch-retrofit, and write `import retrofit.distributed as rd`"
-        )
-    return STRATEGIES[strategy]
 
 
 def _refuse_other_strategies() -> None:
@@ -3354,4 +3342,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 6bb404be40f0304168b1c5f2ed4497a4bdbf06ac987144ef3f3a81befb7ba9a9
+# Unchanged while the text above has the SHA-256 5da8b9078e550bac5e2b3e59227af6cdd2c2b86f251b3c658384904b1470765c

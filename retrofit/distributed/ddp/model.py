@@ -68,13 +68,17 @@ def distribute_model(
         return model  # wrapped already; under DataParallel one process drives all GPUs
     if strategy is None:
         _refuse_other_strategies()
-    wrap = _wrapper_of(strategy or "ddp")
+    elif strategy not in STRATEGIES:
+        raise ValueError(
+            f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}; the others are in the whole kit: "
+            "pip install torch-retrofit, and write `import retrofit.distributed as rd`"
+        )
     is_synchronised = read_twin(BATCHNORM) == "sync" if sync_batchnorm is None else sync_batchnorm
     module = model.module if isinstance(model, OneDevice) else model
     converted = convert_sync_batchnorm(module) if is_synchronised else module
     if find_unused_parameters is not None:
         options["find_unused_parameters"] = find_unused_parameters
-    wrapped = wrap(converted, **options)
+    wrapped = STRATEGIES[strategy or "ddp"](converted, **options)
     if wrapped is module:
         return model
     if isinstance(wrapped, DDPWrapper):
@@ -94,15 +98,6 @@ def wrap_ddp(model: nn.Module, **options: Any) -> nn.Module:
 
 
 STRATEGIES: dict[str, Callable[..., nn.Module]] = {"ddp": wrap_ddp}  # rd.strategies puts the others in
-
-
-def _wrapper_of(strategy: str) -> Callable[..., nn.Module]:
-    if strategy not in STRATEGIES:
-        raise ValueError(
-            f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}; the others are in the whole kit: "
-            "pip install torch-retrofit, and write `import retrofit.distributed as rd`"
-        )
-    return STRATEGIES[strategy]
 
 
 def _refuse_other_strategies() -> None:

@@ -11,6 +11,7 @@ import functools
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -101,12 +102,10 @@ def collective(function: Decorated) -> Decorated:
 def called_from(frame: FrameType) -> tuple[str, FrameType]:
     """Return the runtime function that the script called, and the script's frame that called it."""
     name, inner = "", frame
-    while True:
+    for inner, _ in traceback.walk_stack(frame):
         module = inner.f_globals.get("__name__", "")
         if f"{module}.".startswith(f"{PACKAGE}."):
             name = inner.f_code.co_name
         elif module.partition(".")[0] not in LIBRARIES:
-            return name, inner
-        if inner.f_back is None:
-            return name, inner
-        inner = inner.f_back
+            break
+    return name, inner

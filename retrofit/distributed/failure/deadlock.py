@@ -12,6 +12,7 @@ where `begun` counts the collectives of torch since the call before; `begun`, th
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
@@ -101,8 +102,6 @@ def place_of(frame: FrameType | None) -> str:
     if frame is None:
         return "a thread that has ended"
     own = called_from(frame)[1]
-    inner: FrameType | None = own
-    while inner is not None and inner.f_code.co_filename.startswith(INSTALLED):
-        inner = inner.f_back
-    own = inner or own
+    outer = (frame for frame, _ in traceback.walk_stack(own))
+    own = next((frame for frame in outer if not frame.f_code.co_filename.startswith(INSTALLED)), own)
     return f"{own.f_code.co_name} ({own.f_code.co_filename}:{own.f_lineno})"

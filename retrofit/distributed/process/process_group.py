@@ -31,9 +31,9 @@ __all__ = [
     "setup_distributed",
 ]
 
-Hooks = list[Callable[[], Any]]  # what other modules add to joining and leaving; every rank calls it
-before_joining: Hooks = []
-before_leaving: Hooks = []  # not while an error passes
+# What other modules add to joining and leaving the group; every rank calls it.
+before_joining: list[Callable[[], Any]] = []
+before_leaving: list[Callable[[], Any]] = []  # not while an error passes
 
 _place = DistributedEnvironment()
 _control_group: dist.ProcessGroup | None = None
@@ -61,7 +61,8 @@ def setup_distributed(
         return get_rank(), get_local_rank(), get_world_size()
     set_options(args or argparse.Namespace())
     options = {name: get_option(name) for name in FLAGS}
-    _call_all(before_joining)
+    for hook in before_joining:
+        hook()
     place = read_environment(os.environ)
     if place.launcher == "none":
         place = replace(place, local_rank=max(0, options["local_rank"]))
@@ -92,8 +93,8 @@ def cleanup_distributed() -> None:
     """
     global _place, _control_group
     ends_well = sys.exc_info()[0] is None
-    if ends_well:
-        _call_all(before_leaving)
+    for hook in before_leaving if ends_well else ():
+        hook()
     forget_options()
     if dist.is_initialized():
         if ends_well:
@@ -108,11 +109,6 @@ def cleanup_distributed() -> None:
         dist.destroy_process_group()
     JOB_HOOKS.leave()
     _control_group, _place = None, DistributedEnvironment()
-
-
-def _call_all(hooks: Hooks) -> None:
-    for hook in hooks:
-        hook()
 
 
 def is_distributed() -> bool:
