@@ -869,10 +869,9 @@ def get_device() -> torch.device:
 
 
 def control_group() -> dist.ProcessGroup | None:
-    """Return the gloo group of all ranks, for what is not a tensor of the training; None = the default group.
+    """Return the gloo group for what is not a tensor of the training; None = the default group.
 
-    A collective that one rank calls alone must not meet DDP's gradients in the default group: gloo ends a process by
-    SIGABRT where two collectives of different sizes meet, before the watchdog can name the call.
+    There a call by one rank alone could meet DDP's gradients, and gloo ends a process where sizes differ.
     """
     return _control_group
 
@@ -1123,9 +1122,9 @@ class SilentObject:
 def answer_of_main(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return what `function(*args, **kwargs)` gives on rank 0, on every rank; the others do not call it.
 
-    For what they would answer in different ways: whether a folder is there that rank 0 is about to make, what the user
-    types. Collective: every rank. Raises on rank 0 what the function raises, RuntimeError on the others. Inside `with
-    main_process_first():` they get the answer in their turn, and call the function where rank 0 did not ask the same.
+    For what they would answer in different ways: whether a folder is there that rank 0 is about to make. Collective:
+    every rank. Raises on rank 0 what the function raises, RuntimeError on the others. Inside `main_process_first()`
+    they get the answer in their turn, and call the function where rank 0 did not ask the same.
     """
     turn = turns[-1] if turns else None  # rank 0's answers, by question
     name = getattr(function, "__qualname__", repr(function))
@@ -1429,10 +1428,9 @@ def training_batches(loader: Any) -> Iterator[Any]:
 
 
 def weight_of(*inputs: Any) -> float:
-    """Return the weight of the batch in use, to which `inputs` belong; 1 where there is none.
+    """Return the weight of the batch in use to which `inputs` belong: its length divides one of their first two sizes.
 
-    Tensors belong to a batch whose length divides one of their first two sizes, inputs without a tensor to any.
-    Raises RuntimeError where batches that count differently fit. Warns where a weight is not 1 and no batch fits.
+    1 without a batch. Raises RuntimeError where batches that count differently fit; warns where none does.
     """
     batches = sorted(set(batches_in_use.values()))
     if all(batch.weight == 1.0 for batch in batches):
@@ -1559,10 +1557,9 @@ NOT_IN_WORKERS = ("debugpy", "pydev", "_pydev", "pytest", "_pytest")  # they wou
 class ShardedSampler(Sampler):
     """This rank's part of another sampler's order: every sample once per epoch over all ranks, a new order per epoch.
 
-    Every rank draws the whole order of `sampler` from the same stream, seeded by `(seed, epoch)`, and takes each
-    `world_size`-th index: a global batch holds the samples that one process would have drawn. All ranks have the same
-    number of batches: `drop_last` leaves out what follows the last whole global batch; otherwise the last batch is
-    split, and where it has fewer samples than ranks, the first ones are repeated, unless `is_exact`.
+    Every rank draws the whole order from the same stream, seeded by `(seed, epoch)`, and takes each `world_size`-th
+    index. All have the same number of batches: without `drop_last` the last one is split, and where it has fewer
+    samples than ranks, the first ones are repeated, unless `is_exact`.
     """
 
     def __init__(
@@ -1644,11 +1641,10 @@ class DistributedLoader:
 def shard_loader(
     loader: DataLoader, *, seed: int = 0, batch_size: int | None = None, accum_steps: int = 1
 ) -> DataLoader:
-    """Return a training loader over this rank's shard of `loader`'s samples; outside a group, of all of them.
+    """Return a loader over this rank's shard of `loader`'s samples, `batch_size` at a time; outside a group, over all.
 
-    `batch_size`, by default that of the loader, is the number of samples per rank and micro batch. All other settings
-    are kept; what a `worker_init_fn` seeds differs by rank afterwards. Raises ValueError when the dataset is smaller
-    than one global batch that must be whole, TypeError for an IterableDataset or a custom batch sampler.
+    Raises ValueError when the dataset is smaller than one global batch that must be whole, TypeError for an
+    IterableDataset or a custom batch sampler.
     """
     batch_size = batch_size or loader.batch_size
     _require_shardable(loader, batch_size, accum_steps)
@@ -1730,11 +1726,7 @@ def loader_workers(num_workers: int) -> dict[str, Any]:
 
 
 class WorkerOfRank:
-    """A DataLoader's `worker_init_fn`: the worker ends when its rank does, and what `init` has seeded differs by rank.
-
-    A function `init` of the script that seeds by `worker_id` alone would give all ranks the same augmentation; without
-    `rank`, in an evaluation, it does so.
-    """
+    """A DataLoader's `worker_init_fn`: the worker ends when its rank does, and what `init` seeds differs by `rank`."""
 
     def __init__(self, init: Callable[[int], Any] | None, rank: int | None = None) -> None:
         self.init, self.rank = init, rank
@@ -2185,11 +2177,7 @@ _ODD_MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)
 
 
 def bit_hash(tensor: torch.Tensor) -> int:
-    """Return a 64-bit hash of the tensor's bits: a sum of products with odd numbers modulo 2**64.
-
-    Integer sums do not depend on the order of summation, so the hash is the same on every device; a change of one
-    word always changes it.
-    """
+    """Return the sum modulo 2**64 of the tensor's words times odd numbers, which any changed word changes."""
     return int(bit_hash_later(tensor)) % 2**64
 
 
@@ -2238,12 +2226,10 @@ class GradientSync:
     """Averages after each backward pass of one model what DDP has not averaged during it.
 
     DDP waits for a gradient of every parameter. Over the first passes the ranks look which parameters get one, and
-    average at the end. Always all of them: from then on DDP reduces them, and a rank that lacks one after all hands in
-    zeros. Some never on any rank: DDP reduces the others, and the ranks look at those after each pass. Anything else,
-    and whenever that changes: everything is averaged at the end.
-
-    The end is that of the outermost pass, for several models in the order of their creation, the same on every rank.
-    `torch.autograd.grad`, which leaves no gradients, has none.
+    average at the end. If every rank used the same ones in each pass, DDP reduces these from then on, a rank that lacks
+    one after all hands in zeros, and the ranks look at the others after each pass. Anything else, and whenever that
+    changes: everything is averaged at the end, of the outermost pass, for several models in the order of their
+    creation. `torch.autograd.grad`, which leaves no gradients, has none.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], num_passes: int) -> None:
@@ -2296,11 +2282,7 @@ class GradientSync:
 
     @torch.no_grad()
     def complete(self) -> None:
-        """Hand in what DDP's reduction lacks on this rank, so that it ends as if they were zeros.
-
-        A parameter without a gradient on every rank keeps none. It is marked by a gradient of -0.0: only sums of
-        nothing else are -0.0 again.
-        """
+        """Hand in -0.0 for what DDP's reduction lacks on this rank: only sums of nothing else are -0.0 again."""
         places = [place for place, number in enumerate(self.by_ddp) if number not in self._touched]
         if not self.is_armed or not places:
             return
@@ -2405,9 +2387,7 @@ def average_gradients(
 ) -> tuple[set[int], set[int]]:
     """Give every parameter the mean over ranks of its gradient; return what any rank, and all ranks, have `touched`.
 
-    A rank without a gradient counts as zeros. A parameter without a gradient on every rank keeps None, as in one
-    process, so that no optimizer moves it. What is a mean over ranks already stays it. Collective: every rank of
-    `group`, the same numbers.
+    A rank without a gradient counts as zeros; a parameter without one on every rank keeps None, as in one process.
     """
     if not parameters:
         return set(), set()
@@ -2583,7 +2563,7 @@ def sync_batch_norm(
     eps: float,
     sum_over_ranks: type[SumOverRanks] = SumOverRanks,
 ) -> torch.Tensor:
-    """Return what torch.nn.functional.batch_norm does in training, for the batches (N, C, ...) of all ranks together.
+    """Return the training output of functional.batch_norm for the batches (N, C, ...) of all ranks together.
 
     Collective: every rank, in forward and in backward. Statistics are float32 (float64 for float64 input).
     """
@@ -2735,10 +2715,9 @@ class ConsistencyCheck:
         _follow_optimizers()
 
     def end_of_pass(self, has_missed: bool) -> bool:
-        """Count a backward pass that synchronised gradients, and compare where that is due.
+        """Count a backward pass, compare where that is due, and return whether any rank `has_missed` gradients then.
 
-        Return whether a comparison found that any rank `has_missed` gradients. Collective: every rank. Raises
-        RuntimeError on all of them when a parameter differs.
+        Collective: every rank. Raises RuntimeError on all of them when a parameter differs.
         """
         if self._choice == "off":
             return False
@@ -2918,16 +2897,14 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
     Attributes, `named_parameters()`, `state_dict()` and `load_state_dict()` are the module's own, without a `module.`
     in names (but see `data_parallel`). Without gradients, and in evaluation mode while batches of `share_batches` are
     used, a call goes straight to the module, so ranks may make different numbers of calls; `broadcast_buffers` first.
-    Running layers in training by any way other than `model(...)` raises RuntimeError, because their gradients would
-    not be synchronised. Parameters may be frozen and thawed at any time (`requires_grad`), on every rank in the same
-    way. One forward may serve several backward passes: the gradients of each are averaged. A parameter without a
-    gradient on every rank keeps None, as in one process; one that only some ranks used gets the mean with zeros for the
-    others. In an uneven last batch of `distribute_loader` the ranks count by their numbers of samples. Every now and
-    then the ranks compare their parameters (see `ConsistencyCheck`) and stop where they differ.
+    Parameters may be frozen and thawed at any time, on every rank in the same way, and one forward may serve several
+    backward passes. A parameter that only some ranks used gets the mean with zeros for the others; without a gradient
+    on every rank it keeps None. In an uneven last batch of `distribute_loader` the ranks count by their samples.
 
     Collective: every rank, to construct it and for every forward and backward with gradients. Keyword arguments are
-    those of DistributedDataParallel; on CUDA `device_ids` defaults to the current device. With `static_graph`, a
-    communication hook of your own, or in `join()`, all is left to DDP; with `find_unused_parameters`, what is unused.
+    those of DistributedDataParallel. With `static_graph`, a communication hook of your own, or in `join()`, all is left
+    to DDP; with `find_unused_parameters`, what is unused. Raises RuntimeError for a layer that is run in training past
+    `model(...)`, and where the ranks' parameters differ (see `ConsistencyCheck`).
     """
 
     def __new__(cls, module: nn.Module, **ddp_options: Any) -> Any:
@@ -3126,26 +3103,27 @@ def distribute_model(
 ) -> nn.Module:
     """Return `model` with gradients averaged and BatchNorm statistics taken over all samples of all ranks.
 
-    Move it to its device first, and create the optimizer afterwards. In an uneven last batch of a loader of
-    `distribute_loader` the ranks count by their numbers of samples. Without `sync_batchnorm` (by default what
+    Move it to its device first, and create the optimizer afterwards. Without `sync_batchnorm` (by default what
     RETROFIT_BATCHNORM says: sync, or local) every rank keeps its own BatchNorm statistics, which is faster and another
-    training; `model.eval()` then gives all ranks those of rank 0, and every rank must call it. Parameters that no loss
-    depends on, or not every loss, are found and left as in one process, unless `find_unused_parameters` is given, which
-    is DDP's own option and means nothing under another strategy.
+    training; `model.eval()` then gives all ranks those of rank 0, and every rank must call it. Unused parameters are
+    found, unless `find_unused_parameters` is given, DDP's own option.
 
     `strategy`, for a training loop that is written for `rd.strategies`: a value of `--strategy`; DDP by default.
     `options` go to the strategy's wrapper and win over the flags. None comes back as None. Collective: every rank.
-    Raises ValueError for another value of a variable or an unknown strategy, RuntimeError before setup_distributed, and
-    what the strategy's wrapper raises.
+    Raises ValueError for an unknown strategy or value of a variable, RuntimeError before setup_distributed.
     """
     if model is None:  # a part that the options leave out: `encoder = Encoder() if args.vae else None`
         return model
     require_group("distribute_model")
     if isinstance(model, DDPWrapper) or (isinstance(model, nn.DataParallel) and not isinstance(model, OneDevice)):
         return model  # wrapped already; under DataParallel one process drives all GPUs
-    if strategy is None:
-        _refuse_other_strategies()
-    elif strategy not in STRATEGIES:
+    asked = os.environ.get(STRATEGY_TWIN) or "auto"
+    if strategy is None and asked not in ("auto", "single", "ddp"):
+        raise ValueError(
+            f"{STRATEGY_TWIN}={asked}: this script trains with ddp; for another strategy call "
+            f"rd.distribute_model(model, strategy={asked!r}), and rd.save_checkpoint on every rank"
+        )
+    if strategy is not None and strategy not in STRATEGIES:
         raise ValueError(
             f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}; the others are in the whole kit: "
             "pip install torch-retrofit, and write `import retrofit.distributed as rd`"
@@ -3175,15 +3153,6 @@ def wrap_ddp(model: nn.Module, **options: Any) -> nn.Module:
 
 
 STRATEGIES: dict[str, Callable[..., nn.Module]] = {"ddp": wrap_ddp}  # rd.strategies puts the others in
-
-
-def _refuse_other_strategies() -> None:
-    strategy = os.environ.get(STRATEGY_TWIN) or "auto"
-    if strategy not in ("auto", "single", "ddp"):
-        raise ValueError(
-            f"{STRATEGY_TWIN}={strategy}: this script trains with ddp; for another strategy call "
-            f"rd.distribute_model(model, strategy={strategy!r}), and rd.save_checkpoint on every rank"
-        )
 
 
 def distribute_parameter(tensor: TensorT) -> TensorT:
@@ -3342,4 +3311,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 5da8b9078e550bac5e2b3e59227af6cdd2c2b86f251b3c658384904b1470765c
+# Unchanged while the text above has the SHA-256 0795094b50c6069ecd7c808fa2d3d6e93ee48f17f3da34ef8162bc692e08a377

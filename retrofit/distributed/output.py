@@ -98,9 +98,9 @@ class SilentObject:
 def answer_of_main(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return what `function(*args, **kwargs)` gives on rank 0, on every rank; the others do not call it.
 
-    For what they would answer in different ways: whether a folder is there that rank 0 is about to make, what the user
-    types. Collective: every rank. Raises on rank 0 what the function raises, RuntimeError on the others. Inside `with
-    main_process_first():` they get the answer in their turn, and call the function where rank 0 did not ask the same.
+    For what they would answer in different ways: whether a folder is there that rank 0 is about to make. Collective:
+    every rank. Raises on rank 0 what the function raises, RuntimeError on the others. Inside `main_process_first()`
+    they get the answer in their turn, and call the function where rank 0 did not ask the same.
     """
     turn = turns[-1] if turns else None  # rank 0's answers, by question
     name = getattr(function, "__qualname__", repr(function))

@@ -49,10 +49,9 @@ def training_batches(loader: Any) -> Iterator[Any]:
 
 
 def weight_of(*inputs: Any) -> float:
-    """Return the weight of the batch in use, to which `inputs` belong; 1 where there is none.
+    """Return the weight of the batch in use to which `inputs` belong: its length divides one of their first two sizes.
 
-    Tensors belong to a batch whose length divides one of their first two sizes, inputs without a tensor to any.
-    Raises RuntimeError where batches that count differently fit. Warns where a weight is not 1 and no batch fits.
+    1 without a batch. Raises RuntimeError where batches that count differently fit; warns where none does.
     """
     batches = sorted(set(batches_in_use.values()))
     if all(batch.weight == 1.0 for batch in batches):

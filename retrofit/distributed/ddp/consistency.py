@@ -56,10 +56,9 @@ class ConsistencyCheck:
         _follow_optimizers()
 
     def end_of_pass(self, has_missed: bool) -> bool:
-        """Count a backward pass that synchronised gradients, and compare where that is due.
+        """Count a backward pass, compare where that is due, and return whether any rank `has_missed` gradients then.
 
-        Return whether a comparison found that any rank `has_missed` gradients. Collective: every rank. Raises
-        RuntimeError on all of them when a parameter differs.
+        Collective: every rank. Raises RuntimeError on all of them when a parameter differs.
         """
         if self._choice == "off":
             return False

@@ -27,12 +27,10 @@ class GradientSync:
     """Averages after each backward pass of one model what DDP has not averaged during it.
 
     DDP waits for a gradient of every parameter. Over the first passes the ranks look which parameters get one, and
-    average at the end. Always all of them: from then on DDP reduces them, and a rank that lacks one after all hands in
-    zeros. Some never on any rank: DDP reduces the others, and the ranks look at those after each pass. Anything else,
-    and whenever that changes: everything is averaged at the end.
-
-    The end is that of the outermost pass, for several models in the order of their creation, the same on every rank.
-    `torch.autograd.grad`, which leaves no gradients, has none.
+    average at the end. If every rank used the same ones in each pass, DDP reduces these from then on, a rank that lacks
+    one after all hands in zeros, and the ranks look at the others after each pass. Anything else, and whenever that
+    changes: everything is averaged at the end, of the outermost pass, for several models in the order of their
+    creation. `torch.autograd.grad`, which leaves no gradients, has none.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], num_passes: int) -> None:
@@ -85,11 +83,7 @@ class GradientSync:
 
     @torch.no_grad()
     def complete(self) -> None:
-        """Hand in what DDP's reduction lacks on this rank, so that it ends as if they were zeros.
-
-        A parameter without a gradient on every rank keeps none. It is marked by a gradient of -0.0: only sums of
-        nothing else are -0.0 again.
-        """
+        """Hand in -0.0 for what DDP's reduction lacks on this rank: only sums of nothing else are -0.0 again."""
         places = [place for place, number in enumerate(self.by_ddp) if number not in self._touched]
         if not self.is_armed or not places:
             return
@@ -194,9 +188,7 @@ def average_gradients(
 ) -> tuple[set[int], set[int]]:
     """Give every parameter the mean over ranks of its gradient; return what any rank, and all ranks, have `touched`.
 
-    A rank without a gradient counts as zeros. A parameter without a gradient on every rank keeps None, as in one
-    process, so that no optimizer moves it. What is a mean over ranks already stays it. Collective: every rank of
-    `group`, the same numbers.
+    A rank without a gradient counts as zeros; a parameter without one on every rank keeps None, as in one process.
     """
     if not parameters:
         return set(), set()

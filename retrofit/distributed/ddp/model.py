@@ -49,26 +49,27 @@ def distribute_model(
 ) -> nn.Module:
     """Return `model` with gradients averaged and BatchNorm statistics taken over all samples of all ranks.
 
-    Move it to its device first, and create the optimizer afterwards. In an uneven last batch of a loader of
-    `distribute_loader` the ranks count by their numbers of samples. Without `sync_batchnorm` (by default what
+    Move it to its device first, and create the optimizer afterwards. Without `sync_batchnorm` (by default what
     RETROFIT_BATCHNORM says: sync, or local) every rank keeps its own BatchNorm statistics, which is faster and another
-    training; `model.eval()` then gives all ranks those of rank 0, and every rank must call it. Parameters that no loss
-    depends on, or not every loss, are found and left as in one process, unless `find_unused_parameters` is given, which
-    is DDP's own option and means nothing under another strategy.
+    training; `model.eval()` then gives all ranks those of rank 0, and every rank must call it. Unused parameters are
+    found, unless `find_unused_parameters` is given, DDP's own option.
 
     `strategy`, for a training loop that is written for `rd.strategies`: a value of `--strategy`; DDP by default.
     `options` go to the strategy's wrapper and win over the flags. None comes back as None. Collective: every rank.
-    Raises ValueError for another value of a variable or an unknown strategy, RuntimeError before setup_distributed, and
-    what the strategy's wrapper raises.
+    Raises ValueError for an unknown strategy or value of a variable, RuntimeError before setup_distributed.
     """
     if model is None:  # a part that the options leave out: `encoder = Encoder() if args.vae else None`
         return model
     require_group("distribute_model")
     if isinstance(model, DDPWrapper) or (isinstance(model, nn.DataParallel) and not isinstance(model, OneDevice)):
         return model  # wrapped already; under DataParallel one process drives all GPUs
-    if strategy is None:
-        _refuse_other_strategies()
-    elif strategy not in STRATEGIES:
+    asked = os.environ.get(STRATEGY_TWIN) or "auto"
+    if strategy is None and asked not in ("auto", "single", "ddp"):
+        raise ValueError(
+            f"{STRATEGY_TWIN}={asked}: this script trains with ddp; for another strategy call "
+            f"rd.distribute_model(model, strategy={asked!r}), and rd.save_checkpoint on every rank"
+        )
+    if strategy is not None and strategy not in STRATEGIES:
         raise ValueError(
             f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}; the others are in the whole kit: "
             "pip install torch-retrofit, and write `import retrofit.distributed as rd`"
@@ -98,15 +99,6 @@ def wrap_ddp(model: nn.Module, **options: Any) -> nn.Module:
 
 
 STRATEGIES: dict[str, Callable[..., nn.Module]] = {"ddp": wrap_ddp}  # rd.strategies puts the others in
-
-
-def _refuse_other_strategies() -> None:
-    strategy = os.environ.get(STRATEGY_TWIN) or "auto"
-    if strategy not in ("auto", "single", "ddp"):
-        raise ValueError(
-            f"{STRATEGY_TWIN}={strategy}: this script trains with ddp; for another strategy call "
-            f"rd.distribute_model(model, strategy={strategy!r}), and rd.save_checkpoint on every rank"
-        )
 
 
 def distribute_parameter(tensor: TensorT) -> TensorT:

@@ -100,7 +100,7 @@ def sync_batch_norm(
     eps: float,
     sum_over_ranks: type[SumOverRanks] = SumOverRanks,
 ) -> torch.Tensor:
-    """Return what torch.nn.functional.batch_norm does in training, for the batches (N, C, ...) of all ranks together.
+    """Return the training output of functional.batch_norm for the batches (N, C, ...) of all ranks together.
 
     Collective: every rank, in forward and in backward. Statistics are float32 (float64 for float64 input).
     """

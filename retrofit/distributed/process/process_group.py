@@ -142,10 +142,9 @@ def get_device() -> torch.device:
 
 
 def control_group() -> dist.ProcessGroup | None:
-    """Return the gloo group of all ranks, for what is not a tensor of the training; None = the default group.
+    """Return the gloo group for what is not a tensor of the training; None = the default group.
 
-    A collective that one rank calls alone must not meet DDP's gradients in the default group: gloo ends a process by
-    SIGABRT where two collectives of different sizes meet, before the watchdog can name the call.
+    There a call by one rank alone could meet DDP's gradients, and gloo ends a process where sizes differ.
     """
     return _control_group
 
