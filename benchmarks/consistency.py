@@ -151,8 +151,7 @@ def journal_seconds() -> float:
     """Return what the journal adds to a collective that is waited for."""
 
     def nothing() -> None:
-        with collective_calls.waiting_for(collective_calls.last_call()):
-            return
+        return
 
     noted = collective_calls.collective(nothing)
     plain = repeated(nothing)

@@ -1231,16 +1231,10 @@ def _start_disabled(start: Callable[..., Any], args: Any, kwargs: dict[str, Any]
 
 def _with_facts(run: Any, facts: dict[str, Any]) -> Any:
     """Return a disabled run that says of itself what rank 0's says: its class makes up a name and a folder."""
-    members = {name: _fact(value) for name, value in facts.items() if getattr(run, name, None) != value}
+    members = {name: value for name, value in facts.items() if getattr(run, name, None) != value}
     if members:
         run.__class__ = type(type(run).__name__, (type(run),), members)
     return run
-
-
-def _fact(value: Any) -> property:
-    """Return a property that has `value` until it is set."""
-    known = [value]
-    return property(lambda run: known[-1], lambda run, new: known.append(new))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -2400,7 +2394,8 @@ def average_gradients(
     number_of_ranks, dense = dist.get_world_size(group), []
     for parameter, kind in zip(parameters.values(), highest):
         if kind == 2:
-            own = _no_rows(parameter) if parameter.grad is None else parameter.grad
+            no_rows = torch.empty((1, 0), dtype=torch.int64, device=parameter.device), parameter.detach()[:0]
+            own = torch.sparse_coo_tensor(*no_rows, parameter.shape) if parameter.grad is None else parameter.grad
             gradient = (own if own.is_sparse else own.to_sparse(1)).div(number_of_ranks).coalesce()
             dist.all_reduce(gradient, group=group)
             parameter.grad = gradient
@@ -2419,11 +2414,6 @@ def average_gradients(
 
 def _is_sparse(parameter: nn.Parameter) -> bool:
     return parameter.grad is not None and parameter.grad.is_sparse
-
-
-def _no_rows(parameter: nn.Parameter) -> torch.Tensor:
-    rows = torch.empty((1, 0), dtype=torch.int64, device=parameter.device)
-    return torch.sparse_coo_tensor(rows, parameter.detach()[:0], parameter.shape)
 
 
 class _ScaledGradient(torch.autograd.Function):
@@ -3311,4 +3301,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 0795094b50c6069ecd7c808fa2d3d6e93ee48f17f3da34ef8162bc692e08a377
+# Unchanged while the text above has the SHA-256 5bb510c0ac2774666eed2da7ed1cedb36c16639159f9bb0aa5e018ca91fc85bf

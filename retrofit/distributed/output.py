@@ -207,13 +207,7 @@ def _start_disabled(start: Callable[..., Any], args: Any, kwargs: dict[str, Any]
 
 def _with_facts(run: Any, facts: dict[str, Any]) -> Any:
     """Return a disabled run that says of itself what rank 0's says: its class makes up a name and a folder."""
-    members = {name: _fact(value) for name, value in facts.items() if getattr(run, name, None) != value}
+    members = {name: value for name, value in facts.items() if getattr(run, name, None) != value}
     if members:
         run.__class__ = type(type(run).__name__, (type(run),), members)
     return run
-
-
-def _fact(value: Any) -> property:
-    """Return a property that has `value` until it is set."""
-    known = [value]
-    return property(lambda run: known[-1], lambda run, new: known.append(new))

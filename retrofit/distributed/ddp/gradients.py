@@ -201,7 +201,8 @@ def average_gradients(
     number_of_ranks, dense = dist.get_world_size(group), []
     for parameter, kind in zip(parameters.values(), highest):
         if kind == 2:
-            own = _no_rows(parameter) if parameter.grad is None else parameter.grad
+            no_rows = torch.empty((1, 0), dtype=torch.int64, device=parameter.device), parameter.detach()[:0]
+            own = torch.sparse_coo_tensor(*no_rows, parameter.shape) if parameter.grad is None else parameter.grad
             gradient = (own if own.is_sparse else own.to_sparse(1)).div(number_of_ranks).coalesce()
             dist.all_reduce(gradient, group=group)
             parameter.grad = gradient
@@ -220,11 +221,6 @@ def average_gradients(
 
 def _is_sparse(parameter: nn.Parameter) -> bool:
     return parameter.grad is not None and parameter.grad.is_sparse
-
-
-def _no_rows(parameter: nn.Parameter) -> torch.Tensor:
-    rows = torch.empty((1, 0), dtype=torch.int64, device=parameter.device)
-    return torch.sparse_coo_tensor(rows, parameter.detach()[:0], parameter.shape)
 
 
 class _ScaledGradient(torch.autograd.Function):
