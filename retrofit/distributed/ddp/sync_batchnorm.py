@@ -25,21 +25,11 @@ def convert_sync_batchnorm(model: nn.Module) -> nn.Module:
         return model
     if torch.cuda.is_available():
         return nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    return _convert(model)
-
-
-def _convert(module: nn.Module) -> nn.Module:
-    if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, CPUSyncBatchNorm):
-        layer = CPUSyncBatchNorm(
-            module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats
-        )
-        # The very parameters and buffers, so that an optimizer that already holds them stays valid.
-        layer._parameters, layer._buffers = module._parameters, module._buffers
-        layer.training, layer.__dict__["replaced"] = module.training, type(module)
-        return layer
-    for name, child in module.named_children():
-        setattr(module, name, _convert(child))
-    return module
+    for layer in model.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not isinstance(layer, CPUSyncBatchNorm):
+            layer.__dict__["replaced"] = type(layer)
+            layer.__class__ = CPUSyncBatchNorm  # in place: its parameters and hooks stay what they are
+    return model
 
 
 class CPUSyncBatchNorm(nn.modules.batchnorm._BatchNorm):
