@@ -33,11 +33,11 @@ from rounds import command, environment, markdown_table, text_table  # noqa: E40
 from torch import nn  # noqa: E402
 
 import retrofit.distributed as rd  # noqa: E402
-from retrofit.distributed import collective_calls  # noqa: E402
 from retrofit.distributed.ddp import consistency  # noqa: E402
 from retrofit.distributed.ddp.gradients import FIRST_PASSES, GradientSync  # noqa: E402
 from retrofit.distributed.ddp.wrapper import DDPWrapper  # noqa: E402
-from retrofit.distributed.process_group import begun_collectives  # noqa: E402
+from retrofit.distributed.failure import collective_calls  # noqa: E402
+from retrofit.distributed.process.process_group import begun_collectives  # noqa: E402
 
 COUNT, WATCH = "consistency check: counting passes", "used parameters, all of them used: the watch over backward"
 COMPARE, JOURNAL = f"consistency check: a comparison every {consistency.PERIOD} steps", "journal of collectives"

@@ -1,14 +1,15 @@
 """The functions by which this project trains on many GPUs: the runtime of torch-retrofit 0.1.0.
 
 This file was put here by `retrofit convert` and belongs to your project: commit it. It needs torch alone. Started
-without a launcher every function gives back what it was given, so that the script trains on one GPU as before.
+without a launcher every function gives back what it was given, so that the script trains on one GPU as before. It is
+generated from `retrofit/distributed`; in the kit's repository `python -m retrofit.convert.bundle` writes it.
 
 `retrofit convert --update-runtime` writes the file of the kit that is installed in its place; what you change here
 yourself is not overwritten without --force. The names are those of the library: with the kit installed,
 `import retrofit.distributed as rd` does the same as `import multigpu as rd`.
 
-In this order: environment, options, collective calls, deadlock, failure, process group, collectives, output, devices,
-random state, batch, sharding, data, learning rate, evaluation, loss, unwrap, bit hash, gradients, sync batchnorm,
+In this order: environment, options, collective calls, deadlock, watchdog, process group, collectives, output, devices,
+random state, batch, sharding, loaders, learning rate, evaluation, loss, unwrap, bit hash, gradients, sync batchnorm,
 forward guard, consistency, data parallel, wrapper, model, launcher.
 """
 
@@ -50,7 +51,7 @@ from functools import cache, lru_cache, partial
 from itertools import chain, count, cycle, islice
 from multiprocessing import forkserver
 from pathlib import Path
-from types import FrameType, SimpleNamespace, TracebackType
+from types import FrameType, TracebackType
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -195,9 +196,13 @@ DDP_FLAGS = (
                 "in the loss; slower (default: off, the runtime finds them)", bool),
 )  # fmt: skip
 
-
 FLAGS: dict[str, RuntimeFlag] = {flag.name: flag for flag in DDP_FLAGS}  # other modules may add theirs
-OTHER_TWINS = ("RETROFIT_BATCHNORM", "RETROFIT_STRATEGY", "RETROFIT_CONSISTENCY")  # read where they are used
+# These have no flag, only the variable.
+BATCHNORM = RuntimeFlag("batchnorm", "sync", "statistics of all ranks, or each its own", choices=("sync", "local"))
+CONSISTENCY = RuntimeFlag(
+    "consistency", "first", "when the ranks compare their parameters", choices=("off", "first", "always")
+)
+OTHER_TWINS = ("RETROFIT_STRATEGY", BATCHNORM.environment_twin, CONSISTENCY.environment_twin)
 _values: dict[str, Any] = {}  # of this process: given to a parser or to setup_distributed
 
 
@@ -220,7 +225,7 @@ def add_runtime_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParse
 
 def get_option(name: str) -> Any:
     """Return the value of a runtime option. Raises ValueError for a twin whose value its flag would refuse."""
-    return _values[name] if name in _values else read_twin(FLAGS[name], os.environ)
+    return _values[name] if name in _values else read_twin(FLAGS[name])
 
 
 def set_options(args: argparse.Namespace) -> None:
@@ -239,7 +244,7 @@ def forget_options() -> None:
     _values.clear()
 
 
-def read_twin(flag: RuntimeFlag, environ: Mapping[str, str]) -> Any:
+def read_twin(flag: RuntimeFlag, environ: Mapping[str, str] = os.environ) -> Any:
     """Return what the environment says about a flag, else its default. Raises ValueError for a value it refuses."""
     text = environ.get(flag.environment_twin)
     try:
@@ -273,8 +278,9 @@ def _is_free(parser: argparse.ArgumentParser, name: str) -> bool:
 
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-PACKAGE = __name__.removesuffix(".collective_calls")  # the runtime: this package, or the one module that it became
+PACKAGE = __name__.removesuffix(".failure.collective_calls")  # the runtime, or the one module that it became
 LIBRARIES = ("contextlib", "functools", "torch")  # what a call may pass through on its way from the script
+
 turns: list[Any] = []  # of `main_process_first`: the one that this rank is in
 _journal: Journal | None = None
 
@@ -292,7 +298,7 @@ class Journal:
     """The calls of the thread that makes it; `counters` returns how many collectives it has begun in each group."""
 
     def __init__(self, counters: Callable[[], tuple[int, ...]]) -> None:
-        self.calls: deque[Call] = deque(maxlen=64)
+        self.calls: deque[Call] = deque(maxlen=16)
         self.open: Call | None = None
         self.opened_at = 0.0
         self.finished = 0  # calls
@@ -355,15 +361,13 @@ def collective(function: Decorated) -> Decorated:
 def called_from(frame: FrameType) -> tuple[str, FrameType]:
     """Return the runtime function that the script called, and the script's frame that called it."""
     name, inner = "", frame
-    while True:
+    for inner, _ in traceback.walk_stack(frame):
         module = inner.f_globals.get("__name__", "")
         if f"{module}.".startswith(f"{PACKAGE}."):
             name = inner.f_code.co_name
         elif module.partition(".")[0] not in LIBRARIES:
-            return name, inner
-        if inner.f_back is None:
-            return name, inner
-        inner = inner.f_back
+            break
+    return name, inner
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -371,56 +375,12 @@ def called_from(frame: FrameType) -> tuple[str, FrameType]:
 
 
 PATIENCE_S = 5.0  # how long a rank waits before anything is suspected
-
-
-# Where a main thread is that waits for another rank in torch's own code; a loader or a download is another matter.
-WAITING_MODULES = ("torch.distributed", "torch.nn.parallel", "torch.autograd", "torch._tensor")
-
-
 INSTALLED = ("<frozen", os.path.dirname(os.__file__), os.path.dirname(torch.__path__[0]))  # files of libraries
-TOLD_CALLS = 16
 REMEDY = "every rank must call it, also those that write nothing: take it out of `if is_main_process():`"
 UNKNOWN: dict[str, Any] = {"beat": 0, "process": {"pid": "?", "host": "?"}, "finished": 0, "begun": [], "calls": []}
 UNKNOWN |= {"step": "not known", "where": "a place that it has not told", "waits_s": 0.0, "left": ""}
+
 State = Mapping[str, Any]
-_step = "what precedes the first step"
-
-
-def begin_step(step: str) -> None:
-    """Note which step this rank is in, as in "step 7 of epoch 2": a rank that hangs says it."""
-    global _step
-    _step = step
-
-
-class RankState:
-    """Looks at this process's main thread, from another thread, again and again."""
-
-    def __init__(self, rank: int, process: Mapping[str, Any], journal: Journal) -> None:
-        self._fixed, self._journal = {"rank": rank, "process": process}, journal
-        self._seen: Any = None  # what has not changed since
-        self._since = 0.0
-
-    def look(self) -> dict[str, Any]:
-        """Return this rank's state, as the module describes it."""
-        now, begun = time.monotonic(), self._journal.begun()  # before the call: it is noted before it begins
-        call, finished = self._journal.open, self._journal.finished
-        frame = sys._current_frames()[threading.main_thread().ident or 0]
-        if (seen := (id(frame), frame.f_lasti, begun, finished)) != self._seen:
-            self._seen, self._since = seen, now
-        # On a GPU the thread waits, and computes, wherever it needs a result; what it waits for has been begun.
-        has_begun = any(begun) and torch.cuda.is_available() and torch.cuda.is_initialized()
-        waits = has_begun or frame.f_globals.get("__name__", "").startswith(WAITING_MODULES)
-        return {
-            **self._fixed,
-            "beat": now,
-            "left": "",
-            "step": _step,
-            "where": place_of(frame),
-            "finished": finished,
-            "calls": [(c.number, c.name, c.site, list(c.begun)) for c in list(self._journal.calls)[-TOLD_CALLS:]],
-            "begun": list(begun),
-            "waits_s": now - self._journal.opened_at if call else now - self._since if waits else 0.0,
-        }
 
 
 def is_slow(state: State) -> bool:
@@ -495,10 +455,8 @@ def place_of(frame: FrameType | None) -> str:
     if frame is None:
         return "a thread that has ended"
     own = called_from(frame)[1]
-    inner: FrameType | None = own
-    while inner is not None and inner.f_code.co_filename.startswith(INSTALLED):
-        inner = inner.f_back
-    own = inner or own
+    outer = (frame for frame, _ in traceback.walk_stack(own))
+    own = next((frame for frame in outer if not frame.f_code.co_filename.startswith(INSTALLED)), own)
     return f"{own.f_code.co_name} ({own.f_code.co_filename}:{own.f_lineno})"
 
 
@@ -509,17 +467,15 @@ def place_of(frame: FrameType | None) -> str:
 PERIOD_S = 1.0  # and 5 ms more for each rank: they all ask the same store
 GRACE_S = 3.0  # for what other ranks' threads do, on top of their period
 OUTPUT_S = 0.5  # for what another rank has printed to be on the screen before the last message
+# Where a main thread is that waits for another rank in torch's own code; a loader or a download is another matter.
+WAITING_MODULES = ("torch.distributed", "torch.nn.parallel", "torch.autograd", "torch._tensor")
 NEWS_S = 2.0  # between the error of one rank and the loss of its connections on another: milliseconds
-
-
 # What gloo, NCCL and the store say on a rank that has waited for another one in vain.
 WAITED_IN_VAIN = re.compile(
     r"Timed out waiting \d+ ?ms|monitoredBarrier|collective operation timeout|[Ww]ait timeout after \d+ ?ms|"
     r"Application timeout caused pair closure|was called by rank \d+, but not by rank|"
     r"onnection (closed|reset)|Broken pipe|remote process exited|communicator was aborted"
 )
-
-
 PEER_FAILED = re.compile(r"rank \d+ failed: |\w+ failed on rank \d+: ")  # what the runtime says of another rank's error
 
 
@@ -536,6 +492,13 @@ class JobHooks:
 
 
 JOB_HOOKS = JobHooks()
+_step = "what precedes the first step"
+
+
+def begin_step(step: str) -> None:
+    """Note which step this rank is in, as in "step 7 of epoch 2": a rank that hangs says it."""
+    global _step
+    _step = step
 
 
 def place_of_error(error: BaseException) -> str:
@@ -568,7 +531,9 @@ class Watchdog:
         # A connection of its own: a main thread that waits in the store would keep this one out.
         self._store, self.store_is_gone = store.clone() if hasattr(store, "clone") else store, False
         self._store.set_timeout(timedelta(seconds=PATIENCE_S))
-        self._state = RankState(rank, JOB_HOOKS.identity(), start_journal(counters))
+        self._process, self._journal = JOB_HOOKS.identity(), start_journal(counters)
+        self._seen: Any = None  # what has not changed since
+        self._since = 0.0
         self._waited: dict[str, Any] = {}  # told in place of what can be seen, once the main thread has an error
         self._stopped, self._said = threading.Event(), threading.Lock()
         self._previous_hook, sys.excepthook = sys.excepthook, self._report_uncaught
@@ -603,7 +568,29 @@ class Watchdog:
         return None if text is None else json.loads(text)
 
     def tell(self, **known: Any) -> State:
-        state = {**self._state.look(), **self._waited, **known}
+        """Look at this process's main thread, from whichever thread, and tell the other ranks; return what is told."""
+        now, begun = time.monotonic(), self._journal.begun()  # before the call: it is noted before it begins
+        call, finished = self._journal.open, self._journal.finished
+        frame = sys._current_frames()[threading.main_thread().ident or 0]
+        if (seen := (id(frame), frame.f_lasti, begun, finished)) != self._seen:
+            self._seen, self._since = seen, now
+        # On a GPU the thread waits, and computes, wherever it needs a result; what it waits for has been begun.
+        has_begun = any(begun) and torch.cuda.is_available() and torch.cuda.is_initialized()
+        waits = has_begun or frame.f_globals.get("__name__", "").startswith(WAITING_MODULES)
+        state = {
+            "rank": self.rank,
+            "process": self._process,
+            "beat": now,
+            "left": "",
+            "step": _step,
+            "where": place_of(frame),
+            "finished": finished,
+            "calls": list(self._journal.calls),
+            "begun": begun,
+            "waits_s": now - self._journal.opened_at if call else now - self._since if waits else 0.0,
+            **self._waited,
+            **known,
+        }
         self._ask("set", f"state/{self.rank}", json.dumps(state))
         return state
 
@@ -771,9 +758,10 @@ def stop_watchdog(*, left_together: bool = False) -> None:
 # Join and leave the job's process group, and ask for this process's place in it.
 
 
-Hooks = list[Callable[[], Any]]  # what other modules add to joining and leaving; every rank calls it
-before_joining: Hooks = []
-before_leaving: Hooks = []  # not while an error passes
+# What other modules add to joining and leaving the group; every rank calls it.
+before_joining: list[Callable[[], Any]] = []
+before_leaving: list[Callable[[], Any]] = []  # not while an error passes
+
 _place = DistributedEnvironment()
 _control_group: dist.ProcessGroup | None = None
 _left: list[Any] = []  # backends of the group that was left last
@@ -800,7 +788,8 @@ def setup_distributed(
         return get_rank(), get_local_rank(), get_world_size()
     set_options(args or argparse.Namespace())
     options = {name: get_option(name) for name in FLAGS}
-    _call_all(before_joining)
+    for hook in before_joining:
+        hook()
     place = read_environment(os.environ)
     if place.launcher == "none":
         place = replace(place, local_rank=max(0, options["local_rank"]))
@@ -831,8 +820,8 @@ def cleanup_distributed() -> None:
     """
     global _place, _control_group
     ends_well = sys.exc_info()[0] is None
-    if ends_well:
-        _call_all(before_leaving)
+    for hook in before_leaving if ends_well else ():
+        hook()
     forget_options()
     if dist.is_initialized():
         if ends_well:
@@ -847,11 +836,6 @@ def cleanup_distributed() -> None:
         dist.destroy_process_group()
     JOB_HOOKS.leave()
     _control_group, _place = None, DistributedEnvironment()
-
-
-def _call_all(hooks: Hooks) -> None:
-    for hook in hooks:
-        hook()
 
 
 def is_distributed() -> bool:
@@ -885,10 +869,9 @@ def get_device() -> torch.device:
 
 
 def control_group() -> dist.ProcessGroup | None:
-    """Return the gloo group of all ranks, for what is not a tensor of the training; None = the default group.
+    """Return the gloo group for what is not a tensor of the training; None = the default group.
 
-    A collective that one rank calls alone must not meet DDP's gradients in the default group: gloo ends a process by
-    SIGABRT where two collectives of different sizes meet, before the watchdog can name the call.
+    There a call by one rank alone could meet DDP's gradients, and gloo ends a process where sizes differ.
     """
     return _control_group
 
@@ -1009,19 +992,20 @@ def reduce_dict(values: Mapping[str, Any], average: bool = True) -> dict[str, An
     """
     if not is_distributed():
         return dict(values)
-    names = sorted(values)
-    for name in names:
-        if isinstance(values[name], torch.Tensor) and values[name].numel() != 1:
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor) and value.numel() != 1:
             raise ValueError(
-                f"reduce_dict takes numbers and one-element tensors, got {name!r} of shape "
-                f"{tuple(values[name].shape)}; use sum_over_ranks for it"
+                f"reduce_dict takes numbers and one-element tensors, got {name!r} of shape {tuple(value.shape)}; "
+                "use sum_over_ranks for it"
             )
-    keys_of_ranks = gather_objects(names)
-    if any(keys != names for keys in keys_of_ranks):
-        raise ValueError(f"reduce_dict needs the same keys on every rank, got {keys_of_ranks}; fill in missing ones")
+    of_ranks = gather_objects({name: float(values[name]) for name in sorted(values)})
+    if any(list(of_rank) != list(of_ranks[0]) for of_rank in of_ranks):
+        raise ValueError(
+            f"reduce_dict needs the same keys on every rank, got {[*map(list, of_ranks)]}; fill in missing ones"
+        )
     result: dict[str, Any] = {}
-    for name, total in zip(names, reduce_sum([values[name] for name in names])):
-        value: Any = values[name]
+    for name, value in values.items():
+        total = sum(of_rank[name] for of_rank in of_ranks)
         answer: Any = total / get_world_size() if average else total
         if isinstance(value, torch.Tensor):
             dtype = value.dtype if value.is_floating_point() or not average else torch.float32
@@ -1138,9 +1122,9 @@ class SilentObject:
 def answer_of_main(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return what `function(*args, **kwargs)` gives on rank 0, on every rank; the others do not call it.
 
-    For what they would answer in different ways: whether a folder is there that rank 0 is about to make, what the user
-    types. Collective: every rank. Raises on rank 0 what the function raises, RuntimeError on the others. Inside `with
-    main_process_first():` they get the answer in their turn, and call the function where rank 0 did not ask the same.
+    For what they would answer in different ways: whether a folder is there that rank 0 is about to make. Collective:
+    every rank. Raises on rank 0 what the function raises, RuntimeError on the others. Inside `main_process_first()`
+    they get the answer in their turn, and call the function where rank 0 did not ask the same.
     """
     turn = turns[-1] if turns else None  # rank 0's answers, by question
     name = getattr(function, "__qualname__", repr(function))
@@ -1247,16 +1231,10 @@ def _start_disabled(start: Callable[..., Any], args: Any, kwargs: dict[str, Any]
 
 def _with_facts(run: Any, facts: dict[str, Any]) -> Any:
     """Return a disabled run that says of itself what rank 0's says: its class makes up a name and a folder."""
-    members = {name: _fact(value) for name, value in facts.items() if getattr(run, name, None) != value}
+    members = {name: value for name, value in facts.items() if getattr(run, name, None) != value}
     if members:
         run.__class__ = type(type(run).__name__, (type(run),), members)
     return run
-
-
-def _fact(value: Any) -> property:
-    """Return a property that has `value` until it is set."""
-    known = [value]
-    return property(lambda run: known[-1], lambda run, new: known.append(new))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -1444,10 +1422,9 @@ def training_batches(loader: Any) -> Iterator[Any]:
 
 
 def weight_of(*inputs: Any) -> float:
-    """Return the weight of the batch in use, to which `inputs` belong; 1 where there is none.
+    """Return the weight of the batch in use to which `inputs` belong: its length divides one of their first two sizes.
 
-    Tensors belong to a batch whose length divides one of their first two sizes, inputs without a tensor to any.
-    Raises RuntimeError where batches that count differently fit. Warns where a weight is not 1 and no batch fits.
+    1 without a batch. Raises RuntimeError where batches that count differently fit; warns where none does.
     """
     batches = sorted(set(batches_in_use.values()))
     if all(batch.weight == 1.0 for batch in batches):
@@ -1574,10 +1551,9 @@ NOT_IN_WORKERS = ("debugpy", "pydev", "_pydev", "pytest", "_pytest")  # they wou
 class ShardedSampler(Sampler):
     """This rank's part of another sampler's order: every sample once per epoch over all ranks, a new order per epoch.
 
-    Every rank draws the whole order of `sampler` from the same stream, seeded by `(seed, epoch)`, and takes each
-    `world_size`-th index: a global batch holds the samples that one process would have drawn. All ranks have the same
-    number of batches: `drop_last` leaves out what follows the last whole global batch; otherwise the last batch is
-    split, and where it has fewer samples than ranks, the first ones are repeated, unless `is_exact`.
+    Every rank draws the whole order from the same stream, seeded by `(seed, epoch)`, and takes each `world_size`-th
+    index. All have the same number of batches: without `drop_last` the last one is split, and where it has fewer
+    samples than ranks, the first ones are repeated, unless `is_exact`.
     """
 
     def __init__(
@@ -1659,11 +1635,10 @@ class DistributedLoader:
 def shard_loader(
     loader: DataLoader, *, seed: int = 0, batch_size: int | None = None, accum_steps: int = 1
 ) -> DataLoader:
-    """Return a training loader over this rank's shard of `loader`'s samples; outside a group, of all of them.
+    """Return a loader over this rank's shard of `loader`'s samples, `batch_size` at a time; outside a group, over all.
 
-    `batch_size`, by default that of the loader, is the number of samples per rank and micro batch. All other settings
-    are kept; what a `worker_init_fn` seeds differs by rank afterwards. Raises ValueError when the dataset is smaller
-    than one global batch that must be whole, TypeError for an IterableDataset or a custom batch sampler.
+    Raises ValueError when the dataset is smaller than one global batch that must be whole, TypeError for an
+    IterableDataset or a custom batch sampler.
     """
     batch_size = batch_size or loader.batch_size
     _require_shardable(loader, batch_size, accum_steps)
@@ -1745,11 +1720,7 @@ def loader_workers(num_workers: int) -> dict[str, Any]:
 
 
 class WorkerOfRank:
-    """A DataLoader's `worker_init_fn`: the worker ends when its rank does, and what `init` has seeded differs by rank.
-
-    A function `init` of the script that seeds by `worker_id` alone would give all ranks the same augmentation; without
-    `rank`, in an evaluation, it does so.
-    """
+    """A DataLoader's `worker_init_fn`: the worker ends when its rank does, and what `init` seeds differs by `rank`."""
 
     def __init__(self, init: Callable[[int], Any] | None, rank: int | None = None) -> None:
         self.init, self.rank = init, rank
@@ -2071,14 +2042,10 @@ class WholeBatch(_CriterionOfRanks):
 
 
 OF_CLASSES = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"}  # others divide by the number of elements
-
-
 OF_ELEMENTS = {
     "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "BCELoss", "BCEWithLogitsLoss", "mse_loss", "l1_loss",
     "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
 }  # fmt: skip
-
-
 FORMER_OPTIONS = ("size_average", "reduce")  # what `reduction` says today
 
 
@@ -2204,11 +2171,7 @@ _ODD_MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)
 
 
 def bit_hash(tensor: torch.Tensor) -> int:
-    """Return a 64-bit hash of the tensor's bits: a sum of products with odd numbers modulo 2**64.
-
-    Integer sums do not depend on the order of summation, so the hash is the same on every device; a change of one
-    word always changes it.
-    """
+    """Return the sum modulo 2**64 of the tensor's words times odd numbers, which any changed word changes."""
     return int(bit_hash_later(tensor)) % 2**64
 
 
@@ -2248,6 +2211,7 @@ FOREVER = -1
 MOST_FREEZINGS = 2  # changes of what is trainable, after which it is taken to change all the time
 BYTES_AT_ONCE = 25 * 2**20  # as in DDP's buckets
 DEEPEST = 6  # levels of containers in a model's output that are looked at
+
 _sync_numbers = count()
 _reached: dict[int, dict[int, GradientSync]] = {}  # by backward pass: the models it has reached, by their number
 
@@ -2256,12 +2220,10 @@ class GradientSync:
     """Averages after each backward pass of one model what DDP has not averaged during it.
 
     DDP waits for a gradient of every parameter. Over the first passes the ranks look which parameters get one, and
-    average at the end. Always all of them: from then on DDP reduces them, and a rank that lacks one after all hands in
-    zeros. Some never on any rank: DDP reduces the others, and the ranks look at those after each pass. Anything else,
-    and whenever that changes: everything is averaged at the end.
-
-    The end is that of the outermost pass, for several models in the order of their creation, the same on every rank.
-    `torch.autograd.grad`, which leaves no gradients, has none.
+    average at the end. If every rank used the same ones in each pass, DDP reduces these from then on, a rank that lacks
+    one after all hands in zeros, and the ranks look at the others after each pass. Anything else, and whenever that
+    changes: everything is averaged at the end, of the outermost pass, for several models in the order of their
+    creation. `torch.autograd.grad`, which leaves no gradients, has none.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], num_passes: int) -> None:
@@ -2314,11 +2276,7 @@ class GradientSync:
 
     @torch.no_grad()
     def complete(self) -> None:
-        """Hand in what DDP's reduction lacks on this rank, so that it ends as if they were zeros.
-
-        A parameter without a gradient on every rank keeps none. It is marked by a gradient of -0.0: only sums of
-        nothing else are -0.0 again.
-        """
+        """Hand in -0.0 for what DDP's reduction lacks on this rank: only sums of nothing else are -0.0 again."""
         places = [place for place, number in enumerate(self.by_ddp) if number not in self._touched]
         if not self.is_armed or not places:
             return
@@ -2423,18 +2381,21 @@ def average_gradients(
 ) -> tuple[set[int], set[int]]:
     """Give every parameter the mean over ranks of its gradient; return what any rank, and all ranks, have `touched`.
 
-    A rank without a gradient counts as zeros. A parameter without a gradient on every rank keeps None, as in one
-    process, so that no optimizer moves it. What is a mean over ranks already stays it. Collective: every rank of
-    `group`, the same numbers.
+    A rank without a gradient counts as zeros; a parameter without one on every rank keeps None, as in one process.
     """
     if not parameters:
         return set(), set()
     kinds = [0 if parameter.grad is None else 1 + _is_sparse(parameter) for parameter in parameters.values()]
-    found = extremes([*kinds, *(number in touched for number in parameters)], group)
+    facts = [*kinds, *(int(number in touched) for number in parameters)]
+    packed = torch.tensor([facts, [-fact for fact in facts]])
+    packed = packed.cuda() if dist.get_backend(group) == "nccl" else packed
+    dist.all_reduce(packed, dist.ReduceOp.MAX, group=group)
+    highest, lowest = packed.tolist()  # the lowest of the ranks, negative
     number_of_ranks, dense = dist.get_world_size(group), []
-    for parameter, (_, kind) in zip(parameters.values(), found):
+    for parameter, kind in zip(parameters.values(), highest):
         if kind == 2:
-            own = _no_rows(parameter) if parameter.grad is None else parameter.grad
+            no_rows = torch.empty((1, 0), dtype=torch.int64, device=parameter.device), parameter.detach()[:0]
+            own = torch.sparse_coo_tensor(*no_rows, parameter.shape) if parameter.grad is None else parameter.grad
             gradient = (own if own.is_sparse else own.to_sparse(1)).div(number_of_ranks).coalesce()
             dist.all_reduce(gradient, group=group)
             parameter.grad = gradient
@@ -2447,30 +2408,12 @@ def average_gradients(
         dist.all_reduce(flat, group=group)
         for gradient, part in zip(gradients, _unflatten_dense_tensors(flat, gradients)):
             gradient.copy_(part)
-    by_ranks = dict(zip(parameters, found[len(parameters) :]))
-    by_any = {number for number, (_, highest) in by_ranks.items() if highest}
-    return by_any, {number for number, (lowest, _) in by_ranks.items() if lowest}
-
-
-def extremes(numbers: Sequence[int], group: Any = None) -> list[tuple[int, int]]:
-    """Return the lowest and the highest over ranks of each int64 number, in one collective, on the CPU if it can be.
-
-    Collective: every rank of `group`, the same length.
-    """
-    packed = torch.tensor([*numbers, *(~number for number in numbers)], dtype=torch.int64)
-    packed = packed.cuda() if dist.get_backend(group) == "nccl" else packed
-    dist.all_reduce(packed, dist.ReduceOp.MAX, group=group)
-    highest, inverse = packed.view(2, -1).tolist()
-    return [(~low, high) for low, high in zip(inverse, highest)]
+    by_any = {number for number, was_touched in zip(parameters, highest[len(parameters) :]) if was_touched}
+    return by_any, {number for number, was_touched in zip(parameters, lowest[len(parameters) :]) if was_touched}
 
 
 def _is_sparse(parameter: nn.Parameter) -> bool:
     return parameter.grad is not None and parameter.grad.is_sparse
-
-
-def _no_rows(parameter: nn.Parameter) -> torch.Tensor:
-    rows = torch.empty((1, 0), dtype=torch.int64, device=parameter.device)
-    return torch.sparse_coo_tensor(rows, parameter.detach()[:0], parameter.shape)
 
 
 class _ScaledGradient(torch.autograd.Function):
@@ -2535,21 +2478,11 @@ def convert_sync_batchnorm(model: nn.Module) -> nn.Module:
         return model
     if torch.cuda.is_available():
         return nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    return _convert(model)
-
-
-def _convert(module: nn.Module) -> nn.Module:
-    if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, CPUSyncBatchNorm):
-        layer = CPUSyncBatchNorm(
-            module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats
-        )
-        # The very parameters and buffers, so that an optimizer that already holds them stays valid.
-        layer._parameters, layer._buffers = module._parameters, module._buffers
-        layer.training, layer.__dict__["replaced"] = module.training, type(module)
-        return layer
-    for name, child in module.named_children():
-        setattr(module, name, _convert(child))
-    return module
+    for layer in model.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not isinstance(layer, CPUSyncBatchNorm):
+            layer.__dict__["replaced"] = type(layer)
+            layer.__class__ = CPUSyncBatchNorm  # in place: its parameters and hooks stay what they are
+    return model
 
 
 class CPUSyncBatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -2610,7 +2543,7 @@ def sync_batch_norm(
     eps: float,
     sum_over_ranks: type[SumOverRanks] = SumOverRanks,
 ) -> torch.Tensor:
-    """Return what torch.nn.functional.batch_norm does in training, for the batches (N, C, ...) of all ranks together.
+    """Return the training output of functional.batch_norm for the batches (N, C, ...) of all ranks together.
 
     Collective: every rank, in forward and in backward. Statistics are float32 (float64 for float64 input).
     """
@@ -2728,24 +2661,14 @@ class RefuseBypass:
 # Stop the training when the ranks' parameters are no longer the same.
 
 
-CONSISTENCY_TWIN = "RETROFIT_CONSISTENCY"
-CHOICES = ("off", "first", "always")
 COMPARED_PASSES = (2, 3, 10, 20, 50, 100, 200)  # in which parameters are compared by default, then every PERIOD
 PERIOD = 500
 MOST_POSTPONED = 8  # passes without an optimizer step, after which the parameters are compared as they are
-SWITCHED_OFF = f"{CONSISTENCY_TWIN}=off switches this check off"
+SWITCHED_OFF = "RETROFIT_CONSISTENCY=off switches this check off"
+
 _checks: weakref.WeakSet[ConsistencyCheck] = weakref.WeakSet()
 _alone: dict[str, int] = {}  # hashes of what optimizers change that is in no wrapped model, by a description
 _left_out: dict[str, int] = {}  # the same of optimizers that change a wrapped model as well
-_is_hooked = _has_warned = False
-
-
-def resolve_consistency() -> str:
-    """Return the choice of the environment; raises ValueError for another one."""
-    choice = os.environ.get(CONSISTENCY_TWIN) or "first"
-    if choice not in CHOICES:
-        raise ValueError(f"{CONSISTENCY_TWIN}={choice!r} is not valid; use one of: {', '.join(CHOICES)}, or unset it")
-    return choice
 
 
 class ConsistencyCheck:
@@ -2756,30 +2679,25 @@ class ConsistencyCheck:
     """
 
     def __init__(self, module: nn.Module, own: set[int], group: Any) -> None:
-        global _is_hooked
-        self.module, self._own, self._group, self._choice = module, own, group, resolve_consistency()
+        self.module, self._own, self._group, self._choice = module, own, group, read_twin(CONSISTENCY)
         self._num_passes = self._num_postponed = 0
         self.is_due = False
         self._fresh: torch.Tensor | None = None  # the hashes after the last optimizer step
-        ((lowest, highest),) = extremes([CHOICES.index(self._choice)], group)
-        if lowest != highest:
+        if len(set(self._gather(self._choice))) > 1:
             raise ValueError(
-                f"{CONSISTENCY_TWIN} is {self._choice!r} on rank {get_rank()} and another on other ranks; set it to "
+                f"RETROFIT_CONSISTENCY is {self._choice!r} on rank {get_rank()} and another on other ranks; set it to "
                 "the same value on all"
             )
         if self._choice == "off" or not self._parameters():
             self._choice = "off"
             return
         _checks.add(self)
-        if not _is_hooked:
-            register_optimizer_step_post_hook(_after_step)
-        _is_hooked = True
+        _follow_optimizers()
 
     def end_of_pass(self, has_missed: bool) -> bool:
-        """Count a backward pass that synchronised gradients, and compare where that is due.
+        """Count a backward pass, compare where that is due, and return whether any rank `has_missed` gradients then.
 
-        Return whether a comparison found that any rank `has_missed` gradients. Collective: every rank. Raises
-        RuntimeError on all of them when a parameter differs.
+        Collective: every rank. Raises RuntimeError on all of them when a parameter differs.
         """
         if self._choice == "off":
             return False
@@ -2808,27 +2726,24 @@ class ConsistencyCheck:
     def _compare(self, has_missed: bool) -> bool:
         if self._fresh is None and self._num_postponed == MOST_POSTPONED:
             self._fresh = self._hashes()
-        own = 0 if self._fresh is None else hash(tuple(self._fresh.tolist()))
-        others = [hash(tuple(value for _, value in sorted(hashes.items()))) for hashes in (_alone, _left_out)]
-        found = extremes([self._fresh is not None, has_missed, own, *others], self._group)
-        (_, any_stepped), (_, any_missed), *_ = found
-        steps_differ, _, is_differing, alone_differ, left_out_differ = (low != high for low, high in found)
-        if alone_differ:
-            _warn_of_alone()
-        if left_out_differ:
-            names = sorted({name for of_rank in self._gather(list(_left_out)) for name in of_rank})
+        own = None if self._fresh is None else self._fresh.tolist()
+        hashes, missed, alone, left_out = zip(*self._gather((own, has_missed, _alone, _left_out)))
+        if get_rank() == 0 and any(of_rank != _alone for of_rank in alone):
+            _warn_of_alone("; ".join(_alone) or "an optimizer that rank 0 does not step")
+        if any(of_rank != left_out[0] for of_rank in left_out):
+            names = sorted(set().union(*left_out))
             raise RuntimeError(
                 f"the ranks have different parameters, which are in no wrapped model: {'; '.join(names)}; put their "
                 f"model through rd.distribute_model, or a parameter through rd.model.distribute_parameter; "
                 f"{SWITCHED_OFF}"
             )
-        if not any_stepped:  # gradients are being accumulated, or a GradScaler skips steps: on all ranks
+        if not any(hashes):  # gradients are being accumulated, or a GradScaler skips steps: on all ranks
             self._num_postponed += 1
-            return bool(any_missed)
-        if steps_differ or is_differing:
+            return any(missed)
+        if any(of_rank != hashes[0] for of_rank in hashes):
             self._refuse_differing()
         self.is_due, self._fresh, self._num_postponed = False, None, 0
-        return bool(any_missed)
+        return any(missed)
 
     def _refuse_differing(self) -> None:
         """Tell all ranks what differs. A rank that took no step may still have the same parameters, and so may NaNs."""
@@ -2859,16 +2774,18 @@ class ConsistencyCheck:
         return found
 
 
-def _warn_of_alone() -> None:
-    global _has_warned
-    if get_rank() == 0 and not _has_warned:
-        names = "; ".join(_alone) or "an optimizer that rank 0 does not step"
-        warnings.warn(
-            f"an optimizer steps on parameters that no wrapper synchronises and ranks differ in them: {names}; "
-            "put their model through rd.distribute_model, unless each rank is to train its own",
-            stacklevel=2,
-        )
-    _has_warned = True
+@cache
+def _warn_of_alone(names: str) -> None:
+    warnings.warn(
+        f"an optimizer steps on parameters that no wrapper synchronises and ranks differ in them: {names}; "
+        "put their model through rd.distribute_model, unless each rank is to train its own",
+        stacklevel=2,
+    )
+
+
+@cache
+def _follow_optimizers() -> None:
+    register_optimizer_step_post_hook(_after_step)
 
 
 @torch.no_grad()
@@ -2960,16 +2877,14 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
     Attributes, `named_parameters()`, `state_dict()` and `load_state_dict()` are the module's own, without a `module.`
     in names (but see `data_parallel`). Without gradients, and in evaluation mode while batches of `share_batches` are
     used, a call goes straight to the module, so ranks may make different numbers of calls; `broadcast_buffers` first.
-    Running layers in training by any way other than `model(...)` raises RuntimeError, because their gradients would
-    not be synchronised. Parameters may be frozen and thawed at any time (`requires_grad`), on every rank in the same
-    way. One forward may serve several backward passes: the gradients of each are averaged. A parameter without a
-    gradient on every rank keeps None, as in one process; one that only some ranks used gets the mean with zeros for the
-    others. In an uneven last batch of `distribute_loader` the ranks count by their numbers of samples. Every now and
-    then the ranks compare their parameters (see `ConsistencyCheck`) and stop where they differ.
+    Parameters may be frozen and thawed at any time, on every rank in the same way, and one forward may serve several
+    backward passes. A parameter that only some ranks used gets the mean with zeros for the others; without a gradient
+    on every rank it keeps None. In an uneven last batch of `distribute_loader` the ranks count by their samples.
 
     Collective: every rank, to construct it and for every forward and backward with gradients. Keyword arguments are
-    those of DistributedDataParallel; on CUDA `device_ids` defaults to the current device. With `static_graph`, a
-    communication hook of your own, or in `join()`, all is left to DDP; with `find_unused_parameters`, what is unused.
+    those of DistributedDataParallel. With `static_graph`, a communication hook of your own, or in `join()`, all is left
+    to DDP; with `find_unused_parameters`, what is unused. Raises RuntimeError for a layer that is run in training past
+    `model(...)`, and where the ranks' parameters differ (see `ConsistencyCheck`).
     """
 
     def __new__(cls, module: nn.Module, **ddp_options: Any) -> Any:
@@ -3153,8 +3068,8 @@ def broadcast_buffers(model: nn.Module) -> None:
 # Models over all ranks; the identity outside a group.
 
 
-BATCHNORM_TWIN = "RETROFIT_BATCHNORM"
 STRATEGY_TWIN = "RETROFIT_STRATEGY"
+
 TensorT = TypeVar("TensorT", bound=torch.Tensor)
 
 
@@ -3168,32 +3083,37 @@ def distribute_model(
 ) -> nn.Module:
     """Return `model` with gradients averaged and BatchNorm statistics taken over all samples of all ranks.
 
-    Move it to its device first, and create the optimizer afterwards. In an uneven last batch of a loader of
-    `distribute_loader` the ranks count by their numbers of samples. Without `sync_batchnorm` (by default what
+    Move it to its device first, and create the optimizer afterwards. Without `sync_batchnorm` (by default what
     RETROFIT_BATCHNORM says: sync, or local) every rank keeps its own BatchNorm statistics, which is faster and another
-    training; `model.eval()` then gives all ranks those of rank 0, and every rank must call it. Parameters that no loss
-    depends on, or not every loss, are found and left as in one process, unless `find_unused_parameters` is given, which
-    is DDP's own option and means nothing under another strategy.
+    training; `model.eval()` then gives all ranks those of rank 0, and every rank must call it. Unused parameters are
+    found, unless `find_unused_parameters` is given, DDP's own option.
 
     `strategy`, for a training loop that is written for `rd.strategies`: a value of `--strategy`; DDP by default.
     `options` go to the strategy's wrapper and win over the flags. None comes back as None. Collective: every rank.
-    Raises ValueError for another value of a variable or an unknown strategy, RuntimeError before setup_distributed, and
-    what the strategy's wrapper raises.
+    Raises ValueError for an unknown strategy or value of a variable, RuntimeError before setup_distributed.
     """
     if model is None:  # a part that the options leave out: `encoder = Encoder() if args.vae else None`
         return model
     require_group("distribute_model")
     if isinstance(model, DDPWrapper) or (isinstance(model, nn.DataParallel) and not isinstance(model, OneDevice)):
         return model  # wrapped already; under DataParallel one process drives all GPUs
-    if strategy is None:
-        _refuse_other_strategies()
-    wrap = _wrapper_of(strategy or "ddp")
-    is_synchronised = _synchronises_batchnorm() if sync_batchnorm is None else sync_batchnorm
+    asked = os.environ.get(STRATEGY_TWIN) or "auto"
+    if strategy is None and asked not in ("auto", "single", "ddp"):
+        raise ValueError(
+            f"{STRATEGY_TWIN}={asked}: this script trains with ddp; for another strategy call "
+            f"rd.distribute_model(model, strategy={asked!r}), and rd.save_checkpoint on every rank"
+        )
+    if strategy is not None and strategy not in STRATEGIES:
+        raise ValueError(
+            f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}; the others are in the whole kit: "
+            "pip install torch-retrofit, and write `import retrofit.distributed as rd`"
+        )
+    is_synchronised = read_twin(BATCHNORM) == "sync" if sync_batchnorm is None else sync_batchnorm
     module = model.module if isinstance(model, OneDevice) else model
     converted = convert_sync_batchnorm(module) if is_synchronised else module
     if find_unused_parameters is not None:
         options["find_unused_parameters"] = find_unused_parameters
-    wrapped = wrap(converted, **options)
+    wrapped = STRATEGIES[strategy or "ddp"](converted, **options)
     if wrapped is module:
         return model
     if isinstance(wrapped, DDPWrapper):
@@ -3213,31 +3133,6 @@ def wrap_ddp(model: nn.Module, **options: Any) -> nn.Module:
 
 
 STRATEGIES: dict[str, Callable[..., nn.Module]] = {"ddp": wrap_ddp}  # rd.strategies puts the others in
-
-
-def _wrapper_of(strategy: str) -> Callable[..., nn.Module]:
-    if strategy not in STRATEGIES:
-        raise ValueError(
-            f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}; the others are in the whole kit: "
-            "pip install torch-retrofit, and write `import retrofit.distributed as rd`"
-        )
-    return STRATEGIES[strategy]
-
-
-def _synchronises_batchnorm() -> bool:
-    choice = os.environ.get(BATCHNORM_TWIN) or "sync"
-    if choice not in ("sync", "local"):
-        raise ValueError(f"{BATCHNORM_TWIN}={choice!r} is not valid; use one of: sync, local, or unset it")
-    return choice == "sync"
-
-
-def _refuse_other_strategies() -> None:
-    strategy = os.environ.get(STRATEGY_TWIN) or "auto"
-    if strategy not in ("auto", "single", "ddp"):
-        raise ValueError(
-            f"{STRATEGY_TWIN}={strategy}: this script trains with ddp; for another strategy call "
-            f"rd.distribute_model(model, strategy={strategy!r}), and rd.save_checkpoint on every rank"
-        )
 
 
 def distribute_parameter(tensor: TensorT) -> TensorT:
@@ -3380,36 +3275,15 @@ def say_as_launcher(text: str) -> None:
         print(f"\n[launcher] {text}", file=sys.stderr, flush=True)  # a progress bar leaves its line open
 
 
-def _namespace(*functions: Any) -> SimpleNamespace:
-    return SimpleNamespace(**{function.__name__: function for function in functions})
-
-
-# The functions by subject, as the library has them: rd.loss.batch_sum.
-# fmt: off
-environment = _namespace(DistributedEnvironment, read_environment)
-options = _namespace(add_runtime_flags, get_option, set_options)
-process_group = _namespace(barrier, cleanup_distributed, get_device, get_local_rank, get_rank, get_world_size,
-    is_distributed, is_main_process, setup_distributed)
-collectives = _namespace(broadcast_object, gather_objects, on_any_rank, raise_together, reduce_dict)
-output = _namespace(SilentObject, answer_of_main, main_process_first, on_main_process, path_on_main, print_main,
-    quiet_logging, start_tracker)
-devices = _namespace(own_device, own_gpu_count, visible_gpus)
-random_state = _namespace(get_rng_state, seed_everything, set_rng_state, share_random_state, split_random_streams)
-data = _namespace(DistributedLoader, distribute_loader, gather_batch, loader_workers, micro_batch, own_batch_size,
-    samples_per_step, set_epoch)
-learning_rate = _namespace(scale_optimizer, scaled_lr)
-evaluation = _namespace(gather_batches, same_batches, share_batches, sum_attributes, sum_over_ranks)
-loss = _namespace(batch_count, batch_mean, batch_sum, distribute_criterion, global_batch, rank_share, reduce_last_loss,
-    reduce_loss, reduce_summed_loss, sum_loss, whole_batch_loss)
-model = _namespace(DDPWrapper, broadcast_buffers, convert_sync_batchnorm, data_parallel, distribute_model,
-    distribute_parameter, fitting_keys, is_data_parallel, run_alone, script_model, unwrap_model)
-# fmt: on
+# In the library the functions are in modules by subject: rd.loss.batch_sum.
+collectives = data = devices = environment = evaluation = learning_rate = sys.modules[__name__]
+loss = model = options = output = process_group = random_state = sys.modules[__name__]
 
 
 def __getattr__(name: str) -> Any:
     raise AttributeError(
-        f"{name} is not in {__file__}; a newer kit may have it (`retrofit convert --update-runtime`), the library has "
-        "strategies, checkpoints and jobs: install the kit and `import retrofit.distributed as rd`"
+        f"{name} is not in {__file__}; a newer kit may have it (`retrofit convert --update-runtime`), the library "
+        "has strategies, checkpoints and jobs: install the kit and `import retrofit.distributed as rd`"
     )
 
 
@@ -3417,4 +3291,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 5d2f9f029e2ef9f56845e762d9e5dc35d73e7422d7d9a8dba42dbc2114dc1c01
+# Unchanged while the text above has the SHA-256 ed770bdaea1295184e983169f3fe708cd1c082191e01360adc4e9e01014fe2da

@@ -133,7 +133,7 @@ def _serve(rank: int, world_size: int, folder: str, pipe: Connection, environmen
                 pipe.send((True, task(*args)))
             except BaseException:
                 pipe.send((False, traceback.format_exc()))
-            options = sys.modules.get("retrofit.distributed.options")
+            options = sys.modules.get("retrofit.distributed.process.options")
             if options is not None:
                 options.forget_options()  # of the next task they are none
         dist.destroy_process_group()

@@ -27,9 +27,9 @@ from PIL import Image
 from torch.utils.data import RandomSampler
 
 import train
-from retrofit.distributed.environment import DistributedEnvironment
-from retrofit.distributed.process_group import gpu_index
-from retrofit.distributed.sharding import ShardedSampler
+from retrofit.distributed.data.sharding import ShardedSampler
+from retrofit.distributed.process.environment import DistributedEnvironment
+from retrofit.distributed.process.process_group import gpu_index
 
 ROOT = Path(__file__).resolve().parents[1]
 DEADLINE_S = 180.0

@@ -216,7 +216,7 @@ def test_importing_the_command_imports_nothing_heavy() -> None:
 )
 def test_a_launchers_variables(variables: dict[str, str], status: str, words: str) -> None:
     """What `read_environment` says is asked for in this process here, and in another one in the tests above."""
-    from retrofit.distributed.environment import read_environment
+    from retrofit.distributed.process.environment import read_environment
 
     try:
         place = read_environment(variables)

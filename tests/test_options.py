@@ -16,7 +16,7 @@ import torch
 import retrofit.distributed as rd
 import train
 from retrofit.distributed.checkpoint.saved_options import without_place
-from retrofit.distributed.production_flags import add_all_flags
+from retrofit.distributed.strategies.flags import add_all_flags
 from segmentation.datasets import DATASETS, default_num_classes
 from segmentation.options import build_parser, options_to_save, parse_options
 

@@ -22,7 +22,7 @@ from training import first_epoch, run_training
 import retrofit.distributed as rd
 from retrofit.distributed import get_rank, load_checkpoint, save_checkpoint
 from retrofit.distributed.collectives import broadcast_object
-from retrofit.distributed.random_state import seed_everything, split_random_streams
+from retrofit.distributed.data.random_state import seed_everything, split_random_streams
 
 
 def start(*arguments: str, checkpoint: Any = None) -> Any:
@@ -228,7 +228,7 @@ class RandomNumbers(Dataset):
 
 
 def draw_augmentation(num_workers: int) -> list[list[float]]:
-    from retrofit.distributed.sharding import loader_workers, shard_loader
+    from retrofit.distributed.data.sharding import loader_workers, shard_loader
 
     seed_everything(1000)
     loader = DataLoader(RandomNumbers(), batch_size=2, shuffle=True, **loader_workers(num_workers))

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from retrofit.distributed.batch import Batch, batches_in_use, weight_of
+from retrofit.distributed.data.batch import Batch, batches_in_use, weight_of
 from retrofit.verify.trace.runtime import batch_weight, is_in_runtime, loaded_functions
 
 
@@ -71,7 +71,7 @@ def test_a_runtime_whose_names_are_imported_elsewhere_counts_once(without_packag
 def test_only_modules_of_the_package_are_taken_for_it(without_package, load):
     load("retrofit.distributed_tools", weight_of=says(0.5))
     assert batch_weight() == 1.0
-    load("retrofit.distributed.batch", weight_of=says(0.5))
+    load("retrofit.distributed.data.batch", weight_of=says(0.5))
     assert batch_weight() == 0.5
 
 
@@ -91,7 +91,7 @@ def test_modules_that_import_when_they_are_asked_are_not_asked(load, monkeypatch
         ("pkg/renamed.py", 'RETROFIT_RUNTIME: str = "1.0"\n', True),
         ("train.py", "from multigpu import RETROFIT_RUNTIME\nprint(RETROFIT_RUNTIME)\n", False),
         ("train.py", 'version = "RETROFIT_RUNTIME = 1"\n', False),
-        ("retrofit/distributed/batch.py", None, True),
+        ("retrofit/distributed/data/batch.py", None, True),
         ("retrofit/distributed_tools.py", None, False),
         ("gone.py", None, False),
     ],

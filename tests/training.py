@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import retrofit.distributed as rd
-from retrofit.distributed.random_state import seed_everything
+from retrofit.distributed.data.random_state import seed_everything
 
 SMALL = ["--layers", "18", "--crop_size", "32", "--epochs", "1", "--workers", "0"]
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from retrofit import __version__
 from retrofit.analysis.files.runtime_names import FILE_MARK, FILE_MODULE
+from retrofit.analysis.files.runtime_names import MODULES as SUBJECTS
 from retrofit.installation import DISTRIBUTION
 
 from .added.runtime_file import TEXT, sealed
@@ -28,21 +29,24 @@ from .added.runtime_file import TEXT, sealed
 LIBRARY = Path(__file__).resolve().parents[1] / "distributed"
 FUTURE = ("__future__", "annotations")
 LINE_LENGTH = 120
+PRODUCTION = {"checkpoint", "job", "strategies"}  # what is not in the file
 COMMENT: Any = {"initial_indent": "# ", "subsequent_indent": "# "}
 
 # A module follows those that it imports.
 MODULES = (
-    "environment", "options", "collective_calls", "deadlock", "failure", "process_group", "collectives", "output",
-    "devices", "random_state", "batch", "sharding", "data", "learning_rate", "evaluation", "loss", "ddp/unwrap",
-    "ddp/bit_hash", "ddp/gradients", "ddp/sync_batchnorm", "ddp/forward_guard", "ddp/consistency", "ddp/data_parallel",
-    "ddp/wrapper", "model", "launcher",
+    "process/environment", "process/options", "failure/collective_calls", "failure/deadlock", "failure/watchdog",
+    "process/process_group", "collectives", "output", "process/devices", "data/random_state", "data/batch",
+    "data/sharding", "data/loaders", "learning_rate", "evaluation", "loss", "ddp/unwrap", "ddp/bit_hash",
+    "ddp/gradients", "ddp/sync_batchnorm", "ddp/forward_guard", "ddp/consistency", "ddp/data_parallel", "ddp/wrapper",
+    "ddp/model", "launcher",
 )  # fmt: skip
 
 HEAD = '''\
 """{mark}: the runtime of {distribution} {version}.
 
 This file was put here by `retrofit convert` and belongs to your project: commit it. It needs torch alone. Started
-without a launcher every function gives back what it was given, so that the script trains on one GPU as before.
+without a launcher every function gives back what it was given, so that the script trains on one GPU as before. It is
+generated from `retrofit/distributed`; in the kit's repository `python -m retrofit.convert.bundle` writes it.
 
 `retrofit convert --update-runtime` writes the file of the kit that is installed in its place; what you change here
 yourself is not overwritten without --force. The names are those of the library: with the kit installed,
@@ -54,19 +58,15 @@ yourself is not overwritten without --force. The names are those of the library:
 from __future__ import annotations
 
 '''
-NAMESPACES = """\
-def _namespace(*functions: Any) -> SimpleNamespace:
-    return SimpleNamespace(**{function.__name__: function for function in functions})
-
-
-# The functions by subject, as the library has them: rd.loss.batch_sum.
-# fmt: off
-"""
 TAIL = """\
+# In the library the functions are in modules by subject: rd.loss.batch_sum.
+{subjects}
+
+
 def __getattr__(name: str) -> Any:
     raise AttributeError(
-        f"{name} is not in {__file__}; a newer kit may have it (`retrofit convert --update-runtime`), the library has "
-        "strategies, checkpoints and jobs: install the kit and `import retrofit.distributed as rd`"
+        f"{{name}} is not in {{__file__}}; a newer kit may have it (`retrofit convert --update-runtime`), the library "
+        "has strategies, checkpoints and jobs: install the kit and `import retrofit.distributed as rd`"
     )
 """
 
@@ -83,6 +83,7 @@ class Part:
     text: str
     defines: set[str]  # one that defines nothing is always kept
     uses: set[str]
+    space: str  # the lines between it and what it follows
 
     @property
     def is_command(self) -> bool:
@@ -104,11 +105,11 @@ def bundle(modules: Iterable[str] = MODULES, library: Path = LIBRARY) -> str:
     """Return the text of the runtime file. Raises BundleError."""
     read = [read_module(library, name) for name in modules]
     _check(read)
-    wanted = _reached(read, _exports(library / "__init__.py"))
+    wanted = _reached(read, [name for path in library.glob("**/__init__.py") for name in _exports(path)])
     sections = [*filter(None, (_section(module, wanted) for module in read))]
     used = {name for module in read for part in module.parts if _is_kept(part, wanted) for name in part.uses}
     commands = [part.text for module in read for part in module.parts if part.is_command]
-    return sealed("\n\n\n".join([_head(read, used), *sections, _namespaces(read), TAIL.rstrip(), *commands]) + "\n")
+    return sealed("\n\n\n".join([_head(read, used), *sections, _tail(), *commands]) + "\n")
 
 
 def read_module(library: Path, name: str) -> Module:
@@ -128,8 +129,7 @@ def read_module(library: Path, name: str) -> Module:
         elif _is_all(statement):
             module.exports = ast.literal_eval(statement.value)  # type: ignore[attr-defined]
         else:
-            own = "\n".join(lines[start:end]).strip("\n")
-            module.parts.append(_part(name, statement, own))
+            module.parts.append(_part(name, statement, "\n".join(lines[start:end])))
     return module
 
 
@@ -165,7 +165,8 @@ def _part(module: str, statement: ast.stmt, text: str) -> Part:
     if inner:
         raise BundleError(f"{module}.py:{inner[0].lineno}: imports the library inside a function; do it at the top")
     uses = {node.id for node in nodes if isinstance(node, ast.Name)} - defines
-    return Part(module, text, defines, uses | _quoted(nodes))
+    own = text.lstrip("\n")
+    return Part(module, own, defines, uses | _quoted(nodes), "\n" * (1 + len(text) - len(own)))
 
 
 def _quoted(nodes: list[ast.AST]) -> set[str]:
@@ -191,7 +192,7 @@ def _is_same_package(one: str, other: str) -> bool:
 
 def _exports(path: Path) -> list[str]:
     """Return the `__all__` of a package, [] where it has none."""
-    body = ast.parse(path.read_text(encoding="utf-8")).body if path.exists() else []
+    body = ast.parse(path.read_text(encoding="utf-8")).body
     return next((ast.literal_eval(one.value) for one in body if _is_all(one)), [])  # type: ignore[attr-defined]
 
 
@@ -218,11 +219,8 @@ def _section(module: Module, wanted: set[str]) -> str:
     if not parts:
         return ""
     text = "\n".join(["# " + "-" * (LINE_LENGTH - 2), *textwrap.wrap(module.subject, LINE_LENGTH, **COMMENT)])
-    before_is_code = True
-    for part in parts:
-        is_code = part.text.lstrip("# ").startswith(("def ", "class ", "@")) or "\n" in part.text
-        text += ("\n\n\n" if is_code or before_is_code else "\n") + part.text
-        before_is_code = is_code
+    for number, part in enumerate(parts):
+        text += ("\n\n\n" if number == 0 else part.space) + part.text
     return text
 
 
@@ -232,7 +230,7 @@ def _head(modules: list[Module], used: set[str]) -> str:
     values = {"mark": FILE_MARK, "version": __version__, "distribution": DISTRIBUTION, "name": FILE_MODULE}
     head = HEAD.format(**values, contents=contents)
     imports = {(source, name) for module in modules for source, name in module.imports if _binds(source, name) in used}
-    imports |= {("types", "SimpleNamespace"), ("typing", "Any")}
+    imports |= {("sys", ""), ("typing", "Any")}
     own = {one for one in imports if one[0].partition(".")[0] != "torch"}
     lines = [
         *_import_lines(own - {FUTURE}),
@@ -268,12 +266,11 @@ def _isort_key(name: str) -> tuple[int, str]:
     return (0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2, name)
 
 
-def _namespaces(modules: list[Module]) -> str:
-    lines = []
-    for module in modules:
-        line = f"{module.name} = _namespace({', '.join(module.exports)})"
-        lines += textwrap.wrap(line, LINE_LENGTH, subsequent_indent="    ") if module.exports else []
-    return NAMESPACES + "\n".join([*lines, "# fmt: on"])
+def _tail() -> str:
+    """Return what makes rd.loss.batch_sum a name of this one module, too."""
+    names = sorted(SUBJECTS - PRODUCTION)
+    lines = [" = ".join([*names[start : start + 6], "sys.modules[__name__]"]) for start in range(0, len(names), 6)]
+    return TAIL.format(subjects="\n".join(lines)).rstrip()
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from .collective_calls import collective
-from .process_group import control_group, get_rank, get_world_size, group_for, is_distributed
+from .failure.collective_calls import collective
+from .process.process_group import control_group, get_rank, get_world_size, group_for, is_distributed
 
 __all__ = ["broadcast_object", "gather_objects", "on_any_rank", "raise_together", "reduce_dict"]
 
@@ -46,19 +46,20 @@ def reduce_dict(values: Mapping[str, Any], average: bool = True) -> dict[str, An
     """
     if not is_distributed():
         return dict(values)
-    names = sorted(values)
-    for name in names:
-        if isinstance(values[name], torch.Tensor) and values[name].numel() != 1:
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor) and value.numel() != 1:
             raise ValueError(
-                f"reduce_dict takes numbers and one-element tensors, got {name!r} of shape "
-                f"{tuple(values[name].shape)}; use sum_over_ranks for it"
+                f"reduce_dict takes numbers and one-element tensors, got {name!r} of shape {tuple(value.shape)}; "
+                "use sum_over_ranks for it"
             )
-    keys_of_ranks = gather_objects(names)
-    if any(keys != names for keys in keys_of_ranks):
-        raise ValueError(f"reduce_dict needs the same keys on every rank, got {keys_of_ranks}; fill in missing ones")
+    of_ranks = gather_objects({name: float(values[name]) for name in sorted(values)})
+    if any(list(of_rank) != list(of_ranks[0]) for of_rank in of_ranks):
+        raise ValueError(
+            f"reduce_dict needs the same keys on every rank, got {[*map(list, of_ranks)]}; fill in missing ones"
+        )
     result: dict[str, Any] = {}
-    for name, total in zip(names, reduce_sum([values[name] for name in names])):
-        value: Any = values[name]
+    for name, value in values.items():
+        total = sum(of_rank[name] for of_rank in of_ranks)
         answer: Any = total / get_world_size() if average else total
         if isinstance(value, torch.Tensor):
             dtype = value.dtype if value.is_floating_point() or not average else torch.float32

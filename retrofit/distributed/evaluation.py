@@ -15,10 +15,10 @@ from weakref import WeakKeyDictionary
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from .batch import gather_values, in_turn
-from .process_group import get_rank, get_world_size, is_distributed
-from .random_state import drawn_apart, mix_seed
-from .sharding import DistributedLoader, ShardedSampler, WorkerOfRank, changed_copy
+from .data.batch import gather_values, in_turn
+from .data.random_state import drawn_apart, mix_seed
+from .data.sharding import DistributedLoader, ShardedSampler, WorkerOfRank, changed_copy
+from .process.process_group import get_rank, get_world_size, is_distributed
 
 __all__ = [
     "gather_batches",

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from .options import get_option
-from .process_group import get_world_size
+from .process.options import get_option
+from .process.process_group import get_world_size
 
 __all__ = ["scale_optimizer", "scaled_lr"]
 

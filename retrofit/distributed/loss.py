@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .batch import (
+from .collectives import gather_objects, reduce_tensor_sum
+from .data.batch import (
     reduce_last_loss,
     reduce_loss,
     reduce_summed_loss,
@@ -25,11 +26,10 @@ from .batch import (
     weight_of,
     without_repeated,
 )
-from .collectives import gather_objects, reduce_tensor_sum
-from .environment import read_environment
 from .evaluation import is_sharing
-from .options import get_option
-from .process_group import get_rank, get_world_size, is_distributed
+from .process.environment import read_environment
+from .process.options import get_option
+from .process.process_group import get_rank, get_world_size, is_distributed
 
 __all__ = [
     "batch_count",

@@ -9,9 +9,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from .collective_calls import turns
 from .collectives import broadcast_object, raise_together
-from .process_group import barrier, get_local_rank, get_world_size, is_distributed, is_main_process, require_group
+from .failure.collective_calls import turns
+from .process.process_group import (
+    barrier,
+    get_local_rank,
+    get_world_size,
+    is_distributed,
+    is_main_process,
+    require_group,
+)
 
 __all__ = [
     "SilentObject",
@@ -91,9 +98,9 @@ class SilentObject:
 def answer_of_main(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return what `function(*args, **kwargs)` gives on rank 0, on every rank; the others do not call it.
 
-    For what they would answer in different ways: whether a folder is there that rank 0 is about to make, what the user
-    types. Collective: every rank. Raises on rank 0 what the function raises, RuntimeError on the others. Inside `with
-    main_process_first():` they get the answer in their turn, and call the function where rank 0 did not ask the same.
+    For what they would answer in different ways: whether a folder is there that rank 0 is about to make. Collective:
+    every rank. Raises on rank 0 what the function raises, RuntimeError on the others. Inside `main_process_first()`
+    they get the answer in their turn, and call the function where rank 0 did not ask the same.
     """
     turn = turns[-1] if turns else None  # rank 0's answers, by question
     name = getattr(function, "__qualname__", repr(function))
@@ -200,13 +207,7 @@ def _start_disabled(start: Callable[..., Any], args: Any, kwargs: dict[str, Any]
 
 def _with_facts(run: Any, facts: dict[str, Any]) -> Any:
     """Return a disabled run that says of itself what rank 0's says: its class makes up a name and a folder."""
-    members = {name: _fact(value) for name, value in facts.items() if getattr(run, name, None) != value}
+    members = {name: value for name, value in facts.items() if getattr(run, name, None) != value}
     if members:
         run.__class__ = type(type(run).__name__, (type(run),), members)
     return run
-
-
-def _fact(value: Any) -> property:
-    """Return a property that has `value` until it is set."""
-    known = [value]
-    return property(lambda run: known[-1], lambda run, new: known.append(new))

@@ -33,7 +33,7 @@ for (x,) in loader:
     loss.backward()
     optimizer.step()
 """
-MOST_LINES = 3425  # to be 1,500: lower it, never raise it
+MOST_LINES = 3400  # to be 1,500: lower it, never raise it
 OLDER = sealed(TEXT.read_text().replace(f" {__version__}.\n", " 0.0.1.\n", 1).rpartition("# Unchanged")[0])
 
 
@@ -180,5 +180,5 @@ def test_what_nothing_reaches_is_left_out(tmp_path: Path) -> None:
         "def g(x):\n    return x\n\n\ndef h():\n    return os\n"
     )
     text = bundle(["one"], tmp_path)
-    assert "A = 1" in text and "def g" in text and "one = _namespace(f)" in text
+    assert "A = 1" in text and "def g" in text
     assert not any(left in text for left in ("def h", "import os\n", "B = re", "import re\n"))

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from retrofit.distributed.options import FLAGS, read_twin
-from retrofit.distributed.production_flags import RUNTIME_FLAGS, add_all_flags
+from retrofit.distributed.process.options import FLAGS, read_twin
+from retrofit.distributed.strategies.flags import RUNTIME_FLAGS, add_all_flags
 
 # Frozen: scripts and launchers in the wild use these names and defaults.
 DEFAULTS = {

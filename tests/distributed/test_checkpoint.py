@@ -23,7 +23,7 @@ from torch import nn
 from retrofit.distributed import DDPWrapper, get_rank, load_checkpoint, save_checkpoint
 from retrofit.distributed.checkpoint.atomic_file import copy_atomically
 from retrofit.distributed.checkpoint.full import load_weights, read_checkpoint, restore_checkpoint
-from retrofit.distributed.random_state import get_rng_state, set_rng_state
+from retrofit.distributed.data.random_state import get_rng_state, set_rng_state
 
 
 def new_model(width=4):

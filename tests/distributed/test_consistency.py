@@ -16,6 +16,7 @@ from torch.distributions import Normal
 import retrofit.distributed as rd
 from retrofit.distributed import get_rank
 from retrofit.distributed.ddp import consistency
+from retrofit.distributed.process.options import CONSISTENCY, read_twin
 
 DIFFER = r"the ranks have different parameters: '(\S+)' is the first of \d+ of \d+ tensors of \w+ that differ"
 
@@ -44,11 +45,11 @@ def model_and_optimizer(make=Net, **options):
 
 
 def with_choice(choice, task, *args):
-    os.environ[consistency.CONSISTENCY_TWIN] = choice
+    os.environ["RETROFIT_CONSISTENCY"] = choice
     try:
         return task(*args)
     finally:
-        del os.environ[consistency.CONSISTENCY_TWIN]
+        del os.environ["RETROFIT_CONSISTENCY"]
 
 
 # ---- faults
@@ -188,7 +189,7 @@ def test_the_choice_says_how_often(ranks):
     assert ranks(2).run(late_fault, "first") == [(49, True)] * 2
     assert ranks(2).run(late_fault, "off") == [None] * 2
     with pytest.raises(ValueError, match="RETROFIT_CONSISTENCY='never' is not valid; use one of: off, first, always"):
-        with_choice("never", consistency.resolve_consistency)
+        with_choice("never", read_twin, CONSISTENCY)
 
 
 def other_choice_per_rank():
@@ -467,7 +468,7 @@ def test_a_compiled_model_is_compared_too(ranks):
 
 
 def second_network_alone():
-    consistency._has_warned = False
+    consistency._warn_of_alone.cache_clear()
     consistency._alone.clear()
     model, optimizer = model_and_optimizer()
     alone = nn.Linear(1, 1)

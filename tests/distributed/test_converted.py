@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, RandomSampler, Sampler, TensorDataset
 
 import retrofit.distributed as rd
 from retrofit.distributed import options as arguments
-from retrofit.distributed.sharding import ShardedSampler
+from retrofit.distributed.data.sharding import ShardedSampler
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from torch.utils.data import (
 )
 
 from retrofit.distributed import get_rank, share_batches
-from retrofit.distributed.random_state import seed_everything, split_random_streams
-from retrofit.distributed.sharding import (
+from retrofit.distributed.data.random_state import seed_everything, split_random_streams
+from retrofit.distributed.data.sharding import (
     ShardedSampler,
     loader_workers,
     shard_loader,

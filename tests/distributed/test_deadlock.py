@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from retrofit.distributed.deadlock import PATIENCE_S, UNKNOWN, is_slow, judge
+from retrofit.distributed.failure.deadlock import PATIENCE_S, UNKNOWN, is_slow, judge
 
 
 def state(rank: int, *calls: str, **more: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import pytest
 
-from retrofit.distributed.environment import (
+from retrofit.distributed.process.environment import (
     LAUNCHER_VARIABLES,
     DistributedEnvironment,
     read_environment,

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, Dataset
 from retrofit.distributed.checkpoint.checkpoint_files import restore_position
 from retrofit.distributed.checkpoint.epochs import ResumableEpochs
 from retrofit.distributed.collectives import gather_objects
-from retrofit.distributed.random_state import get_rng_state, seed_everything, set_rng_state, split_random_streams
-from retrofit.distributed.sharding import loader_workers, shard_loader
+from retrofit.distributed.data.random_state import get_rng_state, seed_everything, set_rng_state, split_random_streams
+from retrofit.distributed.data.sharding import loader_workers, shard_loader
 
 
 class RandomNumbers(Dataset):

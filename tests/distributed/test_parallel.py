@@ -16,11 +16,11 @@ from torch.utils.checkpoint import checkpoint
 from retrofit.distributed import DDPWrapper, distribute_model, get_rank, unwrap_model
 from retrofit.distributed.collectives import gather_objects
 from retrofit.distributed.ddp.forward_guard import run_alone
+from retrofit.distributed.ddp.model import wrap_ddp
 from retrofit.distributed.ddp.sync_batchnorm import convert_sync_batchnorm
 from retrofit.distributed.ddp.unwrap import strip_wrapper_prefixes
 from retrofit.distributed.ddp.wrapper import broadcast_buffers
-from retrofit.distributed.model import wrap_ddp
-from retrofit.distributed.process_group import is_distributed
+from retrofit.distributed.process.process_group import is_distributed
 from retrofit.distributed.strategies.select import gradient_sync, wrap_model
 
 
@@ -88,7 +88,7 @@ def test_an_unknown_strategy_is_refused():
 
 
 def without_the_kit():
-    with mock.patch.dict("retrofit.distributed.model.STRATEGIES", ddp=wrap_ddp, clear=True):
+    with mock.patch.dict("retrofit.distributed.ddp.model.STRATEGIES", ddp=wrap_ddp, clear=True):
         with pytest.raises(ValueError, match=r"unknown strategy 'fsdp'; use one of: ddp; .*pip install torch-retrofit"):
             distribute_model(Model(), strategy="fsdp")
         assert isinstance(distribute_model(Model()), DDPWrapper)

@@ -27,9 +27,9 @@ from retrofit.distributed import (
     setup_distributed,
 )
 from retrofit.distributed.collectives import gather_objects, reduce_sum
-from retrofit.distributed.environment import DistributedEnvironment
 from retrofit.distributed.output import answer_of_main, main_process_first
-from retrofit.distributed.process_group import get_local_rank, gpu_index, is_distributed
+from retrofit.distributed.process.environment import DistributedEnvironment
+from retrofit.distributed.process.process_group import get_local_rank, gpu_index, is_distributed
 
 
 @pytest.fixture(autouse=True)

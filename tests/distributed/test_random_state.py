@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrofit.distributed.random_state import (
+from retrofit.distributed.data.random_state import (
     get_rng_state,
     mix_seed,
     seed_everything,

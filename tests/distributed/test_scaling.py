@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from retrofit.distributed import data, learning_rate
 from retrofit.distributed.data import micro_batch, samples_per_step
 from retrofit.distributed.learning_rate import scaled_lr
-from retrofit.distributed.options import forget_options, set_options
+from retrofit.distributed.process.options import forget_options, set_options
 
 sizes = st.integers(1, 64)
 steps = st.integers(1, 8)

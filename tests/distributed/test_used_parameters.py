@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import retrofit.distributed as rd
 from retrofit.distributed import get_rank
-from retrofit.distributed.ddp import consistency, wrapper
+from retrofit.distributed.ddp import wrapper
 
 NUM_STEPS = 14
 WORLD_SIZE = 2
@@ -125,11 +125,11 @@ def in_one_process(pattern, options):
 
 
 def on_ranks(patterns, options, num_passes):
-    os.environ[consistency.CONSISTENCY_TWIN] = "always"
+    os.environ["RETROFIT_CONSISTENCY"] = "always"
     try:
         return [on_this_rank(pattern, options, num_passes) for pattern in patterns]
     finally:
-        del os.environ[consistency.CONSISTENCY_TWIN]
+        del os.environ["RETROFIT_CONSISTENCY"]
 
 
 def wrapped(model, num_passes):
@@ -194,7 +194,7 @@ def reductions(make):
     calls = []
     all_reduce = dist.all_reduce
     dist.all_reduce = lambda *args, **kwargs: (calls.append(1), all_reduce(*args, **kwargs))[1]
-    os.environ[consistency.CONSISTENCY_TWIN] = "off"
+    os.environ["RETROFIT_CONSISTENCY"] = "off"
     try:
         for step in range(5):
             before = len(calls)
@@ -202,12 +202,12 @@ def reductions(make):
             counts.append(len(calls) - before)
     finally:
         dist.all_reduce = all_reduce
-        del os.environ[consistency.CONSISTENCY_TWIN]
+        del os.environ["RETROFIT_CONSISTENCY"]
     return counts
 
 
 def without_comparison():
-    os.environ[consistency.CONSISTENCY_TWIN] = "off"
+    os.environ["RETROFIT_CONSISTENCY"] = "off"
     return reductions(Parts)
 
 

@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 from run_program import run_python
 
-from retrofit.distributed.collective_calls import Journal, collective, start_journal, stop_journal
-from retrofit.distributed.failure import WAITED_IN_VAIN
+from retrofit.distributed.failure.collective_calls import Journal, collective, start_journal, stop_journal
+from retrofit.distributed.failure.watchdog import WAITED_IN_VAIN
 
 # Patience and periods are a fifth of the real ones, but for `real`.
 PROGRAM = """
 import atexit, ctypes, os, signal, sys, time
 import torch
 import retrofit.distributed as rd
-from retrofit.distributed import deadlock, failure
+from retrofit.distributed.failure import deadlock, watchdog
 from torch.utils.data import DataLoader
 
 mode = sys.argv[1]
 if "real" not in sys.argv:
-    failure.PATIENCE_S = deadlock.PATIENCE_S = 1.0
-    failure.PERIOD_S, failure.GRACE_S = 0.2, 1.0
+    watchdog.PATIENCE_S = deadlock.PATIENCE_S = 1.0
+    watchdog.PERIOD_S, watchdog.GRACE_S = 0.2, 1.0
 if "core" in sys.argv:  # as in a project that has the runtime's core alone
-    vars(failure.JOB_HOOKS).update(vars(failure.JobHooks()))
+    vars(watchdog.JOB_HOOKS).update(vars(watchdog.JobHooks()))
 if mode == "slow end" and os.environ["RANK"] == "1":
     atexit.register(time.sleep, 60)  # of the failing rank: behind the runtime's own
 
@@ -252,10 +252,10 @@ SLOW = """
 import time
 import torch
 import retrofit.distributed as rd
-from retrofit.distributed import deadlock, failure
+from retrofit.distributed.failure import deadlock, watchdog
 
-failure.PATIENCE_S = deadlock.PATIENCE_S = 0.5
-failure.PERIOD_S = 0.1
+watchdog.PATIENCE_S = deadlock.PATIENCE_S = 0.5
+watchdog.PERIOD_S = 0.1
 SLOW_S = 2.0
 
 

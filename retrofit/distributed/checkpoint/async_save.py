@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from ..collectives import on_any_rank, raise_together
-from ..process_group import before_leaving
+from ..process.process_group import before_leaving
 
 POLL_S = 0.02
 # That rank 0 waits for the other ranks' files once its own training has ended by an error: they may be gone, or still

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..collectives import broadcast_object, raise_together
-from ..options import get_option
 from ..output import print_main
-from ..process_group import is_main_process
+from ..process.options import get_option
+from ..process.process_group import is_main_process
 from .async_save import finish_saves
 from .atomic_file import copy_atomically
 from .epochs import ResumableEpochs

@@ -9,11 +9,11 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from ..data import DistributedLoader
-from ..deadlock import begin_step
-from ..process_group import get_rank, get_world_size, is_distributed
-from ..random_state import get_rng_state, set_rng_state
-from ..sharding import ShardedSampler
+from ..data.loaders import DistributedLoader
+from ..data.random_state import get_rng_state, set_rng_state
+from ..data.sharding import ShardedSampler
+from ..failure.watchdog import begin_step
+from ..process.process_group import get_rank, get_world_size, is_distributed
 
 
 class ResumableEpochs:

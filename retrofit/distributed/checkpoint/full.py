@@ -14,10 +14,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..collectives import gather_objects
+from ..data.random_state import get_rng_state
 from ..ddp.unwrap import strip_wrapper_prefixes
-from ..options import get_option
-from ..process_group import get_world_size, is_main_process
-from ..random_state import get_rng_state
+from ..process.options import get_option
+from ..process.process_group import get_world_size, is_main_process
 from ..strategies.zero import loadable, own_state, refuse_sharded, state_for_file
 from .async_save import Save, finish_saves, start_save
 from .atomic_file import first_line, refused_class, write_atomically

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from ..collective_calls import collective
-from ..options import get_option
-from ..process_group import control_group, get_rank, get_world_size
+from ..failure.collective_calls import collective
+from ..process.options import get_option
+from ..process.process_group import control_group, get_rank, get_world_size
 
 
 @collective

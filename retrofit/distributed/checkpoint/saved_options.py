@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ..production_flags import PLACE_FLAGS, RUNTIME_FLAGS
+from ..strategies.flags import PLACE_FLAGS, RUNTIME_FLAGS
 
 
 def without_place(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from torch.torch_version import TorchVersion
 
 from ..collectives import broadcast_object, gather_objects, raise_together
 from ..ddp.unwrap import unwrap_model
-from ..process_group import get_rank, get_world_size, is_main_process
+from ..process.process_group import get_rank, get_world_size, is_main_process
 from .async_save import Abandoned, Save
 from .atomic_file import WriteError, num_bytes, write_atomically, write_error
 from .host_copy import copy_together

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..process_group import get_rank, get_world_size
+from ..process.process_group import get_rank, get_world_size
 from .safe_pickle import load_plain
 from .sharded import META_NAME, METADATA_NAME, checksum, require_dcp
 from .sharded_state import is_shard, map_entries

@@ -11,11 +11,7 @@ _ODD_MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)
 
 
 def bit_hash(tensor: torch.Tensor) -> int:
-    """Return a 64-bit hash of the tensor's bits: a sum of products with odd numbers modulo 2**64.
-
-    Integer sums do not depend on the order of summation, so the hash is the same on every device; a change of one
-    word always changes it.
-    """
+    """Return the sum modulo 2**64 of the tensor's words times odd numbers, which any changed word changes."""
     return int(bit_hash_later(tensor)) % 2**64
 
 

@@ -8,9 +8,9 @@ because no wrapper can see where an epoch of a script ends. What goes wrong afte
 
 from __future__ import annotations
 
-import os
 import warnings
 import weakref
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,29 +18,18 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ..process_group import get_rank
+from ..process.options import CONSISTENCY, read_twin
+from ..process.process_group import get_rank
 from .bit_hash import bit_hash, bit_hash_later
-from .gradients import extremes
 
-CONSISTENCY_TWIN = "RETROFIT_CONSISTENCY"
-CHOICES = ("off", "first", "always")
 COMPARED_PASSES = (2, 3, 10, 20, 50, 100, 200)  # in which parameters are compared by default, then every PERIOD
 PERIOD = 500
 MOST_POSTPONED = 8  # passes without an optimizer step, after which the parameters are compared as they are
-SWITCHED_OFF = f"{CONSISTENCY_TWIN}=off switches this check off"
+SWITCHED_OFF = "RETROFIT_CONSISTENCY=off switches this check off"
 
 _checks: weakref.WeakSet[ConsistencyCheck] = weakref.WeakSet()
 _alone: dict[str, int] = {}  # hashes of what optimizers change that is in no wrapped model, by a description
 _left_out: dict[str, int] = {}  # the same of optimizers that change a wrapped model as well
-_is_hooked = _has_warned = False
-
-
-def resolve_consistency() -> str:
-    """Return the choice of the environment; raises ValueError for another one."""
-    choice = os.environ.get(CONSISTENCY_TWIN) or "first"
-    if choice not in CHOICES:
-        raise ValueError(f"{CONSISTENCY_TWIN}={choice!r} is not valid; use one of: {', '.join(CHOICES)}, or unset it")
-    return choice
 
 
 class ConsistencyCheck:
@@ -51,30 +40,25 @@ class ConsistencyCheck:
     """
 
     def __init__(self, module: nn.Module, own: set[int], group: Any) -> None:
-        global _is_hooked
-        self.module, self._own, self._group, self._choice = module, own, group, resolve_consistency()
+        self.module, self._own, self._group, self._choice = module, own, group, read_twin(CONSISTENCY)
         self._num_passes = self._num_postponed = 0
         self.is_due = False
         self._fresh: torch.Tensor | None = None  # the hashes after the last optimizer step
-        ((lowest, highest),) = extremes([CHOICES.index(self._choice)], group)
-        if lowest != highest:
+        if len(set(self._gather(self._choice))) > 1:
             raise ValueError(
-                f"{CONSISTENCY_TWIN} is {self._choice!r} on rank {get_rank()} and another on other ranks; set it to "
+                f"RETROFIT_CONSISTENCY is {self._choice!r} on rank {get_rank()} and another on other ranks; set it to "
                 "the same value on all"
             )
         if self._choice == "off" or not self._parameters():
             self._choice = "off"
             return
         _checks.add(self)
-        if not _is_hooked:
-            register_optimizer_step_post_hook(_after_step)
-        _is_hooked = True
+        _follow_optimizers()
 
     def end_of_pass(self, has_missed: bool) -> bool:
-        """Count a backward pass that synchronised gradients, and compare where that is due.
+        """Count a backward pass, compare where that is due, and return whether any rank `has_missed` gradients then.
 
-        Return whether a comparison found that any rank `has_missed` gradients. Collective: every rank. Raises
-        RuntimeError on all of them when a parameter differs.
+        Collective: every rank. Raises RuntimeError on all of them when a parameter differs.
         """
         if self._choice == "off":
             return False
@@ -103,27 +87,24 @@ class ConsistencyCheck:
     def _compare(self, has_missed: bool) -> bool:
         if self._fresh is None and self._num_postponed == MOST_POSTPONED:
             self._fresh = self._hashes()
-        own = 0 if self._fresh is None else hash(tuple(self._fresh.tolist()))
-        others = [hash(tuple(value for _, value in sorted(hashes.items()))) for hashes in (_alone, _left_out)]
-        found = extremes([self._fresh is not None, has_missed, own, *others], self._group)
-        (_, any_stepped), (_, any_missed), *_ = found
-        steps_differ, _, is_differing, alone_differ, left_out_differ = (low != high for low, high in found)
-        if alone_differ:
-            _warn_of_alone()
-        if left_out_differ:
-            names = sorted({name for of_rank in self._gather(list(_left_out)) for name in of_rank})
+        own = None if self._fresh is None else self._fresh.tolist()
+        hashes, missed, alone, left_out = zip(*self._gather((own, has_missed, _alone, _left_out)))
+        if get_rank() == 0 and any(of_rank != _alone for of_rank in alone):
+            _warn_of_alone("; ".join(_alone) or "an optimizer that rank 0 does not step")
+        if any(of_rank != left_out[0] for of_rank in left_out):
+            names = sorted(set().union(*left_out))
             raise RuntimeError(
                 f"the ranks have different parameters, which are in no wrapped model: {'; '.join(names)}; put their "
                 f"model through rd.distribute_model, or a parameter through rd.model.distribute_parameter; "
                 f"{SWITCHED_OFF}"
             )
-        if not any_stepped:  # gradients are being accumulated, or a GradScaler skips steps: on all ranks
+        if not any(hashes):  # gradients are being accumulated, or a GradScaler skips steps: on all ranks
             self._num_postponed += 1
-            return bool(any_missed)
-        if steps_differ or is_differing:
+            return any(missed)
+        if any(of_rank != hashes[0] for of_rank in hashes):
             self._refuse_differing()
         self.is_due, self._fresh, self._num_postponed = False, None, 0
-        return bool(any_missed)
+        return any(missed)
 
     def _refuse_differing(self) -> None:
         """Tell all ranks what differs. A rank that took no step may still have the same parameters, and so may NaNs."""
@@ -154,16 +135,18 @@ class ConsistencyCheck:
         return found
 
 
-def _warn_of_alone() -> None:
-    global _has_warned
-    if get_rank() == 0 and not _has_warned:
-        names = "; ".join(_alone) or "an optimizer that rank 0 does not step"
-        warnings.warn(
-            f"an optimizer steps on parameters that no wrapper synchronises and ranks differ in them: {names}; "
-            "put their model through rd.distribute_model, unless each rank is to train its own",
-            stacklevel=2,
-        )
-    _has_warned = True
+@cache
+def _warn_of_alone(names: str) -> None:
+    warnings.warn(
+        f"an optimizer steps on parameters that no wrapper synchronises and ranks differ in them: {names}; "
+        "put their model through rd.distribute_model, unless each rank is to train its own",
+        stacklevel=2,
+    )
+
+
+@cache
+def _follow_optimizers() -> None:
+    register_optimizer_step_post_hook(_after_step)
 
 
 @torch.no_grad()

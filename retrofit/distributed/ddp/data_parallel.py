@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..environment import read_environment
-from ..process_group import gpu_index
+from ..process.environment import read_environment
+from ..process.process_group import gpu_index
 from .unwrap import ModuleAttributes, strip_wrapper_prefixes, unwrap_model
 
 MODULE_PREFIX = "module."

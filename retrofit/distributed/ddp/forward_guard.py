@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..process_group import is_distributed
+from ..process.process_group import is_distributed
 from .gradients import in_backward
 from .sync_batchnorm import waiting_layers
 from .unwrap import unwrap_model

@@ -27,12 +27,10 @@ class GradientSync:
     """Averages after each backward pass of one model what DDP has not averaged during it.
 
     DDP waits for a gradient of every parameter. Over the first passes the ranks look which parameters get one, and
-    average at the end. Always all of them: from then on DDP reduces them, and a rank that lacks one after all hands in
-    zeros. Some never on any rank: DDP reduces the others, and the ranks look at those after each pass. Anything else,
-    and whenever that changes: everything is averaged at the end.
-
-    The end is that of the outermost pass, for several models in the order of their creation, the same on every rank.
-    `torch.autograd.grad`, which leaves no gradients, has none.
+    average at the end. If every rank used the same ones in each pass, DDP reduces these from then on, a rank that lacks
+    one after all hands in zeros, and the ranks look at the others after each pass. Anything else, and whenever that
+    changes: everything is averaged at the end, of the outermost pass, for several models in the order of their
+    creation. `torch.autograd.grad`, which leaves no gradients, has none.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], num_passes: int) -> None:
@@ -85,11 +83,7 @@ class GradientSync:
 
     @torch.no_grad()
     def complete(self) -> None:
-        """Hand in what DDP's reduction lacks on this rank, so that it ends as if they were zeros.
-
-        A parameter without a gradient on every rank keeps none. It is marked by a gradient of -0.0: only sums of
-        nothing else are -0.0 again.
-        """
+        """Hand in -0.0 for what DDP's reduction lacks on this rank: only sums of nothing else are -0.0 again."""
         places = [place for place, number in enumerate(self.by_ddp) if number not in self._touched]
         if not self.is_armed or not places:
             return
@@ -194,18 +188,21 @@ def average_gradients(
 ) -> tuple[set[int], set[int]]:
     """Give every parameter the mean over ranks of its gradient; return what any rank, and all ranks, have `touched`.
 
-    A rank without a gradient counts as zeros. A parameter without a gradient on every rank keeps None, as in one
-    process, so that no optimizer moves it. What is a mean over ranks already stays it. Collective: every rank of
-    `group`, the same numbers.
+    A rank without a gradient counts as zeros; a parameter without one on every rank keeps None, as in one process.
     """
     if not parameters:
         return set(), set()
     kinds = [0 if parameter.grad is None else 1 + _is_sparse(parameter) for parameter in parameters.values()]
-    found = extremes([*kinds, *(number in touched for number in parameters)], group)
+    facts = [*kinds, *(int(number in touched) for number in parameters)]
+    packed = torch.tensor([facts, [-fact for fact in facts]])
+    packed = packed.cuda() if dist.get_backend(group) == "nccl" else packed
+    dist.all_reduce(packed, dist.ReduceOp.MAX, group=group)
+    highest, lowest = packed.tolist()  # the lowest of the ranks, negative
     number_of_ranks, dense = dist.get_world_size(group), []
-    for parameter, (_, kind) in zip(parameters.values(), found):
+    for parameter, kind in zip(parameters.values(), highest):
         if kind == 2:
-            own = _no_rows(parameter) if parameter.grad is None else parameter.grad
+            no_rows = torch.empty((1, 0), dtype=torch.int64, device=parameter.device), parameter.detach()[:0]
+            own = torch.sparse_coo_tensor(*no_rows, parameter.shape) if parameter.grad is None else parameter.grad
             gradient = (own if own.is_sparse else own.to_sparse(1)).div(number_of_ranks).coalesce()
             dist.all_reduce(gradient, group=group)
             parameter.grad = gradient
@@ -218,30 +215,12 @@ def average_gradients(
         dist.all_reduce(flat, group=group)
         for gradient, part in zip(gradients, _unflatten_dense_tensors(flat, gradients)):
             gradient.copy_(part)
-    by_ranks = dict(zip(parameters, found[len(parameters) :]))
-    by_any = {number for number, (_, highest) in by_ranks.items() if highest}
-    return by_any, {number for number, (lowest, _) in by_ranks.items() if lowest}
-
-
-def extremes(numbers: Sequence[int], group: Any = None) -> list[tuple[int, int]]:
-    """Return the lowest and the highest over ranks of each int64 number, in one collective, on the CPU if it can be.
-
-    Collective: every rank of `group`, the same length.
-    """
-    packed = torch.tensor([*numbers, *(~number for number in numbers)], dtype=torch.int64)
-    packed = packed.cuda() if dist.get_backend(group) == "nccl" else packed
-    dist.all_reduce(packed, dist.ReduceOp.MAX, group=group)
-    highest, inverse = packed.view(2, -1).tolist()
-    return [(~low, high) for low, high in zip(inverse, highest)]
+    by_any = {number for number, was_touched in zip(parameters, highest[len(parameters) :]) if was_touched}
+    return by_any, {number for number, was_touched in zip(parameters, lowest[len(parameters) :]) if was_touched}
 
 
 def _is_sparse(parameter: nn.Parameter) -> bool:
     return parameter.grad is not None and parameter.grad.is_sparse
-
-
-def _no_rows(parameter: nn.Parameter) -> torch.Tensor:
-    rows = torch.empty((1, 0), dtype=torch.int64, device=parameter.device)
-    return torch.sparse_coo_tensor(rows, parameter.detach()[:0], parameter.shape)
 
 
 class _ScaledGradient(torch.autograd.Function):

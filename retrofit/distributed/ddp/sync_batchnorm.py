@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..process_group import group_for, is_distributed
+from ..process.process_group import group_for, is_distributed
 from .unwrap import reduced_as
 
 
@@ -25,21 +25,11 @@ def convert_sync_batchnorm(model: nn.Module) -> nn.Module:
         return model
     if torch.cuda.is_available():
         return nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    return _convert(model)
-
-
-def _convert(module: nn.Module) -> nn.Module:
-    if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, CPUSyncBatchNorm):
-        layer = CPUSyncBatchNorm(
-            module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats
-        )
-        # The very parameters and buffers, so that an optimizer that already holds them stays valid.
-        layer._parameters, layer._buffers = module._parameters, module._buffers
-        layer.training, layer.__dict__["replaced"] = module.training, type(module)
-        return layer
-    for name, child in module.named_children():
-        setattr(module, name, _convert(child))
-    return module
+    for layer in model.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not isinstance(layer, CPUSyncBatchNorm):
+            layer.__dict__["replaced"] = type(layer)
+            layer.__class__ = CPUSyncBatchNorm  # in place: its parameters and hooks stay what they are
+    return model
 
 
 class CPUSyncBatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -100,7 +90,7 @@ def sync_batch_norm(
     eps: float,
     sum_over_ranks: type[SumOverRanks] = SumOverRanks,
 ) -> torch.Tensor:
-    """Return what torch.nn.functional.batch_norm does in training, for the batches (N, C, ...) of all ranks together.
+    """Return the training output of functional.batch_norm for the batches (N, C, ...) of all ranks together.
 
     Collective: every rank, in forward and in backward. Statistics are float32 (float64 for float64 input).
     """

@@ -14,9 +14,9 @@ from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.scatter_gather import scatter_kwargs
 
-from ..batch import weight_of
+from ..data.batch import weight_of
 from ..evaluation import is_sharing
-from ..process_group import group_for, is_distributed
+from ..process.process_group import group_for, is_distributed
 from .consistency import ConsistencyCheck
 from .data_parallel import KEEPS_PREFIX, MODULE_PREFIX, OneDevice
 from .forward_guard import guard_layers, running_forward
@@ -31,16 +31,14 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
     Attributes, `named_parameters()`, `state_dict()` and `load_state_dict()` are the module's own, without a `module.`
     in names (but see `data_parallel`). Without gradients, and in evaluation mode while batches of `share_batches` are
     used, a call goes straight to the module, so ranks may make different numbers of calls; `broadcast_buffers` first.
-    Running layers in training by any way other than `model(...)` raises RuntimeError, because their gradients would
-    not be synchronised. Parameters may be frozen and thawed at any time (`requires_grad`), on every rank in the same
-    way. One forward may serve several backward passes: the gradients of each are averaged. A parameter without a
-    gradient on every rank keeps None, as in one process; one that only some ranks used gets the mean with zeros for the
-    others. In an uneven last batch of `distribute_loader` the ranks count by their numbers of samples. Every now and
-    then the ranks compare their parameters (see `ConsistencyCheck`) and stop where they differ.
+    Parameters may be frozen and thawed at any time, on every rank in the same way, and one forward may serve several
+    backward passes. A parameter that only some ranks used gets the mean with zeros for the others; without a gradient
+    on every rank it keeps None. In an uneven last batch of `distribute_loader` the ranks count by their samples.
 
     Collective: every rank, to construct it and for every forward and backward with gradients. Keyword arguments are
-    those of DistributedDataParallel; on CUDA `device_ids` defaults to the current device. With `static_graph`, a
-    communication hook of your own, or in `join()`, all is left to DDP; with `find_unused_parameters`, what is unused.
+    those of DistributedDataParallel. With `static_graph`, a communication hook of your own, or in `join()`, all is left
+    to DDP; with `find_unused_parameters`, what is unused. Raises RuntimeError for a layer that is run in training past
+    `model(...)`, and where the ranks' parameters differ (see `ConsistencyCheck`).
     """
 
     def __new__(cls, module: nn.Module, **ddp_options: Any) -> Any:

@@ -1,6 +1,6 @@
 """A job in production: interruption, failure, restarts, run folders and logs per rank: `rd.job`."""
 
-from ..failure import JOB_HOOKS
+from ..failure.watchdog import JOB_HOOKS
 from .failure import report_failure
 from .interruption import Interruption
 from .process_identity import own_identity

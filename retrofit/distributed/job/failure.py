@@ -8,8 +8,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..failure import own_watchdog, place_of_error, record_error
-from ..process_group import get_rank, get_world_size
+from ..failure.watchdog import own_watchdog, place_of_error, record_error
+from ..process.process_group import get_rank, get_world_size
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -19,8 +19,7 @@ def report_failure(main: F) -> F:
 
     That rank prints its traceback, each line marked `[rank r/w]`, and leaves it for torchrun's report; the ranks that
     broke off because of it print one line. Where a collective waits in vain every rank shows its stack and its step,
-    and one names what is missing (retrofit/distributed/failure.py). All exit with status 1. In a single process nothing
-    changes.
+    and one names what is missing (failure/watchdog.py). All exit with status 1. In a single process nothing changes.
 
     An error whose class has `is_explained = True` is one line without a traceback, in a single process too: its message
     says what was wrong and what to do.

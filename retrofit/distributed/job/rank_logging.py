@@ -9,8 +9,8 @@ import sys
 from collections import deque
 from typing import Any
 
-from ..options import get_option
-from ..process_group import get_rank, get_world_size
+from ..process.options import get_option
+from ..process.process_group import get_rank, get_world_size
 
 FILE_NAME = "rank{rank}.log"
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"

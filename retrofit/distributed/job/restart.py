@@ -12,7 +12,7 @@ from ..checkpoint.checkpoint_files import checkpoints_in, find_checkpoint, is_ne
 from ..checkpoint.full import read_checkpoint
 from ..collectives import broadcast_object, gather_objects, raise_together
 from ..output import answer_of_main, print_main
-from ..process_group import is_main_process
+from ..process.process_group import is_main_process
 from .run_lock import RunInUse, lock_run
 
 LAUNCHERS_FILE = ".launched_by"  # in a run's folder: one line per launcher that has written there

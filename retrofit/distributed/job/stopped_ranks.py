@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Sequence
 
-from ..deadlock import State
+from ..failure.deadlock import State
 from .process_identity import is_alive
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Any
 
-from ..failure import Watchdog
+from ..failure.watchdog import Watchdog
 
 MAIN_S = 5.0  # for the main thread to end the process itself
 LEFT = "has ended by SIGTERM"

@@ -1,7 +1,7 @@
 """Parallel strategies other than plain DDP, and what a training loop needs to work with each: `rd.strategies`."""
 
-from ..production_flags import add_all_flags
 from .evaluation_batches import EvaluationBatches
+from .flags import add_all_flags
 from .fsdp import MixedPrecision, is_sharded
 from .select import (
     backward,

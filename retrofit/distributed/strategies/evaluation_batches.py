@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from ..collectives import broadcast_object, gather_objects
 from ..evaluation import share_batches
-from ..process_group import get_rank
+from ..process.process_group import get_rank
 from .fsdp import is_sharded
 from .zero import gathers_in_forward
 

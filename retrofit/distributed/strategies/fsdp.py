@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import nn
 
 from ..ddp.wrapper import DDPWrapper
-from ..environment import read_environment
-from ..process_group import get_device, get_world_size, is_distributed
+from ..process.environment import read_environment
+from ..process.process_group import get_device, get_world_size, is_distributed
 from .layers import choose_layers
 
 SHARDING_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD")

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from ..ddp.model import STRATEGIES, wrap_ddp
 from ..ddp.unwrap import unwrap_model
-from ..model import STRATEGIES, wrap_ddp
-from ..options import get_option
-from ..process_group import get_world_size, is_distributed
+from ..process.options import get_option
+from ..process.process_group import get_world_size, is_distributed
 from .comm_hooks import register_comm_hook
 from .fsdp import FSDPWrapper, MixedPrecision, is_sharded, resolve_dtype
 from .layers import choose_layers

@@ -16,8 +16,8 @@ from torch.optim import Optimizer
 
 from ..ddp.forward_guard import guard_layers, running_forward
 from ..ddp.unwrap import ModuleAttributes, strip_wrapper_prefixes, unwrap_model
-from ..options import get_option
-from ..process_group import get_device, get_local_rank, get_rank, get_world_size, is_main_process
+from ..process.options import get_option
+from ..process.process_group import get_device, get_local_rank, get_rank, get_world_size, is_main_process
 from .zero_config import ZeroTraining, fill_in, read_ds_config
 from .zero_state import load_optimizer_state, load_whole_model, whole_model, whole_optimizer_state, whole_shapes
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..ddp.unwrap import unwrap_model
-from ..process_group import get_rank
+from ..process.process_group import get_rank
 
 
 def whole_model(model: Any, keep: bool) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def _software() -> dict[str, Any]:
 
 
 def _place() -> dict[str, Any]:
-    from retrofit.distributed.environment import read_environment
+    from retrofit.distributed.process.environment import read_environment
 
     try:
         place = read_environment(os.environ)

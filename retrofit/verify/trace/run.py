@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from retrofit.distributed.random_state import mix_seed, seed_everything
+from retrofit.distributed.data.random_state import mix_seed, seed_everything
 from retrofit.verify.trace.computation.batchnorm import install_batchnorm
 from retrofit.verify.trace.computation.models import ModelTrace
 from retrofit.verify.trace.computation.nondeterministic import record_nondeterministic

@@ -21,7 +21,7 @@ _DEFINES_MARK = re.compile(rb"^RETROFIT_RUNTIME\b[^=\n]*=[^=]", re.MULTILINE)
 
 
 def batch_weight() -> float:
-    """Return how much this rank's samples count in the batch in use, as `weight_of` of retrofit/distributed/batch.py.
+    """Return how much this rank's samples count in the batch in use, as `weight_of` of distributed/data/batch.py.
 
     1 without a runtime. Of several (a file that is imported under two names) those without a batch in use say 1.
     """

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from retrofit.distributed.ddp.sync_batchnorm import SumOverRanks, sync_batch_norm
-from retrofit.distributed.process_group import get_world_size
+from retrofit.distributed.process.process_group import get_world_size
 from retrofit.verify.trace.events import LocalBatchNorm, Record
 
 from .operators import untraced

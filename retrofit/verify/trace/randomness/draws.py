@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from retrofit.distributed.random_state import mix_seed
+from retrofit.distributed.data.random_state import mix_seed
 from retrofit.verify.trace import FOLDER
 from retrofit.verify.trace.events import Record, UncontrolledDraw
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from retrofit.distributed.random_state import get_rng_state, mix_seed, seed_everything, set_rng_state
+from retrofit.distributed.data.random_state import get_rng_state, mix_seed, seed_everything, set_rng_state
 
 
 class Streams:

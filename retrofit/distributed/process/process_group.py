@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch.torch_version import TorchVersion
 
-from .collective_calls import collective
+from ..failure.collective_calls import collective
+from ..failure.watchdog import JOB_HOOKS, start_watchdog, stop_watchdog
 from .environment import DistributedEnvironment, read_environment
-from .failure import JOB_HOOKS, start_watchdog, stop_watchdog
 from .options import FLAGS, forget_options, get_option, set_options, unread_twins
 
 __all__ = [
@@ -31,9 +31,9 @@ __all__ = [
     "setup_distributed",
 ]
 
-Hooks = list[Callable[[], Any]]  # what other modules add to joining and leaving; every rank calls it
-before_joining: Hooks = []
-before_leaving: Hooks = []  # not while an error passes
+# What other modules add to joining and leaving the group; every rank calls it.
+before_joining: list[Callable[[], Any]] = []
+before_leaving: list[Callable[[], Any]] = []  # not while an error passes
 
 _place = DistributedEnvironment()
 _control_group: dist.ProcessGroup | None = None
@@ -61,7 +61,8 @@ def setup_distributed(
         return get_rank(), get_local_rank(), get_world_size()
     set_options(args or argparse.Namespace())
     options = {name: get_option(name) for name in FLAGS}
-    _call_all(before_joining)
+    for hook in before_joining:
+        hook()
     place = read_environment(os.environ)
     if place.launcher == "none":
         place = replace(place, local_rank=max(0, options["local_rank"]))
@@ -92,8 +93,8 @@ def cleanup_distributed() -> None:
     """
     global _place, _control_group
     ends_well = sys.exc_info()[0] is None
-    if ends_well:
-        _call_all(before_leaving)
+    for hook in before_leaving if ends_well else ():
+        hook()
     forget_options()
     if dist.is_initialized():
         if ends_well:
@@ -108,11 +109,6 @@ def cleanup_distributed() -> None:
         dist.destroy_process_group()
     JOB_HOOKS.leave()
     _control_group, _place = None, DistributedEnvironment()
-
-
-def _call_all(hooks: Hooks) -> None:
-    for hook in hooks:
-        hook()
 
 
 def is_distributed() -> bool:
@@ -146,10 +142,9 @@ def get_device() -> torch.device:
 
 
 def control_group() -> dist.ProcessGroup | None:
-    """Return the gloo group of all ranks, for what is not a tensor of the training; None = the default group.
+    """Return the gloo group for what is not a tensor of the training; None = the default group.
 
-    A collective that one rank calls alone must not meet DDP's gradients in the default group: gloo ends a process by
-    SIGABRT where two collectives of different sizes meet, before the watchdog can name the call.
+    There a call by one rank alone could meet DDP's gradients, and gloo ends a process where sizes differ.
     """
     return _control_group
 

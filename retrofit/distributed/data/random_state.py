@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from .collectives import broadcast_object
-from .process_group import get_rank, is_distributed
+from ..collectives import broadcast_object
+from ..process.process_group import get_rank, is_distributed
 
 __all__ = [
     "get_rng_state",

@@ -9,16 +9,16 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from .batch import weight_of
-from .collectives import broadcast_object, reduce_mean
-from .ddp.data_parallel import KEEPS_PREFIX, OneDevice, data_parallel, fitting_keys, is_data_parallel, script_model
-from .ddp.forward_guard import run_alone
-from .ddp.sync_batchnorm import convert_sync_batchnorm
-from .ddp.unwrap import unwrap_model
-from .ddp.wrapper import DDPWrapper, broadcast_buffers
-from .evaluation import is_sharing
-from .options import get_option
-from .process_group import is_distributed, require_group
+from ..collectives import broadcast_object, reduce_mean
+from ..data.batch import weight_of
+from ..evaluation import is_sharing
+from ..process.options import BATCHNORM, get_option, read_twin
+from ..process.process_group import is_distributed, require_group
+from .data_parallel import KEEPS_PREFIX, OneDevice, data_parallel, fitting_keys, is_data_parallel, script_model
+from .forward_guard import run_alone
+from .sync_batchnorm import convert_sync_batchnorm
+from .unwrap import unwrap_model
+from .wrapper import DDPWrapper, broadcast_buffers
 
 __all__ = [
     "DDPWrapper",
@@ -34,7 +34,6 @@ __all__ = [
     "unwrap_model",
 ]
 
-BATCHNORM_TWIN = "RETROFIT_BATCHNORM"
 STRATEGY_TWIN = "RETROFIT_STRATEGY"
 
 TensorT = TypeVar("TensorT", bound=torch.Tensor)
@@ -50,32 +49,37 @@ def distribute_model(
 ) -> nn.Module:
     """Return `model` with gradients averaged and BatchNorm statistics taken over all samples of all ranks.
 
-    Move it to its device first, and create the optimizer afterwards. In an uneven last batch of a loader of
-    `distribute_loader` the ranks count by their numbers of samples. Without `sync_batchnorm` (by default what
+    Move it to its device first, and create the optimizer afterwards. Without `sync_batchnorm` (by default what
     RETROFIT_BATCHNORM says: sync, or local) every rank keeps its own BatchNorm statistics, which is faster and another
-    training; `model.eval()` then gives all ranks those of rank 0, and every rank must call it. Parameters that no loss
-    depends on, or not every loss, are found and left as in one process, unless `find_unused_parameters` is given, which
-    is DDP's own option and means nothing under another strategy.
+    training; `model.eval()` then gives all ranks those of rank 0, and every rank must call it. Unused parameters are
+    found, unless `find_unused_parameters` is given, DDP's own option.
 
     `strategy`, for a training loop that is written for `rd.strategies`: a value of `--strategy`; DDP by default.
     `options` go to the strategy's wrapper and win over the flags. None comes back as None. Collective: every rank.
-    Raises ValueError for another value of a variable or an unknown strategy, RuntimeError before setup_distributed, and
-    what the strategy's wrapper raises.
+    Raises ValueError for an unknown strategy or value of a variable, RuntimeError before setup_distributed.
     """
     if model is None:  # a part that the options leave out: `encoder = Encoder() if args.vae else None`
         return model
     require_group("distribute_model")
     if isinstance(model, DDPWrapper) or (isinstance(model, nn.DataParallel) and not isinstance(model, OneDevice)):
         return model  # wrapped already; under DataParallel one process drives all GPUs
-    if strategy is None:
-        _refuse_other_strategies()
-    wrap = _wrapper_of(strategy or "ddp")
-    is_synchronised = _synchronises_batchnorm() if sync_batchnorm is None else sync_batchnorm
+    asked = os.environ.get(STRATEGY_TWIN) or "auto"
+    if strategy is None and asked not in ("auto", "single", "ddp"):
+        raise ValueError(
+            f"{STRATEGY_TWIN}={asked}: this script trains with ddp; for another strategy call "
+            f"rd.distribute_model(model, strategy={asked!r}), and rd.save_checkpoint on every rank"
+        )
+    if strategy is not None and strategy not in STRATEGIES:
+        raise ValueError(
+            f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}; the others are in the whole kit: "
+            "pip install torch-retrofit, and write `import retrofit.distributed as rd`"
+        )
+    is_synchronised = read_twin(BATCHNORM) == "sync" if sync_batchnorm is None else sync_batchnorm
     module = model.module if isinstance(model, OneDevice) else model
     converted = convert_sync_batchnorm(module) if is_synchronised else module
     if find_unused_parameters is not None:
         options["find_unused_parameters"] = find_unused_parameters
-    wrapped = wrap(converted, **options)
+    wrapped = STRATEGIES[strategy or "ddp"](converted, **options)
     if wrapped is module:
         return model
     if isinstance(wrapped, DDPWrapper):
@@ -95,31 +99,6 @@ def wrap_ddp(model: nn.Module, **options: Any) -> nn.Module:
 
 
 STRATEGIES: dict[str, Callable[..., nn.Module]] = {"ddp": wrap_ddp}  # rd.strategies puts the others in
-
-
-def _wrapper_of(strategy: str) -> Callable[..., nn.Module]:
-    if strategy not in STRATEGIES:
-        raise ValueError(
-            f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}; the others are in the whole kit: "
-            "pip install torch-retrofit, and write `import retrofit.distributed as rd`"
-        )
-    return STRATEGIES[strategy]
-
-
-def _synchronises_batchnorm() -> bool:
-    choice = os.environ.get(BATCHNORM_TWIN) or "sync"
-    if choice not in ("sync", "local"):
-        raise ValueError(f"{BATCHNORM_TWIN}={choice!r} is not valid; use one of: sync, local, or unset it")
-    return choice == "sync"
-
-
-def _refuse_other_strategies() -> None:
-    strategy = os.environ.get(STRATEGY_TWIN) or "auto"
-    if strategy not in ("auto", "single", "ddp"):
-        raise ValueError(
-            f"{STRATEGY_TWIN}={strategy}: this script trains with ddp; for another strategy call "
-            f"rd.distribute_model(model, strategy={strategy!r}), and rd.save_checkpoint on every rank"
-        )
 
 
 def distribute_parameter(tensor: TensorT) -> TensorT:

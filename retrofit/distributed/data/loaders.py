@@ -8,22 +8,11 @@ from collections import Counter
 import torch
 from torch.utils.data import DataLoader
 
-from .batch import batches_in_use, gather_batch, training_batches
-from .collectives import broadcast_object
-from .options import get_option
-from .process_group import get_world_size, require_group
-from .sharding import DistributedLoader, ShardedSampler, loader_workers, shard_loader
-
-__all__ = [
-    "DistributedLoader",
-    "distribute_loader",
-    "gather_batch",
-    "loader_workers",
-    "micro_batch",
-    "own_batch_size",
-    "samples_per_step",
-    "set_epoch",
-]
+from ..collectives import broadcast_object
+from ..process.options import get_option
+from ..process.process_group import get_world_size, require_group
+from .batch import batches_in_use, training_batches
+from .sharding import DistributedLoader, ShardedSampler, shard_loader
 
 _times_called: Counter[tuple[str, int]] = Counter()  # distribute_loader, by the line of the script
 

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from .collectives import gather_objects, reduce_sum, reduce_tensor_sum
-from .deadlock import begin_step
-from .process_group import get_world_size
+from ..collectives import gather_objects, reduce_sum, reduce_tensor_sum
+from ..failure.watchdog import begin_step
+from ..process.process_group import get_world_size
 
 
 class Batch(NamedTuple):
@@ -49,10 +49,9 @@ def training_batches(loader: Any) -> Iterator[Any]:
 
 
 def weight_of(*inputs: Any) -> float:
-    """Return the weight of the batch in use, to which `inputs` belong; 1 where there is none.
+    """Return the weight of the batch in use to which `inputs` belong: its length divides one of their first two sizes.
 
-    Tensors belong to a batch whose length divides one of their first two sizes, inputs without a tensor to any.
-    Raises RuntimeError where batches that count differently fit. Warns where a weight is not 1 and no batch fits.
+    1 without a batch. Raises RuntimeError where batches that count differently fit; warns where none does.
     """
     batches = sorted(set(batches_in_use.values()))
     if all(batch.weight == 1.0 for batch in batches):

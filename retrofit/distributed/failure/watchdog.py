@@ -28,14 +28,17 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, NamedTuple
 
+import torch
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from .collective_calls import start_journal, stop_journal
-from .deadlock import PATIENCE_S, UNKNOWN, RankState, State, explain, is_slow, judge, place_of
+from .deadlock import PATIENCE_S, UNKNOWN, State, explain, is_slow, judge, place_of
 
 PERIOD_S = 1.0  # and 5 ms more for each rank: they all ask the same store
 GRACE_S = 3.0  # for what other ranks' threads do, on top of their period
 OUTPUT_S = 0.5  # for what another rank has printed to be on the screen before the last message
+# Where a main thread is that waits for another rank in torch's own code; a loader or a download is another matter.
+WAITING_MODULES = ("torch.distributed", "torch.nn.parallel", "torch.autograd", "torch._tensor")
 NEWS_S = 2.0  # between the error of one rank and the loss of its connections on another: milliseconds
 # What gloo, NCCL and the store say on a rank that has waited for another one in vain.
 WAITED_IN_VAIN = re.compile(
@@ -59,6 +62,13 @@ class JobHooks:
 
 
 JOB_HOOKS = JobHooks()
+_step = "what precedes the first step"
+
+
+def begin_step(step: str) -> None:
+    """Note which step this rank is in, as in "step 7 of epoch 2": a rank that hangs says it."""
+    global _step
+    _step = step
 
 
 def place_of_error(error: BaseException) -> str:
@@ -91,7 +101,9 @@ class Watchdog:
         # A connection of its own: a main thread that waits in the store would keep this one out.
         self._store, self.store_is_gone = store.clone() if hasattr(store, "clone") else store, False
         self._store.set_timeout(timedelta(seconds=PATIENCE_S))
-        self._state = RankState(rank, JOB_HOOKS.identity(), start_journal(counters))
+        self._process, self._journal = JOB_HOOKS.identity(), start_journal(counters)
+        self._seen: Any = None  # what has not changed since
+        self._since = 0.0
         self._waited: dict[str, Any] = {}  # told in place of what can be seen, once the main thread has an error
         self._stopped, self._said = threading.Event(), threading.Lock()
         self._previous_hook, sys.excepthook = sys.excepthook, self._report_uncaught
@@ -126,7 +138,29 @@ class Watchdog:
         return None if text is None else json.loads(text)
 
     def tell(self, **known: Any) -> State:
-        state = {**self._state.look(), **self._waited, **known}
+        """Look at this process's main thread, from whichever thread, and tell the other ranks; return what is told."""
+        now, begun = time.monotonic(), self._journal.begun()  # before the call: it is noted before it begins
+        call, finished = self._journal.open, self._journal.finished
+        frame = sys._current_frames()[threading.main_thread().ident or 0]
+        if (seen := (id(frame), frame.f_lasti, begun, finished)) != self._seen:
+            self._seen, self._since = seen, now
+        # On a GPU the thread waits, and computes, wherever it needs a result; what it waits for has been begun.
+        has_begun = any(begun) and torch.cuda.is_available() and torch.cuda.is_initialized()
+        waits = has_begun or frame.f_globals.get("__name__", "").startswith(WAITING_MODULES)
+        state = {
+            "rank": self.rank,
+            "process": self._process,
+            "beat": now,
+            "left": "",
+            "step": _step,
+            "where": place_of(frame),
+            "finished": finished,
+            "calls": list(self._journal.calls),
+            "begun": begun,
+            "waits_s": now - self._journal.opened_at if call else now - self._since if waits else 0.0,
+            **self._waited,
+            **known,
+        }
         self._ask("set", f"state/{self.rank}", json.dumps(state))
         return state
 

@@ -12,65 +12,22 @@ where `begun` counts the collectives of torch since the call before; `begun`, th
 from __future__ import annotations
 
 import os
-import sys
-import threading
-import time
+import traceback
 from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
 
 import torch
 
-from .collective_calls import Journal, called_from
+from .collective_calls import called_from
 
 PATIENCE_S = 5.0  # how long a rank waits before anything is suspected
-# Where a main thread is that waits for another rank in torch's own code; a loader or a download is another matter.
-WAITING_MODULES = ("torch.distributed", "torch.nn.parallel", "torch.autograd", "torch._tensor")
 INSTALLED = ("<frozen", os.path.dirname(os.__file__), os.path.dirname(torch.__path__[0]))  # files of libraries
-TOLD_CALLS = 16
 REMEDY = "every rank must call it, also those that write nothing: take it out of `if is_main_process():`"
 UNKNOWN: dict[str, Any] = {"beat": 0, "process": {"pid": "?", "host": "?"}, "finished": 0, "begun": [], "calls": []}
 UNKNOWN |= {"step": "not known", "where": "a place that it has not told", "waits_s": 0.0, "left": ""}
 
 State = Mapping[str, Any]
-_step = "what precedes the first step"
-
-
-def begin_step(step: str) -> None:
-    """Note which step this rank is in, as in "step 7 of epoch 2": a rank that hangs says it."""
-    global _step
-    _step = step
-
-
-class RankState:
-    """Looks at this process's main thread, from another thread, again and again."""
-
-    def __init__(self, rank: int, process: Mapping[str, Any], journal: Journal) -> None:
-        self._fixed, self._journal = {"rank": rank, "process": process}, journal
-        self._seen: Any = None  # what has not changed since
-        self._since = 0.0
-
-    def look(self) -> dict[str, Any]:
-        """Return this rank's state, as the module describes it."""
-        now, begun = time.monotonic(), self._journal.begun()  # before the call: it is noted before it begins
-        call, finished = self._journal.open, self._journal.finished
-        frame = sys._current_frames()[threading.main_thread().ident or 0]
-        if (seen := (id(frame), frame.f_lasti, begun, finished)) != self._seen:
-            self._seen, self._since = seen, now
-        # On a GPU the thread waits, and computes, wherever it needs a result; what it waits for has been begun.
-        has_begun = any(begun) and torch.cuda.is_available() and torch.cuda.is_initialized()
-        waits = has_begun or frame.f_globals.get("__name__", "").startswith(WAITING_MODULES)
-        return {
-            **self._fixed,
-            "beat": now,
-            "left": "",
-            "step": _step,
-            "where": place_of(frame),
-            "finished": finished,
-            "calls": [(c.number, c.name, c.site, list(c.begun)) for c in list(self._journal.calls)[-TOLD_CALLS:]],
-            "begun": list(begun),
-            "waits_s": now - self._journal.opened_at if call else now - self._since if waits else 0.0,
-        }
 
 
 def is_slow(state: State) -> bool:
@@ -145,8 +102,6 @@ def place_of(frame: FrameType | None) -> str:
     if frame is None:
         return "a thread that has ended"
     own = called_from(frame)[1]
-    inner: FrameType | None = own
-    while inner is not None and inner.f_code.co_filename.startswith(INSTALLED):
-        inner = inner.f_back
-    own = inner or own
+    outer = (frame for frame, _ in traceback.walk_stack(own))
+    own = next((frame for frame in outer if not frame.f_code.co_filename.startswith(INSTALLED)), own)
     return f"{own.f_code.co_name} ({own.f_code.co_filename}:{own.f_lineno})"

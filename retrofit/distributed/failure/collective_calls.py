@@ -11,6 +11,7 @@ import functools
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-PACKAGE = __name__.removesuffix(".collective_calls")  # the runtime: this package, or the one module that it became
+PACKAGE = __name__.removesuffix(".failure.collective_calls")  # the runtime, or the one module that it became
 LIBRARIES = ("contextlib", "functools", "torch")  # what a call may pass through on its way from the script
 
 turns: list[Any] = []  # of `main_process_first`: the one that this rank is in
@@ -38,7 +39,7 @@ class Journal:
     """The calls of the thread that makes it; `counters` returns how many collectives it has begun in each group."""
 
     def __init__(self, counters: Callable[[], tuple[int, ...]]) -> None:
-        self.calls: deque[Call] = deque(maxlen=64)
+        self.calls: deque[Call] = deque(maxlen=16)
         self.open: Call | None = None
         self.opened_at = 0.0
         self.finished = 0  # calls
@@ -101,12 +102,10 @@ def collective(function: Decorated) -> Decorated:
 def called_from(frame: FrameType) -> tuple[str, FrameType]:
     """Return the runtime function that the script called, and the script's frame that called it."""
     name, inner = "", frame
-    while True:
+    for inner, _ in traceback.walk_stack(frame):
         module = inner.f_globals.get("__name__", "")
         if f"{module}.".startswith(f"{PACKAGE}."):
             name = inner.f_code.co_name
         elif module.partition(".")[0] not in LIBRARIES:
-            return name, inner
-        if inner.f_back is None:
-            return name, inner
-        inner = inner.f_back
+            break
+    return name, inner

@@ -6,9 +6,9 @@ import argparse
 import os
 from collections.abc import Mapping
 
-from .environment import read_environment
-from .options import DDP_FLAGS, FLAGS, MOST_RANKS, RuntimeFlag, get_option, read_twin, report_on_one_rank
-from .process_group import before_joining
+from ..process.environment import read_environment
+from ..process.options import DDP_FLAGS, FLAGS, MOST_RANKS, RuntimeFlag, get_option, read_twin, report_on_one_rank
+from ..process.process_group import before_joining
 
 _DTYPES = ("fp32", "auto", "bf16", "fp16")
 LAUNCH_FLAGS = (

@@ -15,8 +15,8 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 
+from ..process.process_group import get_rank, get_world_size, is_distributed
 from .batch import Batch
-from .process_group import get_rank, get_world_size, is_distributed
 from .random_state import drawn_apart, mix_seed, mix_streams, split_random_streams
 
 MOST_INDICES = 50_000_000  # of an order that is held in memory as a whole
@@ -26,10 +26,9 @@ NOT_IN_WORKERS = ("debugpy", "pydev", "_pydev", "pytest", "_pytest")  # they wou
 class ShardedSampler(Sampler):
     """This rank's part of another sampler's order: every sample once per epoch over all ranks, a new order per epoch.
 
-    Every rank draws the whole order of `sampler` from the same stream, seeded by `(seed, epoch)`, and takes each
-    `world_size`-th index: a global batch holds the samples that one process would have drawn. All ranks have the same
-    number of batches: `drop_last` leaves out what follows the last whole global batch; otherwise the last batch is
-    split, and where it has fewer samples than ranks, the first ones are repeated, unless `is_exact`.
+    Every rank draws the whole order from the same stream, seeded by `(seed, epoch)`, and takes each `world_size`-th
+    index. All have the same number of batches: without `drop_last` the last one is split, and where it has fewer
+    samples than ranks, the first ones are repeated, unless `is_exact`.
     """
 
     def __init__(
@@ -111,11 +110,10 @@ class DistributedLoader:
 def shard_loader(
     loader: DataLoader, *, seed: int = 0, batch_size: int | None = None, accum_steps: int = 1
 ) -> DataLoader:
-    """Return a training loader over this rank's shard of `loader`'s samples; outside a group, of all of them.
+    """Return a loader over this rank's shard of `loader`'s samples, `batch_size` at a time; outside a group, over all.
 
-    `batch_size`, by default that of the loader, is the number of samples per rank and micro batch. All other settings
-    are kept; what a `worker_init_fn` seeds differs by rank afterwards. Raises ValueError when the dataset is smaller
-    than one global batch that must be whole, TypeError for an IterableDataset or a custom batch sampler.
+    Raises ValueError when the dataset is smaller than one global batch that must be whole, TypeError for an
+    IterableDataset or a custom batch sampler.
     """
     batch_size = batch_size or loader.batch_size
     _require_shardable(loader, batch_size, accum_steps)
@@ -197,11 +195,7 @@ def loader_workers(num_workers: int) -> dict[str, Any]:
 
 
 class WorkerOfRank:
-    """A DataLoader's `worker_init_fn`: the worker ends when its rank does, and what `init` has seeded differs by rank.
-
-    A function `init` of the script that seeds by `worker_id` alone would give all ranks the same augmentation; without
-    `rank`, in an evaluation, it does so.
-    """
+    """A DataLoader's `worker_init_fn`: the worker ends when its rank does, and what `init` seeds differs by `rank`."""
 
     def __init__(self, init: Callable[[int], Any] | None, rank: int | None = None) -> None:
         self.init, self.rank = init, rank

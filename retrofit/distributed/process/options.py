@@ -66,7 +66,12 @@ DDP_FLAGS = (
 )  # fmt: skip
 
 FLAGS: dict[str, RuntimeFlag] = {flag.name: flag for flag in DDP_FLAGS}  # other modules may add theirs
-OTHER_TWINS = ("RETROFIT_BATCHNORM", "RETROFIT_STRATEGY", "RETROFIT_CONSISTENCY")  # read where they are used
+# These have no flag, only the variable.
+BATCHNORM = RuntimeFlag("batchnorm", "sync", "statistics of all ranks, or each its own", choices=("sync", "local"))
+CONSISTENCY = RuntimeFlag(
+    "consistency", "first", "when the ranks compare their parameters", choices=("off", "first", "always")
+)
+OTHER_TWINS = ("RETROFIT_STRATEGY", BATCHNORM.environment_twin, CONSISTENCY.environment_twin)
 _values: dict[str, Any] = {}  # of this process: given to a parser or to setup_distributed
 
 
@@ -89,7 +94,7 @@ def add_runtime_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParse
 
 def get_option(name: str) -> Any:
     """Return the value of a runtime option. Raises ValueError for a twin whose value its flag would refuse."""
-    return _values[name] if name in _values else read_twin(FLAGS[name], os.environ)
+    return _values[name] if name in _values else read_twin(FLAGS[name])
 
 
 def set_options(args: argparse.Namespace) -> None:
@@ -108,7 +113,7 @@ def forget_options() -> None:
     _values.clear()
 
 
-def read_twin(flag: RuntimeFlag, environ: Mapping[str, str]) -> Any:
+def read_twin(flag: RuntimeFlag, environ: Mapping[str, str] = os.environ) -> Any:
     """Return what the environment says about a flag, else its default. Raises ValueError for a value it refuses."""
     text = environ.get(flag.environment_twin)
     try:
