@@ -58,7 +58,7 @@ STUCK = {
 
 
 @pytest.mark.parametrize("case", STUCK)
-def test_stuck(case: str) -> None:
+def test_stuck_ranks(case: str) -> None:
     states, text = STUCK[case]
     assert text in judge(states)
 
@@ -77,7 +77,7 @@ SLOW = {
 
 
 @pytest.mark.parametrize("case", SLOW)
-def test_slow(case: str) -> None:
+def test_slow_ranks(case: str) -> None:
     assert judge(SLOW[case]) == ""
 
 
