@@ -49,7 +49,7 @@ BODIES = {
     "one line": ("if step % 2 == 0: wandb.log({'l': loss.item()})", "if step % 2 == 0: G; M and wandb.log({'l': g})"),
     "semicolons": ("step += 0; wandb.log({'l': loss.item()})", "step += 0; G; M and wandb.log({'l': g})"),
     "f-string": ("wandb.log({'t': f'{loss.item():.3f}'})", "G\nif M:\n    wandb.log({'t': f'{g:.3f}'})"),
-    "print beside a guard": (
+    "print next to a guard": (
         "if step % 2 == 0:\n    print(loss.item())\n    wandb.log({'step': step})",
         "if step % 2 == 0:\n    print(R)\n    if M:\n        wandb.log({'step': step})",
     ),

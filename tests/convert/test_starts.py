@@ -64,7 +64,7 @@ add_path(osp.join(this_dir, '..'))
 # name: files, script, and the start that is found: folder, module, folders of PYTHONPATH.
 STARTS = {
     "flat": ({"train.py": OF_LIB, **LIB}, "train.py", (".", None, [])),
-    "module beside": ({"a/train.py": "from model import make\n" + TRAINING, "a/model.py": MODEL, "setup.py": ""},
+    "module next to it": ({"a/train.py": "from model import make\n" + TRAINING, "a/model.py": MODEL, "setup.py": ""},
                       "a/train.py", ("a", None, [])),
     "package in src": ({f"src/{k}": v for k, v in PACKAGE.items()} | {"src/pkg/train.py": OF_PACKAGE, ".git/": ""},
                        "src/pkg/train.py", ("src", "pkg.train", [])),

@@ -60,9 +60,9 @@ def test_getters_outside_a_group():
     cleanup_distributed()
 
 
-@pytest.mark.parametrize("how", ["flag", "twin"])
+@pytest.mark.parametrize("how", ["flag", "variable"])
 def test_distributed_alone_is_a_real_group_of_one(how, monkeypatch):
-    if how == "twin":
+    if how == "variable":
         monkeypatch.setenv("RETROFIT_DISTRIBUTED", "1")
     args = argparse.Namespace(distributed=True, local_rank=0) if how == "flag" else None
     assert setup_distributed(args) == (0, 0, 1)
