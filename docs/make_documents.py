@@ -33,7 +33,7 @@ OF_NCCL = "a variable of nccl, which needs GPUs; passed on to every rank as it i
 
 D, T = f"{DOCUMENTS_TEST}::", f"{TASKS_TEST}::"
 SECOND_NODE = "tests/test_two_hosts.py::test_a_training_on_two_hosts"
-ZERO_CONFIG = "tests/distributed/test_zero.py::test_what_a_file_may_choose_is_the_same_training"
+ZERO_CONFIG = "tests/distributed/test_zero.py::test_options_of_a_deepspeed_file_give_the_same_training"
 ZERO = "tests/distributed/test_zero.py::test_train_py_under_torchrun_leaves_a_checkpoint_for_one_process"
 
 DOCUMENTS: dict[str, list[Row]] = {
@@ -227,7 +227,7 @@ DOCUMENTS: dict[str, list[Row]] = {
         (
             "NCCL_TIMEOUT",
             "--dist_timeout SECONDS",
-            "tests/distributed/test_process_group.py::test_processes_that_do_not_come_are_an_error_that_says_where",
+            "tests/distributed/test_process_group.py::test_missing_processes_are_an_error_that_says_where",
         ),
         (
             "--master_port",
@@ -267,7 +267,7 @@ DOCUMENTS: dict[str, list[Row]] = {
         (
             "torchrun --nproc_per_node=4 train.py --config configs/ddp_example.yaml --task predict",
             "",
-            T + "test_prediction_is_shared_out_and_complete",
+            T + "test_prediction_is_split_across_ranks_and_complete",
         ),
         (
             'torchrun --nproc_per_node=4 --nnodes=2 --node_rank=0 --master_addr="192.168.1.100" --master_port=29500 '

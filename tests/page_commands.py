@@ -83,7 +83,7 @@ TESTED = {
     "bash train_torchrun.sh --dataset voc --dataset_path VOC2012":
         "tests/test_launch_scripts.py::test_every_rank_runs_train_py_with_the_arguments_as_given",
     "bash train_torchrun.sh --master_port 12345 --nproc_per_node 2":
-        "tests/test_launch_scripts.py::test_flags_of_torchrun_are_the_launchers_wherever_they_are",
+        "tests/test_launch_scripts.py::test_flags_of_torchrun_reach_the_launcher_in_any_position",
     "MAX_RESTARTS=3 bash train_torchrun.sh --chk_steps 100": "tests/test_launch_scripts.py::test_restarts",
     "NNODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 bash train_torchrun.sh":
         "tests/test_two_hosts.py::test_a_training_on_two_hosts",
@@ -95,19 +95,19 @@ TESTED = {
     "python -m torch.distributed.launch --nproc_per_node=2 --use_env train.py --distributed":
         "tests/test_documents.py::test_one_node",
     "srun --ntasks-per-node=4 --gpus-per-task=1 python train.py --distributed":
-        "tests/test_tasks.py::test_slurm_tasks_find_each_other",
+        "tests/test_tasks.py::test_slurm_tasks_join_one_process_group",
     "sbatch --nodes=2 --gpus-per-node=4 train_slurm.sh": "tests/test_slurm.py::test_a_job_on_two_nodes",
     "bash train_torchrun.sh --resume auto": "tests/test_interrupted_training.py::test_killed_at_once",
     "python train.py --task test --resume auto":
         "tests/test_tasks.py::test_testing_gives_the_same_table_on_one_process_and_on_two",
     "python train.py --task predict --resume auto --predict_path photos --output masks":
-        "tests/test_tasks.py::test_prediction_is_shared_out_and_complete",
+        "tests/test_tasks.py::test_prediction_is_split_across_ranks_and_complete",
     "tensorboard --logdir=./log": "tests/test_tasks.py::test_tensorboard_serves_the_log_folder",
     "gpustat -i 1": "tests/test_documents.py::test_gpustat_is_installed",
     "python docs/make_session.py": "tests/test_pages.py::test_the_recording_is_up_to_date",
     "python -m retrofit convert tests/single_gpu/train.py --root .":
         "tests/convert/test_reference_project.py::test_two_processes_train",
-    "python benchmarks/scaling.py --batchsize 32 --rounds 5": "tests/test_benchmarks.py::test_the_table_of_speed_ups",
+    "python benchmarks/scaling.py --batchsize 32 --rounds 5": "tests/test_benchmarks.py::test_the_speed_up_table",
     "python benchmarks/comm_hooks.py": "tests/test_benchmarks.py::test_the_table_of_communication_hooks",
     "torchrun --nproc_per_node=4 --standalone benchmarks/memory_per_rank.py":
         "tests/test_memory_per_rank.py::test_ddp_and_fsdp_hold_what_the_theory_says",

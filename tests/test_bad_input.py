@@ -197,7 +197,7 @@ def test_nothing_to_test_or_predict_with(argv: list[str], task: str) -> None:
     assert re.search(r"no run with a checkpoint.*train first, or give --resume PATH", error_of(*argv, "--task", task))
 
 
-def test_checkpoint_that_is_not_there(argv: list[str], tmp_path: Path) -> None:
+def test_missing_checkpoint(argv: list[str], tmp_path: Path) -> None:
     gone = tmp_path / "gone.pt"
     assert re.search(rf"no checkpoint at {gone}; give a checkpoint", error_of(*argv, "--resume", str(gone)))
 
@@ -223,7 +223,7 @@ def test_pickle_that_weights_only_refuses(
     assert digest(path) == before
 
 
-def test_file_that_is_no_checkpoint(argv: list[str], tmp_path: Path) -> None:
+def test_file_that_is_not_a_checkpoint(argv: list[str], tmp_path: Path) -> None:
     path = tmp_path / "weights.pt"
     torch.save({"conv.weight": torch.zeros(1)}, path)
     assert re.search(rf"checkpoint {path} has no 'model' entry", error_of(*argv, "--resume", str(path)))
@@ -497,7 +497,7 @@ def check_ranks(output: str, case: Case) -> None:
     assert len(others) <= 1 and all("failed first, see its message" in line for line in others), output
 
 
-def test_no_process_is_left(results: dict[str, Result]) -> None:
+def test_no_process_is_left_running(results: dict[str, Result]) -> None:
     """Ranks and loader workers must not outlive the start that failed."""
     folders = [str(result.log) for result in results.values()]
     left = []

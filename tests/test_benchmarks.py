@@ -33,7 +33,7 @@ def rows(page: Path) -> list[list[str]]:
 
 
 @pytest.mark.slow
-def test_the_table_of_speed_ups(tmp_path: Path) -> None:
+def test_the_speed_up_table(tmp_path: Path) -> None:
     page, picture = tmp_path / "scaling.md", tmp_path / "scaling.png"
     sizes = ["--crop_size", "32", "--batchsize", "2", "--steps", "1", "--rounds", "1"]
     ended = run("scaling.py", *sizes, "--device", "cpu", "--plot", str(picture), "--output", str(page))

@@ -120,7 +120,7 @@ def test_a_wrong_line_is_named_with_its_section(tmp_path: Path, text: str, messa
     assert message in found and found.startswith(str(tmp_path))
 
 
-def test_the_script_before_the_retrofit_has_no_section_for_it(tmp_path: Path) -> None:
+def test_the_original_script_has_no_section_for_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown section 'ddp'; sections are data, model, output, training"):
         read_config(build_parser(), config(tmp_path, "ddp: {enabled: true}"))
     path = config(tmp_path, "training: {epochs: 3}")

@@ -72,5 +72,5 @@ def test_every_point_is_there_once(launcher: Any, tmp_path: Path) -> None:
         assert steps == (every_step if name in ("train/loss", "train/lr") else epoch_ends), name
 
 
-def test_a_tool_that_watches_summary_writers_sees_the_curves() -> None:
+def test_a_tool_that_patches_summary_writers_sees_the_curves() -> None:
     assert issubclass(CurveWriter, SummaryWriter) and CurveWriter.add_scalar is SummaryWriter.add_scalar

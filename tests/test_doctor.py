@@ -52,7 +52,7 @@ def test_a_whole_examination_as_json() -> None:
     assert "all-reduce of 2 processes over gloo" in ended.stderr and "asking torch" in ended.stderr
 
 
-def test_a_port_in_use_ends_with_status_1(taken_port: int) -> None:
+def test_a_port_in_use_exits_with_status_1(taken_port: int) -> None:
     ended = doctor("--no-allreduce", MASTER_PORT=str(taken_port))
     assert ended.returncode == 1
     assert f"FAIL  port {taken_port}: used by pid {os.getpid()}" in ended.stdout
@@ -60,7 +60,7 @@ def test_a_port_in_use_ends_with_status_1(taken_port: int) -> None:
     assert "SKIP  all-reduce: not asked for" in ended.stdout and "\x1b" not in ended.stdout
 
 
-def test_a_project_with_a_runtime_of_its_own_and_names_of_pythons_modules(tmp_path: Path) -> None:
+def test_a_project_with_its_own_runtime_and_modules_named_like_those_of_python(tmp_path: Path) -> None:
     (tmp_path / "retrofit").mkdir()
     (tmp_path / "retrofit" / "__init__.py").write_text("raise SystemExit('the project of the user was imported')")
     (tmp_path / "random.py").write_text("raise SystemExit('the project of the user was imported')")
@@ -143,7 +143,9 @@ def test_a_check_that_breaks_does_not_end_the_examination(monkeypatch: pytest.Mo
     assert any(one.name == "clock" for one in found)
 
 
-def test_what_the_command_needs_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_packages_of_the_command_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "psutil" else object())
     assert command.run(_parser().parse_args(["doctor"])) == 2
     assert "error: psutil is not installed for" in capsys.readouterr().err
@@ -170,7 +172,7 @@ def test_the_table_fits_the_terminal(width: int) -> None:
     assert "\x1b[31m" not in text and "\\x1b[31m[red]" in text, "a process's output is shown as it is, and does nothing"
 
 
-def test_lines_where_there_is_no_terminal() -> None:
+def test_without_a_terminal_plain_lines_are_printed() -> None:
     console = Console(file=io.StringIO())
     print_report(Plan(), FINDINGS, console)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]

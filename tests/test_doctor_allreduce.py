@@ -102,7 +102,7 @@ def test_the_wrong_interface_is_named_as_the_cause(monkeypatch: pytest.MonkeyPat
     assert outcome is not None and outcome.problem and len(said) == 2
 
 
-def test_nccl_without_a_gpu_fails_with_its_own_words_and_leaves_no_file(
+def test_nccl_without_a_gpu_fails_with_its_message_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if torch.cuda.is_available():
@@ -140,7 +140,7 @@ def test_sums_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_outcome([0], None, logs, 60.0).problem == f"wrong sums: rank 0: {told}"
 
 
-def test_the_users_launcher_does_not_reach_the_processes() -> None:
+def test_launcher_variables_of_the_user_do_not_reach_the_processes() -> None:
     environ = {
         **{"RANK": "7", "WORLD_SIZE": "64", "MASTER_ADDR": "far", "TORCHELASTIC_RUN_ID": "x", "SLURM_PROCID": "7"},
         **{"GLOO_SOCKET_IFNAME": "eth3", "NCCL_DEBUG": "INFO"},
@@ -158,7 +158,7 @@ def test_the_slowest_rank_counts() -> None:
     assert outcome.measured == [Measured(1024, 2.0)] and outcome.ranks[1].output == "noise" and not outcome.problem
 
 
-def test_a_users_text_has_messages_and_no_frames() -> None:
+def test_an_error_text_has_messages_and_no_stack_frames() -> None:
     hanging = """[W1121 10:17:25.796276118 socket.cpp:764] [c10d] refused
 Timeout (0:00:08)!
 Thread 0x00007f (most recent call first):

@@ -127,7 +127,7 @@ def gpus(count: int, **values: object) -> list[Gpu]:
     ]
 
 
-def test_what_nvidia_smi_tells_is_read() -> None:
+def test_the_output_of_nvidia_smi_is_read() -> None:
     driver = parse_xml(XML)
     assert (driver.version, driver.cuda, driver.error) == ("550.54.15", "12.4", "")
     first, second = driver.gpus
@@ -137,7 +137,7 @@ def test_what_nvidia_smi_tells_is_read() -> None:
     assert (second.index, second.used_mib, second.mig, second.processes) == (1, None, False, ())
 
 
-def test_what_is_no_xml_is_an_error() -> None:
+def test_invalid_xml_is_an_error() -> None:
     assert "no XML" in parse_xml("NVIDIA-SMI has failed").error
 
 
@@ -228,7 +228,7 @@ def test_the_list_of_visible_gpus(value: str | None, indices: tuple[int, ...], w
     assert not words or "CUDA_VISIBLE_DEVICES=0,1,2,3" in found.remedy
 
 
-def test_mig_instances_in_the_list_are_not_judged_there() -> None:
+def test_mig_instances_in_the_list_are_skipped() -> None:
     assert check_visible_devices("MIG-1234", gpus(1)).status == OK
 
 
@@ -354,7 +354,7 @@ def test_peer_access() -> None:
     assert check_peers(replace(TWO, num_gpus=1), {}, iommu=False).status == SKIP
 
 
-def test_whether_an_iommu_translates(tmp_path: Path) -> None:
+def test_iommu_translation_is_detected(tmp_path: Path) -> None:
     devices, command_line = tmp_path / "iommu", tmp_path / "cmdline"
     assert not iommu_translates(devices, command_line)
     (devices / "dmar0").mkdir(parents=True)
@@ -412,7 +412,7 @@ def test_torch_that_hangs(tmp_path: Path) -> None:
     assert facts.error == "no answer within 2 s to: import torch" and check_torch(facts).status == FAIL
 
 
-def test_a_driver_that_hangs_or_kills_leaves_what_was_told_before() -> None:
+def test_a_driver_that_hangs_or_crashes_keeps_the_earlier_results() -> None:
     told = (
         '{"stage": "import torch", "python": "3.11.7"}\nnoise\n{"stage": "start CUDA", "torch": "2.4.0", "later": 1}\n'
     )

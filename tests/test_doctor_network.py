@@ -78,7 +78,7 @@ def test_a_port_whose_last_connection_is_closing() -> None:
     assert found.status == FAIL and "ended program, for another minute" in found.value
 
 
-def test_a_port_that_outgoing_connections_get(tmp_path: Path) -> None:
+def test_a_port_of_the_ephemeral_range(tmp_path: Path) -> None:
     (tmp_path / "ip_local_port_range").write_text("20000\t60999\n")
     found = ports.check_port(ports.free_port_near(29500), settings=tmp_path)
     assert found.status == WARN and "20000-60999" in found.value and "ip_local_reserved_ports" in found.remedy
@@ -156,7 +156,7 @@ def test_a_host_name_without_an_address_and_the_remedy_for_it(tmp_path: Path) ->
 
 
 @needs_unshare
-def test_a_host_name_with_somebody_elses_address(tmp_path: Path) -> None:
+def test_a_host_name_with_the_address_of_another_machine(tmp_path: Path) -> None:
     before = OWN_HOSTS.format(folder=tmp_path) + "; echo 192.0.2.77 no-such-machine >> /etc/hosts"
     found = finding_of(HOST_NAME, before, "-m --uts")
     assert found.status == FAIL and "192.0.2.77, which is not an address of this machine" in found.value
@@ -174,7 +174,7 @@ def test_a_slow_name_server_is_a_warning() -> None:
     assert check_host_name(HERE, "box", Resolved(("10.0.0.5",), "", 6.0), [LO, ETH]).status == WARN
 
 
-def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_name_server_causes_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = threading.Event()
 
     def silent(*arguments: object, **options: object) -> list[object]:
@@ -301,7 +301,7 @@ def test_a_real_machine_with_ipv6_only() -> None:
 
 
 @needs_unshare
-def test_a_real_machine_that_others_do_not_reach() -> None:
+def test_a_real_machine_that_other_machines_cannot_reach() -> None:
     found = finding_of(INTERFACES, "ip link set lo up", "-n")
     assert found.status == FAIL and "--network=host" in found.remedy
     assert check_interfaces(HERE, [LO]).status == OK
@@ -313,7 +313,7 @@ def test_the_interfaces_of_this_machine_are_read() -> None:
 
 
 @needs_unshare
-def test_nothing_is_waited_for_on_a_machine_without_loopback() -> None:
+def test_a_machine_without_loopback_causes_no_wait() -> None:
     found = doctor_findings(before="true", namespaces="-n", timeout_s=300)
     assert found["localhost"]["status"] == found["gloo interface"]["status"] == FAIL
     assert found["all-reduce"]["status"] == SKIP and "localhost" in found["all-reduce"]["value"]

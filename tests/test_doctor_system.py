@@ -23,7 +23,7 @@ PLAN = Plan(ranks=2, workers=4)
     ("num_bytes", "text"),
     [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (64 * MIB, "64 MiB"), (8 * GIB, "8 GiB"), (1.5 * GIB, "1.5 GiB")],
 )
-def test_sizes_are_written_as_people_write_them(num_bytes: float, text: str) -> None:
+def test_sizes_are_printed_with_units(num_bytes: float, text: str) -> None:
     assert size(num_bytes) == text
 
 
@@ -137,7 +137,7 @@ print("finished")
 """
 
 
-def test_a_loader_does_run_out_of_files_where_it_is_said_to_fail() -> None:
+def test_a_loader_runs_out_of_files_where_the_check_predicts_it() -> None:
     from retrofit.doctor.system.ulimits import LEAST_FILES, LEAST_FILES_PER_WORKER
 
     def finishes(limit: int) -> bool:

@@ -194,7 +194,7 @@ def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str])
         assert f"    {command} " in shown.err
 
 
-def test_an_unvendored_conversion_says_what_every_machine_needs(
+def test_a_conversion_without_the_runtime_file_says_what_every_machine_needs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(PROJECT, tmp_path / "project")
@@ -213,7 +213,7 @@ def test_an_unvendored_conversion_says_what_every_machine_needs(
     )
 
 
-def test_no_message_installs_the_other_project_by_the_name_of_the_import() -> None:
+def test_no_message_installs_the_unrelated_package_of_the_import_name() -> None:
     files = [path for folder in ("retrofit", "docs", ".github", "examples") for path in (ROOT / folder).rglob("*")]
     files = [path for path in (*files, *ROOT.iterdir()) if path.suffix in (".py", ".md", ".sh", ".yml", ".toml")]
     wrong = re.compile(r"pip3? install [^`\n]*(?<![\w/.-])retrofit(?![\w/.-])")

@@ -108,7 +108,7 @@ def test_one_process_per_visible_gpu(project: Project) -> None:
     assert record["options"]["nproc_per_node"] == "3"
 
 
-def test_one_node_meets_on_this_machine_at_a_free_port(project: Project) -> None:
+def test_one_node_uses_a_free_port_of_this_machine(project: Project) -> None:
     project.stand_in_torch()
     ports = set()
     for _ in range(2):
@@ -146,7 +146,7 @@ def test_several_nodes(project: Project, script: str) -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_flags_of_torchrun_are_the_launchers_wherever_they_are(project: Project, script: str) -> None:
+def test_flags_of_torchrun_reach_the_launcher_in_any_position(project: Project, script: str) -> None:
     project.stand_in_torch()
     with listening() as port:
         flags = ["--nnodes", "2", f"--master-port={port}", "--epochs=3", "--node_rank=1", "--master_addr", "127.0.0.1"]
@@ -194,7 +194,7 @@ def listening() -> Iterator[str]:
         yield str(listener.getsockname()[1])
 
 
-def test_a_taken_port_is_an_error_where_the_processes_meet(project: Project) -> None:
+def test_a_port_in_use_is_an_error_at_the_rendezvous(project: Project) -> None:
     project.stand_in_torch()
     with listening() as port:
         ended = project.run("train_torchrun.sh", MASTER_PORT=port)

@@ -100,7 +100,7 @@ WAITING = "[launcher] waiting for the ranks to stop; Ctrl-C again stops them wit
 
 
 @pytest.mark.parametrize("case", ["saves", "saves, at the start", "saves, told by kill"])
-def test_ctrl_c_ends_with_the_words_and_the_status_of_the_ranks(ended: dict[str, Ended], case: str) -> None:
+def test_ctrl_c_ends_with_the_message_and_the_status_of_the_ranks(ended: dict[str, Ended], case: str) -> None:
     assert [line for line in ended[case].last if line != "^C"] == [WAITING, "interrupted by 1, saved"]
     assert ended[case].status == 0
 
@@ -130,7 +130,7 @@ def test_ranks_that_do_not_handle_ctrl_c_end_and_are_not_started_again(ended: di
     assert "SignalException" not in case.output and "torch/distributed" not in case.output
 
 
-def test_ranks_that_hang_end_by_pressing_ctrl_c_again(ended: dict[str, Ended]) -> None:
+def test_a_second_ctrl_c_ends_ranks_that_hang(ended: dict[str, Ended]) -> None:
     case = ended["ignores"]
     assert case.status == 130 and case.last[-1] == "[launcher] stopped by SIGINT"
     assert case.seconds < 20 and "Traceback" not in case.output

@@ -75,7 +75,7 @@ def test_the_runtime_imports_torch_the_standard_library_and_itself(path):
 
 
 @pytest.mark.parametrize("path", SEGMENTATION, ids=lambda path: str(path.relative_to(ROOT)))
-def test_segmentation_knows_nothing_of_the_kit_and_of_distribution(path):
+def test_segmentation_imports_neither_the_kit_nor_torch_distributed(path):
     names = imports(path)
     assert [name for name in names if is_within(name, "retrofit") or is_within(name, "torch.distributed")] == []
     assert [name for name in names if is_within(name, "torch.nn.parallel") or "DistributedSampler" in name] == []
@@ -95,7 +95,7 @@ def tools(*names):
 
 
 @pytest.mark.parametrize("layer", ["analysis", "training", "rules", "check", "convert"])
-def test_what_reads_and_rewrites_source_never_imports_torch(layer):
+def test_source_tools_never_import_torch(layer):
     for path in tools(layer):
         assert [name for name in imports(path) if is_within(name, "torch")] == [], path
 
@@ -112,13 +112,13 @@ def test_what_reads_and_rewrites_source_never_imports_torch(layer):
         ("doctor", ["training", "rules", "check", "convert", "verify", "cli"]),
     ],
 )
-def test_no_layer_imports_one_above_it(layer, above):
+def test_no_layer_imports_a_higher_one(layer, above):
     for path in tools(layer):
         names = [name for name in imports(path) if not (layer == "verify" and is_within(name, CATALOG))]
         assert [name for name in names for up in above if is_within(name, f"retrofit.{up}")] == [], path
 
 
-def test_the_analysis_knows_nothing_of_torch():
+def test_the_analysis_has_no_names_of_torch():
     words = re.compile(r"torch|numpy|tqdm|tensors?\b|cuda|DataParallel|DataLoader", re.IGNORECASE)
     for path in tools("analysis"):
         found = words.findall(path.read_text(encoding="utf-8"))
@@ -138,7 +138,7 @@ def test_every_name_of_the_one_table_is_used():
         assert sum(len(word.findall(text)) for text in texts) > 1, table
 
 
-def test_a_scattered_table_would_be_seen(tmp_path):
+def test_a_scattered_table_is_found(tmp_path):
     module = tmp_path / "retrofit" / "rules" / "bad.py"
     module.parent.mkdir(parents=True)
     module.write_text(
@@ -155,7 +155,7 @@ def test_a_scattered_table_would_be_seen(tmp_path):
     ]
 
 
-def test_the_kit_and_the_launch_scripts_are_apart():
+def test_the_kit_and_the_launch_scripts_do_not_import_each_other():
     launch = list((ROOT / "scripts").rglob("*.py"))
     assert len(launch) > 3
     for path in launch:  # they run before anything is installed
@@ -181,7 +181,7 @@ def test_the_folders_of_verify_are_small():
     assert {path: size for path, size in sizes.items() if size > 12} == {}
 
 
-def test_an_import_that_breaks_a_layer_would_be_seen(tmp_path, monkeypatch):
+def test_an_import_that_breaks_a_layer_is_found(tmp_path, monkeypatch):
     module = tmp_path / "retrofit" / "distributed" / "bad.py"
     module.parent.mkdir(parents=True)
     module.write_text(

@@ -214,7 +214,7 @@ def test_yaml_takes_aliases_switches_and_any_string(tmp_path: Path) -> None:
     assert (args.logdir, args.amp, args.layers, args.local_rank) == ("5", "off", 18, 0)
 
 
-def test_what_a_checkpoint_carries() -> None:
+def test_options_saved_in_a_checkpoint() -> None:
     args = train.get_arguments(["--epochs", "3", "--resume", "auto", "--logdir", "elsewhere"])
     saved = options_to_save(args)
     assert saved["epochs"] == 3 and saved["numclasses"] == 0
@@ -222,7 +222,7 @@ def test_what_a_checkpoint_carries() -> None:
     assert continued(["--lr", "0.5"], saved).epochs == 3
 
 
-def test_options_of_another_version_in_a_checkpoint_are_left_alone() -> None:
+def test_options_of_another_version_in_a_checkpoint_are_ignored() -> None:
     args = continued(["--lr", "0.5"], {"gone": 1, "epochs": 4})
     assert args.epochs == 4 and not hasattr(args, "gone")
 
@@ -310,7 +310,7 @@ def test_parsers_do_not_share_state(tmp_path: Path) -> None:
     assert add_all_flags(build_parser(), {}).get_default("epochs") == 20
 
 
-def test_what_a_checkpoint_trained_with_is_what_the_model_is_wrapped_with(
+def test_the_options_of_a_checkpoint_decide_how_the_model_is_wrapped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Options of the runtime too, which are asked for far from the parsed arguments."""

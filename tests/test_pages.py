@@ -80,7 +80,7 @@ def session_commands() -> set[str]:
     return {command.partition(" 2>")[0] for part in texts for command in re.findall(r"^\$ (.*)", part, re.M)}
 
 
-def test_every_command_is_run_or_is_said_not_to_be() -> None:
+def test_every_command_is_run_or_marked_as_not_run() -> None:
     shown = {command.removeprefix("python -m ") for name in PAGES for command in commands_on(text(name))}
     in_demo = {command.removeprefix("python -m ") for command, _ in IN_DEMO}
     listed = {command.removeprefix("python -m ") for command in (*STARTED, *TESTED, *NOT_RUN, *NAMES)}
@@ -276,5 +276,5 @@ def test_both_languages_have_the_same_blocks_and_tables(names: tuple[str, str]) 
         assert len(re.findall(pattern, english, re.M)) == len(re.findall(pattern, chinese, re.M)), pattern
 
 
-def test_the_pages_that_programs_write_are_not_read_as_written_by_hand() -> None:
+def test_generated_pages_are_not_checked_as_handwritten() -> None:
     assert not GENERATED & {Path(name).name for name in PAGES}

@@ -83,7 +83,7 @@ def places() -> list[tuple[str, str, str]]:
     return sorted(found)
 
 
-def test_the_phrases_of_the_table_do_not_come_back() -> None:
+def test_no_phrase_of_the_table_appears() -> None:
     found = places()
     assert len(found) <= MOST, "\n".join(f"{place}: {phrase!r} in {line}" for place, phrase, line in found[-20:])
 

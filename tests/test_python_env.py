@@ -31,9 +31,7 @@ def _bare_python(folder: Path) -> Path:
     return folder / "bin"
 
 
-def test_a_complete_venv_is_used_when_the_active_python_lacks_the_dependencies(
-    project: Project, tmp_path: Path
-) -> None:
+def test_a_complete_venv_is_used_if_the_active_python_lacks_dependencies(project: Project, tmp_path: Path) -> None:
     project.stand_in_torch()
     bare = _bare_python(tmp_path / "bare")
     (project.root / ".venv").symlink_to(sys.prefix)
@@ -143,7 +141,7 @@ def test_train_py_says_in_one_line_what_to_run(tmp_path: Path, made: bool) -> No
         assert line.endswith(f"pip install '{clone}[reference]'`")
 
 
-def test_an_environment_that_is_not_ours_is_left_alone(installable: Project) -> None:
+def test_an_environment_of_another_project_is_unchanged(installable: Project) -> None:
     (installable.root / ".venv").mkdir()
     (installable.root / ".venv" / "precious").touch()
     ended = installable.run("show.sh")
@@ -203,7 +201,7 @@ test = [
         dependencies.read_requirements(tmp_path, "test")
 
 
-def test_what_is_missing_is_named_with_the_version_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_the_installed_version(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {"old": "1.9.1", "vendor": "2.1.0a0+32f93b1", "new": "3.0", "broken": "2.1"}
 
     def version(name: str) -> str:
@@ -222,9 +220,7 @@ def test_what_is_missing_is_named_with_the_version_seen(monkeypatch: pytest.Monk
     assert problem.startswith("broken cannot be imported (ModuleNotFoundError")
 
 
-def test_what_could_be_imported_is_not_imported_again_until_something_is_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_import_checks_are_repeated_only_after_an_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packages = tmp_path / "site-packages"
     (packages / "standin-1.2.dist-info").mkdir(parents=True)
     (packages / "standin-1.2.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: standin\nVersion: 1.2\n")

@@ -159,9 +159,7 @@ def test_a_restarted_job_finds_its_own_run_and_no_other(monkeypatch: pytest.Monk
     assert own_run(runs) is None
 
 
-def test_a_run_that_was_continued_by_a_later_job_is_the_later_jobs(
-    monkeypatch: pytest.MonkeyPatch, runs: list[Path]
-) -> None:
+def test_a_run_continued_by_a_later_job_belongs_to_that_job(monkeypatch: pytest.MonkeyPatch, runs: list[Path]) -> None:
     for launcher in ("one", "two"):
         launched_by(monkeypatch, launcher)
         claim_run(runs[2])
@@ -252,7 +250,7 @@ def test_the_lock_of_another_machine_holds_unless_its_job_was_started_again(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}'])
-def test_an_empty_or_damaged_lock_is_none(runs: list[Path], text: str) -> None:
+def test_an_empty_or_damaged_lock_is_ignored(runs: list[Path], text: str) -> None:
     (runs[0] / LOCK_FILE).write_text(text)
     claim_run(runs[0])
 
@@ -260,7 +258,7 @@ def test_an_empty_or_damaged_lock_is_none(runs: list[Path], text: str) -> None:
 # ---- the launcher's store, which outlives the workers ------------------------------------------------------
 
 
-def test_a_fresh_store_has_nothing_of_an_earlier_attempt() -> None:
+def test_a_restart_store_has_no_keys_of_an_earlier_attempt() -> None:
     shared = dist.HashStore()
     for attempt in range(3):
         with ThreadPoolExecutor(3) as threads:
@@ -270,12 +268,12 @@ def test_a_fresh_store_has_nothing_of_an_earlier_attempt() -> None:
         assert stores[2].get("address") == str(attempt).encode()
 
 
-def test_a_rank_that_does_not_come_is_named() -> None:
+def test_a_missing_rank_is_named() -> None:
     with pytest.raises(RuntimeError, match=r"no sign of rank\(s\) 1, 2"):
         fresh_store(dist.HashStore(), 0, 3, 0.1)
 
 
-def test_only_a_job_that_may_restart_needs_one() -> None:
+def test_only_a_job_that_may_restart_needs_a_restart_store() -> None:
     assert may_restart({"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_MAX_RESTARTS": "1"})
     assert not may_restart({"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_MAX_RESTARTS": "0"})
     assert not may_restart({"TORCHELASTIC_USE_AGENT_STORE": "False", "TORCHELASTIC_MAX_RESTARTS": "1"})

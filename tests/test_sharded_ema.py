@@ -77,7 +77,7 @@ def assert_close(result: dict[str, Any], expected: dict[str, Any]) -> None:
     ],
     ids=["fsdp-ddp", "grad_op-grad_op", "ddp-fsdp"],
 )
-def test_it_is_that_of_one_process_and_goes_on_under_another_strategy(
+def test_a_sharded_average_equals_that_of_one_process_and_continues_under_another_strategy(
     ranks: Any, tmp_path: Path, first: Any, second: Any
 ) -> None:
     alone = ranks(1).run(averaged, str(tmp_path / "0"), DDP)[0]

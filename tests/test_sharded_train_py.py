@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 SMALL = ["--model_type", "swin_mlp", "--layers", "18", "--crop_size", "32", "--workers", "0", "--batchsize", "80"]
 
 
-def test_its_checkpoints_are_tested_and_trained_on_by_one_process(
+def test_one_process_tests_and_continues_sharded_checkpoints(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "train.py", *SMALL]

@@ -75,7 +75,7 @@ def test_a_job_on_two_nodes(tmp_path: Path, cluster: Cluster) -> None:
     assert torch.load(checkpoint, weights_only=True)["world_size"] == 2
 
 
-def test_two_minutes_before_its_time_limit_a_job_saves(tmp_path: Path, cluster: Cluster) -> None:
+def test_a_job_saves_two_minutes_before_its_time_limit(tmp_path: Path, cluster: Cluster) -> None:
     logdir, output = tmp_path / "log", tmp_path / "output.txt"
     arguments = ["--batchsize", "16", "--epochs", "1000", "--logdir", str(logdir)]
     job = cluster.submit(output, ["--time=10"], arguments)
@@ -116,7 +116,7 @@ def test_outside_a_job_it_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("flag", ["--nnodes=2", "--node_rank", "--node-rank=1"])
-def test_what_the_job_decides_is_no_flag(flag: str) -> None:
+def test_values_of_the_job_are_not_flags(flag: str) -> None:
     ended = run_script("--epochs", "1", flag, SLURM_JOB_ID="7")
     assert ended.returncode == 2
     assert f"error: {flag.partition('=')[0]} is the job's; give --nodes to sbatch" in ended.stderr

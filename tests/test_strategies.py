@@ -63,7 +63,7 @@ def alone() -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("accum_steps", [1, 2])
 @pytest.mark.parametrize("precision", TOLERANCE)
 @pytest.mark.parametrize("run", [marked(name) for name in RUNS])
-def test_the_losses_are_those_of_one_process(
+def test_the_losses_equal_those_of_one_process(
     ranks: Any, zero_ranks: Any, alone: dict[str, dict[str, Any]], run: str, precision: str, accum_steps: int
 ) -> None:
     world_size, options = RUNS[run]
@@ -98,7 +98,7 @@ def continued(load: str, save: str, options: dict[str, Any]) -> dict[str, Any]:
     ],
     ids=["ddp x2 - fsdp x2 - single", "single - fsdp x3 - ddp x2", "hybrid x4 - fsdp x2"],
 )
-def test_a_checkpoint_goes_on_under_another_strategy(
+def test_a_checkpoint_continues_under_another_strategy(
     ranks: Any, alone: dict[str, dict[str, Any]], stations: list[tuple[int, dict[str, Any]]], tmp_path: Path
 ) -> None:
     losses, path = [], ""
@@ -189,12 +189,12 @@ def refused(options: dict[str, Any]) -> str:
         ({"strategy": "fsdp", "sharding": "SOME"}, "unknown sharding 'SOME'; use one of: FULL_SHARD, SHARD_GRAD_OP"),
     ],
 )
-def test_what_cannot_be_is_refused_by_every_rank(ranks: Any, options: dict[str, Any], message: str) -> None:
+def test_an_impossible_strategy_is_refused_by_every_rank(ranks: Any, options: dict[str, Any], message: str) -> None:
     assert all(text.startswith(message) for text in ranks(2).run(refused, options))
 
 
 @pytest.mark.skipif(HAS_FSDP2, reason=f"torch {torch.__version__} has fully_shard")
-def test_before_torch_2_6_fsdp_is_an_error_that_says_so(ranks: Any) -> None:
+def test_before_torch_2_6_fsdp_is_an_error(ranks: Any) -> None:
     (message,) = set(ranks(1).run(without_fsdp2))
     assert message.startswith(f"strategy fsdp needs torch 2.6 or newer (fully_shard), this is {torch.__version__}")
 
@@ -205,7 +205,7 @@ def without_fsdp2() -> str:
     return str(caught.value)
 
 
-def test_outside_a_group_a_strategy_of_several_processes_is_the_model_itself() -> None:
+def test_outside_a_group_a_strategy_returns_the_model_itself() -> None:
     model = new_model()
     for strategy in ("auto", "single", "ddp", "fsdp"):
         with with_options(strategy=strategy):

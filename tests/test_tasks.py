@@ -170,7 +170,7 @@ def test_testing_gives_the_same_table_on_one_process_and_on_two(trained: tuple[P
     assert dict(class_table(one))["mIoU"] == f"{best:.4f}"
 
 
-def test_prediction_is_shared_out_and_complete(trained: tuple[Path, str], tmp_path: Path) -> None:
+def test_prediction_is_split_across_ranks_and_complete(trained: tuple[Path, str], tmp_path: Path) -> None:
     photos = tmp_path / "photos"
     photos.mkdir()
     rng = np.random.default_rng(0)
@@ -191,7 +191,7 @@ def test_prediction_is_shared_out_and_complete(trained: tuple[Path, str], tmp_pa
     assert np.asarray(index).max() < 5
 
 
-def test_prediction_without_a_folder_takes_the_validation_images(trained: tuple[Path, str], tmp_path: Path) -> None:
+def test_prediction_without_a_folder_uses_the_validation_images(trained: tuple[Path, str], tmp_path: Path) -> None:
     run("--task", "predict", "--logdir", str(trained[0]), "--output", str(tmp_path / "out"))
     assert len(list((tmp_path / "out").glob("*_index.png"))) == 64
 
@@ -209,7 +209,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_says_in_one_line_that_the_log_folder_is_none(
+def test_a_dry_run_reports_an_unusable_log_folder_in_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "log").touch()
@@ -219,7 +219,7 @@ def test_a_dry_run_says_in_one_line_that_the_log_folder_is_none(
     assert capfd.readouterr().err.split() == told.split()
 
 
-def test_slurm_tasks_find_each_other(tmp_path: Path, unused_port: int) -> None:
+def test_slurm_tasks_join_one_process_group(tmp_path: Path, unused_port: int) -> None:
     """Two processes with the variables that srun sets; SLURM itself is not here, so its part is imitated."""
     step = {
         "SLURM_JOB_ID": "4711",

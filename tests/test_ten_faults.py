@@ -136,7 +136,7 @@ def call_second_entry() -> tuple[str, bool]:
         return str(refused.value), torch.equal(model.forward_eval(x), 2 * model(x))
 
 
-def test_6_a_method_that_bypasses_ddp_is_refused_in_training(ranks: Any) -> None:
+def test_6_a_method_that_skips_ddp_is_refused_in_training(ranks: Any) -> None:
     for message, works_in_evaluation in ranks(2).run(call_second_entry):
         assert "would not be synchronised" in message
         assert "inside forward()" in message
@@ -154,7 +154,7 @@ def train_twice_on_one_batch() -> bool:
     return len(before) == 3 and all(torch.equal(batch[key], value) for key, value in before.items())
 
 
-def test_7_a_step_leaves_its_batch_alone(ranks: Any) -> None:
+def test_7_a_step_does_not_change_its_batch(ranks: Any) -> None:
     assert ranks(2).run(train_twice_on_one_batch) == [True, True]
 
 
@@ -187,7 +187,7 @@ def scale_over_epochs_and_resume() -> dict[str, Any]:
 
 
 @pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="a GradScaler for the CPU needs torch >= 2.3")
-def test_8_the_scaler_lives_through_epochs_and_resume(ranks: Any) -> None:
+def test_8_the_scaler_is_kept_across_epochs_and_resume(ranks: Any) -> None:
     for result in ranks(2).run(scale_over_epochs_and_resume):
         assert result["steps"] == 4
         assert result["scale"] == result["resumed_scale"] == 2.0 * 2**4

@@ -109,7 +109,7 @@ def test_a_worker_killed_on_one_host_starts_again_on_both(tmp_path: Path, hosts:
     assert torch.load(checkpoint, weights_only=True)["scheduler"]["last_epoch"] == 10
 
 
-def test_a_wrong_master_addr_is_an_error_in_time(tmp_path: Path, hosts: TwoHosts) -> None:
+def test_a_wrong_master_addr_is_an_error_within_its_timeout(tmp_path: Path, hosts: TwoHosts) -> None:
     started = time.monotonic()
     wrong = {"MASTER_ADDR": "10.77.0.9", "MASTER_TIMEOUT": "4"}
     nodes = [start(hosts, host, tmp_path, "train_torchrun.sh", **wrong) for host in (0, 1)]
@@ -123,7 +123,7 @@ def test_a_wrong_master_addr_is_an_error_in_time(tmp_path: Path, hosts: TwoHosts
     assert "MASTER_ADDR=192.0.2.1 cannot be reached from here (Network is unreachable)" in text_of(tmp_path, 1)
 
 
-def test_nothing_is_left_of_the_hosts(hosts: TwoHosts) -> None:
+def test_the_test_hosts_are_removed(hosts: TwoHosts) -> None:
     left = hosts.popen(1, ["sleep", "1000"])
     hosts.slow_down(100)
     hosts.full_speed()
@@ -135,13 +135,13 @@ def test_nothing_is_left_of_the_hosts(hosts: TwoHosts) -> None:
 # ---- the pieces, on this machine ---------------------------------------------------------------------------
 
 
-def test_the_loopback_is_nobodys_way_to_another_machine() -> None:
+def test_loopback_does_not_reach_another_machine() -> None:
     family, address = resolve("127.0.0.1", 29500)
     assert own_address_towards(family, address) == "127.0.0.1"
     assert interface_with("127.0.0.1") == "" and interface_with("203.0.113.7") == ""
 
 
-def test_a_name_that_nobody_knows() -> None:
+def test_an_unknown_host_name_is_an_error() -> None:
     problem, _ = problem_with("no-such-host.invalid", 29500, 1, 1.0)
     assert problem.startswith("MASTER_ADDR=no-such-host.invalid is not a name that this machine knows")
 

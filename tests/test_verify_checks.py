@@ -120,7 +120,7 @@ def test_one_run_alone_fails_nothing(name):
     assert "FAIL" not in statuses_of(runs).values()
 
 
-def test_processes_that_recorded_nothing_fail_as_runs_only():
+def test_runs_without_any_record_fail_the_run_check_only():
     runs = {name: Run(name, 1, [RankTrace(0, [])], [1], logs=[""]) for name in ("one", "reference")}
     runs["many"] = Run("many", 2, [RankTrace(0, []), RankTrace(1, [])], [1, 1], logs=["", ""])
     statuses = statuses_of(runs)
@@ -166,7 +166,7 @@ def test_an_accepted_difference_keeps_its_finding():
     assert verdict.summary == "statistics of 4 of 8 samples (3 channels)"
 
 
-def test_accepting_what_is_fine_changes_nothing():
+def test_accepting_a_passed_check_changes_nothing():
     assert set(statuses_of(sound_runs(), accept=frozenset(CHECKS)).values()) == {"PASS"}
 
 
@@ -175,7 +175,7 @@ def test_an_unknown_check_cannot_be_accepted():
         run_checks(sound_runs(), CheckOptions(accept=frozenset({"speed"})))
 
 
-def test_the_tolerance_decides_what_is_the_same():
+def test_the_tolerance_decides_which_values_are_equal():
     runs = sound_runs()
     change(
         runs["many"],
@@ -187,7 +187,7 @@ def test_the_tolerance_decides_what_is_the_same():
     assert failures(run_checks(runs, CheckOptions(tolerance=0.01))) == {}
 
 
-def test_four_ranks_are_compared_as_two_are():
+def test_four_ranks_are_compared_like_two():
     runs = {"one": run_of("one", flavour="single"), "many": run_of("many", 4), "reference": run_of("reference")}
     for rank in runs["many"].ranks:
         for event, batch in zip(events_of(runs["many"], BatchDrawn, [rank.rank]), chunks(list(range(99)), 2)):

@@ -77,7 +77,7 @@ def test_the_kit_of_the_project_goes_before_ours(driver, launch):
     assert log(without).split()[0] == str(ROOT / "retrofit" / "__init__.py")
 
 
-def test_every_rank_gets_a_launchers_variables_and_none_of_the_caller_s(driver, launch):
+def test_every_rank_gets_launcher_variables_and_none_of_the_caller(driver, launch):
     source = "import json, os; print(json.dumps(dict(os.environ)))"
     of_a_launcher = {"RANK": "7", "LOCAL_WORLD_SIZE": "9", "SLURM_PROCID": "3", "RETROFIT_BATCH": "global"}
     one, many = launch(source), launch(source, 2)
@@ -95,7 +95,7 @@ def test_every_rank_gets_a_launchers_variables_and_none_of_the_caller_s(driver, 
     assert ranks[0]["MASTER_PORT"] == ranks[1]["MASTER_PORT"]
 
 
-def test_rank_environ_leaves_the_callers_dictionary_alone():
+def test_rank_environ_does_not_change_its_argument():
     caller = {"RANK": "1", "HOME": "/home/me"}
     environ = rank_environ(caller, rank=0, world_size=1, master_port=None, num_threads=3)
     assert environ == {"HOME": "/home/me", "OMP_NUM_THREADS": "3"} and caller["RANK"] == "1"
@@ -191,7 +191,7 @@ def test_a_thread_that_never_ends_does_not_keep_the_run(driver, launch):
     assert log(run).splitlines() == ["threads still running 5 s after the script's end: uploader", "at exit"]
 
 
-def test_a_missing_project_is_said_in_the_log(driver, launch):
+def test_a_missing_project_is_reported_in_the_log(driver, launch):
     run = launch("")
     Path(run["project"], "train.py").unlink()
     Path(run["project"]).rmdir()

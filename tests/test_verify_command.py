@@ -42,7 +42,7 @@ def test_wrong_usage_says_what_to_do(
     assert message in capsys.readouterr().err
 
 
-def test_one_epoch_is_too_few_to_resume_and_the_reason_is_told(tmp_path: Path) -> None:
+def test_one_epoch_is_too_few_to_resume_and_the_reason_is_printed(tmp_path: Path) -> None:
     copy_project("metric_learning", tmp_path)
     status, report = judge(tmp_path, ["--tolerance", "1e-6"], ["--epochs", "1"])
     (resume,) = [verdict for verdict in report["verdicts"] if verdict["check"] == "resume"]
@@ -82,7 +82,7 @@ rd.cleanup_distributed()
 """
 
 
-def test_a_training_whose_samples_were_not_seen_is_not_said_to_be_the_same(tmp_path: Path) -> None:
+def test_a_training_without_recorded_samples_is_not_called_the_same(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(DRAWS_WITHOUT_A_LOADER)
     status, report = judge(tmp_path, [], [])
     assert (status, report["status"]) == (3, "INCOMPLETE")

@@ -61,7 +61,7 @@ def test_numbers_that_are_not_finite_and_other_alphabets_survive():
         '{"event": "ParserUse", "seconds": 0.1, "step": 0, "options": [{"flags": []}]}',
     ],
 )
-def test_a_line_that_is_no_event_is_an_error_unless_it_is_the_last(tmp_path, line):
+def test_a_line_that_is_not_an_event_is_an_error_unless_it_is_the_last(tmp_path, line):
     with pytest.raises(ValueError):
         event_of(line)
     good = line_of(BackwardCall(0.5), 0.1, 0)
@@ -79,7 +79,7 @@ def test_an_unknown_kind_is_left_out(tmp_path):
     assert read_events(path) == [BackwardCall(0.5)]
 
 
-def test_every_kind_and_every_field_says_what_it_means():
+def test_every_kind_and_every_field_is_documented():
     with open(schema.__file__, encoding="utf-8") as file:
         text = file.read()
     commented = {

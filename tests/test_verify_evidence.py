@@ -72,7 +72,7 @@ def test_a_hundred_thousand_lines_are_read_in_seconds(tmp_path):
     assert time.process_time() - started < 5
 
 
-def test_iterations_know_what_they_are():
+def test_iterations_are_classified_as_training_or_evaluation():
     trace = process(1, 2)
     train, val, *_ = trace.iterations
     assert [one.train for one in trace.iterations] == [True, False, True, False]
@@ -182,7 +182,7 @@ def test_lines_during_the_training_are_no_metrics():
         ("train.log", False),
     ],
 )
-def test_a_path_can_carry_the_rank(path, expected):
+def test_a_path_can_contain_the_rank(path, expected):
     assert names_rank(path, 1) is expected
 
 

@@ -326,7 +326,7 @@ NO_FAULTS = [
 
 
 @pytest.mark.parametrize(("vary", "expected"), NO_FAULTS, ids=[vary.__name__ for vary, _ in NO_FAULTS])
-def test_what_is_no_fault_fails_no_check(vary, expected):
+def test_a_sound_training_fails_no_check(vary, expected):
     runs = sound_runs()
     vary(runs)
     assert {verdict.check: verdict.status for verdict in run_checks(runs)} == {

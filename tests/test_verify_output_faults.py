@@ -389,7 +389,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("spoil", "check", "value"), TEXTS, ids=[row[0].__name__ for row in TEXTS])
-def test_a_finding_shows_values(spoil, check, value):
+def test_a_finding_shows_its_values(spoil, check, value):
     runs = sound_runs()
     spoil(runs)
     verdict = next(verdict for verdict in run_checks(runs) if verdict.check == check)

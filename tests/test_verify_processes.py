@@ -52,7 +52,7 @@ GLOO = """
 """
 
 
-def test_ranks_meet(driver, launch):
+def test_ranks_join_one_process_group(driver, launch):
     run = launch(GLOO.format(body="dist.all_reduce(value); print(value.tolist()); dist.destroy_process_group()"), 2)
     assert driver.run(run)["statuses"] == [0, 0]
     assert log(run, 1).splitlines() == ["[4.0, 4.0, 4.0]", "end 1"]
@@ -147,7 +147,7 @@ STUBBORN = """
 @pytest.mark.parametrize(
     "ending", ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"], ids=["by itself", "by force"]
 )
-def test_grandchildren_that_ignore_sigterm_are_gone(driver, launch, ending):
+def test_grandchildren_that_ignore_sigterm_are_ended(driver, launch, ending):
     run = launch(textwrap.dedent(STUBBORN) + ending)
     reply = driver.run(run, idle_s=3)
     assert reply["statuses"] == [None if ending else 0] and reply["hung"] == bool(ending)
@@ -171,7 +171,7 @@ def test_a_signal_to_the_parent_ends_all_runs(new_driver, launch, number):
     assert not any(map(is_alive, [*pids, *(rank.pid for rank in ranks)]))
 
 
-def test_a_parent_that_is_killed_takes_its_ranks_along(new_driver, launch):
+def test_a_killed_parent_ends_its_ranks(new_driver, launch):
     run = launch("import time\nprint('ready')\ntime.sleep(600)", 2)
     new_driver.ask(run)
     wait_until(lambda: all(Path(run["folder"], f"rank{rank}.log").exists() and log(run, rank) for rank in (0, 1)))
@@ -220,7 +220,7 @@ def test_without_a_limit_all_run_at_once_each_with_its_own_port(driver, launch, 
     assert len({log(run) for run in runs}) == 3
 
 
-def test_one_run_hangs_and_the_other_goes_on(driver, launch):
+def test_one_run_hangs_and_the_other_continues(driver, launch):
     run = launch("import time\nend = time.monotonic() + 3\nwhile time.monotonic() < end: pass")
     hanging = launch("import time; time.sleep(60)")
     driver.ask(run, hanging, idle_s=1)
@@ -233,7 +233,7 @@ def test_a_run_that_never_fits_is_refused(driver, launch):
     assert "launch 0 has 3 ranks and never fits into max_processes=2" in driver.answer()["error"]
 
 
-def test_progress_is_told_twice_a_second(driver, launch):
+def test_progress_is_reported_twice_a_second(driver, launch):
     driver.ask(launch("import time; time.sleep(1.8)"))
     progress = driver.answer()["progress"]
     assert len(progress) >= 2

@@ -55,7 +55,7 @@ def test_small_files_are_copied_and_large_ones_linked(source, target):
     assert copy_project(source, target.with_name("second"), max_copied_mib=2).num_linked == 0
 
 
-def test_permissions_and_times_stay(source, target):
+def test_permissions_and_times_are_kept(source, target):
     fill(source, {"run.sh": "echo", "fixed.txt": "x"})
     (source / "run.sh").chmod(0o755)
     (source / "fixed.txt").chmod(0o444)
@@ -125,7 +125,7 @@ def test_the_scripts_commit_can_be_asked_for(source, target):
     assert kind(target / ".git" / "objects").startswith("->") and kind(target / ".git" / "index") == "file"
 
 
-def test_links_lead_where_they_led_or_to_the_copy(source, target, tmp_path):
+def test_links_keep_their_target_or_point_into_the_copy(source, target, tmp_path):
     fill(tmp_path / "elsewhere", {"data/a.txt": "a"})
     fill(source, {"runs/1/last.pt": "x"})
     links = {
@@ -154,7 +154,7 @@ def test_links_lead_where_they_led_or_to_the_copy(source, target, tmp_path):
     assert (target / "through" / "a.txt").read_text() == "a"
 
 
-def test_what_is_no_file_or_not_readable_is_skipped(source, target, monkeypatch):
+def test_special_and_unreadable_files_are_skipped(source, target, monkeypatch):
     fill(source, {"a.txt": "a", "secret.txt": "x"})
     os.mkfifo(source / "pipe")
     copy2 = shutil.copy2
@@ -196,7 +196,7 @@ def test_wrong_folders(source, tmp_path):
 
 
 class TestSnapshot:
-    def test_it_is_independent_of_the_run(self, source, target, tmp_path):
+    def test_a_snapshot_is_independent_of_the_run(self, source, target, tmp_path):
         fill(source, {"big.bin": 1100 * KIB, "train.py": "x"})
         copy_project(source, target)
         fill(target, {"runs/last.pt": "epoch 1"})
@@ -210,7 +210,7 @@ class TestSnapshot:
         assert kind(tmp_path / "snapshot" / "train.py") == "file"
         assert not (tmp_path / "snapshot.tmp").exists()
 
-    def test_it_appears_whole_or_not_at_all(self, target, tmp_path, monkeypatch):
+    def test_a_snapshot_appears_complete_or_not_at_all(self, target, tmp_path, monkeypatch):
         fill(target, {"a.txt": "a", "b.txt": "b"})
         copy2 = shutil.copy2
 
@@ -227,7 +227,7 @@ class TestSnapshot:
         snapshot(target, tmp_path / "snapshot")
         assert sorted(os.listdir(tmp_path / "snapshot")) == ["a.txt", "b.txt"]
 
-    def test_what_vanishes_meanwhile_is_left_out(self, target, tmp_path, monkeypatch):
+    def test_files_that_vanish_meanwhile_are_left_out(self, target, tmp_path, monkeypatch):
         fill(target, {"a.txt": "a", "gone.tmp": "x", "folder/b.txt": "b"})
         os.mkfifo(target / "pipe")
         scandir = os.scandir
@@ -253,7 +253,7 @@ class TestSnapshot:
         with pytest.raises(FileExistsError, match=r"snapshot .* exists; give a folder"):
             snapshot(target, tmp_path / "snapshot")
 
-    def test_into_the_project_itself(self, target):
+    def test_a_snapshot_into_the_project_itself_is_refused(self, target):
         fill(target, {"a.txt": "a"})
         snapshot(target, target / "snapshot")
         assert os.listdir(target / "snapshot") == ["a.txt"]

@@ -140,7 +140,7 @@ def test_a_bug_can_be_seeded(tmp_path: Path, bug: Bug) -> None:
     assert bug.check in CHECKS
 
 
-def test_a_bug_whose_text_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_bug_is_refused_if_its_text_is_missing(tmp_path: Path) -> None:
     bug = Bug("00", "none", "gan", [("train.py", "no such line", "")], ("RF101",), "shards", "none")
     with pytest.raises(ValueError, match=r"bug 00: train.py holds 'no such line' 0 times"):
         seed_bug(bug, tmp_path / "absent")

@@ -232,7 +232,7 @@ def rgb(colour: str) -> tuple[int, ...]:
     return tuple(bytes.fromhex(colour[1:]))
 
 
-def test_the_coverage_map_shows_who_drew_each_of_five_samples():
+def test_the_coverage_map_shows_the_rank_of_each_of_five_samples():
     svg = draw_charts(a_report())[3].svg
     drawn = [[cell[:3] if cell[3] else None for cell in row] for row in cells(svg)]
     zero, one, nobody, several = (rgb(colour) for colour in (*RANK_COLOURS[:2], NOBODY, SEVERAL))
@@ -253,7 +253,7 @@ def test_a_sample_drawn_twice_by_one_rank_counts_as_drawn_more_than_once():
     assert [cell[3] > 0 for cell in rows[3]] == [True, False, False]
 
 
-def test_one_lost_sample_among_100000_is_seen():
+def test_one_lost_sample_among_100000_is_visible():
     ranks = {0: [i for i in range(0, 100_000, 2) if i != 70_000], 1: list(range(1, 100_000, 2))}
     svg = draw_charts(a_report(coverage=[EpochCoverage(100_000, ranks)]))[3].svg
     rows = cells(svg)
@@ -263,7 +263,7 @@ def test_one_lost_sample_among_100000_is_seen():
     assert not any(cell[3] for cell in rows[3])
 
 
-def test_drawing_leaves_matplotlib_as_it_was():
+def test_drawing_does_not_change_matplotlib_settings():
     import matplotlib
 
     matplotlib.rcParams["lines.linewidth"] = 7
@@ -289,7 +289,7 @@ assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
-def test_a_page_that_cannot_be_written_leaves_nothing_behind(tmp_path):
+def test_a_failed_page_leaves_no_file(tmp_path):
     (tmp_path / "page.html").mkdir()
     with pytest.raises(OSError, match=r"could not write .*page\.html: .*; make room or name another place"):
         write_html(a_report(), tmp_path / "page.html", CAUSES)
@@ -363,7 +363,7 @@ def test_a_terminal_shows_colours_and_the_same_words():
     assert plain.split() == printed(a_report()).split()
 
 
-def test_user_text_is_neither_markup_nor_a_command_to_the_terminal():
+def test_user_text_is_neither_markup_nor_a_terminal_command():
     words = "".join(printed(*everywhere(HOSTILE + UNPRINTABLE)).split())
     assert "".join((HOSTILE + r"\x1b[31m\udcff\x00\u202e").split()) in words
 

@@ -75,7 +75,7 @@ def test_only_modules_of_the_package_are_taken_for_it(without_package, load):
     assert batch_weight() == 0.5
 
 
-def test_modules_that_import_when_they_are_asked_are_not_asked(load, monkeypatch):
+def test_lazily_importing_modules_are_not_touched(load, monkeypatch):
     def load_more(name):
         raise AssertionError(f"asked for {name}")
 

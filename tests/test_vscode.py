@@ -98,7 +98,7 @@ def test_ddp_training_is_debugged_without_a_launcher() -> None:
     assert configuration["args"][: len(expected)] == expected
 
 
-def test_tasks_run_what_is_there() -> None:
+def test_tasks_run_existing_files() -> None:
     tasks = {task["label"]: task for task in _read("tasks.json")["tasks"]}
     assert list(tasks) == [
         "Train (torchrun)",

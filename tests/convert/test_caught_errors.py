@@ -50,13 +50,13 @@ def caught(handlers: str, body: str = STEP, after: str = "") -> str:
         "except (ValueError, TypeError) as e:\n    if 'memory' in str(e):\n        x\n    else:\n        raise",
     ],
 )
-def test_an_error_in_a_step_is_handed_on_where_others_wait(handlers: str, tmp_path: Path) -> None:
+def test_an_error_in_a_step_is_raised_again_where_other_ranks_wait(handlers: str, tmp_path: Path) -> None:
     lines = converted(tmp_path, caught(handlers))
     at = lines.index(WAITS)
     assert lines[at - 1].startswith("except") and lines[at + 1].startswith("raise  #")
 
 
-def test_a_batch_whose_forward_pass_fails_leaves_out_the_step_too(tmp_path: Path) -> None:
+def test_a_batch_with_a_failed_forward_pass_skips_the_step(tmp_path: Path) -> None:
     assert WAITS in converted(tmp_path, caught("except ValueError:\n    y = x", "y = model(x)\n", STEP))
 
 
@@ -66,7 +66,7 @@ def test_suppressed_errors_are_left_to_the_user(tmp_path: Path) -> None:
     assert finding.code == "RF405" and finding.place.line == 21
 
 
-def test_one_process_skips_and_several_end(tmp_path: Path, launcher: Launcher) -> None:
+def test_one_process_skips_the_batch_and_several_stop(tmp_path: Path, launcher: Launcher) -> None:
     script = (
         caught("except RuntimeError:\n    print('skipped', flush=True)\n    continue") + "print(model.weight.item())\n"
     )

@@ -79,7 +79,7 @@ def test_sarif(capsys: pytest.CaptureFixture[str]) -> None:
         ("# ignore[RF103]", True),
     ],
 )
-def test_a_comment_takes_a_finding_as_intended(
+def test_a_comment_suppresses_a_finding(
     comment: str, is_found: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = (PROJECT / "train.py").read_text().splitlines()

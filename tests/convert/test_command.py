@@ -63,7 +63,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_it_shows_a_small_diff_and_writes_nothing(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_default_shows_a_small_diff_and_writes_nothing(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = files_in(script.parent)
     assert main(["convert", str(script)]) == 0
     shown = capsys.readouterr()
@@ -73,7 +73,7 @@ def test_it_shows_a_small_diff_and_writes_nothing(script: Path, capsys: pytest.C
     assert files_in(script.parent) == before
 
 
-def test_write_adds_the_runtime_and_the_scripts_and_undo_takes_all_back(
+def test_write_adds_the_runtime_and_the_scripts_and_undo_removes_them(
     script: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = files_in(script.parent)
@@ -118,7 +118,7 @@ def launched(folder: Path, stand_in: Path, *arguments: str, **variables: str) ->
     return result.stdout.splitlines() if result.returncode == 0 else [str(result.returncode), result.stderr.strip()]
 
 
-def test_flags_of_torchrun_reach_it_unless_they_are_the_scripts_own(script: Path, tmp_path: Path) -> None:
+def test_torchrun_gets_its_flags_unless_the_script_has_them_too(script: Path, tmp_path: Path) -> None:
     stand_in = tmp_path / "python"
     stand_in.write_text('#!/bin/sh\nif [ "$1" = -c ]; then echo 3; else printf "%s\\n" "$@"; fi\n')
     stand_in.chmod(0o755)
@@ -155,7 +155,7 @@ def test_the_installed_package_can_be_used_instead_of_a_copy(script: Path) -> No
         assert " -m retrofit.distributed.launcher torch.distributed." in (script.parent / name).read_text()
 
 
-def test_an_own_debug_configuration_is_kept(script: Path) -> None:
+def test_an_existing_debug_configuration_is_kept(script: Path) -> None:
     launch = script.parent / ".vscode" / "launch.json"
     launch.parent.mkdir()
     launch.write_text('{"version": "0.2.0", "configurations": [{"name": "mine"}]}')
@@ -187,7 +187,7 @@ def test_a_dirty_work_tree_needs_force(script: Path, capsys: pytest.CaptureFixtu
     assert main(["convert", str(script), "--write", "--force"]) == 0
 
 
-def test_undo_leaves_alone_what_was_changed_since(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_undo_keeps_files_that_were_changed_since(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["convert", str(script), "--write"])
     script.write_text(script.read_text() + "print('mine')\n")
     after = files_in(script.parent)
@@ -210,7 +210,7 @@ def test_undo_leaves_alone_what_was_changed_since(script: Path, capsys: pytest.C
         ("import pytorch_lightning as pl\npl.Trainer().fit(None)\n", "distributed already by Lightning"),
     ],
 )
-def test_what_cannot_be_converted_is_refused_with_the_reason(
+def test_a_script_that_cannot_be_converted_is_refused_with_the_reason(
     script: Path, text: str, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script.write_text(text)
@@ -227,7 +227,7 @@ def test_what_cannot_be_converted_is_refused_with_the_reason(
         ("old.py", "print 'hello'\n", "Python 2 syntax"),
     ],
 )
-def test_what_cannot_be_read_is_an_error(
+def test_a_script_that_cannot_be_read_is_an_error(
     tmp_path: Path, name: str, text: str | None, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if text is not None:
@@ -250,7 +250,7 @@ def test_one_thing_at_a_time(other: str, script: Path, capsys: pytest.CaptureFix
     assert f"argument {other}: not allowed with argument --write" in capsys.readouterr().err
 
 
-def test_there_is_nothing_to_undo(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_undo_without_a_conversion_is_an_error(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["convert", str(script), "--undo"]) == 2
     assert "no conversion to undo" in capsys.readouterr().err
 

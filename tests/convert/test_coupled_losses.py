@@ -205,7 +205,7 @@ def test_the_loss_is_that_of_the_whole_batch(world_size: int, folders: tuple[Pat
         ]
 
 
-def test_sums_over_one_sample_are_left(tmp_path: Path) -> None:
+def test_sums_over_one_sample_are_unchanged(tmp_path: Path) -> None:
     found = conversion(tmp_path, text_of(["by_sample", "in_loop"])).findings
     assert [str(f) for f in found if f.code in ("RF302", "RF309")] == []
 
@@ -251,7 +251,7 @@ def script(lines: str, before: str = "") -> str:
         ),
     ],
 )
-def test_what_cannot_be_made_global_is_named(lines: str, before: str, words: str, tmp_path: Path) -> None:
+def test_a_loss_that_cannot_be_made_global_is_listed(lines: str, before: str, words: str, tmp_path: Path) -> None:
     found = [f for f in conversion(tmp_path, script(lines, before)).findings if f.code == "RF309"]
     assert found and not any(f.edits for f in found) and all(words in f.message for f in found)
 
@@ -300,7 +300,7 @@ start(Trainer)
         "size = x.size(); width = min(size[1], 3) // 2; loss = HOW((out - y) ** 2) * (width / size[1])",
     ],
 )
-def test_a_factor_that_is_there_before_the_batch_couples_nothing(loss: str, how: str, tmp_path: Path) -> None:
+def test_a_factor_known_before_the_batch_couples_no_samples(loss: str, how: str, tmp_path: Path) -> None:
     text = SCALED.replace("LOSS", loss).replace("HOW", how)
     assert not [f for f in conversion(tmp_path, text).findings if f.code == "RF309"]
 
@@ -346,7 +346,7 @@ criterion = Focal(size_average=OPTION)
 """
 
 
-def test_axes_that_may_be_those_of_the_batch_are_named(tmp_path: Path) -> None:
+def test_axes_that_may_be_the_batch_axis_are_listed(tmp_path: Path) -> None:
     lines = "loss = F.binary_cross_entropy(out, y)\nloss += 1 - scores(out, y, reduce_batch_first=True)"
     result = conversion(tmp_path, script(lines, OPTIONAL_AXES))
     assert "RF309" in {f.code for f in result.findings if not f.edits}

@@ -77,11 +77,11 @@ def script(body: str = "self.main(x)", call: str = "model(x)", before: str = "",
         ("nn.parallel.data_parallel(self.main, inputs=x + 1, device_ids=[0])", "self.main(x + 1)"),
     ],
 )
-def test_the_function_is_a_call_of_its_module(body: str, plain: str, tmp_path: Path) -> None:
+def test_data_parallel_as_a_function_becomes_a_call_of_its_module(body: str, plain: str, tmp_path: Path) -> None:
     assert f"return {plain}" in converted(tmp_path, script(body))
 
 
-def test_inputs_that_may_or_may_not_be_a_tuple_are_left_to_the_user(tmp_path: Path) -> None:
+def test_inputs_that_may_be_a_tuple_are_left_to_the_user(tmp_path: Path) -> None:
     body = "nn.parallel.data_parallel(self.main, (x, x) if more else x * 2)"
     (finding,) = conversion(tmp_path, script(body)).refusals
     assert "write module(inputs)" in finding.refusal and finding.place.line == 12
@@ -92,7 +92,7 @@ def test_a_model_that_is_trained_through_the_function_is_wrapped(tmp_path: Path)
     assert "model(x).pow(2).mean().backward()" in lines and "model = rd.distribute_model(model)" in lines
 
 
-def test_a_class_that_only_shows_the_attributes_of_the_model_is_kept_for_one_process(tmp_path: Path) -> None:
+def test_a_class_that_only_forwards_attributes_is_kept_for_one_process(tmp_path: Path) -> None:
     text = script(before=PASSING, after="model = Passing(model)\nprint(model.module.main, model.main)\n")
     lines = converted(tmp_path, text)
     assert "model = rd.model.data_parallel(Passing, model)" in lines and "print(model.module.main, model.main)" in lines
@@ -115,7 +115,7 @@ def test_a_class_that_adds_something_is_left_to_the_user(tmp_path: Path) -> None
         ("hasattr(model, 'module')", ""),
     ],
 )
-def test_a_test_for_the_wrapper_means_that_of_each_process_too(asked: str, answered: str, tmp_path: Path) -> None:
+def test_a_test_for_the_wrapper_accepts_the_distributed_one_too(asked: str, answered: str, tmp_path: Path) -> None:
     after = f"model = nn.DataParallel(model, device_ids=[0, 1])\nnet = model.module if {asked} else model\n"
     lines = converted(tmp_path, script(after=after))
     assert "model = rd.model.data_parallel(nn.DataParallel, model, device_ids=[0, 1])" in lines

@@ -65,7 +65,7 @@ def calls(text: str, folder: Path) -> int:
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_twice_the_code_is_twice_the_work(name: str, tmp_path: Path) -> None:
+def test_twice_the_code_takes_twice_the_work(name: str, tmp_path: Path) -> None:
     none, one, two = (calls(LONG[name](number), tmp_path) for number in (2, 60, 120))
     assert two - none < 2.6 * (one - none)
 
@@ -83,7 +83,9 @@ def test_long_code_is_read(name: str, tmp_path: Path, capsys: pytest.CaptureFixt
     ["loss = " + "(" * 5000 + "x" + ")" * 5000, "z = " + "-" * 200_000 + "x", "z = x" + "[0]" * 300_000],
     ids=["brackets", "signs", "subscripts"],
 )
-def test_what_is_too_deep_is_refused_in_one_line(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_code_that_is_nested_too_deeply_is_refused_in_one_line(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "train.py").write_text(script(text))
     for command in ("check", "convert"):
         assert main([command, str(tmp_path / "train.py")]) == 2

@@ -124,7 +124,9 @@ def changed(folder: Path, lines: str, batch: str = "args.batch_size", rate: str 
 
 
 @pytest.mark.parametrize(("lines", "expected"), DEVICES)
-def test_a_gpu_that_is_named_is_the_process_own(lines: str, expected: str | None, tmp_path: Path) -> None:
+def test_a_gpu_named_in_the_script_becomes_the_one_of_the_process(
+    lines: str, expected: str | None, tmp_path: Path
+) -> None:
     _, after = changed(tmp_path, lines)
     if expected is None:
         assert after.count("rd.devices.own_device(") == 1, after
@@ -133,11 +135,11 @@ def test_a_gpu_that_is_named_is_the_process_own(lines: str, expected: str | None
 
 
 @pytest.mark.parametrize(("batch", "expected"), COUNTS)
-def test_a_batch_for_all_gpus_is_for_one(batch: str, expected: str, tmp_path: Path) -> None:
+def test_a_batch_size_for_all_gpus_becomes_that_of_one(batch: str, expected: str, tmp_path: Path) -> None:
     assert expected in changed(tmp_path, "", batch)[1]
 
 
-def test_what_data_parallel_wraps_goes_to_the_own_gpu_and_its_list_stays(tmp_path: Path) -> None:
+def test_a_model_in_data_parallel_moves_to_the_gpu_of_the_process_and_the_device_list_stays(tmp_path: Path) -> None:
     wrapped = "model = nn.DataParallel(nn.Linear(3, 1).cuda(0), device_ids=[0, 1]).to(f'cuda:{args.gpu}')"
     text = HEAD + TRAIN.replace("BATCH", "4").replace("RATE", "0.1").replace("model = nn.Linear(3, 1)", wrapped)
     result = conversion(tmp_path, text)
@@ -148,7 +150,7 @@ def test_what_data_parallel_wraps_goes_to_the_own_gpu_and_its_list_stays(tmp_pat
     assert expected in result.files[0].text and not result.refusals
 
 
-def test_a_number_of_gpus_counts_for_one_in_rates_workers_and_sums_in_place(tmp_path: Path) -> None:
+def test_a_number_of_gpus_counts_as_one_in_rates_workers_and_in_place_sums(tmp_path: Path) -> None:
     lines = """\
     n_gpu = torch.cuda.device_count()
     args.batch_size *= n_gpu
@@ -179,7 +181,9 @@ VISIBLE = [
 
 
 @pytest.mark.parametrize(("setting", "before"), VISIBLE)
-def test_a_script_that_hides_gpus_shows_them_to_several_processes(setting: str, before: str, tmp_path: Path) -> None:
+def test_a_script_that_hides_gpus_leaves_them_visible_to_several_processes(
+    setting: str, before: str, tmp_path: Path
+) -> None:
     training = textwrap.indent(TRAIN.replace("BATCH", "4").replace("RATE", "0.1"), "    ")
     script = f"{before}{setting}\n{HEAD}\n\ndef main():\n{training}\n\nmain()\n".replace("CHOICE", '"1"')
     result = conversion(tmp_path, script)
@@ -220,7 +224,7 @@ fake.show(batches=batches, workers=2 * torch.cuda.device_count())
 """
 
 
-def test_two_ranks_ask_for_a_gpu_each_and_one_process_for_the_chosen_one(launcher: Launcher, tmp_path: Path) -> None:
+def test_each_of_two_ranks_takes_its_own_gpu_and_one_process_the_chosen_one(launcher: Launcher, tmp_path: Path) -> None:
     for name, text in (("fake.py", FAKE), ("train.py", HEAD + "x = torch.randn(2, 3)\n")):
         (tmp_path / name).write_text(text)
     batch = "args.batch_size * max(1, args.n_gpu)"

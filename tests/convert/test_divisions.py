@@ -146,7 +146,7 @@ def test_a_mean_is_divided_by_the_samples_of_all_processes(lines: str, expected:
         "out = model(x)\nloss = (1 - (out * x).sum(1) / (out.sum(1) + 1)).mean()",
     ],
 )
-def test_what_is_a_mean_over_the_samples_is_left(lines: str, tmp_path: Path) -> None:
+def test_a_mean_over_the_samples_is_unchanged(lines: str, tmp_path: Path) -> None:
     found = conversion(tmp_path, script(lines)).findings
     assert [finding for finding in found if finding.code in ("RF302", "RF308")] == []
 
@@ -167,7 +167,7 @@ def test_what_is_a_mean_over_the_samples_is_left(lines: str, tmp_path: Path) -> 
         ("n = max(mask.sum(), 1)\nprint(n)\nloss = losses.sum() / n", "this process's own count"),
     ],
 )
-def test_what_cannot_be_changed_safely_is_named(lines: str, words: str, tmp_path: Path) -> None:
+def test_a_division_that_cannot_be_changed_safely_is_listed(lines: str, words: str, tmp_path: Path) -> None:
     (finding,) = (f for f in conversion(tmp_path, script(lines)).findings if f.code == "RF302")
     assert words in finding.message and not finding.edits
 
@@ -179,7 +179,7 @@ def test_what_cannot_be_changed_safely_is_named(lines: str, words: str, tmp_path
         "places = matched(y)\n    loss = (1 - model(x)[places[0]].sigmoid()).mean()",
     ],
 )
-def test_a_mean_over_chosen_elements_is_named(lines: str, tmp_path: Path) -> None:
+def test_a_mean_over_selected_elements_is_listed(lines: str, tmp_path: Path) -> None:
     (finding,) = of_losses(lines, tmp_path)
     assert finding.code == "RF302" and "chosen" in finding.message and not finding.edits
 

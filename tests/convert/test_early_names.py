@@ -50,13 +50,13 @@ def indented(text: str) -> str:
         + "\n\nargs = options()\n",
     ],
 )  # fmt: skip
-def test_the_default_of_an_option_is_that_of_the_first_process(start: str, tmp_path: Path) -> None:
+def test_the_default_of_an_option_comes_from_rank_0(start: str, tmp_path: Path) -> None:
     lines = converted(tmp_path, IMPORTS + start + REST)
     assert lines.index("rd.setup_distributed()") < lines.index(SAVE) < lines.index("torch.manual_seed(0)")
     assert not any("broadcast_object(time" in line for line in lines)
 
 
-def test_what_is_made_of_a_name_is_handed_out_too(tmp_path: Path) -> None:
+def test_a_value_derived_from_an_early_name_is_broadcast_too(tmp_path: Path) -> None:
     start = STAMP + "folder = os.path.join('runs', stamp)\n" + PARSER + PARSE
     lines = converted(tmp_path, IMPORTS + start + REST.replace("args.save_dir", "folder"))
     joined = lines.index("rd.setup_distributed()")
@@ -66,12 +66,12 @@ def test_what_is_made_of_a_name_is_handed_out_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["os.makedirs(stamp)\n", "file = open(stamp, 'w')\n"])
-def test_what_is_done_with_an_early_name_is_the_users_to_move(line: str, tmp_path: Path) -> None:
+def test_uses_of_an_early_name_are_left_to_the_user(line: str, tmp_path: Path) -> None:
     result = conversion(tmp_path, IMPORTS + STAMP + line + PARSER + PARSE + REST.replace("args.save_dir", "stamp"))
     (finding,) = [finding for finding in result.findings if finding.code == "RF509"]
     assert not finding.edits and finding.place.line == 9
 
 
-def test_a_name_behind_the_start_is_handed_out_where_it_is_made(tmp_path: Path) -> None:
+def test_a_name_set_after_the_start_is_broadcast_where_it_is_set(tmp_path: Path) -> None:
     lines = converted(tmp_path, IMPORTS + PARSER + PARSE + STAMP + REST.replace("args.save_dir", "stamp"))
     assert "stamp = rd.collectives.broadcast_object(time.strftime('%H%M%S'))" in lines

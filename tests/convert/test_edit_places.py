@@ -174,7 +174,7 @@ def test_every_layout_is_converted(data: bytes) -> None:
         assert plan_conversion(read_project(script)).files == []
 
 
-def test_an_import_right_before_what_is_changed(tmp_path: Path) -> None:
+def test_an_import_right_before_a_change_is_kept(tmp_path: Path) -> None:
     script = (
         "import torch\nfrom torch.utils.data import DataLoader\nimport wandb\nwandb.init(project='a')\nprint('start')\n"
         "loader = DataLoader(torch.randn(8, 3), 4, shuffle=True)\nmodel = torch.nn.Linear(3, 1)\n"
@@ -191,7 +191,7 @@ def source_of(text: str) -> Source:
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_lines_inserted_under_a_header_go_under_it(newline: str) -> None:
+def test_lines_for_a_block_are_inserted_under_its_header(newline: str) -> None:
     source = source_of("a = 1\nb = 2\n\nc = 3\nd = 4\n".replace("\n", newline))
     a, b, c, _ = source.tree.body
     edits = [

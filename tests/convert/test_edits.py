@@ -77,13 +77,13 @@ def test_inserted_lines_stay_with_a_statement_that_shares_its_line(text, expecte
         ("import a\r\n# one\r\nx = 1\r\n", "import a\r\nw = 0\r\n# one\r\nx = 1\r\n"),
     ],
 )
-def test_lines_in_front_of_a_statement_do_not_part_it_from_its_comment(text, expected):
+def test_lines_before_a_statement_stay_above_its_comment(text, expected):
     source = source_of(text)
     statement = next(node for node in source.nodes if isinstance(node, ast.Assign) and node.targets[0].id == "x")
     assert apply_edits(source, [insert_before(source, statement, ["w = 0"])]) == expected
 
 
-def test_statements_go_under_a_header_and_strings_stay_as_they_are():
+def test_statements_are_indented_under_a_header_and_strings_are_unchanged():
     source = source_of('if a:\n    save("""one\n  two\n""", b"x"\n         b"y")\n\n    load()\n')
     text = apply_edits(source, put_under(source, first(source, ast.If).body, "if main():"))
     assert text == (
@@ -109,7 +109,7 @@ def test_a_statement_that_shares_its_line_is_not_moved():
         ("not a", "main() and not a"),
     ],
 )
-def test_a_condition_goes_in_front_of_a_test(test, expected):
+def test_a_condition_is_added_before_a_test(test, expected):
     source = source_of(f"if {test}:\n    pass\n")
     assert apply_edits(source, add_condition(source, source.tree.body[0], "main()")) == f"if {expected}:\n    pass\n"
 
@@ -124,7 +124,7 @@ def test_a_condition_goes_in_front_of_a_test(test, expected):
         ("f(*a, **b)", "f(*a, **b, z=1)"),
     ],
 )
-def test_an_argument_goes_behind_the_last_one(call, expected):
+def test_an_argument_is_added_after_the_last_one(call, expected):
     source = source_of(f"{call}\n")
     assert apply_edits(source, add_argument(source, first(source, ast.Call), "z=1")) == f"{expected}\n"
 
@@ -144,14 +144,14 @@ def test_edits_that_overlap_are_refused_and_equal_ones_count_once():
         apply_edits(source, [replace(source, call, "2"), replace(source, call.args[0], "3")])
 
 
-def test_a_statement_goes_with_its_line():
+def test_removing_a_statement_removes_its_line():
     source = source_of("a = 1\nb = 2  # two\nc = 3")
     assert apply_edits(source, [delete_statement(source, source.tree.body[1])]) == "a = 1\nc = 3"
     assert apply_edits(source, [insert_after(source, source.tree.body[2], ["d = 4"])]).endswith("c = 3\nd = 4")
 
 
 @given(st.text(alphabet="ab\r\n\t\f é\u2028", max_size=40), st.data())
-def test_what_is_not_edited_stays(text, data):
+def test_text_without_an_edit_is_unchanged(text, data):
     source = source_of("x = 1\n")
     source.text = text
     start = data.draw(st.integers(0, len(text)))
@@ -186,11 +186,11 @@ def test_a_file_is_read_in_its_own_encoding(data, encoding, has_bom):
         (b"x = 1\x00\n", r"train.py:1: invalid syntax"),
     ],
 )
-def test_a_file_that_is_no_python_is_named_with_the_reason(data, message):
+def test_a_file_that_is_not_python_is_reported_with_the_reason(data, message):
     with pytest.raises(SourceError, match=message):
         source_of(data)
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     with pytest.raises(SourceError, match=r"gone.py: cannot be read \(No such file or directory\)"):
         read_source(tmp_path / "gone.py", "gone.py")

@@ -282,7 +282,7 @@ def flat(values: Any) -> list[float]:
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_figures_are_those_of_one_process(name: str, tmp_path: Path, launcher: Launcher) -> None:
+def test_figures_equal_those_of_one_process(name: str, tmp_path: Path, launcher: Launcher) -> None:
     original, folder = project_with(tmp_path / "a", SHARED[name]), project_with(tmp_path / "b", SHARED[name])
     assert main(["convert", str(folder / "train.py"), "--write"]) == 0
     assert "rd.share_batches(loader)" in (folder / "train.py").read_text()
@@ -306,7 +306,7 @@ def test_a_model_that_a_function_runs_is_evaluated(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("reason", NOT_SHARED)
-def test_what_cannot_be_shared_out_says_why(reason: str, tmp_path: Path) -> None:
+def test_an_evaluation_that_cannot_be_sharded_says_why(reason: str, tmp_path: Path) -> None:
     folder = project_with(tmp_path / "a", NOT_SHARED[reason])
     lines = (folder / "train.py").read_text().splitlines()
     here = next((number for number, line in enumerate(lines, start=1) if line.endswith("# here")), 0)

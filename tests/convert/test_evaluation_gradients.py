@@ -99,11 +99,11 @@ def evaluation_of(folder: Path, body: str, definitions: str, forward: str = "pas
 
 
 @pytest.mark.parametrize(("body", "definitions"), WITH_GRADIENTS.values(), ids=WITH_GRADIENTS)
-def test_whatever_switches_gradients_on_is_seen(body: str, definitions: str, tmp_path: Path) -> None:
+def test_an_evaluation_that_turns_gradients_on_is_recognised(body: str, definitions: str, tmp_path: Path) -> None:
     assert evaluation_of(tmp_path, body, definitions).reason.startswith("the model runs with gradients")
 
 
-def test_so_is_a_model_that_derives_in_its_forward(tmp_path: Path) -> None:
+def test_a_model_that_computes_gradients_in_its_forward_is_recognised(tmp_path: Path) -> None:
     forward = "with torch.enable_grad(): torch.autograd.grad(self.layer(x.requires_grad_()).sum(), x)"
     assert evaluation_of(tmp_path, "pass", "", forward).reason.startswith("the model runs with gradients")
 

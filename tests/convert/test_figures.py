@@ -177,7 +177,7 @@ def numbers(values: Any) -> list[float]:
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_figures_are_those_of_one_process(name: str, tmp_path: Path, launcher: Launcher) -> None:
+def test_figures_equal_those_of_one_process(name: str, tmp_path: Path, launcher: Launcher) -> None:
     original, folder = tmp_path / "a", tmp_path / "b"
     for place in (original, folder):
         place.mkdir()
@@ -206,7 +206,7 @@ def test_a_batch_that_every_rank_has_is_divided_by_its_own_size(tmp_path: Path) 
     assert "print(right.item() / float(batch_size))" in text and not result.listed
 
 
-def test_a_count_beside_what_is_not_known_is_not_summed(tmp_path: Path) -> None:
+def test_a_count_next_to_an_unknown_value_is_not_summed(tmp_path: Path) -> None:
     step = "hits += library.hits(out, y)\nseen += y.size(0)"
     result = conversion(tmp_path, "import library\n" + script_of("hits = seen = 0", step, "show(hits / seen)"))
     (text,) = (file.text for file in result.files)
@@ -226,7 +226,7 @@ class Log:
 """
 
 
-def test_what_a_helper_shows_is_listed_where_the_helper_is_given_it(tmp_path: Path) -> None:
+def test_a_figure_that_a_helper_prints_is_listed_at_the_call(tmp_path: Path) -> None:
     step = "log('step %d' % step)\nlog('median %f' % out.median().item())\n"
     step += "Log().write('max {0:.3f}'.format(out.max()))\npair = library.mean([(1, out.median())])\nlog(str(pair))"
     script = "import library\n" + script_of("", step, "").replace("torch.manual_seed(0)\n", LOGGING)
@@ -236,7 +236,7 @@ def test_what_a_helper_shows_is_listed_where_the_helper_is_given_it(tmp_path: Pa
     assert listed[:3] == [line for line in step.splitlines() if line.startswith(("log('m", "Log", "log(str"))]
 
 
-def test_a_template_reads_of_a_meter_what_it_names(tmp_path: Path) -> None:
+def test_a_template_reads_the_attributes_of_a_meter_that_it_names(tmp_path: Path) -> None:
     evaluation = "top1 = AverageMeter()\nmodel.eval()\nwith torch.no_grad():\n    for a, b in val_loader:\n"
     evaluation += "        top1.update((model(a).argmax(1) == b).float().mean().item(), a.size(0))\n"
     evaluation += "print('all {top1.avg:.3f}, {0:{1}}'.format(epoch, 3, top1=top1))\nmodel.train()"
@@ -247,7 +247,7 @@ def test_a_template_reads_of_a_meter_what_it_names(tmp_path: Path) -> None:
     assert "share_batches(val_loader)" not in whole.files[0].text
 
 
-def test_what_a_loss_is_given_is_no_loss(tmp_path: Path) -> None:
+def test_an_argument_of_a_loss_is_not_a_loss(tmp_path: Path) -> None:
     loss = "scores = library.pack(out)\nlabels = library.pack(y)\nloss = criterion(scores, labels)"
     step = "show(library.accuracy(scores, labels), loss.item())"
     for weight in ("", "ignore_index=1"):  # a criterion that is wrapped, and one that is not

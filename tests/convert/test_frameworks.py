@@ -94,7 +94,9 @@ def test_a_framework_is_named_with_its_start(name: str, tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize("name", TRAINERS)
-def test_one_that_owns_the_loop(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_framework_that_owns_the_loop_is_refused(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     imported, call, start = TRAINERS[name]
     (tmp_path / "train.py").write_text(f"{imported}\n\n{call}\n")
     assert main(["check", str(tmp_path / "train.py")]) == 0 and main(["convert", str(tmp_path / "train.py")]) == 1
@@ -129,7 +131,7 @@ def test_gradients_averaged_by_hand(name: str, tmp_path: Path, capsys: pytest.Ca
     assert "RF209" in capsys.readouterr().out
 
 
-def test_the_model_inside_the_wrapper_has_a_name_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_model_inside_the_wrapper_gets_its_own_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrap = "model = nn.parallel.DistributedDataParallel(model)\n    raw_model = model.module\n    print(raw_model)"
     main(["check", script(tmp_path, "", f"{JOINED.strip()}\n    {wrap}")])
     assert "RF209" not in (out := capsys.readouterr().out) and "RF605" not in out
@@ -144,6 +146,6 @@ def test_the_model_inside_the_wrapper_has_a_name_of_its_own(tmp_path: Path, caps
         ("import deepspeed\n\n\ndef unused(model):\n    return deepspeed.initialize(model=model)", "pass"),
     ],
 )
-def test_what_is_only_imported_stops_nothing(imported: str, prepare: str, tmp_path: Path) -> None:
+def test_an_unused_framework_import_does_not_refuse_the_script(imported: str, prepare: str, tmp_path: Path) -> None:
     path = script(tmp_path, imported, prepare)
     assert main(["check", path]) == 1 and main(["convert", path]) == 0

@@ -63,7 +63,7 @@ def test_only_what_is_planned_changes(script: Script) -> None:
 
 @MANY
 @given(scripts())
-def test_lines_that_are_added_are_written_like_the_others(script: Script) -> None:
+def test_added_lines_follow_the_style_of_the_file(script: Script) -> None:
     with tempfile.TemporaryDirectory() as name:
         conversion = planned(script, Path(name))
     text = conversion.files[0].text
@@ -78,7 +78,7 @@ def test_lines_that_are_added_are_written_like_the_others(script: Script) -> Non
 
 @MANY
 @given(scripts())
-def test_nothing_is_left_to_mend(script: Script) -> None:
+def test_a_second_conversion_finds_nothing_to_change(script: Script) -> None:
     with tempfile.TemporaryDirectory() as name:
         conversion = planned(script, Path(name))
         Path(name, "train.py").write_bytes(conversion.files[0].data)

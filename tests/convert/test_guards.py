@@ -46,7 +46,7 @@ def lines_of(conversion: Conversion) -> list[str]:
     return [line.strip() for line in file.text.splitlines()]
 
 
-def test_an_evaluation_in_a_test_still_runs_everywhere(tmp_path: Path) -> None:
+def test_an_evaluation_in_a_condition_still_runs_on_every_rank(tmp_path: Path) -> None:
     conversion = conversion_of(tmp_path, "if test() < best:", "    torch.save(model.state_dict(), 'best.pt')")
     position = lines_of(conversion).index("if test() < best:")
     assert lines_of(conversion)[position + 1 : position + 3] == [
@@ -55,12 +55,12 @@ def test_an_evaluation_in_a_test_still_runs_everywhere(tmp_path: Path) -> None:
     ]
 
 
-def test_a_test_that_only_looks_gets_the_condition(tmp_path: Path) -> None:
+def test_a_condition_without_side_effects_gets_the_rank_guard(tmp_path: Path) -> None:
     conversion = conversion_of(tmp_path, "if not os.path.exists('out'):", "    os.makedirs('out')")
     assert "if rd.is_main_process() and not os.path.exists('out'):" in lines_of(conversion)
 
 
-def test_a_model_that_runs_inside_a_statement_that_writes_is_refused(tmp_path: Path) -> None:
+def test_a_model_called_inside_a_writing_statement_is_refused(tmp_path: Path) -> None:
     conversion = conversion_of(tmp_path, "save_image(model(torch.ones(1, 3)), 'sample.png')")
     (refusal,) = conversion.refusals
     assert refusal.refusal.startswith("the model runs inside a statement that writes; put its output into a variable")
@@ -72,7 +72,7 @@ def test_a_writer_that_runs_the_model_gets_the_model_itself(tmp_path: Path) -> N
     assert "rd.model.run_alone(writer.add_graph, model, torch.ones(1, 3))" in lines_of(conversion)
 
 
-def test_what_is_guarded_already_stays(tmp_path: Path) -> None:
+def test_a_guarded_statement_is_unchanged(tmp_path: Path) -> None:
     conversion = conversion_of(tmp_path, "if rank == 0:", "    torch.save(model.state_dict(), 'a.pt')")
     assert "if rank == 0:" in lines_of(conversion)
     assert "if rd.is_main_process():" not in lines_of(conversion)

@@ -219,7 +219,9 @@ def killed(arguments: list[str], last: int) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
 
-def test_the_next_command_undoes_or_completes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_next_command_undoes_or_completes_an_interrupted_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     script.chmod(0o600)

@@ -26,7 +26,7 @@ STEP = """\
 LOOP = "for (x,) in loader:\n" + STEP
 
 
-def test_a_loader_of_which_only_the_iterator_is_kept(tmp_path: Path) -> None:
+def test_a_loader_kept_only_as_its_iterator(tmp_path: Path) -> None:
     script = HEAD + (
         "batches = iter(DataLoader(dataset, batch_size=4, sampler=Endless(dataset)))\n"
         "for step in range(9):\n"
@@ -51,7 +51,7 @@ def test_all_processes_skip_the_same_batches(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "counts"), [("pack_padded_sequence(x[:, 0].long(), [1, 1])[0]", True), ("x[:, 0].long()", False)]
 )
-def test_a_mean_over_sequences_of_several_lengths_is_one_over_all_processes(
+def test_a_mean_over_sequences_of_several_lengths_is_taken_over_all_processes(
     target: str, counts: bool, tmp_path: Path
 ) -> None:
     script = HEAD + (
@@ -65,7 +65,7 @@ def test_a_mean_over_sequences_of_several_lengths_is_one_over_all_processes(
     assert (wrapped in converted(tmp_path, script)) is counts
 
 
-def test_a_layer_of_another_file_that_a_model_is_made_of_is_not_wrapped_too(tmp_path: Path) -> None:
+def test_a_layer_from_another_file_that_is_part_of_a_model_is_not_wrapped_too(tmp_path: Path) -> None:
     parts = """\
 from torch import nn
 
@@ -126,7 +126,7 @@ def losses(source):
 """
 
 
-def test_a_class_that_draws_ahead_for_training_and_for_evaluation(tmp_path: Path) -> None:
+def test_a_class_that_prefetches_for_training_and_for_evaluation(tmp_path: Path) -> None:
     script = HEAD + PREFETCHER + (
         "train_loader = DataLoader(dataset, batch_size=4, shuffle=True)\n"
         "test_loader = DataLoader(dataset, batch_size=4)\n"
@@ -170,18 +170,18 @@ def test_a_trainer_whose_method_draws_the_next_batch(tmp_path: Path) -> None:
     assert sum("distribute_loader" in line for line in text) == 1
 
 
-def test_the_import_stands_before_what_uses_it(tmp_path: Path) -> None:
+def test_the_import_comes_before_its_first_use(tmp_path: Path) -> None:
     lines = converted(tmp_path, HEAD + "import elsewhere\nloader = DataLoader(dataset, 4)\n" + LOOP)
     assert lines.index("import multigpu as rd") < lines.index("rd.setup_distributed()")
 
 
-def test_a_bar_with_the_name_of_what_nobody_knows_ends_the_search(tmp_path: Path) -> None:
+def test_a_progress_bar_with_an_unknown_name_ends_the_search(tmp_path: Path) -> None:
     script = HEAD + "from tqdm import tqdm\nfrom elsewhere import batches\nbatches = tqdm(batches)\n"
     (refusal,) = conversion(tmp_path, script + LOOP.replace("loader", "batches")).refusals
     assert "draws from no DataLoader" in str(refusal.refusal)
 
 
-def test_the_epoch_is_told_to_a_loader_where_it_is_made_in_the_epoch(tmp_path: Path) -> None:
+def test_a_loader_built_in_each_epoch_gets_the_epoch_there(tmp_path: Path) -> None:
     script = HEAD + (
         "start = torch.load('last.pt')\n"
         "for epoch in range(start, 3):\n"

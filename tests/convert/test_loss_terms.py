@@ -95,7 +95,9 @@ def find(tmp_path: Path, before: str, loss: str) -> list[str]:
         ),
     ],
 )
-def test_a_loss_that_counts_does_so_over_all_processes(before: str, loss: str, expected: str, tmp_path: Path) -> None:
+def test_a_loss_that_divides_by_a_count_counts_over_all_processes(
+    before: str, loss: str, expected: str, tmp_path: Path
+) -> None:
     (line,) = find(tmp_path, before, loss)
     assert expected in line
 
@@ -108,14 +110,14 @@ def test_a_loss_that_counts_does_so_over_all_processes(before: str, loss: str, e
         ("criterion = partial(nn.CrossEntropyLoss, ignore_index=2)(reduction='none')\n", CALL + ".mean()"),
     ],
 )
-def test_a_loss_that_counts_nothing_is_left(before: str, loss: str, tmp_path: Path) -> None:
+def test_a_loss_without_a_count_is_unchanged(before: str, loss: str, tmp_path: Path) -> None:
     assert find(tmp_path, before, loss) == []
 
 
 @pytest.mark.parametrize(
     "loss", ["torch.sqrt(criterion(x, y))", "criterion(x, y) ** 0.5", "-torch.exp(-criterion(x, y))"]
 )
-def test_a_function_of_a_mean_is_named(loss: str, tmp_path: Path) -> None:
+def test_a_function_of_a_mean_is_listed(loss: str, tmp_path: Path) -> None:
     before = "criterion = nn.CrossEntropyLoss(ignore_index=2)\n"
     found = conversion(tmp_path, HEAD + before + TRAIN.replace("LOSS", loss)).findings
     (finding,) = (finding for finding in found if finding.code == "RF302")

@@ -96,7 +96,7 @@ def script(**parts: str) -> str:
 
 
 @pytest.mark.parametrize("shape", BY_METHODS)
-def test_it_is_wrapped_where_training_begins(tmp_path: Path, shape: str) -> None:
+def test_the_model_is_wrapped_where_training_begins(tmp_path: Path, shape: str) -> None:
     lines = converted(tmp_path, script(**BY_METHODS[shape]))
     (place,) = [number for number, line in enumerate(lines) if "distribute_model" in line]
     assert lines[place] == "self.model = rd.distribute_model(self.model)"
@@ -158,7 +158,7 @@ loader = DataLoader(TensorDataset(torch.randn(16, 4)), 4, shuffle=True)
 @pytest.mark.parametrize(
     ("made", "behind"), [("Wide", "def fit(self, loader):"), ("Trainer", "self.model = nn.Linear(4, 1)")]
 )
-def test_a_derived_class_trains_the_model_that_it_makes(tmp_path: Path, made: str, behind: str) -> None:
+def test_a_derived_class_trains_the_model_that_it_builds(tmp_path: Path, made: str, behind: str) -> None:
     lines = converted(tmp_path, DERIVED.format(made=made))
     (place,) = [number for number, line in enumerate(lines) if "distribute_model" in line]
     assert lines[place - 1] == behind

@@ -86,13 +86,13 @@ def write(folder: Path, lines: str) -> Path:
 
 
 @pytest.mark.parametrize("lines", READ)
-def test_the_modules_that_the_name_can_mean_are_converted_too(lines: str, tmp_path: Path) -> None:
+def test_modules_that_an_imported_name_can_mean_are_converted_too(lines: str, tmp_path: Path) -> None:
     conversion = plan_conversion(read_project(write(tmp_path, lines)))
     changed = {file.source.name: file.text for file in conversion.files}
     assert "with rd.output.main_process_first():" in changed["data/digits.py"] and not conversion.refusals
 
 
-def test_a_module_that_cannot_be_read_is_named_and_does_no_harm(tmp_path: Path) -> None:
+def test_a_module_that_cannot_be_read_is_reported_and_the_rest_converted(tmp_path: Path) -> None:
     project = read_project(write(tmp_path, READ[0]))
     assert not project.modules.unreadable
     assert [place.partition(":")[0] for place in project.modules.not_read] == ["data/old.py"]

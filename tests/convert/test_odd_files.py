@@ -68,7 +68,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ["train_torchrun.sh", "train_ddp.sh"])
-def test_the_generated_scripts_start_it(odd: Path, name: str, tmp_path: Path) -> None:
+def test_the_generated_scripts_start_a_script_with_an_odd_name(odd: Path, name: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHON": sys.executable, "NPROC_PER_NODE": "1", "CUDA_VISIBLE_DEVICES": ""}
     environment.update(MASTER_PORT="0", OMP_NUM_THREADS="1")
     command = ["bash", str(odd.parent / name), "--help"]
@@ -77,7 +77,7 @@ def test_the_generated_scripts_start_it(odd: Path, name: str, tmp_path: Path) ->
     assert f"usage: {SCRIPT} [-h] [--lr LR]" in result.stdout and "--distributed" in result.stdout
 
 
-def test_the_commands_of_the_guide_name_it(odd: Path) -> None:
+def test_the_commands_of_the_guide_quote_an_odd_name(odd: Path) -> None:
     page = (odd.parent / "MULTI_GPU.md").read_text(encoding="utf-8")
     (line,) = [line for line in page.splitlines() if line.startswith("| take the conversion back |")]
     command = line.split("`", 1)[1].rpartition("`")[0].replace("\\|", "|")
@@ -85,7 +85,7 @@ def test_the_commands_of_the_guide_name_it(odd: Path) -> None:
     assert shown.stdout.decode().splitlines() == ["convert", SCRIPT, "--undo"]
 
 
-def test_the_debug_configuration_names_it(odd: Path) -> None:
+def test_the_debug_configuration_has_an_odd_name(odd: Path) -> None:
     (debug,) = json.loads((odd.parent / ".vscode" / "launch.json").read_text(encoding="utf-8"))["configurations"]
     assert debug["program"] == "${workspaceFolder}/" + SCRIPT
 
@@ -96,7 +96,7 @@ def test_a_name_that_looks_like_an_option(tmp_path: Path) -> None:
     assert '--nproc_per_node="${NPROC_PER_NODE}" ./-m.py "$@"' in (tmp_path / "train_torchrun.sh").read_text()
 
 
-def test_a_folder_whose_name_is_no_text(tmp_path: Path) -> None:
+def test_a_folder_name_that_is_not_text(tmp_path: Path) -> None:
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/gr\xf6sse"))
     script = write_project(folder, os.fsdecode(b"tr\xe4in.py"))
     for arguments in (["check"], ["convert", "--write"], ["check"], ["convert", "--undo"]):
@@ -106,7 +106,7 @@ def test_a_folder_whose_name_is_no_text(tmp_path: Path) -> None:
     assert script.read_text() == TEXT
 
 
-def test_undo_is_told_with_the_folder_that_it_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_undo_command_is_shown_with_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = write_project(tmp_path / "project" / "tools")
     root = tmp_path / "project"
     assert main(["convert", str(script), "--root", str(root), "--write"]) == 0
@@ -118,7 +118,7 @@ def test_undo_is_told_with_the_folder_that_it_needs(tmp_path: Path, capsys: pyte
 # ---- links
 
 
-def test_a_script_and_a_module_that_are_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_symbolic_links_to_a_script_and_a_module(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = write_project(tmp_path / "real")
     shutil.move(script.with_name("parts.py"), tmp_path / "elsewhere.py")
     script.with_name("parts.py").symlink_to(tmp_path / "elsewhere.py")
@@ -211,7 +211,7 @@ def unreadable_guide(folder: Path) -> None:
 @pytest.mark.parametrize(
     "protect", [read_only_script, read_only_module, read_only_folder, read_only_vscode, unreadable_guide]
 )
-def test_what_cannot_be_written_leaves_all_as_it_was(shared: Path, protect: Callable[[Path], None]) -> None:
+def test_a_failed_write_leaves_every_file_unchanged(shared: Path, protect: Callable[[Path], None]) -> None:
     script = write_project(shared / "project")
     own(script.parent)
     protect(script.parent)
@@ -223,7 +223,7 @@ def test_what_cannot_be_written_leaves_all_as_it_was(shared: Path, protect: Call
     script.parent.chmod(0o755)
 
 
-def test_what_can_be_written_is_written_by_the_same_user(shared: Path) -> None:
+def test_an_ordinary_user_can_write(shared: Path) -> None:
     script = write_project(shared / "project")
     own(script.parent)
     status, errors = convert_as_nobody(script)
@@ -234,7 +234,7 @@ def test_what_can_be_written_is_written_by_the_same_user(shared: Path) -> None:
 # ---- what is in a file
 
 
-def test_form_feeds_end_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_form_feeds_do_not_end_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = write_project(tmp_path)
     script.write_bytes(
         TEXT.replace("\nparser", "\n\x0c\nparser", 1).replace("    loss.back", "\x0c    loss.back").encode()

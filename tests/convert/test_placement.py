@@ -49,7 +49,7 @@ BODIES = {
     "one line": ("if step % 2 == 0: wandb.log({'l': loss.item()})", "if step % 2 == 0: G; M and wandb.log({'l': g})"),
     "semicolons": ("step += 0; wandb.log({'l': loss.item()})", "step += 0; G; M and wandb.log({'l': g})"),
     "f-string": ("wandb.log({'t': f'{loss.item():.3f}'})", "G\nif M:\n    wandb.log({'t': f'{g:.3f}'})"),
-    "print beside a guard": (
+    "print next to a guard": (
         "if step % 2 == 0:\n    print(loss.item())\n    wandb.log({'step': step})",
         "if step % 2 == 0:\n    print(R)\n    if M:\n        wandb.log({'step': step})",
     ),
@@ -175,7 +175,7 @@ def test_where_a_figure_is_reduced(name: str, tmp_path: Path) -> None:
     assert not [entry for entry in other.seen if entry[0] == "log"]
 
 
-def test_a_new_name_is_not_one_of_the_file(tmp_path: Path) -> None:
+def test_a_new_name_is_not_used_elsewhere_in_the_file(tmp_path: Path) -> None:
     script = script_of("wandb.log({'l': loss.item()})") + "\ndef global_loss(global_loss_2):\n    return 0\n"
     assert "global_loss_3 = rd.reduce_loss(loss).item()" in converted_body(conversion(tmp_path, script))
 
@@ -187,7 +187,7 @@ def test_a_new_name_is_not_one_of_the_file(tmp_path: Path) -> None:
         "while rank == 0 and loss.item() > 9:\n    break",
     ],
 )
-def test_what_cannot_be_reduced_is_listed(body: str, tmp_path: Path) -> None:
+def test_a_figure_that_cannot_be_reduced_is_listed(body: str, tmp_path: Path) -> None:
     result = conversion(tmp_path, script_of(body))
     (finding,) = (finding for finding in result.findings if finding.code == "RF401")
     assert not finding.edits and not finding.refusal

@@ -50,18 +50,18 @@ def conversion_of(folder: Path, before: str = "", behind: str = "", layer: str =
     return plan_conversion(read_project(folder / "train.py"))
 
 
-def test_a_layer_that_nothing_uses_is_no_obstacle(tmp_path: Path) -> None:
+def test_an_unused_layer_does_not_stop_the_conversion(tmp_path: Path) -> None:
     assert not [f for f in conversion_of(tmp_path, layer="self.old = nn.Linear(3, 3)").findings if f.code == "RF204"]
 
 
-def test_the_group_is_joined_behind_the_choice_of_gpus(tmp_path: Path) -> None:
+def test_the_process_group_starts_after_the_choice_of_gpus(tmp_path: Path) -> None:
     (file,) = conversion_of(tmp_path, behind="if args.gpu:\n    os.environ['CUDA_VISIBLE_DEVICES'] = args.gpu").files
     lines = file.text.splitlines()
     choice = lines.index("    os.environ['CUDA_VISIBLE_DEVICES'] = rd.devices.visible_gpus(args.gpu)")
     assert lines[choice + 1] == "rd.setup_distributed()"
 
 
-def test_gpus_that_are_chosen_before_the_imports_are_the_launchers_to_choose(tmp_path: Path) -> None:
+def test_gpus_chosen_before_the_imports_are_left_to_the_launcher(tmp_path: Path) -> None:
     conversion = conversion_of(tmp_path, before="os.environ['CUDA_VISIBLE_DEVICES'] = '0'")
     (advice,) = [finding for finding in conversion.findings if finding.code == "RF606"]
     assert advice.place.line == 3 and advice.edits

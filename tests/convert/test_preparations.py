@@ -83,12 +83,12 @@ def test_a_cache_of_a_dataset_is_made_first_and_saved_as_before(tmp_path: Path) 
          "    np.load(p)", "for k"),
     ],
 )  # fmt: skip
-def test_forms_of_what_is_missing(init: str, first: str, tmp_path: Path) -> None:
+def test_every_test_for_a_missing_file_is_recognised(init: str, first: str, tmp_path: Path) -> None:
     lines = converted(tmp_path, script(init, function="load = torch.load"))
     assert lines[lines.index(FIRST) + 1].startswith(first)
 
 
-def test_what_is_returned_where_it_is_there(tmp_path: Path) -> None:
+def test_a_preparation_that_returns_early_runs_on_rank_0_first(tmp_path: Path) -> None:
     function = (
         "def vocabulary(path):\n    if os.path.exists(path):\n        with open(path, 'rb') as file:\n"
         "            return pickle.load(file)\n    words = {'a': 1}\n    # keep them\n"
@@ -105,7 +105,7 @@ def test_what_is_returned_where_it_is_there(tmp_path: Path) -> None:
     assert finding.code == "RF504" and "generator of its own" in finding.refusal
 
 
-def test_what_only_runs_in_a_turn_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_statement_that_runs_only_in_rank_order_is_unchanged(tmp_path: Path) -> None:
     function = """\
 def fetch(path):
     folder = path + '_raw'
@@ -126,7 +126,7 @@ def fetch_another():
     assert f"{FIRST}\n{textwrap.indent(first, '    ')}\n" in text and function in text
 
 
-def test_neighbours_share_one_turn(tmp_path: Path) -> None:
+def test_neighbouring_preparations_use_one_block(tmp_path: Path) -> None:
     after = (
         "if not os.path.exists('x.tar'):\n    os.system('wget x.tar')\n# what is in it\nif not os.path.isdir('x'):\n"
         "    tarfile.open('x.tar').extractall('x')\na = Samples('x')\n"
@@ -135,13 +135,13 @@ def test_neighbours_share_one_turn(tmp_path: Path) -> None:
     assert lines.count(FIRST) == 1 and "# what is in it" in lines
 
 
-def test_random_numbers_that_one_process_has_drawn_are_counted_by_all(tmp_path: Path) -> None:
+def test_random_numbers_drawn_by_one_process_are_skipped_by_the_others(tmp_path: Path) -> None:
     lines = converted(tmp_path, script(save="torch.save(samples + torch.rand(1), self.path)"))
     assert lines[lines.index("self.build()") + 1] == "rd.share_random_state()"
     assert "rd.share_random_state()" not in converted(tmp_path, script())
 
 
-def test_what_an_option_makes_anew_is_written_by_one_process(tmp_path: Path) -> None:
+def test_a_file_that_an_option_rebuilds_is_written_by_one_process(tmp_path: Path) -> None:
     again = MISSING.replace("if not", "if root == 'again' or not")
     lines = converted(tmp_path, script(again))
     assert FIRST in lines and lines[lines.index(SAVE) - 1] == f"if {MAIN}:"
@@ -163,24 +163,24 @@ def test_what_an_option_makes_anew_is_written_by_one_process(tmp_path: Path) -> 
         "log = Log('log.txt')\nprint(os.path.getsize('log.txt'))\n",  # which stays open
     ],
 )
-def test_what_is_no_preparation(after: str, tmp_path: Path) -> None:
+def test_other_missing_file_tests_are_not_preparations(after: str, tmp_path: Path) -> None:
     assert FIRST not in converted(tmp_path, script("self.samples = torch.zeros(32, 1)", after=after))
 
 
-def test_a_training_where_its_result_is_missing_is_no_preparation(tmp_path: Path) -> None:
+def test_a_training_guarded_by_its_result_is_not_a_preparation(tmp_path: Path) -> None:
     head, train = script("self.samples = torch.zeros(32, 1)").split("loader =")
     train = "".join(f"    {line}\n" for line in f"loader ={train}torch.save(model.state_dict(), 'm.pt')".splitlines())
     text = f"{head}if not os.path.exists('m.pt'):\n{train}print(torch.load('m.pt'))\n"
     assert FIRST not in [line.strip() for file in conversion(tmp_path, text).files for line in file.text.splitlines()]
 
 
-def test_a_cache_per_sample_is_written_by_who_draws_the_sample(tmp_path: Path) -> None:
+def test_a_cache_per_sample_is_written_by_the_rank_that_draws_the_sample(tmp_path: Path) -> None:
     item = "path = f'{self.root}/{index}.npy'\nif not os.path.exists(path):\n    np.save(path, np.ones(1, 'f'))\n"
     lines = converted(tmp_path, script("self.samples = 0", item=item + "return torch.from_numpy(np.load(path))"))
     assert FIRST not in lines and "if not os.path.exists(path):" in lines and "np.save(path, np.ones(1, 'f'))" in lines
 
 
-def test_what_an_imported_file_prepares_is_named(tmp_path: Path) -> None:
+def test_a_preparation_in_an_imported_file_is_listed(tmp_path: Path) -> None:
     data = "import os\n\nif not os.path.exists('x'):\n    os.system('wget x')\n"
     result = conversion(tmp_path, "import data\n" + script("self.samples = torch.zeros(32, 1)"), data=data)
     (finding,) = [finding for finding in result.findings if finding.place.path == "data.py"]

@@ -114,7 +114,7 @@ def test_one_random_stream_on_all_ranks(is_same: bool, parts: dict[str, str], tm
     assert codes == ({"RF109"} if is_same else set())
 
 
-def test_seeds_of_the_process_that_spawns_the_others_do_not_count(tmp_path: Path) -> None:
+def test_seeds_of_the_parent_process_of_spawned_ranks_do_not_count(tmp_path: Path) -> None:
     text = SCRIPT.format(**DEFAULTS, **{}).replace("nn.ReLU()", "nn.Dropout(0.1)")
     head, body = text.split('dist.init_process_group("gloo")\n')
     lines = ['dist.init_process_group("gloo")', *body.replace("torch.manual_seed(args.seed)\n", "").splitlines()]

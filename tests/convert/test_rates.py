@@ -94,7 +94,7 @@ class Ahead(torch.optim.Optimizer):
         ("optimizer = SGD([dict(params=model.parameters(), lr=args.lr)])", "lr=rd.scaled_lr(args.lr))])"),
     ],
 )
-def test_a_rate_that_is_seen_is_scaled_where_it_stands(lines: str, expected: str, tmp_path: Path) -> None:
+def test_a_known_learning_rate_is_scaled_in_place(lines: str, expected: str, tmp_path: Path) -> None:
     found = converted(tmp_path, HEAD + TABLE + lines + "\n" + TRAIN)
     (scaled,) = (line for line in found if "scaled_lr" in line or "scale_optimizer" in line)
     assert expected in scaled
@@ -118,7 +118,7 @@ def test_a_rate_that_is_seen_is_scaled_where_it_stands(lines: str, expected: str
         OWN + "optimizer = Ahead(Adam(model.parameters()))",
     ],
 )
-def test_an_optimizer_whose_rate_is_not_seen_is_scaled_as_a_whole(lines: str, tmp_path: Path) -> None:
+def test_an_optimizer_with_an_unknown_rate_is_scaled_as_a_whole(lines: str, tmp_path: Path) -> None:
     found = converted(tmp_path, HEAD + TABLE + lines + "\n" + TRAIN)
     assert sum(line.count("rd.learning_rate.scale_optimizer(") for line in found) == 1
     assert not any("scaled_lr" in line for line in found)
@@ -136,16 +136,14 @@ def test_an_optimizer_whose_rate_is_not_seen_is_scaled_as_a_whole(lines: str, tm
         ("CosineAnnealingLR(optimizer, 10)", "10)"),
     ],
 )
-def test_the_rates_of_a_schedule_follow_the_batch_as_the_first_one_does(
-    schedule: str, expected: str, tmp_path: Path
-) -> None:
+def test_all_rates_of_a_schedule_follow_the_batch_like_the_first(schedule: str, expected: str, tmp_path: Path) -> None:
     lines = f"optimizer = SGD(model.parameters(), lr=args.lr)\nschedule = optim.lr_scheduler.{schedule}\n"
     (line,) = (line for line in converted(tmp_path, HEAD + lines + TRAIN) if line.startswith("schedule ="))
     assert line.endswith(expected) or expected in line
     assert expected in line and line.count("scaled_lr") == expected.count("scaled_lr")
 
 
-def test_what_makes_all_sorts_of_things_is_scaled_where_it_makes_an_optimizer(tmp_path: Path) -> None:
+def test_a_factory_of_many_classes_is_scaled_where_it_builds_an_optimizer(tmp_path: Path) -> None:
     make = "def make(module, name, *args):\n    return getattr(module, name)(*args, **json.load(open(name)))\n\n\n"
     make += "optimizer = make(optim, 'Adam', model.parameters())\n"
     make += "schedule = make(optim.lr_scheduler, 'StepLR', optimizer)\n"
@@ -154,7 +152,7 @@ def test_what_makes_all_sorts_of_things_is_scaled_where_it_makes_an_optimizer(tm
     assert sum("scale_optimizer" in line for line in found) == 1
 
 
-def test_all_rates_are_scaled_once_where_one_optimizer_is_scaled_as_a_whole(tmp_path: Path) -> None:
+def test_every_rate_is_scaled_once_if_one_optimizer_is_scaled_as_a_whole(tmp_path: Path) -> None:
     make = "optimizer = Adam(model.parameters())\nother = SGD([{'params': [], 'lr': 0.2}], lr=args.lr)\n"
     make += "optimizer.add_param_group({'params': [], 'lr': 0.3})\n"
     found = converted(tmp_path, HEAD + make + TRAIN)
@@ -163,7 +161,7 @@ def test_all_rates_are_scaled_once_where_one_optimizer_is_scaled_as_a_whole(tmp_
     assert "optimizer.add_param_group({'params': [], 'lr': rd.scaled_lr(0.3)})" in found
 
 
-def test_the_rate_of_a_training_without_a_loader_stays(tmp_path: Path) -> None:
+def test_the_rate_of_a_training_without_a_loader_is_unchanged(tmp_path: Path) -> None:
     image = (
         "image = torch.zeros(1, 3, requires_grad=True)\nartist = Adam([image], lr=args.lr)\nfor step in range(3):\n"
         "    artist.zero_grad()\n    (image - 1).pow(2).mean().backward()\n    artist.step()\n"
@@ -194,14 +192,14 @@ def test_the_rate_of_a_training_on_kept_batches_follows_the_batch(keep: str, dra
     assert keep in lines and "second = Adam(model.parameters(), lr=rd.scaled_lr(args.lr))" in lines
 
 
-def test_an_optimizer_that_is_not_known_is_named(tmp_path: Path) -> None:
+def test_an_unknown_optimizer_is_listed(tmp_path: Path) -> None:
     make = "from fast import make_optimizer\n\noptimizer = make_optimizer(model)\n"
     (finding,) = (f for f in conversion(tmp_path, HEAD + make + TRAIN).findings if f.code == "RF306")
     assert not finding.edits and "how optimizer gets its learning rate" in finding.message
     assert finding.place.line == (HEAD + make + TRAIN).splitlines().index("    optimizer.step()") + 1
 
 
-def test_a_rate_set_by_hand_is_shown_as_it_is_used(tmp_path: Path) -> None:
+def test_a_rate_set_by_assignment_is_logged_as_it_is_used(tmp_path: Path) -> None:
     decay = "def decay(epoch):\n    lr = args.lr * 0.1 ** epoch\n    for group in optimizer.param_groups:\n"
     decay += "        group['lr'] = lr\n    print('rate %g of %g' % (lr, args.lr), f'{lr:g}')\n    return lr\n\n\n"
     found = converted(tmp_path, HEAD + decay + "optimizer = SGD(model.parameters(), lr=args.lr)\ndecay(1)\n" + TRAIN)
@@ -232,7 +230,9 @@ def test_a_rate_set_by_hand_is_shown_as_it_is_used(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_rate_is_shown_as_it_is_used_by_another_function(define: str, call: str, shown: str, tmp_path: Path) -> None:
+def test_a_rate_logged_by_another_function_is_the_one_in_use(
+    define: str, call: str, shown: str, tmp_path: Path
+) -> None:
     script = (
         f"{HEAD}{define}\n\noptimizer = SGD(model.parameters(), lr=args.lr)\n{call}\nprint('rate', {shown})\n{TRAIN}"
     )

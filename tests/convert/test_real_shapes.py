@@ -40,7 +40,7 @@ def refusals(folder: Path, script: str) -> list[str]:
     return [finding.refusal for finding in conversion(folder, script).refusals]
 
 
-def test_a_rate_of_the_settings_is_scaled_wherever_it_is_set(tmp_path: Path) -> None:
+def test_a_learning_rate_in_the_settings_is_scaled_wherever_it_is_set(tmp_path: Path) -> None:
     settings = "state = {name: value for name, value in vars(args).items()}\n"
     lower = "    for group in optimizer.param_groups:\n        group['lr'] = 0.1 * state['lr']\n"
     lines = converted(tmp_path, HEAD + settings + MAKE + TRAIN + lower)
@@ -84,7 +84,7 @@ def test_models_in_a_list_are_wrapped_where_they_are_made(tmp_path: Path) -> Non
     assert not any("distribute_model" in line for line in lines[first:])
 
 
-def test_a_model_that_is_taken_out_of_something_in_every_epoch_is_not_wrapped_there(tmp_path: Path) -> None:
+def test_a_model_fetched_in_every_epoch_is_not_wrapped_there(tmp_path: Path) -> None:
     make = MAKE.replace("model = nn.Linear(3, 1)\n", "held = {0: (nn.Linear(3, 1), 1)}\n")
     make = make.replace("model.parameters()", "[p for pair in held.values() for p in pair[0].parameters()]")
     train = TRAIN.replace("    for (x,)", "    model, weight = held[0]\n    model.train()\n    for (x,)", 1)
@@ -101,7 +101,7 @@ def test_a_choice_of_gpus_comes_before_the_first_file(tmp_path: Path) -> None:
     assert lines.index("os.makedirs(args.out)") < lines.index("rd.setup_distributed()")
 
 
-def test_a_seed_that_is_drawn_is_shared(tmp_path: Path) -> None:
+def test_a_random_seed_is_the_same_on_all_ranks(tmp_path: Path) -> None:
     draw = "if args.seed is None:\n    args.seed = {}\n"
     seeded = MAKE.replace("manual_seed(0)", "manual_seed(args.seed)")
     lines = converted(tmp_path, HEAD + draw.format("random.randint(1, 10000)") + seeded + TRAIN)
@@ -109,7 +109,7 @@ def test_a_seed_that_is_drawn_is_shared(tmp_path: Path) -> None:
     assert "rd.share_random_state()" not in converted(tmp_path, HEAD + draw.format("7") + seeded + TRAIN)
 
 
-def test_what_is_drawn_before_the_seed_is_set_is_shared(tmp_path: Path) -> None:
+def test_numbers_drawn_before_the_seed_is_set_are_the_same_on_all_ranks(tmp_path: Path) -> None:
     draw = "run = random.randint(1, 10000)\n"
     assert "rd.share_random_state()" in converted(tmp_path, HEAD + draw + MAKE + TRAIN)
     assert "rd.share_random_state()" not in converted(tmp_path, HEAD + "random.seed(0)\n" + draw + MAKE + TRAIN)
@@ -127,14 +127,14 @@ def test_a_picture_is_written_by_one_process(tmp_path: Path) -> None:
     assert lines[lines.index("image.save('out/' + name + '.pt')") - 1] == "def show(image, name):"
 
 
-def test_curves_of_a_module_are_one_process_s(tmp_path: Path) -> None:
+def test_curves_logged_by_a_module_are_written_by_one_process(tmp_path: Path) -> None:
     script = HEAD + "from tensorboard_logger import configure, log_value\n\nconfigure('runs')\n" + MAKE + TRAIN
     lines = converted(tmp_path, script + "    log_value('epoch', epoch)\n")
     for call in ("configure('runs')", "log_value('epoch', epoch)"):
         assert lines[lines.index(call) - 1] == "if rd.is_main_process():"
 
 
-def test_a_step_is_left_out_by_all_processes_or_by_none(tmp_path: Path) -> None:
+def test_a_step_is_skipped_by_all_processes_or_by_none(tmp_path: Path) -> None:
     backward = "        model(x).pow(2).mean().backward()\n"
     step = "        loss = model(x).pow(2).mean()\n        if {}:\n            continue\n        loss.backward()\n"
     train = TRAIN.replace(backward, step)
@@ -149,7 +149,7 @@ def test_a_step_is_left_out_by_all_processes_or_by_none(tmp_path: Path) -> None:
     assert "if i < 2:" in converted(tmp_path, HEAD + MAKE + numbered.format("i < 2"))
 
 
-def test_two_ways_to_compute_gradients_are_no_skipped_step(tmp_path: Path) -> None:
+def test_two_ways_to_compute_gradients_do_not_skip_a_step(tmp_path: Path) -> None:
     backward = "        model(x).pow(2).mean().backward()\n"
     step = (
         "        loss = model(x).pow(2).mean()\n        if loss > 1:\n            (0.5 * loss).backward()\n"
@@ -171,7 +171,7 @@ def test_a_choice_of_gpus_in_a_function_comes_before_its_loader(tmp_path: Path) 
     assert lines.index("rd.setup_distributed()") < lines.index("loader = rd.distribute_loader(loader)")
 
 
-def test_a_model_that_is_made_anew_for_a_second_training_is_wrapped_again(tmp_path: Path) -> None:
+def test_a_model_rebuilt_for_a_second_training_is_wrapped_again(tmp_path: Path) -> None:
     again = "{}optimizer = optim.SGD(model.parameters(), lr=args.lr)\n" + TRAIN
     wrapping = "model = rd.distribute_model(model)"
     lines = converted(tmp_path, HEAD + MAKE + TRAIN + again.format("model = nn.Linear(3, 1)\n"))
@@ -188,7 +188,7 @@ def test_the_first_child_of_data_parallel_is_the_module(tmp_path: Path) -> None:
     assert "model = rd.model.data_parallel(nn.DataParallel, model)" in lines and "print(model.module.weight)" in lines
 
 
-def test_a_step_every_few_batches_is_no_skipped_step(tmp_path: Path) -> None:
+def test_gradient_accumulation_does_not_skip_a_step(tmp_path: Path) -> None:
     drawing = "batches = iter(loader)\nfor i in range(8):\n    try:\n        (x,) = next(batches)\n"
     drawing += "    except StopIteration:\n        batches = iter(loader)\n        (x,) = next(batches)\n"
     step = "        optimizer.zero_grad()\n        model(x).pow(2).mean().backward()\n        optimizer.step()\n"
@@ -244,13 +244,13 @@ def test_another_name_of_the_model_is_not_wrapped_again(tmp_path: Path) -> None:
     ]
 
 
-def test_a_name_of_the_time_is_agreed_upon_once(tmp_path: Path) -> None:
+def test_a_name_from_the_clock_is_broadcast_once(tmp_path: Path) -> None:
     script = HEAD + "import datetime\nname = str(datetime.datetime.now().strftime('%H'))\n" + MAKE + TRAIN
     lines = converted(tmp_path, script + "torch.save(model.state_dict(), name)\n")
     assert "name = str(rd.collectives.broadcast_object(datetime.datetime.now().strftime('%H')))" in lines
 
 
-def test_a_picture_that_is_drawn_into_memory_is_drawn_by_every_process(tmp_path: Path) -> None:
+def test_a_figure_drawn_into_memory_is_drawn_by_every_process(tmp_path: Path) -> None:
     drawing = "import io\nfrom matplotlib import pyplot as plt\nbuffer = io.BytesIO()\nplt.savefig(buffer)\n"
     lines = converted(tmp_path, HEAD + MAKE + TRAIN + drawing + "plt.savefig('losses.png')\n")
     assert lines[lines.index("plt.savefig(buffer)") + 1 :][:2] == [
@@ -260,14 +260,14 @@ def test_a_picture_that_is_drawn_into_memory_is_drawn_by_every_process(tmp_path:
     assert lines[lines.index("plt.savefig(buffer)") - 1] == "buffer = io.BytesIO()"
 
 
-def test_the_group_is_left_though_another_method_trains_as_well(tmp_path: Path) -> None:
+def test_the_process_group_ends_although_another_method_trains_too(tmp_path: Path) -> None:
     method = "    def {name}(self):\n" + "".join(f"        {line}\n" for line in TRAIN.splitlines()) + "\n"
     learner = "class Learner:\n" + method.format(name="find_rate") + method.format(name="run") + "\n"
     main = "if __name__ == '__main__':\n    Learner().run()"
     assert converted(tmp_path, HEAD + MAKE + learner + main)[-1] == "rd.cleanup_distributed()"
 
 
-def test_a_sum_of_losses_is_no_sum_over_samples(tmp_path: Path) -> None:
+def test_a_sum_of_losses_is_not_a_sum_over_samples(tmp_path: Path) -> None:
     heads = "        losses = []\n        for head in (0, 1):\n            losses.append({loss})\n"
     total = "        torch.stack(losses).sum().backward()\n"
     for loss, is_summed in (("model(x).pow(2).mean()", False), ("model(x).pow(2).sum()", True)):
@@ -276,7 +276,7 @@ def test_a_sum_of_losses_is_no_sum_over_samples(tmp_path: Path) -> None:
         assert ("rd.loss.sum_loss(torch.stack(losses).sum()).backward()" in lines) == is_summed
 
 
-def test_a_file_of_this_run_is_waited_for_wherever_it_is_read_again(tmp_path: Path) -> None:
+def test_every_later_read_of_a_file_of_this_run_waits_for_it(tmp_path: Path) -> None:
     test = "def test(path):\n    model.load_state_dict(torch.load(path))\n    return model(torch.ones(1, 3))\n\n\n"
     body = "".join(f"    {line}\n" for line in TRAIN.splitlines())
     end = "torch.save(model.state_dict(), 'model.pt')\n"
@@ -287,7 +287,7 @@ def test_a_file_of_this_run_is_waited_for_wherever_it_is_read_again(tmp_path: Pa
     assert "rd.barrier()" not in converted(tmp_path, HEAD + MAKE + test + instead)
 
 
-def test_a_head_whose_weight_alone_is_given_to_the_optimizer_is_wrapped(tmp_path: Path) -> None:
+def test_a_head_is_wrapped_if_only_its_weight_is_optimized(tmp_path: Path) -> None:
     own = "class Head(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
     own += "        self.kernel = nn.Parameter(torch.ones(1))\n\n"
     own += "    def forward(self, y):\n        return y * self.kernel\n\n\n"

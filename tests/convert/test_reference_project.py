@@ -46,7 +46,7 @@ def run(folder: Path, logdir: str, *launcher: str) -> dict:
     return torch.load(checkpoint, weights_only=True)
 
 
-def test_one_process_trains_bit_for_bit_alike(converted: Path, tmp_path: Path) -> None:
+def test_one_process_trains_bit_for_bit_the_same(converted: Path, tmp_path: Path) -> None:
     copy_to(tmp_path)
     before, after = run(tmp_path, "log"), run(converted, "one")
     assert before["model"].keys() == after["model"].keys() and before["best_miou"] == after["best_miou"]

@@ -115,7 +115,7 @@ def project_of(folder: Path, text: str) -> Project:
 
 
 @pytest.mark.parametrize(("code", "example"), EXAMPLES["INVALID"], ids=numbered("INVALID"))
-def test_an_invalid_example_is_found_and_what_the_rule_edits_ends_that(code: str, example: str, tmp_path: Path) -> None:
+def test_an_invalid_example_is_found_and_no_longer_after_the_edit(code: str, example: str, tmp_path: Path) -> None:
     script = script_of(code, example)
     project = project_of(tmp_path, script)
     found = findings_of(code, project)
@@ -136,7 +136,7 @@ def test_a_valid_example_is_not_found(code: str, example: str, tmp_path: Path) -
     assert findings_of(code, project_of(tmp_path, script_of(code, example))) == []
 
 
-def test_every_rule_file_is_named_as_its_rule() -> None:
+def test_every_rule_file_has_the_name_of_its_rule() -> None:
     names = {code: rule.__name__.rpartition(".")[2].replace("_", "-") for code, rule in RULES.items()}
     assert names == {code: CATALOG[code].name for code in RULES}
     files = {path.stem for path in (ROOT / "retrofit" / "rules").rglob("*.py") if "\nRULE = " in path.read_text()}
@@ -162,7 +162,7 @@ def test_remedies_and_examples_name_functions_that_exist() -> None:
             assert hasattr(rd, name), (code, name)
 
 
-def test_what_no_rule_file_finds_is_named_by_verify() -> None:
+def test_codes_without_a_rule_file_are_reported_by_verify() -> None:
     checks = "".join(path.read_text() for path in (ROOT / "retrofit" / "verify").rglob("*.py"))
     traced = {code for code, rule in CATALOG.items() if rule.found_in == TRACED}
     assert set(CATALOG) - set(RULES) == traced

@@ -80,12 +80,12 @@ out = Saver("runs").folder
          "out = rd.collectives.broadcast_object(f'run_{n + 1}')"),
     ],
 )  # fmt: skip
-def test_a_number_is_that_of_the_first_process(naming: str, agreed: str, tmp_path: Path) -> None:
+def test_the_number_of_a_run_comes_from_rank_0(naming: str, agreed: str, tmp_path: Path) -> None:
     lines = converted(tmp_path, HEAD + naming + TRAIN)
     assert agreed in lines and sum("broadcast_object" in line for line in lines) == 1
 
 
-def test_the_last_checkpoint_of_a_folder_is_that_of_the_first_process(tmp_path: Path) -> None:
+def test_the_last_checkpoint_of_a_folder_is_chosen_by_rank_0(tmp_path: Path) -> None:
     latest = "latest = sorted(glob.glob('*.pt'))[-1]\nprint(torch.load(latest))\nout = '.'\n"
     assert "latest = rd.collectives.broadcast_object(sorted(glob.glob('*.pt'))[-1])" in converted(
         tmp_path, HEAD + latest + TRAIN

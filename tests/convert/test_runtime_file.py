@@ -45,11 +45,11 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def test_it_is_what_the_library_makes_of_it() -> None:
+def test_the_file_is_what_the_bundler_writes() -> None:
     assert TEXT.read_text() == bundle(), "run `python -m retrofit.convert.bundle`"
 
 
-def test_it_is_short_and_needs_torch_alone() -> None:
+def test_the_file_is_short_and_needs_torch_alone() -> None:
     text = TEXT.read_text()
     assert len(text.splitlines()) <= MOST_LINES
     imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, (ast.Import, ast.ImportFrom))]
@@ -59,7 +59,7 @@ def test_it_is_short_and_needs_torch_alone() -> None:
     assert {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names) == {"torch"}
 
 
-def test_it_has_the_functions_that_a_conversion_can_write(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_has_the_functions_that_a_conversion_can_write(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = importlib.util.spec_from_file_location("multigpu", TEXT)
     assert spec is not None and spec.loader is not None
     file = importlib.util.module_from_spec(spec)
@@ -75,7 +75,7 @@ def test_it_has_the_functions_that_a_conversion_can_write(monkeypatch: pytest.Mo
         _ = file.save_checkpoint
 
 
-def test_a_variable_that_nothing_reads_is_said(script: Path) -> None:
+def test_an_unread_environment_variable_is_reported(script: Path) -> None:
     environ = {**os.environ, "RETROFIT_COMM_HOOK": "fp16", "RETROFIT_BATCH": "global"}
     command = [sys.executable, "-c", "import multigpu as rd; rd.setup_distributed()"]
     ended = subprocess.run(command, cwd=script.parent, env=environ, capture_output=True, text=True, timeout=300)
@@ -83,7 +83,7 @@ def test_a_variable_that_nothing_reads_is_said(script: Path) -> None:
     assert (ended.returncode, ended.stdout) == (0, notice), ended.stderr
 
 
-def test_an_older_one_is_renewed_and_the_conversion_can_still_be_undone(
+def test_an_older_file_is_updated_and_the_conversion_can_still_be_undone(
     script: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = script.with_name("multigpu.py")
@@ -115,9 +115,7 @@ def test_a_killed_update_is_completed_by_the_next_one(script: Path, monkeypatch:
     assert main(["convert", str(script), "--undo"]) == 0 and not file.exists()
 
 
-def test_what_somebody_has_changed_is_not_overwritten_without_saying_so(
-    script: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_file_is_not_overwritten_silently(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = script.with_name("multigpu.py")
     changed = file.read_text().replace("import torch\n", "import torch  # ours\n", 1)
     file.write_text(changed)
@@ -167,14 +165,14 @@ def test_the_journal_is_not_for_version_control(script: Path) -> None:
         ({"one": "import os\n", "two": "os = 1\n"}, "os is os\\. and two.os"),
     ],
 )
-def test_what_cannot_stand_in_one_file_is_an_error(tmp_path: Path, texts: dict[str, str], said: str) -> None:
+def test_sources_that_cannot_be_one_file_are_an_error(tmp_path: Path, texts: dict[str, str], said: str) -> None:
     for name, text in texts.items():
         (tmp_path / f"{name}.py").write_text(text)
     with pytest.raises(BundleError, match=said):
         bundle(texts, tmp_path)
 
 
-def test_what_nothing_reaches_is_left_out(tmp_path: Path) -> None:
+def test_unreachable_code_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(
         '"""One."""\nimport os\nimport re\n\n__all__ = ["f"]\nA = 1\nB = re\n\n\ndef f():\n    return g(A)\n\n\n'
         "def g(x):\n    return x\n\n\ndef h():\n    return os\n"

@@ -98,14 +98,14 @@ def test_steps_counted_from_samples_are_those_of_all_processes(lines: str, expec
         ),
     ],
 )
-def test_rates_of_other_libraries_follow_the_batch(line: str, expected: str, tmp_path: Path) -> None:
+def test_learning_rates_of_other_libraries_follow_the_batch(line: str, expected: str, tmp_path: Path) -> None:
     train = TRAIN.replace("        scheduler.step()\n", "")
     found = converted(tmp_path, f"{HEAD}optimizer = {line}\n{train}")
     (made,) = (text for text in found if text.startswith("optimizer = "))
     assert made.endswith(expected)
 
 
-def test_the_rate_ends_where_it_ends_in_one_process(tmp_path: Path, launcher: Launcher) -> None:
+def test_the_final_learning_rate_is_that_of_one_process(tmp_path: Path, launcher: Launcher) -> None:
     lines = "total = int(len(frame) / BATCH * EPOCHS)\nscheduler = lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total)\n"
     script = HEAD + SGD + lines + TRAIN + "print(optimizer.param_groups[0]['lr'])\n"
     script = "".join(f"{line}\n" for line in script.splitlines() if "timm" not in line and "transformers" not in line)

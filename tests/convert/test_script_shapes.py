@@ -33,18 +33,18 @@ def script(*lines: str, model: str = MODEL) -> str:
     return HEAD + "".join(f"{line}\n" for line in lines) + model + REST
 
 
-def test_a_model_called_as_the_module_that_it_comes_from(tmp_path: Path) -> None:
+def test_a_model_with_the_name_of_its_module(tmp_path: Path) -> None:
     lines = converted(tmp_path, "import model\n" + script(model="model = model.Net(3, 1)\n"), model=NET)
     assert "model = rd.distribute_model(model)" in lines
 
 
-def test_a_file_that_only_one_process_has_is_synced_by_that_one(tmp_path: Path) -> None:
+def test_a_file_of_one_process_is_synced_by_that_process(tmp_path: Path) -> None:
     # The others' is the null device, which refuses it.
     lines = converted(tmp_path, script("log = open('log', 'w')", "os.fsync(log.fileno())"))
     assert lines[lines.index("os.fsync(log.fileno())") - 1] == "if rd.is_main_process():"
 
 
-def test_what_is_done_without_data_parallel_is_done_where_it_was(tmp_path: Path) -> None:
+def test_statements_for_the_case_without_data_parallel_keep_their_place(tmp_path: Path) -> None:
     wrap = ["if torch.cuda.device_count() > 1:", "    model = torch.nn.DataParallel(model)", "else:"]
     wrap += [
         "    # the first",
@@ -60,7 +60,7 @@ def test_what_is_done_without_data_parallel_is_done_where_it_was(tmp_path: Path)
     assert "\n".join(wrap[:-1]) in file.text, "the rest of the branches is as it was"
 
 
-def test_what_stands_for_the_console_is_reached(tmp_path: Path) -> None:
+def test_a_replaced_stdout_is_recognised_as_the_console(tmp_path: Path) -> None:
     logger = ["class Log:", "    def __init__(self, path):", "        self.file = open(path, 'w')"]
     logger += ["    def write(self, text):", "        self.file.write(text)"]
     logger += ["    def flush(self):", "        os.fsync(self.file.fileno())", "sys.stdout = Log('log')"]
@@ -68,7 +68,7 @@ def test_what_stands_for_the_console_is_reached(tmp_path: Path) -> None:
     assert lines[lines.index("os.fsync(self.file.fileno())") - 1] == "if rd.is_main_process():"
 
 
-def test_a_writer_of_the_project_is_made_once(tmp_path: Path) -> None:
+def test_a_summary_writer_of_the_project_is_built_by_one_process(tmp_path: Path) -> None:
     lines = ["class Board(SummaryWriter):", "    pass", "board = Board('log')"]
     assert "board = rd.output.on_main_process(Board, 'log')" in converted(tmp_path, script(*lines))
 
@@ -79,19 +79,19 @@ def in_function(*lines: str) -> str:
     return HEAD + f"\n\ndef main():\n{body}\n\nif __name__ == '__main__':\n    main()\n"
 
 
-def test_the_group_is_joined_behind_the_choice_of_gpus_in_a_function(tmp_path: Path) -> None:
+def test_the_process_group_starts_after_a_choice_of_gpus_in_a_function(tmp_path: Path) -> None:
     lines = converted(tmp_path, in_function("os.environ['CUDA_VISIBLE_DEVICES'] = '0,1'"))
     position = lines.index("rd.setup_distributed()")
     assert lines[position - 1] == "os.environ['CUDA_VISIBLE_DEVICES'] = rd.devices.visible_gpus('0,1')"
 
 
-def test_the_group_is_joined_before_what_is_written_in_front_of_the_choice_of_gpus(tmp_path: Path) -> None:
+def test_the_process_group_starts_before_writes_that_precede_the_choice_of_gpus(tmp_path: Path) -> None:
     choice = "os.environ['CUDA_VISIBLE_DEVICES'] = '0,1'"
     lines = converted(tmp_path, in_function("os.makedirs('log')", choice))
     assert lines.index("rd.setup_distributed()") < lines.index("if rd.is_main_process():")
 
 
-def test_the_training_of_another_script_is_left_alone(tmp_path: Path) -> None:
+def test_the_training_of_another_script_is_unchanged(tmp_path: Path) -> None:
     start = script("from other import double").replace("model(x)", "double(model(x))")
     other = "def double(x):\n    return 2 * x\n\n\n" + in_function()
     result = conversion(tmp_path, start, other=other)
@@ -116,7 +116,7 @@ def test_a_module_that_is_asked_for(asked: str, answered: str, tmp_path: Path) -
     assert "model = rd.model.data_parallel(torch.nn.DataParallel, torch.nn.Linear(3, 1))" in lines
 
 
-def test_nothing_is_put_behind_what_ends_the_program(tmp_path: Path) -> None:
+def test_nothing_is_inserted_after_the_end_of_the_program(tmp_path: Path) -> None:
     ending = "from sys import exit as leave\n"
     lines = converted(tmp_path, ending + script() + "leave(0)\n")
     assert lines[-1] == "leave(0)" and "rd.cleanup_distributed()" not in lines

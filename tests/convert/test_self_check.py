@@ -52,7 +52,7 @@ def test_a_collective_under_a_guard_is_an_error_and_nothing_is_written(
     assert script.read_text() == SCRIPT and [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
-def test_what_a_rule_has_not_ended_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finding_that_remains_after_its_rule_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def finds_again(project: Any) -> Any:
         source = project.entry
         statement = next(node for node in source.tree.body if isinstance(node, ast.Assign))
@@ -66,7 +66,7 @@ def test_what_a_rule_has_not_ended_is_an_error(tmp_path: Path, monkeypatch: pyte
         plan_conversion(read_project(script_in(tmp_path)))
 
 
-def test_text_that_is_not_python_is_an_error_with_the_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_python_is_an_error_that_names_the_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks(project: Any) -> Any:
         source = project.entry
         start = source.span(source.tree.body[-1])[0]
@@ -79,7 +79,7 @@ def test_text_that_is_not_python_is_an_error_with_the_rules(tmp_path: Path, monk
         plan_conversion(read_project(script_in(tmp_path)))
 
 
-def test_two_changes_of_one_text_name_both_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlapping_edits_name_both_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def collides(project: Any) -> Any:
         source = project.entry
         node = next(n for n in source.nodes if isinstance(n, ast.Attribute) and n.attr == "item")
@@ -91,7 +91,7 @@ def test_two_changes_of_one_text_name_both_rules(tmp_path: Path, monkeypatch: py
         plan_conversion(read_project(script_in(tmp_path)))
 
 
-def test_a_project_is_read_from_texts_that_are_not_written_yet(tmp_path: Path) -> None:
+def test_a_project_is_read_from_text_that_is_not_written_yet(tmp_path: Path) -> None:
     (tmp_path / "part.py").write_text("x = 1\n")
     (tmp_path / "train.py").write_text("import part\n")
     overlay = {tmp_path.resolve() / "part.py": b"y = 2\n"}
@@ -113,7 +113,7 @@ def test_the_table_of_collectives_is_what_the_docstrings_say() -> None:
     assert len(said) > 30 and said & public <= known <= said
 
 
-def test_the_modules_of_the_runtime_are_those_that_it_has_at_the_top() -> None:
+def test_the_known_runtime_modules_are_its_top_level_modules() -> None:
     import retrofit.distributed as rd
 
     assert len(rd.__all__) <= 25
@@ -247,7 +247,7 @@ CHANGED_ONCE = {
 
 
 @pytest.mark.parametrize("name", CHANGED_ONCE)
-def test_what_a_rule_has_changed_is_not_found_again(name: str, tmp_path: Path) -> None:
+def test_a_finding_is_gone_after_its_edit(name: str, tmp_path: Path) -> None:
     before, data, after, wanted = CHANGED_ONCE[name]
     script = tmp_path / "train.py"
     script.write_text(SOUND.format(before=before, data=data, after=after))

@@ -95,7 +95,7 @@ def test_undone_in_any_order(project: Path, order: tuple[str, str], undone: int)
     assert tree(project) == before
 
 
-def test_each_has_launch_scripts_and_a_page_of_its_own(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_conversion_has_its_own_launch_scripts_and_page(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "train_ddp.sh").write_text("echo mine\n")
     assert convert(project, "one", "--write") == 0 and "read MULTI_GPU.md" in capsys.readouterr().err
     assert convert(project, "two", "--write") == 0 and "read MULTI_GPU_two.md" in capsys.readouterr().err
@@ -138,7 +138,9 @@ def test_undo_asks_which_one(project: Path, capsys: pytest.CaptureFixture[str]) 
     assert "restored utils.py" in capsys.readouterr().out and (project / "utils.py").read_text() == UTILS
 
 
-def test_what_another_conversion_needs_is_kept_and_said(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_another_conversion_needs_are_kept_and_listed(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert convert(project, "one", "--write") == 0 and convert(project, "two", "--write") == 0
     capsys.readouterr()
     assert convert(project, "one", "--undo") == 0
@@ -146,7 +148,7 @@ def test_what_another_conversion_needs_is_kept_and_said(project: Path, capsys: p
     assert (project / "multigpu.py").exists() and "rd." in (project / "utils.py").read_text()
 
 
-def test_compiled_files_of_the_runtime_go_with_it(project: Path) -> None:
+def test_undo_removes_the_compiled_files_of_the_runtime(project: Path) -> None:
     before = tree(project)
     assert convert(project, "one", "--write") == 0
     (project / "__pycache__").mkdir()

@@ -64,7 +64,7 @@ add_path(osp.join(this_dir, '..'))
 # name: files, script, and the start that is found: folder, module, folders of PYTHONPATH.
 STARTS = {
     "flat": ({"train.py": OF_LIB, **LIB}, "train.py", (".", None, [])),
-    "module beside": ({"a/train.py": "from model import make\n" + TRAINING, "a/model.py": MODEL, "setup.py": ""},
+    "module next to it": ({"a/train.py": "from model import make\n" + TRAINING, "a/model.py": MODEL, "setup.py": ""},
                       "a/train.py", ("a", None, [])),
     "package in src": ({f"src/{k}": v for k, v in PACKAGE.items()} | {"src/pkg/train.py": OF_PACKAGE, ".git/": ""},
                        "src/pkg/train.py", ("src", "pkg.train", [])),
@@ -125,7 +125,7 @@ def test_the_start_is_found_by_the_imports(name: str, tmp_path: Path, monkeypatc
     assert bool(missing_modules(project.modules)) == (name == "outside the work tree")
 
 
-def test_a_folder_of_pythonpath_beside_the_project_is_none_of_it(
+def test_a_pythonpath_folder_outside_the_project_is_not_part_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, {f"own/{name}": text for name, text in LIB.items()} | {"project/train.py": OF_LIB})
@@ -178,7 +178,7 @@ def test_an_import_that_is_not_found_is_reported(
         assert any(place in line and remedy in line for line in text.splitlines()), text
 
 
-def test_what_is_installed_or_optional_is_not_missing(tmp_path: Path) -> None:
+def test_installed_and_optional_modules_are_not_missing(tmp_path: Path) -> None:
     optional = "try:\n    from lib.fast import x\nexcept ImportError:\n    x = None\n"
     files = {"train.py": f"import numpy\nimport unknown_package\n{optional}{OF_LIB}", "old/numpy.py": "", **LIB}
     write(tmp_path, files | {"old/lib/fast.py": "x = 1\n"})
@@ -221,7 +221,7 @@ def test_a_project_of_a_repository_starts_in_every_way(tmp_path: Path, monkeypat
          ['export PYTHONPATH="${PWD}"/src"${PYTHONPATH:+', " multigpu.py"]),
     ],
 )  # fmt: skip
-def test_the_launch_script_starts_it_so(
+def test_the_launch_script_starts_each_of_these_ways(
     files: dict[str, str], arguments: list[str], starts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(write(tmp_path, files))

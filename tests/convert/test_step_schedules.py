@@ -58,7 +58,7 @@ def script(made: str, each: str, last: str) -> str:
         ("", "if step % 1000 == 0:\n            set_rate(0.01)"),
     ],
 )
-def test_what_counts_batches_by_itself_is_listed(made: str, each: str, tmp_path: Path) -> None:
+def test_a_schedule_that_counts_batches_is_listed(made: str, each: str, tmp_path: Path) -> None:
     text = script(made, each, "pass")
     (listed,) = step_schedules(conversion(tmp_path, text).project)
     expected = next(
@@ -80,7 +80,7 @@ def test_what_counts_batches_by_itself_is_listed(made: str, each: str, tmp_path:
         ("", "if epoch < 2:\n            set_rate(0.1)", "pass"),
     ],
 )  # fmt: skip
-def test_what_follows_the_data_or_the_epochs_is_not(made: str, each: str, last: str, tmp_path: Path) -> None:
+def test_a_schedule_by_data_or_epochs_is_not_listed(made: str, each: str, last: str, tmp_path: Path) -> None:
     assert step_schedules(conversion(tmp_path, script(made, each, last)).project) == []
 
 

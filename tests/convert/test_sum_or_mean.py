@@ -144,7 +144,7 @@ MEANS = [
 ]
 
 
-def test_what_is_applied_to_the_loss_decides(tmp_path: Path) -> None:
+def test_the_reduction_is_read_from_the_loss_itself(tmp_path: Path) -> None:
     for number, lines in enumerate([*SUMS, *MEANS]):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -166,7 +166,7 @@ def test_a_number_of_samples_with_a_correction_is_listed(loss: str, tmp_path: Pa
     assert not finding.edits and "rd.batch" not in result.files[0].text
 
 
-def test_a_penalty_of_a_wrapped_model_is_no_sum_over_the_batch(tmp_path: Path) -> None:
+def test_a_weight_penalty_is_not_a_sum_over_the_batch(tmp_path: Path) -> None:
     penalty = "0.1 * model.module.layer.weight.square().sum()"
     text = script(f"loss = F.mse_loss(out, y) + {penalty}").replace("model = Net()", "model = nn.DataParallel(Net())")
     assert f"loss = F.mse_loss(out, y) + {penalty}" in converted(tmp_path, text)
@@ -222,7 +222,7 @@ def test_a_sum_that_is_divided_by_the_batch_size_of_the_settings(tmp_path: Path)
     assert "optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(args.lr))" in found
 
 
-def test_a_sum_divided_by_what_is_not_known_is_named(tmp_path: Path) -> None:
+def test_a_sum_divided_by_an_unknown_value_is_listed(tmp_path: Path) -> None:
     lines = "import unknown\nloss = F.mse_loss(out, y, reduction='sum') / unknown.size_of(out)"
     (finding,) = (f for f in conversion(tmp_path, script(lines)).findings if f.code == "RF307")
     assert not finding.edits and "divided by what is not known" in finding.message

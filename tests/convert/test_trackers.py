@@ -199,13 +199,13 @@ for x in loader:
         ("import wandb", "wandb.define_metric('a')", "wandb.define_metric('a')"),
     ],
 )
-def test_other_tools(module: str, line: str, expected: str, tmp_path: Path) -> None:
+def test_other_trackers_start_on_one_process(module: str, line: str, expected: str, tmp_path: Path) -> None:
     lines = converted(tmp_path, START.replace("IMPORT", module).replace("LINES", line))
     position = lines.index(expected)
     assert (lines[position - 1] == "if rd.is_main_process():") == (line == expected)
 
 
-def test_a_search_in_the_script_is_refused(tmp_path: Path) -> None:
+def test_a_hyperparameter_search_in_the_script_is_refused(tmp_path: Path) -> None:
     script = START.replace("IMPORT", "import wandb").replace("LINES", "wandb.agent('id', function=print)")
     (refusal,) = conversion(tmp_path, script).refusals
     assert refusal.code == "RF510" and "wandb agent" in refusal.refusal

@@ -170,7 +170,7 @@ def test_a_linked_work_tree_is_a_work_tree(project: Path, capsys: pytest.Capture
     assert main(["convert", str(second), "--write"]) == 0
 
 
-def test_what_git_cannot_read_is_not_taken_for_clean(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_repository_that_git_cannot_read_is_not_clean(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / ".git").mkdir()
     (project / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     assert main(["convert", str(project / "train.py"), "--write"]) == 2
@@ -269,14 +269,14 @@ def test_a_forged_journal_changes_nothing_elsewhere(
 @pytest.mark.parametrize(
     "text", ["", "[]", "null", "{}", "[" * 100_000, '{"entries": 3}', '{"entries": [{}], "script": [], "state": 1}']
 )
-def test_a_journal_that_is_none(project: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_journal_is_refused(project: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     (project / ".retrofit").mkdir()
     (project / ".retrofit" / "0001.json").write_text(text)
     assert main(["convert", str(project / "train.py"), "--undo"]) == 2
     assert "is not a journal of a conversion" in capsys.readouterr().err
 
 
-def test_an_original_that_was_exchanged_is_not_restored(project: Path, elsewhere: Path) -> None:
+def test_a_replaced_backup_is_not_restored(project: Path, elsewhere: Path) -> None:
     script = project / "train.py"
     assert main(["convert", str(script), "--write"]) == 0
     after = script.read_bytes()
@@ -350,7 +350,7 @@ def test_nothing_hangs(project: Path, make: Callable[[Path], None], capsys: pyte
             place.parent.rmdir()
 
 
-def test_an_encoding_that_is_none(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_encoding_is_reported(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("undefined", "idna", "zlib", "hex", "rot13", "../../x", "os"):
         (project / "train.py").write_text(f"# coding: {name}\nx = '\\u00e9..'\n")
         assert main(["check", str(project / "train.py")]) in (0, 2)

@@ -53,5 +53,5 @@ def standing(folder: Path, *lines: str) -> str:
         (["look(net)"], ""),
     ],
 )  # fmt: skip
-def test_standing(lines: list[str], expected: str, tmp_path: Path) -> None:
+def test_where_the_model_is_wrapped(lines: list[str], expected: str, tmp_path: Path) -> None:
     assert standing(tmp_path, *lines) == expected

@@ -94,7 +94,7 @@ def changed(folder: Path, lines: str) -> str:
 
 
 @pytest.mark.parametrize(("lines", "expected"), SHOWN)
-def test_rank_0_alone_writes_it(lines: str, expected: str | None, tmp_path: Path) -> None:
+def test_rank_0_alone_writes(lines: str, expected: str | None, tmp_path: Path) -> None:
     text = changed(tmp_path, lines)
     if expected == "":
         assert lines in text and f"{ONE}{lines}" not in text
@@ -129,7 +129,7 @@ END = """\
 """
 
 
-def test_two_processes_that_make_a_folder_and_look_for_it_end_well(launcher: Launcher, tmp_path: Path) -> None:
+def test_two_processes_that_test_for_and_create_a_folder_both_finish(launcher: Launcher, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     (tmp_path / "train.py").write_text(conversion(tmp_path, HEAD + RUN + TRAIN + END).files[0].text)
     add_runtime(tmp_path)
@@ -139,7 +139,7 @@ def test_two_processes_that_make_a_folder_and_look_for_it_end_well(launcher: Lau
     assert (tmp_path / "out" / "model.pt").stat().st_size > 0
 
 
-def test_a_folder_whose_making_is_told(tmp_path: Path) -> None:
+def test_a_folder_with_a_message_about_its_creation(tmp_path: Path) -> None:
     making = "from pathlib import Path\nfolder = Path('out')\nif not folder.exists():\n    print('making', folder)\n"
     making += "    folder.mkdir()\ninner = folder / 'a'\ninner.mkdir(parents=True, exist_ok=True)\n"
     result = conversion(tmp_path, HEAD + making + TRAIN)

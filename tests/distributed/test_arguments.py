@@ -94,20 +94,20 @@ def test_the_set_of_flags_is_frozen():
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
-def test_every_flag_has_a_twin(name):
+def test_every_flag_has_an_environment_variable(name):
     text, value = OTHER_VALUES[name]
     environ = {f"RETROFIT_{name.upper()}": text}
     assert parse(environ=environ) == {**DEFAULTS, name: value}
     assert twins(environ) == {**DEFAULTS, name: value}
 
 
-def test_twins_are_read_from_the_process_environment(monkeypatch):
+def test_options_are_read_from_the_process_environment(monkeypatch):
     monkeypatch.setenv("RETROFIT_BATCH", "global")
     assert twins()["batch"] == "global"
     assert add_all_flags(argparse.ArgumentParser()).parse_args([]).batch == "global"
 
 
-def test_the_flag_beats_its_twin():
+def test_the_flag_wins_over_its_environment_variable():
     environ = {"RETROFIT_BATCH": "global", "RETROFIT_DIST_TIMEOUT": "5", "RETROFIT_LOCAL_RANK": "1"}
     options = parse("--batch", "per_gpu", "--dist_timeout", "7", "--local_rank", "0", environ=environ)
     assert (options["batch"], options["dist_timeout"], options["local_rank"]) == ("per_gpu", 7.0, 0)
@@ -134,7 +134,7 @@ def test_switch_off(text):
         ("DISTRIBUTED", "yes", "0, 1, false, true"),
     ],
 )
-def test_a_bad_twin_is_named_with_its_value_and_what_is_allowed(name, text, remedy):
+def test_a_wrong_environment_variable_is_reported_with_the_allowed_values(name, text, remedy):
     for read in (twins, lambda environ: parse(environ=environ)):
         with pytest.raises(ValueError, match=f"RETROFIT_{name}='{text}' is not valid; use one of: {remedy}, or unset"):
             read({f"RETROFIT_{name}": text})
@@ -167,7 +167,7 @@ def test_reading_options_changes_no_environment():
     assert dict(os.environ) == before
 
 
-def test_one_rank_of_a_node_says_what_the_parser_refuses(capsys):
+def test_one_rank_per_node_prints_the_parser_error(capsys):
     for rank, shown in (("0", "unrecognized arguments: --no_such_flag"), ("1", "")):
         parser = add_all_flags(argparse.ArgumentParser(), {"LOCAL_RANK": rank})
         with pytest.raises(SystemExit) as ended:
@@ -182,7 +182,7 @@ NO_NUMBERS = ["nan", "inf", "-inf", "-7", "1e400", str(10**40)]
 
 
 @pytest.mark.parametrize("flag", NUMBERS, ids=lambda flag: flag.name)
-def test_what_is_no_number_for_a_flag_is_refused_in_one_line(flag, capsys):
+def test_a_flag_that_is_not_a_number_is_refused_in_one_line(flag, capsys):
     """Every flag that takes a number: also one that is added later."""
     assert flag.bounds is not None, "say which numbers it takes"
     for text in NO_NUMBERS:

@@ -73,7 +73,7 @@ def train_while_saving(path: str, kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_training_goes_on_and_the_checkpoint_is_of_the_moment_of_its_save(
+def test_training_continues_and_the_checkpoint_holds_the_moment_of_its_save(
     ranks: Any, tmp_path: Path, kind: str
 ) -> None:
     ranks(2).run(train_while_saving, str(tmp_path / "warm"), kind)  # imports
@@ -97,7 +97,7 @@ def complete_without_being_asked(path: str, kind: str) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_is_there_as_soon_as_it_is_complete_not_at_the_next_save(ranks: Any, tmp_path: Path, kind: str) -> None:
+def test_a_checkpoint_appears_as_soon_as_it_is_complete(ranks: Any, tmp_path: Path, kind: str) -> None:
     assert ranks(2).run(complete_without_being_asked, str(tmp_path / "c"), kind) == [True, True]
 
 
@@ -114,7 +114,7 @@ def saves_in_a_row(folder: str, kind: str) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_next_save_waits_for_the_one_under_way(ranks: Any, tmp_path: Path, kind: str) -> None:
+def test_the_next_save_waits_for_the_one_in_progress(ranks: Any, tmp_path: Path, kind: str) -> None:
     assert ranks(2).run(saves_in_a_row, str(tmp_path), kind) == [[True, True]] * 2
 
 
@@ -143,7 +143,7 @@ def failing(folder: str, kind: str, at: str, failing_rank: int) -> tuple[str, st
 
 @pytest.mark.parametrize("at", ["the next save", "the end"])
 @pytest.mark.parametrize(("kind", "failing_rank"), [("full", 0), ("sharded", 0), ("sharded", 1)])
-def test_an_error_of_the_background_is_raised_on_every_rank(
+def test_an_error_of_the_background_write_is_raised_on_every_rank(
     ranks: Any, tmp_path: Path, kind: str, failing_rank: int, at: str
 ) -> None:
     if kind == "sharded" and not NEW_TORCH:
@@ -194,7 +194,7 @@ if then == "cleanup":
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_killed_in_mid_write_the_former_one_is_found(tmp_path: Path, kind: str) -> None:
+def test_after_a_kill_in_mid_write_the_previous_checkpoint_is_found(tmp_path: Path, kind: str) -> None:
     command = [sys.executable, "-c", SAVE_SLOWLY, str(tmp_path), kind, "wait", "60"]
     with subprocess.Popen(command, env=program_environment(), cwd=ROOT, stdout=subprocess.PIPE) as process:
         try:
@@ -209,7 +209,7 @@ def test_killed_in_mid_write_the_former_one_is_found(tmp_path: Path, kind: str) 
 
 @pytest.mark.parametrize("then", ["return", "raise", "cleanup"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_exit_waits_for_the_one_under_way(tmp_path: Path, kind: str, then: str) -> None:
+def test_an_exit_waits_for_the_save_in_progress(tmp_path: Path, kind: str, then: str) -> None:
     result = run_python("-c", SAVE_SLOWLY, str(tmp_path), kind, then, "0.5")
     assert result.returncode == (1 if then == "raise" else 0), result.stderr
     assert [rd.checkpoint.read_checkpoint(path)["epoch"] for path in rd.checkpoint.checkpoints_in(tmp_path)] == [2, 1]
@@ -225,7 +225,7 @@ rd.save_checkpoint(nn.Linear(4, 4), None, 1, sys.argv[1], sharded=False, asynchr
 """
 
 
-def test_an_error_that_nobody_asks_for_is_printed_at_the_end(tmp_path: Path) -> None:
+def test_an_unread_error_is_printed_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = run_python("-c", NOBODY_ASKS, str(tmp_path / "file" / "c.pt"))
     assert f"WriteError: could not write checkpoint {tmp_path / 'file' / 'c.pt'}: " in result.stderr

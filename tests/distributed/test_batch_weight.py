@@ -95,7 +95,7 @@ def counts():
     return alone, rd.loss.batch_count(2), rd.loss.batch_count(torch.tensor(rd.get_rank())).item(), rd.loss.rank_share(6)
 
 
-def test_what_all_ranks_have_of_a_batch(ranks):
+def test_the_batch_size_over_all_ranks(ranks):
     assert ranks(3).run(counts) == [((rank, 6), 6, 3, 2.0) for rank in range(3)]
     assert (rd.loss.batch_count(7), rd.loss.rank_share(7)) == (7, 7)
 

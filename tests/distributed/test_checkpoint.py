@@ -90,7 +90,7 @@ def test_everything_comes_back(path):
     assert torch.equal(torch.rand(3), first)
 
 
-def test_the_random_state_can_be_given(path):
+def test_an_explicit_random_state_is_saved(path):
     mine = {"now": get_rng_state(), "epoch_start": get_rng_state()}
     save_checkpoint(new_model(), None, 0, path, rng_state=mine)
     assert set(read_checkpoint(path)["rng_states"][0]) == {"now", "epoch_start"}
@@ -147,7 +147,7 @@ def test_a_pickle_that_would_run_code_is_refused(path, tmp_path, monkeypatch):
     [np.float64(0.5), Path("a"), argparse.Namespace(lr=1), nn.Linear(1, 1)],
     ids=lambda value: type(value).__name__,
 )
-def test_what_could_not_be_loaded_again_is_not_saved(path, tmp_path, value):
+def test_content_that_could_not_be_loaded_again_is_refused_at_the_save(path, tmp_path, value):
     model, *_ = saved(path)
     before = path.read_bytes()
     holder = {"inside": [value]}
@@ -204,7 +204,7 @@ def test_the_state_of_another_optimizer_changes_nothing(path):
     assert f"checkpoint {path} does not fit, optimizer: loaded state dict has a different number of" in text
 
 
-def test_a_missing_file_and_a_foreign_one(path):
+def test_missing_and_foreign_files_are_reported(path):
     with pytest.raises(FileNotFoundError, match=f"no checkpoint at {path}"):
         load_checkpoint(new_model(), None, path)
     torch.save([1, 2], path)
@@ -251,7 +251,7 @@ def test_a_flipped_bit_is_reported_or_harmless(path):
     assert num_found > len(whole) // 61 // 4
 
 
-def test_a_bit_that_makes_a_folder_of_an_entry_is_reported(path):
+def test_a_flipped_bit_that_turns_an_entry_into_a_folder_is_reported(path):
     saved(path)
     whole = path.read_bytes()
     start = whole.index(b"PK\1\2")  # the first entry of the archive's directory

@@ -21,14 +21,14 @@ def names_of(model, layers):
     return [names[id(layer)] for layer in layers]
 
 
-def test_layers_of_a_class_are_all_of_it_inner_ones_first():
+def test_layers_of_a_class_are_listed_inner_ones_first():
     model = Transformer()
     assert names_of(model, choose_layers(model, ["Block"])) == ["blocks.0", "blocks.1"]
     found = names_of(model, choose_layers(model, ["Block", "MultiheadAttention"]))
     assert found == ["blocks.0.attention", "blocks.0", "blocks.1.attention", "blocks.1"]
 
 
-def test_by_size_a_layer_has_enough_parameters_beside_those_of_the_layers_inside():
+def test_by_size_a_layer_has_enough_parameters_outside_its_inner_layers():
     model = nn.Sequential(Pair(nn.Linear(10, 10), nn.Linear(10, 10)), nn.Linear(10, 30), nn.Linear(2, 2))
     assert names_of(model, choose_layers(model, min_num_params=100)) == ["0.0", "0.1", "1"]
     assert names_of(model, choose_layers(model, min_num_params=200)) == ["0", "1"]
@@ -38,12 +38,12 @@ def test_by_size_a_layer_has_enough_parameters_beside_those_of_the_layers_inside
     assert names_of(model, choose_layers(model, min_num_params=200)) == ["1"]
 
 
-def test_containers_and_parts_with_tied_weights_are_no_layers():
+def test_containers_and_parts_with_tied_weights_are_not_layers():
     model = Transformer()
     assert "blocks" not in names_of(model, choose_layers(model, min_num_params=1))
     assert not {"embedding", "classifier"} & set(names_of(model, choose_layers(model, min_num_params=1)))
 
 
-def test_a_class_that_the_model_has_not_is_refused():
+def test_a_class_that_the_model_lacks_is_refused():
     with pytest.raises(ValueError, match=r"no layer of class BertLayer; the model has Block, .*ModuleList"):
         choose_layers(Transformer(), ["BertLayer", "Block"])

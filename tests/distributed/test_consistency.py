@@ -184,7 +184,7 @@ def late_fault(choice):
     return with_choice(choice, train)
 
 
-def test_the_choice_says_how_often(ranks):
+def test_the_option_sets_how_often_ranks_are_compared(ranks):
     assert ranks(2).run(late_fault, "always") == [(31, True)] * 2
     assert ranks(2).run(late_fault, "first") == [(49, True)] * 2
     assert ranks(2).run(late_fault, "off") == [None] * 2
@@ -197,7 +197,7 @@ def other_choice_per_rank():
         with_choice(("off", "first")[get_rank()], model_and_optimizer)
 
 
-def test_ranks_with_different_choices_are_told_at_once(ranks):
+def test_ranks_with_different_options_get_an_error_at_once(ranks):
     ranks(2).run(other_choice_per_rank)
 
 
@@ -456,7 +456,7 @@ def sound_trainings(choice):
 
 
 @pytest.mark.parametrize("choice", ["first", "always"])
-def test_a_training_that_is_right_is_not_stopped(ranks, choice):
+def test_a_correct_training_is_not_stopped(ranks, choice):
     ranks(2).run(sound_trainings, choice, timeout_s=120.0)
 
 
@@ -507,5 +507,5 @@ def test_a_layer_that_was_left_out_of_an_optimizers_model_stops_the_training(ran
         ranks(2).run(layer_left_out, False)
 
 
-def test_a_layer_that_was_left_out_but_is_the_same_everywhere_does_not(ranks):
+def test_a_layer_that_was_left_out_but_stays_equal_does_not_stop_the_training(ranks):
     ranks(2).run(layer_left_out, True)

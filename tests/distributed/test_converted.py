@@ -33,7 +33,7 @@ def batches(batch_size, batch):
     return result
 
 
-def test_a_global_batch_is_shared_out_and_a_batch_per_rank_is_not(ranks):
+def test_a_global_batch_is_split_across_ranks_and_a_batch_per_rank_is_not(ranks):
     for batch, size in (("global", 4), ("per_gpu", 8)):
         shares = ranks(2).run(batches, 8, batch)
         assert [len(part) for part in shares[0]] == [size] * (32 // (2 * size))
@@ -66,7 +66,7 @@ def shared_streams(seeds):
     return torch.rand(1).item(), random.random()
 
 
-def test_a_script_without_seed_goes_on_with_the_streams_of_rank_0(ranks):
+def test_a_script_without_a_seed_continues_with_the_random_streams_of_rank_0(ranks):
     first, second = ranks(2).run(shared_streams, [3, 4])
     assert first == second
     torch.manual_seed(3)
@@ -82,7 +82,7 @@ def kind_of_batchnorm(choice):
     return type(model).__name__, type(rd.unwrap_model(model)[1]).__name__
 
 
-def test_batchnorm_is_synchronised_unless_it_is_to_stay_local(ranks):
+def test_batchnorm_is_synchronised_unless_it_is_set_to_local(ranks):
     assert ranks(2).run(kind_of_batchnorm, "sync") == [("DDPWrapper", "CPUSyncBatchNorm")] * 2
     assert ranks(2).run(kind_of_batchnorm, "local") == [("DDPWrapper", "BatchNorm1d")] * 2
     with pytest.raises(ValueError, match=r"RETROFIT_BATCHNORM='none' is not valid; use one of: sync, local"):
@@ -160,9 +160,7 @@ def test_the_rates_of_all_groups_follow_the_batch_of_all_ranks(ranks):
     ("chosen", "from_outside", "visible"),
     [("0", None, "0,1"), ("0", "4,5", "4,5"), ("2,3", "4,5", "2,3"), ("1,2,3", None, "1,2,3"), ("-1", "4,5", "-1")],
 )
-def test_gpus_that_a_script_chooses_are_those_of_the_launcher_where_they_are_too_few(
-    chosen, from_outside, visible, monkeypatch, capsys
-):
+def test_gpus_of_the_launcher_replace_a_choice_of_too_few(chosen, from_outside, visible, monkeypatch, capsys):
     if from_outside is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
@@ -177,7 +175,7 @@ def test_gpus_that_a_script_chooses_are_those_of_the_launcher_where_they_are_too
         assert ("not enough for 2 processes" in capsys.readouterr().out) is (visible != chosen and rank == "0")
 
 
-def test_one_process_is_as_it_was(options, tmp_path):
+def test_one_process_is_unchanged(options, tmp_path):
     loader, model = DataLoader(TensorDataset(torch.arange(4)), 2), nn.Linear(2, 2)
     assert rd.distribute_loader(loader) is loader and rd.distribute_model(model) is model
     assert rd.scaled_lr(0.3) == 0.3 and rd.data.micro_batch(7) == 7 == rd.data.own_batch_size(7)
@@ -215,7 +213,7 @@ def test_flags_leave_no_trace_in_the_options_of_a_script(options):
 
 
 @pytest.mark.parametrize("own", ["--batch", "--batch_size"])
-def test_a_flag_or_an_abbreviation_of_the_script_stays_what_it_is(options, own):
+def test_flags_and_abbreviations_of_the_script_keep_their_meaning(options, own):
     parser = argparse.ArgumentParser()
     parser.add_argument(own, type=int, dest="size")
     rd.add_runtime_flags(parser)
@@ -250,7 +248,7 @@ class EndlessSampler(Sampler):
         return 2**31
 
 
-def test_an_endless_sampler_of_the_project_keeps_its_order_whatever_else_draws():
+def test_an_endless_sampler_keeps_its_order_under_other_random_draws():
     def draw(rank, between):
         share = iter(shard_of(EndlessSampler(), 2, rank))
         return [(next(share), torch.rand(between))[0] for _ in range(25)]
@@ -264,7 +262,7 @@ def test_an_endless_sampler_of_the_project_keeps_its_order_whatever_else_draws()
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_one_of_several_processes_needs_the_group(monkeypatch):
+def test_several_processes_need_the_process_group(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     for distribute, thing in ((rd.distribute_model, nn.Linear(1, 1)), (rd.distribute_loader, DataLoader([1]))):
         with pytest.raises(RuntimeError, match=r"in one of 4 processes; call setup_distributed\(\) before it"):
@@ -296,7 +294,7 @@ def loader_of_each_epoch():
     return orders, draws
 
 
-def test_loaders_made_in_each_epoch_have_orders_and_random_numbers_of_their_own(ranks):
+def test_loaders_built_in_each_epoch_have_new_orders_and_random_numbers(ranks):
     (first, own), (second, others) = ranks(2).run(loader_of_each_epoch)
     for one, other in zip(first, second):
         assert sorted(one + other) == list(range(8))
@@ -304,5 +302,5 @@ def test_loaders_made_in_each_epoch_have_orders_and_random_numbers_of_their_own(
     assert len({*own, *others}) == 6
 
 
-def test_a_model_that_the_options_leave_out_stays_so():
+def test_a_model_that_the_options_exclude_is_not_wrapped():
     assert rd.distribute_model(None) is None

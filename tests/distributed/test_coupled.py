@@ -113,6 +113,6 @@ def gradients():
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_gradients_are_those_of_the_ranks_losses_together(ranks, world_size):
+def test_gradients_are_those_of_the_combined_loss_of_all_ranks(ranks, world_size):
     for by_graph, numeric in ranks(world_size).run(gradients):
         assert by_graph == pytest.approx(numeric, rel=1e-6)

@@ -70,7 +70,7 @@ def without_gradients():
     return criterion.ignore_index, criterion.reduction, type(criterion.to("cpu")).__name__
 
 
-def test_an_evaluation_is_of_the_batch_alone(ranks):
+def test_an_evaluation_uses_its_own_batch_alone(ranks):
     assert ranks(2).run(without_gradients) == [(3, "mean", "WholeBatchLoss")] * 2
 
 
@@ -86,7 +86,7 @@ def of_a_wrapped_function():
     return given.item(), rd.loss.distribute_criterion(F.cross_entropy)(output, target, weight, ignore_index=3).item()
 
 
-def test_options_by_position_are_those_of_torch(ranks):
+def test_positional_options_are_those_of_torch(ranks):
     for given, expected in ranks(2).run(of_a_wrapped_function):
         assert given == expected
 
@@ -107,10 +107,10 @@ def other_criteria():
 
 
 @pytest.mark.filterwarnings("ignore:size_average")
-def test_a_loss_of_another_kind_is_as_it_was(ranks):
+def test_a_loss_of_another_kind_is_unchanged(ranks):
     ranks(2).run(other_criteria)
 
 
-def test_one_process_is_as_it_was():
+def test_one_process_is_unchanged():
     criterion = nn.CrossEntropyLoss()
     assert rd.loss.distribute_criterion(criterion) is criterion

@@ -92,7 +92,7 @@ def test_the_global_batches_are_those_of_one_process(shape):
 
 
 @given(shape=shapes, start=st.integers(0, 70))
-def test_the_rest_of_an_epoch_is_shared_out_too(shape, start):
+def test_the_rest_of_an_epoch_is_sharded_too(shape, start):
     total, world_size, batch_size, drop_last = shape
     sampler = RandomSampler(range(total))
     order = flat(shards(sampler, 1, 1)[0])
@@ -112,7 +112,7 @@ def test_every_epoch_has_a_new_order_without_set_epoch():
     assert first != second and second != third and first != third
 
 
-def test_set_epoch_brings_an_order_back_and_goes_on_from_there():
+def test_set_epoch_restores_an_order_and_continues_from_there():
     shard = shard_of(RandomSampler(range(100)), 5, 1, 2)
     orders = [list(shard) for _ in range(3)]
     shard.set_epoch(1)
@@ -211,7 +211,7 @@ def seed_by_worker(worker):
     torch.manual_seed(worker)
 
 
-def test_outside_a_group_the_loader_itself_comes_back():
+def test_outside_a_group_the_loader_itself_is_returned():
     loader = DataLoader(range(10), batch_size=2, shuffle=True)
     assert shard_loader(loader) is loader
     assert share_batches(loader) is loader
@@ -250,7 +250,7 @@ def rebuilt_settings():
     return kept, context.get_start_method(), sorted(set(vars(train)) - known)
 
 
-def test_all_settings_of_a_loader_survive(ranks):
+def test_all_settings_of_a_loader_are_kept(ranks):
     for result in ranks(2).run(rebuilt_settings):
         assert result == ([], "spawn", [])
 
@@ -284,7 +284,7 @@ class OddBatches(BatchSampler):
         ("empty", "ValueError: the training set has 0 samples"),
     ],
 )
-def test_what_cannot_be_sharded_is_refused_on_every_rank(ranks, kind, expected):
+def test_a_loader_that_cannot_be_sharded_is_refused_on_every_rank(ranks, kind, expected):
     for message in ranks(2).run(refusal, kind):
         assert message.startswith(expected)
 

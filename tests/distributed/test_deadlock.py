@@ -58,7 +58,7 @@ STUCK = {
 
 
 @pytest.mark.parametrize("case", STUCK)
-def test_stuck(case: str) -> None:
+def test_stuck_ranks(case: str) -> None:
     states, text = STUCK[case]
     assert text in judge(states)
 
@@ -70,14 +70,14 @@ SLOW = {
     "the same call from two lines": [waits(0, "broadcast@a:1"), waits(1, "broadcast@a:3")],
     "one has left a call whose data still arrives": [waits(0, "broadcast", "sum"), waits(1, "broadcast")],
     "all wait in torch, in the same place": [state(0, "reduce", begun=[1]), state(1, "reduce", begun=[1])],
-    "behind, as far as the collectives tell": [waits(0, "a", "b", "c+2"), state(1, "a", "b", begun=[2])],
+    "late, as far as the collectives show": [waits(0, "a", "b", "c+2"), state(1, "a", "b", begun=[2])],
     "a rank of which nothing is known": [waits(0, "reduce", "save"), {"rank": 1, **UNKNOWN}],
     "all have ended": [state(0, left="has ended"), state(1, left="has ended")],
 }
 
 
 @pytest.mark.parametrize("case", SLOW)
-def test_slow(case: str) -> None:
+def test_slow_ranks(case: str) -> None:
     assert judge(SLOW[case]) == ""
 
 

@@ -77,7 +77,7 @@ def test_contradictions_are_refused_with_the_values(change):
 
 
 @pytest.mark.parametrize("name", [*LAUNCHER_VARIABLES, "LOCAL_WORLD_SIZE", "MASTER_PORT"])
-def test_a_variable_that_is_no_number_is_named(name):
+def test_a_variable_that_is_not_a_number_is_reported(name):
     with pytest.raises(ValueError, match=f"{name} must be a whole number, got 'two'"):
         read_environment({**LAUNCHED, name: "two"})
 
@@ -111,7 +111,7 @@ def test_launcher_variables_win_over_slurm():
 
 
 @pytest.mark.parametrize("name", ["SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS"])
-def test_slurm_variable_that_is_no_number_is_named(name):
+def test_a_slurm_variable_that_is_not_a_number_is_reported(name):
     with pytest.raises(ValueError, match=f"{name} must be a whole number, got 'x'"):
         read_environment({**SRUN, name: "x"})
 

@@ -87,7 +87,7 @@ def test_a_resumed_epoch_is_bit_identical_on_two_ranks(ranks, num_workers):
         assert actual == expected
 
 
-def test_a_position_taken_in_a_resumed_epoch_is_good_too():
+def test_a_position_saved_in_a_resumed_epoch_can_be_resumed_too():
     epochs = make_epochs()
     steps = epochs.steps()
     train(steps, 3)
@@ -143,7 +143,7 @@ def test_another_world_size_sees_only_the_rest(ranks, batch_size, accum_steps):
         assert step == steps_per_epoch - (50 // global_batch - -(-36 // global_batch))
 
 
-def test_one_process_continues_behind_as_many_samples(ranks):
+def test_one_process_continues_after_the_same_number_of_samples(ranks):
     position = ranks(2).run(stop_after, 2, 5)[0][1]
     epochs = fifty_samples(5)
     changes = epochs.resume(*position)
@@ -198,7 +198,7 @@ def test_steps_of_short_epochs_are_counted_after_a_resume():
     assert resumed.global_step == epochs.global_step == 5
 
 
-def test_samples_are_counted_on_under_another_layout(capsys):
+def test_samples_keep_being_counted_under_another_layout(capsys):
     epochs = make_epochs()
     train(epochs.steps(), 4)
     assert epochs.samples == 4 * 2

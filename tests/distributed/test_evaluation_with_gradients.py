@@ -115,7 +115,7 @@ def all_evaluations():
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_an_evaluation_with_gradients_is_that_of_one_process(ranks, world_size):
+def test_an_evaluation_with_gradients_equals_that_of_one_process(ranks, world_size):
     if world_size == 3:  # the batch of the training does not divide
         return ranks(3).run(only_totals, timeout_s=60.0) and None
     expected = all_evaluations()
@@ -153,6 +153,6 @@ def after_a_break():
     return model.weight.grad.clone()
 
 
-def test_training_goes_on_over_all_ranks_afterwards(ranks):
+def test_training_continues_over_all_ranks_afterwards(ranks):
     first, second = ranks(2).run(after_a_break)
     assert torch.equal(first, second) and first.unique().tolist() == [1.0]

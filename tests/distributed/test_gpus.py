@@ -44,7 +44,7 @@ def test_one_process_keeps_the_choice_of_the_script(started):
         assert [rd.devices.own_gpu_count(count) for count in (0, 1, 4)] == [0, 1, 4]
 
 
-def test_each_of_several_processes_counts_for_one_gpu(started):
+def test_each_of_several_processes_counts_as_one_gpu(started):
     started(1)
     assert [rd.devices.own_gpu_count(count) for count in (0, 1, 4, None, [0, 1])] == [0, 1, 1, None, [0, 1]]
 

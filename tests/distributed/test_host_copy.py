@@ -147,9 +147,7 @@ def assert_equal(one: Any, other: Any, place: str = "") -> None:
 @pytest.mark.parametrize(
     ("kind", "strategy"), [("full", "ddp"), ("full", "fsdp"), ("sharded", "ddp"), ("sharded", "fsdp")]
 )
-def test_what_is_changed_in_place_after_the_save_is_not_in_it(
-    ranks: Any, tmp_path: Path, kind: str, strategy: str
-) -> None:
+def test_later_changes_in_place_are_not_in_the_checkpoint(ranks: Any, tmp_path: Path, kind: str, strategy: str) -> None:
     if not NEW_TORCH and f"{strategy}/{kind}" != "ddp/full":
         pytest.skip(f"needs torch 2.6, this is {torch.__version__}")
     ranks(2).run(change_while_it_is_written, str(tmp_path), kind, strategy)
@@ -160,14 +158,14 @@ def test_what_is_changed_in_place_after_the_save_is_not_in_it(
     assert now["model"]["1.num_batches_tracked"] == 1 and now["optimizer"]["state"][0]["step"] == 1
 
 
-def test_also_in_one_process(tmp_path: Path) -> None:
+def test_later_changes_in_place_are_not_in_the_checkpoint_of_one_process(tmp_path: Path) -> None:
     for kind in ("full", "sharded") if NEW_TORCH else ("full",):
         (tmp_path / kind).mkdir()
         change_while_it_is_written(str(tmp_path / kind), kind, "single")
         assert_equal(*(rd.checkpoint.read_checkpoint(tmp_path / kind / name) for name in ("now", "later")))
 
 
-def test_a_copy_keeps_names_of_one_tensor_and_shares_no_memory() -> None:
+def test_a_copy_keeps_aliases_and_shares_no_memory() -> None:
     weight = torch.ones(3)
     sparse = torch.eye(3).to_sparse()
     views = torch.arange(10.0)
@@ -181,7 +179,7 @@ def test_a_copy_keeps_names_of_one_tensor_and_shares_no_memory() -> None:
     assert torch.equal(copied["sparse"].to_dense(), torch.eye(3)) and copied["default"]["new"] == []
 
 
-def test_dicts_that_are_more_than_a_dict_stay_what_they_are() -> None:
+def test_subclasses_of_dict_keep_their_class() -> None:
     for value in (collections.Counter({3: 2}), collections.defaultdict(list, {1: [2]})):
         mapped = map_entries(value, (), lambda entry, path: entry)
         assert mapped == value and type(mapped) is type(value) and mapped is not value
@@ -200,7 +198,7 @@ def save_what_cannot_be_pickled(path: str, kind: str, asynchronous: bool) -> str
 
 
 @pytest.mark.parametrize("kind", ["full", "sharded"] if NEW_TORCH else ["full"])
-def test_what_cannot_be_copied_is_an_error_on_every_rank(ranks: Any, tmp_path: Path, kind: str) -> None:
+def test_an_object_that_cannot_be_copied_is_an_error_on_every_rank(ranks: Any, tmp_path: Path, kind: str) -> None:
     first, second = ranks(2).run(save_what_cannot_be_pickled, str(tmp_path / "c"), kind, True)
     assert (
         first.startswith("ValueError: the checkpoint holds what cannot be pickled (") and "save plain values" in first

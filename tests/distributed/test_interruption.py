@@ -43,7 +43,7 @@ def status_of_different_signals():
         return interruption.agreed_status()
 
 
-def test_a_preempted_rank_decides_for_all(ranks):
+def test_a_preemption_of_one_rank_stops_all(ranks):
     assert ranks(2).run(status_of_different_signals) == [143] * 2
 
 
@@ -65,7 +65,7 @@ def test_handlers_are_restored_also_after_an_error():
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
 
 
-def test_ctrl_c_works_again_behind_the_block():
+def test_ctrl_c_works_again_after_the_block():
     with Interruption():
         pass
     with pytest.raises(KeyboardInterrupt):

@@ -29,7 +29,7 @@ if __name__ == "__main__":
 """
 
 
-def test_nothing_is_left_of_a_rank_that_was_killed(tmp_path: Path) -> None:
+def test_a_killed_rank_leaves_no_loader_worker(tmp_path: Path) -> None:
     """Its workers come from a fork server, which lives as long as they do."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

@@ -33,7 +33,7 @@ def test_only_rank_0_prints_and_makes_the_object(ranks):
     assert ranks(3).run(speak) == [("hello from 0\n", ["a", "b"]), silent, silent]
 
 
-def test_a_silent_object_takes_every_call():
+def test_a_silent_object_accepts_every_call():
     writer = SilentObject()
     assert not writer.add_scalar("loss", 1.0, step=3)
     assert not writer.file_writer.get_logdir()
@@ -42,7 +42,7 @@ def test_a_silent_object_takes_every_call():
         assert same is writer
 
 
-def test_a_path_below_a_silent_object_is_one_where_no_file_can_be():
+def test_no_file_can_be_made_below_a_path_of_a_silent_object():
     writer = SilentObject()
     for folder in (writer.log_dir, writer.file_writer.get_logdir()):
         path = Path(os.path.join(folder, "best.pt"))
@@ -56,7 +56,7 @@ def test_a_silent_object_hides_no_error_of_the_block():
         raise KeyError
 
 
-def test_a_silent_object_is_no_other_protocol():
+def test_a_silent_object_implements_no_special_protocol():
     assert isinstance(copy.deepcopy(SilentObject()), SilentObject)
     with pytest.raises(TypeError):
         iter(SilentObject())
@@ -74,7 +74,7 @@ def asked_of_main(fails):
         return f"{type(error).__name__}: {error}"
 
 
-def test_all_ranks_go_by_the_answer_of_rank_0(ranks):
+def test_all_ranks_use_the_answer_of_rank_0(ranks):
     assert ranks(2).run(asked_of_main, False) == ["asked1 on rank 0"] * 2
     assert asked_of_main(False) == "asked1 on rank 0"
     first, second = ranks(2).run(asked_of_main, True)

@@ -94,7 +94,7 @@ def without_the_kit():
         assert isinstance(distribute_model(Model()), DDPWrapper)
 
 
-def test_a_strategy_that_is_not_there_says_how_to_get_it(ranks):
+def test_a_missing_strategy_says_how_to_install_it(ranks):
     ranks(2).run(without_the_kit)
 
 

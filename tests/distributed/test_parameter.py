@@ -49,10 +49,10 @@ def saved_and_frozen(path):
     return loaded.tolist(), rd.model.distribute_parameter(frozen) is frozen
 
 
-def test_it_can_be_saved_and_what_is_not_trained_is_left_alone(ranks, tmp_path):
+def test_a_tensor_can_be_saved_and_a_frozen_one_is_unchanged(ranks, tmp_path):
     assert ranks(2).run(saved_and_frozen, tmp_path) == [([1.0, 1.0], True)] * 2
 
 
-def test_one_process_gets_the_tensor_as_it_is():
+def test_one_process_gets_the_same_tensor():
     scale = torch.ones(2, requires_grad=True)
     assert rd.model.distribute_parameter(scale) is scale and not scale._backward_hooks

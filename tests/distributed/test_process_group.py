@@ -60,9 +60,9 @@ def test_getters_outside_a_group():
     cleanup_distributed()
 
 
-@pytest.mark.parametrize("how", ["flag", "twin"])
+@pytest.mark.parametrize("how", ["flag", "variable"])
 def test_distributed_alone_is_a_real_group_of_one(how, monkeypatch):
-    if how == "twin":
+    if how == "variable":
         monkeypatch.setenv("RETROFIT_DISTRIBUTED", "1")
     args = argparse.Namespace(distributed=True, local_rank=0) if how == "flag" else None
     assert setup_distributed(args) == (0, 0, 1)
@@ -156,7 +156,7 @@ def free_port():
         return str(probe.getsockname()[1])
 
 
-def test_processes_that_do_not_come_are_an_error_that_says_where():
+def test_missing_processes_are_an_error_that_says_where():
     port = free_port()
     place = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_PORT": port, "MASTER_ADDR": "localhost"}
     result = run_python("-c", JOIN, "2", **place)
@@ -207,7 +207,7 @@ for job in range(150):
 """
 
 
-def test_a_job_ends_right_behind_a_collective(tmp_path):
+def test_a_job_ends_right_after_a_collective(tmp_path):
     """With torch 2.1 one job in 50 hung here: gloo's thread still had a tensor of the collective."""
     ranks = [
         subprocess.Popen(
@@ -254,13 +254,13 @@ def what_questions_give():
     return answers
 
 
-def test_in_a_turn_the_same_question_has_the_answer_of_rank_0(ranks):
+def test_in_a_rank_ordered_block_all_ranks_get_the_answer_of_rank_0(ranks):
     of_main, of_other = ranks(2).run(what_questions_give)
     assert of_main == ["FileNotFoundError: a", "0"]
     assert of_other == ["0", "RuntimeError: fail failed on rank 0: FileNotFoundError: a"]
 
 
-def test_alone_a_turn_is_an_ordinary_block():
+def test_one_process_runs_a_rank_ordered_block_as_usual():
     with main_process_first():
         barrier()
 
@@ -279,7 +279,7 @@ def what_a_turn_takes():
     return calls, error, reduce_sum([1.0])[0]
 
 
-def test_a_collective_while_ranks_take_turns_is_an_error_and_no_hang(ranks):
+def test_a_collective_in_a_rank_ordered_block_is_an_error_and_not_a_hang(ranks):
     for rank, (calls, error, total) in enumerate(ranks(2).run(what_a_turn_takes)):
         assert calls == (["by both"] if rank == 0 else ["by both", "asked by itself"]) and total == 2.0
         assert error.startswith("barrier is called inside `with main_process_first():`")
@@ -294,7 +294,7 @@ def order_on_two_nodes():
     return entered
 
 
-def test_one_process_of_each_node_goes_before_its_neighbours(ranks):
+def test_one_process_of_each_node_runs_before_the_others(ranks):
     first, neighbour, other_node, its_neighbour = ranks(4).run(order_on_two_nodes)
     assert first < other_node < min(neighbour, its_neighbour)
 
@@ -309,5 +309,5 @@ def failing_first():
     return gather_objects(get_rank())
 
 
-def test_an_error_of_the_first_one_that_is_caught_leaves_nobody_waiting(ranks):
+def test_a_caught_error_of_the_first_rank_leaves_no_rank_waiting(ranks):
     assert ranks(2).run(failing_first) == [[0, 1]] * 2

@@ -41,7 +41,7 @@ def test_a_seed_fixes_every_stream():
 
 
 @pytest.mark.parametrize("seed", [0, 2**32, 2**62 - 1])
-def test_large_seeds_are_taken(seed):
+def test_large_seeds_are_accepted(seed):
     seed_everything(seed)
     assert len(draw()) == 4
 
@@ -96,7 +96,7 @@ def test_nearby_parts_give_different_seeds():
     assert len(seeds) == 100 * 100
 
 
-def test_one_process_keeps_the_stream_it_has():
+def test_one_process_keeps_its_random_stream():
     seed_everything(3)
     expected = draw()
     seed_everything(3)

@@ -74,7 +74,7 @@ def test_only_rank_0_is_on_the_console(run: tuple[Path, subprocess.CompletedProc
         assert said not in stderr
 
 
-def test_the_file_of_a_rank_has_what_came_before_the_folder_too(
+def test_the_file_of_a_rank_has_messages_from_before_the_folder_existed(
     run: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
     assert "1 sees ['rank1.log']" in run[1].stdout
@@ -101,7 +101,7 @@ def test_a_rank_without_warnings_leaves_no_file(run: tuple[Path, subprocess.Comp
         assert "stopped: rank 1 failed first" in (run[0] / "run" / "rank2.log").read_text().splitlines()[0]
 
 
-def test_a_handler_that_writes_elsewhere_stays(run: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_a_handler_that_writes_elsewhere_is_kept(run: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     assert (run[0] / "elsewhere1.txt").read_text() == "into both files, of 1\n"
 
 
@@ -109,7 +109,7 @@ def record(text: str) -> logging.LogRecord:
     return logging.makeLogRecord({"levelno": logging.ERROR, "levelname": "ERROR", "name": "n", "msg": text})
 
 
-def test_what_never_got_a_file_is_shown_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_without_a_log_file_are_printed_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     log = RankLog("[rank 1/2]")
     log.handle(record("lost?"))
     log.close()
@@ -118,7 +118,7 @@ def test_what_never_got_a_file_is_shown_at_the_end(capsys: pytest.CaptureFixture
     assert shown.startswith("[rank 1/2] ") and shown.endswith("ERROR n: lost?\n") and shown.count("lost") == 1
 
 
-def test_a_continued_run_goes_on_in_the_same_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_continued_run_appends_to_the_same_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for text in ("first", "second"):
         log = RankLog("[rank 1/2]")
         log.write_to(str(tmp_path / "rank1.log"))

@@ -24,7 +24,7 @@ def kept_by(model, image):
     return sum(sizes)
 
 
-def test_gradients_and_statistics_are_the_same_and_less_is_kept():
+def test_gradients_and_statistics_are_the_same_with_less_memory():
     torch.manual_seed(0)
     block = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 3, 3))
     plain = nn.Sequential(block, nn.Flatten(), nn.Linear(3 * 4 * 4, 2))
@@ -41,7 +41,7 @@ def test_gradients_and_statistics_are_the_same_and_less_is_kept():
     assert kept[1] < kept[0]
 
 
-def test_evaluation_is_left_alone():
+def test_evaluation_is_unchanged():
     model = nn.Sequential(nn.Linear(3, 3))
     recompute_layers([model[0]])
     x = torch.randn(2, 3, requires_grad=True)

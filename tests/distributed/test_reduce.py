@@ -195,5 +195,5 @@ def test_each_failing_rank_raises_its_own_error(ranks):
     assert results == [("LookupError", "lost on 0"), ("LookupError", "lost on 1")]
 
 
-def test_no_error_raises_nowhere(ranks):
+def test_without_an_error_nothing_is_raised(ranks):
     assert ranks(2).run(raise_on, []) == [("none", "")] * 2

@@ -46,7 +46,7 @@ def test_the_last_two_and_the_best_are_kept(run):
     assert [path.name for path in checkpoints_in(run)] == ["checkpoint_0002_00000000.pt", "checkpoint_0001_00000040.pt"]
 
 
-def test_the_furthest_is_first_also_beyond_four_digits(tmp_path):
+def test_the_furthest_checkpoint_is_first_also_beyond_four_digits(tmp_path):
     for name in ("checkpoint_9999_00000000.pt", "checkpoint_10000_00000000.pt", "checkpoint_2.pt", "other.pt"):
         (tmp_path / name).write_bytes(b"")
     found = [path.name for path in checkpoints_in(tmp_path)]
@@ -62,26 +62,26 @@ def test_is_newest_checkpoint(run):
 
 
 @pytest.mark.parametrize("how", ["auto", "folder"])
-def test_training_goes_on_from_the_newest(run, how):
+def test_training_continues_from_the_newest(run, how):
     found = find_checkpoint("auto" if how == "auto" else str(run), [run], to_train=True)
     assert found == run / "checkpoint_0002_00000000.pt"
 
 
 @pytest.mark.parametrize("how", ["auto", "folder"])
-def test_testing_takes_the_best(run, how):
+def test_testing_uses_the_best(run, how):
     resume = "auto" if how == "auto" else str(run)
     assert find_checkpoint(resume, [run], to_train=False) == run / "best.pt"
     (run / "best.pt").unlink()
     assert find_checkpoint(resume, [run], to_train=False) == run / "checkpoint_0002_00000000.pt"
 
 
-def test_a_file_is_taken_as_given(run):
+def test_an_explicit_file_is_used_as_given(run):
     older = run / "checkpoint_0001_00000040.pt"
     assert find_checkpoint(str(older), [], to_train=True) == older
     assert find_checkpoint(str(older), [], to_train=False) == older
 
 
-def test_a_damaged_newest_is_set_aside_and_said(run, capsys):
+def test_a_damaged_newest_checkpoint_is_renamed_and_reported(run, capsys):
     newest, older = checkpoints_in(run)
     damage(newest)
     assert find_checkpoint("auto", [run], to_train=True) == older
@@ -93,7 +93,7 @@ def test_a_damaged_newest_is_set_aside_and_said(run, capsys):
     assert older.is_file()
 
 
-def test_an_empty_newest_is_set_aside(run):
+def test_an_empty_newest_checkpoint_is_renamed(run):
     newest, older = checkpoints_in(run)
     newest.write_bytes(b"")
     assert find_checkpoint("auto", [run], to_train=True) == older
@@ -116,7 +116,7 @@ def test_nothing_to_continue_is_a_fresh_start_that_says_so(tmp_path, capsys, run
     assert capsys.readouterr().out.count("notice: nothing to resume") == 2
 
 
-def test_testing_takes_the_newest_run_that_has_any(tmp_path, run):
+def test_testing_uses_the_newest_run_with_a_checkpoint(tmp_path, run):
     empty = tmp_path / "newer"
     empty.mkdir()
     assert find_checkpoint("auto", [empty, run], to_train=False) == run / "best.pt"

@@ -47,7 +47,7 @@ def continued(ckpt: str, load: str, save: str, options: dict[str, Any]) -> dict[
     ],
     ids=["ddp2-fsdp2-single", "fsdp2-ddp3-single", "single-fsdp3-ddp2", "hybrid4-full-fsdp3"],
 )
-def test_a_training_goes_on_at_another_number_of_ranks_and_under_another_strategy(
+def test_a_training_continues_with_other_ranks_and_another_strategy(
     ranks: Any, stations: list[Any], tmp_path: Path
 ) -> None:
     expected = train(2 * len(stations) + 2)
@@ -76,7 +76,7 @@ def both_kinds(folder: str, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("options", [DDP, FSDP], ids=["ddp", "fsdp"])
-def test_it_holds_what_a_full_one_holds_and_no_tensor_twice(
+def test_a_sharded_checkpoint_holds_what_a_full_one_holds_and_no_tensor_twice(
     ranks: Any, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     ranks(3).run(both_kinds, str(tmp_path), options)
@@ -188,7 +188,7 @@ def save_on_a_full_disk(path: str, full_rank: int, asynchronous: bool) -> tuple[
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("full_rank", [0, 1])
-def test_a_full_disk_of_one_rank_is_an_error_on_all_and_the_former_stays(
+def test_a_full_disk_of_one_rank_is_an_error_on_all_and_keeps_the_previous_checkpoint(
     ranks: Any, tmp_path: Path, full_rank: int, asynchronous: bool
 ) -> None:
     path = tmp_path / "sharded"
@@ -244,7 +244,7 @@ def test_both_kinds_in_one_run(tmp_path: Path) -> None:
     assert not (tmp_path / "best.pt").exists()
 
 
-def test_what_is_not_complete_is_not_found_and_goes_with_the_next_save(tmp_path: Path) -> None:
+def test_an_incomplete_checkpoint_is_ignored_and_removed_by_the_next_save(tmp_path: Path) -> None:
     good = save(tmp_path, 1, 0)
     half = tmp_path / "checkpoint_0002_00000000.dcp"
     half.mkdir()
@@ -258,7 +258,7 @@ def test_what_is_not_complete_is_not_found_and_goes_with_the_next_save(tmp_path:
     assert names(tmp_path) == ["checkpoint_0001_00000000.dcp", "checkpoint_0002_00000000.dcp"]
 
 
-def test_the_moment_between_two_renames(tmp_path: Path) -> None:
+def test_a_checkpoint_is_found_between_the_two_renames(tmp_path: Path) -> None:
     path = tmp_path / "sharded"
     rd.save_checkpoint(torch.nn.Linear(2, 2), None, 1, path, sharded=True)
     path.rename(tmp_path / ".sharded.former")
@@ -276,7 +276,7 @@ def damage(path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["flip", "cut", "gone"])
 @pytest.mark.parametrize("name", ["__0_0.distcp", METADATA_NAME, META_NAME])
-def test_a_damaged_newest_is_set_aside_and_said(tmp_path: Path, capsys: Any, name: str, how: str) -> None:
+def test_a_damaged_newest_checkpoint_is_renamed_and_reported(tmp_path: Path, capsys: Any, name: str, how: str) -> None:
     older, newest = save(tmp_path, 1, 0), save(tmp_path, 2, 0)
     damage(newest / name, how)
     if (name, how) == (META_NAME, "gone"):  # not complete
@@ -295,7 +295,7 @@ class RunsCode:
         return os.mkdir, ("code_was_run",)
 
 
-def test_its_pickles_run_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_code_of_a_pickle_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = save(tmp_path, 1, 0)
     (path / METADATA_NAME).write_bytes(pickle.dumps(RunsCode()))
@@ -308,7 +308,7 @@ def test_its_pickles_run_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert names(tmp_path) == [path.name], "the code was run"
 
 
-def test_torchs_own_tools_read_it(tmp_path: Path) -> None:
+def test_the_tools_of_torch_read_a_sharded_checkpoint(tmp_path: Path) -> None:
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
     path = save(tmp_path, 3, 0)
@@ -332,7 +332,7 @@ def test_content_that_could_not_be_loaded_again_is_not_saved(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-def test_an_older_torch_is_told_what_to_do() -> None:
+def test_an_older_torch_gets_an_error_with_a_remedy() -> None:
     with (
         mock.patch.object(sys.modules["retrofit.distributed.checkpoint.sharded"].torch, "__version__", "2.5.1"),
         pytest.raises(

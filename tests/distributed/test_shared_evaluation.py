@@ -42,14 +42,14 @@ def two_passes(kind):
 
 @pytest.mark.parametrize("kind", ["plain", "drop_last", "batch_sampler", "unbatched", "stream"])
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_the_batches_are_those_of_one_process(ranks, kind, world_size):
+def test_the_batches_equal_those_of_one_process(ranks, kind, world_size):
     alone = batches_of(loader_of(kind))
     shares = ranks(world_size).run(two_passes, kind)
     for rank, passes in enumerate(shares):
         assert passes == (alone[rank::world_size],) * 2
 
 
-def test_a_shuffled_order_is_one_of_all_ranks_and_another_each_time(ranks):
+def test_a_shuffled_order_is_the_same_on_all_ranks_and_new_each_time(ranks):
     orders = []
     for number in range(2):
         shares = [passes[number] for passes in ranks(3).run(two_passes, "shuffled")]
@@ -82,7 +82,7 @@ def sums_of_shares():
     return rd.sum_over_ranks(5, of=whole), rd.sum_over_ranks(5, 1, of=share), before, meter.sum
 
 
-def test_sums_of_a_loader_are_over_ranks_where_it_is_shared_out(ranks):
+def test_sums_of_a_sharded_loader_are_over_all_ranks(ranks):
     assert ranks(3).run(sums_of_shares) == [(5, (15, 3), 2.0, 6.0)] * 3
 
 
@@ -97,7 +97,7 @@ def lists(count):
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 6])
-def test_lists_are_in_the_order_of_one_process(ranks, count):
+def test_gathered_lists_are_in_the_order_of_one_process(ranks, count):
     for numbers, tensors, of_ranks in ranks(3).run(lists, count):
         assert numbers == list(range(count)) and tensors == [[number, number] for number in range(count)]
         assert of_ranks == [0, 1, 2]
@@ -121,11 +121,11 @@ def meters():
     return vars(meter)
 
 
-def test_a_meter_is_that_of_all_batches(ranks):
+def test_a_meter_counts_the_batches_of_all_ranks(ranks):
     assert ranks(3).run(meters) == [{"sum": 34.0, "count": 8, "avg": 4.25}] * 3
 
 
-def test_one_process_is_as_it_was():
+def test_one_process_is_unchanged():
     loader, values, meter = loader_of("plain"), [1, 2], Meter()
     assert rd.share_batches(loader) is loader and rd.sum_over_ranks(3) == 3 and rd.sum_over_ranks(3, 4) == (3, 4)
     assert rd.evaluation.gather_batches(values) is values
@@ -158,6 +158,6 @@ def test_a_whole_evaluation_draws_the_same_on_all_ranks(ranks, kind):
     assert first[0] != first[1] and len(first[0]) == 3
 
 
-def test_one_process_evaluates_its_loader_as_it_is():
+def test_one_process_evaluates_its_loader_unchanged():
     loader = loader_of("shuffled")
     assert rd.evaluation.same_batches(loader) is loader

@@ -135,7 +135,7 @@ def pickled_model():
     return b"retrofit" in data.getvalue(), same, type(loaded[1]).__name__, type(copied[1]).__name__
 
 
-def test_a_whole_model_in_a_file_needs_nothing_of_the_runtime(ranks):
+def test_a_pickled_model_needs_nothing_of_the_runtime(ranks):
     assert ranks(2).run(pickled_model) == [(False, True, "BatchNorm1d", "CPUSyncBatchNorm")] * 2
 
 

@@ -82,14 +82,14 @@ def test_a_controlled_run_has_the_statistics_of_the_whole_batch(ranks, world_siz
         assert abs(mean - loss) < 1e-12
 
 
-def test_a_natural_run_is_left_alone_and_noted_once(ranks):
+def test_a_natural_run_is_unchanged_and_noted_once(ranks):
     for (_, parameters, buffers), events in ranks(2).run(train_on_ranks, {}, False):
         assert [event for event in events if isinstance(event, LocalBatchNorm)] == [LocalBatchNorm(rows=3, channels=4)]
         assert not torch.equal(buffers[0], train(network(), batch())[2][0])
         assert len(parameters) == 8
 
 
-def test_the_sums_of_the_statistics_are_not_the_scripts_collectives(ranks):
+def test_the_reductions_of_batchnorm_are_not_recorded_as_collectives_of_the_script(ranks):
     controlled = ranks(2).run(train_on_ranks, {}, True)
     natural = ranks(2).run(train_on_ranks, {}, False)
     assert controlled[0][1] == natural[0][1] == controlled[1][1], "the same events, in the same order"
@@ -128,7 +128,7 @@ def two_forwards(kind):
 
 
 @pytest.mark.parametrize("kind", ["no ddp", "ddp", "changed"])
-def test_two_forwards_before_backward_fail_controlled_where_they_fail_by_nature(ranks, kind):
+def test_two_forwards_before_backward_fail_in_a_controlled_run_too(ranks, kind):
     for natural, controlled in ranks(2).run(two_forwards, kind):
         assert controlled == natural
         assert natural is None or kind != "no ddp"  # of plain DDP it depends on the version of torch

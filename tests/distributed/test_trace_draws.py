@@ -77,7 +77,7 @@ def noisy_step(order=None):
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_a_noisy_network_trains_alike_on_one_process_and_on_several(ranks, world_size):
+def test_a_noisy_network_trains_the_same_on_one_process_and_on_several(ranks, world_size):
     loss, gradients, uncontrolled = noisy_step()
     assert uncontrolled == []
     results = ranks(world_size).run(noisy_step)
@@ -88,7 +88,7 @@ def test_a_noisy_network_trains_alike_on_one_process_and_on_several(ranks, world
             torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
 
 
-def test_the_order_of_the_rows_does_not_matter_but_their_seeds_do(monkeypatch):
+def test_draws_follow_the_seed_of_a_row_and_not_its_position(monkeypatch):
     loss, gradients, _ = noisy_step()
     other_loss, other, _ = noisy_step(order=[4, 1, 5, 0, 3, 2])
     assert abs(loss - other_loss) < 1e-12
@@ -98,7 +98,7 @@ def test_the_order_of_the_rows_does_not_matter_but_their_seeds_do(monkeypatch):
     assert abs(noisy_step()[0] - loss) > 1e-3
 
 
-def test_every_draw_of_a_row_is_another_one(controlled):
+def test_every_draw_of_a_row_is_new(controlled):
     first, second = torch.rand(6, 4), torch.rand(6, 4)
     assert len({round(float(value), 12) for value in torch.cat([first, second]).flatten()}) == 48
 
@@ -125,7 +125,7 @@ def test_draws_keep_their_distribution(controlled, draw, mean):
     assert controlled == []
 
 
-def test_a_draw_for_no_rows_is_left_and_reported_once_per_place(controlled):
+def test_a_draw_without_rows_is_unchanged_and_reported_once_per_place(controlled):
     for _ in range(3):
         torch.randn(5, 7)
         torch.rand(1)
@@ -138,7 +138,7 @@ def test_a_draw_for_no_rows_is_left_and_reported_once_per_place(controlled):
         place, _, function = event.where.partition(" in ")
         assert (
             place.startswith("test_trace_draws.py:")
-            and function == "test_a_draw_for_no_rows_is_left_and_reported_once_per_place"
+            and function == "test_a_draw_without_rows_is_unchanged_and_reported_once_per_place"
         )
 
 
@@ -160,7 +160,7 @@ def test_a_draw_for_no_rows_is_left_and_reported_once_per_place(controlled):
         lambda x: x.repeat(1, 1, 6).reshape(-1, 2, 21),  # with two rows, that 2 is not theirs
     ],
 )
-def test_rows_are_found_however_a_tensor_is_laid_out(events, reshape):
+def test_rows_are_found_in_any_memory_layout(events, reshape):
     def drawn(samples):
         with OperatorTrace(events, True, lambda: [SEEDS[sample] for sample in samples]):
             shaped = reshape(torch.tensor(samples).view(-1, 1, 1).expand(-1, 5, 7).contiguous())
@@ -172,7 +172,7 @@ def test_rows_are_found_however_a_tensor_is_laid_out(events, reshape):
     assert events == []
 
 
-def test_a_new_batch_is_laid_out_anew(events):
+def test_a_new_batch_gets_a_new_layout(events):
     def drawn(trace):
         torch.manual_seed(3)
         trace.new_batch()
@@ -184,7 +184,7 @@ def test_a_new_batch_is_laid_out_anew(events):
         assert torch.equal(drawn(trace), expected)
 
 
-def test_after_a_draw_of_any_size_the_stream_stands_at_the_same_place(controlled):
+def test_a_draw_of_any_size_advances_the_stream_equally(controlled):
     after = []
     for shape in ((6, 3), (5, 7), (6, 900), ()):
         torch.manual_seed(5)
@@ -193,7 +193,7 @@ def test_after_a_draw_of_any_size_the_stream_stands_at_the_same_place(controlled
     assert all(torch.equal(state, after[0]) for state in after)
 
 
-def test_own_generators_and_draws_outside_a_batch_are_left_as_they_are(events):
+def test_explicit_generators_and_draws_outside_a_batch_are_unchanged(events):
     rows = []
 
     def draw():

@@ -71,7 +71,7 @@ def test_the_files_that_rmtree_removes_are_recorded_with_their_folders(place, ru
     assert files_of(run(lambda: shutil.rmtree("old"))) == expected
 
 
-def test_what_changes_nothing_is_not_recorded(place, run):
+def test_operations_that_change_nothing_are_not_recorded(place, run):
     (place / "project" / "kept.txt").write_text("kept")
 
     def task():
@@ -159,7 +159,7 @@ def test_site_packages_are_not_recorded(place, run):
     assert run(task) == []
 
 
-def test_a_snapshot_is_not_the_scripts_doing(place, run):
+def test_a_snapshot_is_not_recorded_as_a_write_of_the_script(place, run):
     (place / "project" / "a.txt").write_text("a")
     assert run(lambda: snapshot(place / "project", place / "snapshot")) == []
     assert (place / "snapshot" / "a.txt").read_text() == "a"
@@ -179,7 +179,7 @@ def test_a_trace_that_cannot_record_does_not_disturb_the_script(place):
     assert (place / "project" / "a.txt").read_text() == "new"
 
 
-def test_events_of_others_with_the_same_name_do_no_harm(run):
+def test_audit_events_of_other_tools_with_the_same_name_do_no_harm(run):
     def task():
         sys.audit("open")
         sys.audit("open", object(), object(), object())
@@ -213,7 +213,7 @@ def test_threads_are_seen(place, run):
     assert files_of(run(task)) == [("write", "a.txt")]
 
 
-def test_it_can_be_switched_off(place):
+def test_recording_can_be_switched_off(place):
     def task():
         calls = []
         files = install_files(calls.append, str(place / "project"))

@@ -79,5 +79,5 @@ class Unpicklable(Dataset):
         raise TypeError("no")
 
 
-def test_what_cannot_be_pickled_still_has_a_hash():
+def test_an_object_that_cannot_be_pickled_still_has_a_hash():
     assert content_hash(Unpicklable()) == content_hash(Unpicklable())

@@ -60,7 +60,7 @@ class TestLines:
         assert record.events[0] == OutputLine("one 1", "stdout")
         assert record.lines() == ["one 1", "two", "three parts", "four"]
 
-    def test_blank_and_unfinished_lines_are_not(self, stream, record):
+    def test_blank_and_unfinished_lines_are_not_recorded(self, stream, record):
         print("\n  \nbegun", end="", file=stream)
         assert record.lines() == []
 
@@ -72,7 +72,7 @@ class TestLines:
         assert record.lines() == [letter * MOST_CHARACTERS for letter in "xyz"]
         assert content(stream) == "".join(letter * 2000 + "\n" for letter in "xyz")
 
-    def test_progress_bars_are_not(self, stream, record):
+    def test_progress_bars_are_not_recorded(self, stream, record):
         for number in tqdm(range(300), file=stream, mininterval=0):
             if number == 150:
                 stream.write("\n")
@@ -82,7 +82,7 @@ class TestLines:
         print("after", file=stream)
         assert record.lines() == ["after"]
 
-    def test_it_is_like_the_stream_behind_it(self, stream):
+    def test_a_recorded_stream_behaves_like_the_original(self, stream):
         assert stream.encoding == "utf-8" and not stream.isatty() and stream.writable()
         stream.reconfigure(encoding="latin-1")
         assert stream.write("é") == 1
@@ -159,7 +159,7 @@ class TestParsers:
         assert parsers.events[0].options[1].choices == ["train"]
         assert parsers.events[1].options[1].flags == ["--epochs"]
 
-    def test_a_refused_argument_exits_as_ever_and_is_recorded(self, parsers, capsys):
+    def test_a_refused_argument_exits_as_before_and_is_recorded(self, parsers, capsys):
         with pytest.raises(SystemExit) as error:
             argparse.ArgumentParser(prog="train.py").parse_args(["--local_rank=0"])
         assert error.value.code == 2
@@ -207,7 +207,7 @@ class TestAfterImport:
         assert inspect.getsource(sys.modules["outer.inner"]) == "value = 1\n"
         assert "exec_module" not in vars(sys.modules["outer.inner"].__loader__)
 
-    def test_a_module_that_is_there_already_is_changed_at_once(self):
+    def test_an_imported_module_is_changed_at_once(self):
         changed = []
         after_import("json", changed.append)
         assert changed == [json]

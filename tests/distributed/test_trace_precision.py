@@ -222,7 +222,7 @@ def float32_over_ranks():
     return tensor.dtype, tensor.tolist(), model.weight.grad.tolist()
 
 
-def test_float32_goes_through_collectives_as_it_is(ranks):
+def test_float32_passes_through_collectives_unchanged(ranks):
     assert ranks(2).run(float32_over_ranks) == [(torch.float32, [3.0] * 3, [[0.5] * 3])] * 2
 
 
@@ -233,7 +233,7 @@ def test_higher_order_operators_run(controlled):
     assert torch.equal(torch.cond(ones.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (ones,)), ones.sin())
 
 
-def test_compiled_functions_draw_alike(controlled):
+def test_compiled_functions_draw_the_same(controlled):
     if not hasattr(torch.compiler, "set_stance"):
         pytest.skip("before torch 2.6 dynamo compiles under a dispatch mode, where it ought to stand back")
 

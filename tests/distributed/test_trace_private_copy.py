@@ -64,7 +64,7 @@ class TestCopyOnWrite:
             (lambda: write(Path("big.bin").absolute()), b"new"),
         ],
     )
-    def test_the_copys_file_changes_and_the_users_does_not(self, place, run, big, task, expected):
+    def test_a_write_changes_the_copy_and_not_the_original(self, place, run, big, task, expected):
         before = tree(place / "original")
         assert files_of(run(task)) == [("write", "big.bin")]
         assert tree(place / "original") == before
@@ -159,7 +159,7 @@ class TestCopyOnWrite:
         assert tree(place / "original") == before
         assert (place / "project" / "latest.bin").read_text() == "new"
 
-    def test_what_another_rank_has_replaced_while_we_waited_is_left_alone(self, place, big):
+    def test_a_file_that_another_rank_replaced_meanwhile_is_unchanged(self, place, big):
         copy = PrivateCopy(str(place / "project"))
         thread = threading.Thread(target=copy.own, args=[str(big)])
         with copy._lock():
@@ -258,7 +258,7 @@ class TestFolderLinks:
         assert tree(place / "original") == before
         assert os.listdir(data) == ["val"] and len(os.listdir(data / "val")) == 20
 
-    def test_a_folder_that_becomes_the_copys_own_lists_the_same_files(self, place, run, data):
+    def test_a_copied_folder_lists_the_same_files(self, place, run, data):
         def task():
             before = sorted(Path("data").rglob("*.txt"))
             write("data/train/cache")
@@ -271,11 +271,11 @@ class TestFolderLinks:
     @pytest.mark.parametrize(
         "task", [lambda: list(Path("data").rglob("*")), lambda: os.makedirs("data/train", exist_ok=True)]
     )
-    def test_what_changes_nothing_keeps_the_link(self, run, data, task):
+    def test_an_operation_that_changes_nothing_keeps_the_link(self, run, data, task):
         assert run(task) == []
         assert data.is_symlink()
 
-    def test_bytecode_does_not_make_a_folder_the_copys_own(self, run, data):
+    def test_bytecode_does_not_copy_a_folder(self, run, data):
         def task():
             os.mkdir("data/__pycache__")
             write("data/__pycache__/module.cpython-311.pyc")

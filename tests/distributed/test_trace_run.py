@@ -159,11 +159,11 @@ def losses(run: Run) -> list[float]:
     return [sum(values) / len(values) for values in zip(*per_rank)]
 
 
-def test_every_run_comes_to_its_end(runs):
+def test_every_run_finishes(runs):
     assert {name: run.statuses for name, run in runs.items() if not run.finished} == {"fails": [1], "one_file": [1]}
 
 
-def test_a_plain_run_draws_what_its_sampler_says(runs):
+def test_a_plain_run_draws_the_samples_of_its_sampler(runs):
     trace = runs["plain"].main
     first, _, second, _ = trace.iterations
     assert [iteration.train for iteration in trace.iterations] == [True, False, True, False]
@@ -202,18 +202,18 @@ def test_samples_of_a_subset_are_named_by_their_index_in_the_whole(runs):
     assert iteration.dataset == "Numbers:13:0"
 
 
-def test_an_error_behind_an_exit_status_is_told(runs):
+def test_an_error_that_causes_an_exit_status_is_recorded(runs):
     error = runs["fails"].main.exit.error
     assert error.type == "ValueError" and error.where == "fails.py:3 in inner"
 
 
-def test_a_runtime_in_one_file_tells_the_weight_of_the_batch_and_is_not_the_place_of_an_error(runs):
+def test_a_runtime_in_one_file_records_batch_weights_and_is_not_blamed_for_an_error(runs):
     trace = runs["one_file"].main
     assert [event.loss for event in trace.of(BackwardCall)] == [3.0]
     assert trace.exit.error.where == "one_file.py:6 in <module>"
 
 
-def test_a_run_that_stops_before_its_first_step_has_told_its_weights(runs):
+def test_a_run_that_stops_before_its_first_step_has_recorded_its_weights(runs):
     trace = runs["stop"].main
     assert trace.steps == [] and len(trace.first(InitialWeights).parameter_hashes) == 4
 
@@ -242,12 +242,12 @@ def test_augmentation_of_a_sample_depends_on_the_epoch_alone(runs):
     assert runs["two"].main.iterations[0].end.draws == ["python", "torch"]
 
 
-def test_ranks_have_streams_of_their_own(runs):
+def test_each_rank_has_its_own_random_stream(runs):
     streams = [rank.iterations[0].begin.streams["torch"] for rank in runs["two"].ranks]
     assert len(set(streams)) == 2
 
 
-def test_noise_and_dropout_left_nothing_uncontrolled(runs):
+def test_noise_and_dropout_are_controlled_completely(runs):
     assert [rank.of(UncontrolledDraw) for rank in runs["two"].ranks] == [[], []]
 
 

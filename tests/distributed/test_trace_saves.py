@@ -89,7 +89,7 @@ def test_files_in_a_renamed_folder_are_saves_there_too(place, run):
     assert saved == ["tmp-1/a.pt", "tmp-10.pt", "checkpoint-1/a.pt"]
 
 
-def test_a_load_tells_whose_file_it_is(place, run):
+def test_a_load_records_which_run_wrote_the_file(place, run):
     torch.save([1], place / "original" / "user.pt")
     (place / "project" / "linked.pt").symlink_to(place / "original" / "user.pt")
 
@@ -138,7 +138,7 @@ def test_a_whole_module():
     assert keys["net"] == "module:DataParallel" and keys["net/module.weight"] == "float32[1, 2]"
 
 
-def test_odd_contents():
+def test_unusual_contents_of_a_checkpoint():
     assert saves.describe(torch.zeros(2)) == {"": "float32[2]"}
     assert saves.describe({"empty": {}, "none": None, 3: [()]}) == {
         "empty": "dict",

@@ -62,7 +62,7 @@ def start_one_that_fails() -> str:
     return f"{type(raised.value).__name__}: {raised.value}"
 
 
-def test_the_others_start_what_records_nothing(ranks: Any) -> None:
+def test_the_other_ranks_start_a_tracker_that_records_nothing(ranks: Any) -> None:
     main, other = ranks(2).run(start_all)
     assert main == {"clearml": ("name", False), "comet": False, "neptune": {"project": "a"}, "unknown": {"a": 1}}
     assert other == {
@@ -71,11 +71,11 @@ def test_the_others_start_what_records_nothing(ranks: Any) -> None:
     }  # fmt: skip
 
 
-def test_an_error_of_rank_0_is_everybodys(ranks: Any) -> None:
+def test_an_error_of_rank_0_is_raised_on_every_rank(ranks: Any) -> None:
     assert ranks(2).run(start_one_that_fails) == ["OSError: no key", "RuntimeError: rank 0 failed: OSError: no key"]
 
 
-def test_alone_it_is_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_makes_the_plain_call(monkeypatch: pytest.MonkeyPatch) -> None:
     assert start_tracker(init_run, project="a") == {"project": "a"}
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(RuntimeError, match=r"call setup_distributed\(\) before it"):

@@ -211,7 +211,7 @@ def without_comparison():
     return reductions(Parts)
 
 
-def test_nothing_but_ddps_own_reduction_is_left_where_everything_is_used(ranks):
+def test_only_the_reduction_of_ddp_remains_if_everything_is_used(ranks):
     for counts in ranks(WORLD_SIZE).run(without_comparison):
         assert counts == [2, 2, 0, 0, 0]
 
@@ -246,7 +246,7 @@ def alternating_gan():
     return {name: value.detach().clone() for name, value in net.named_parameters()}
 
 
-def test_parts_that_are_trained_and_frozen_in_turns(ranks):
+def test_parts_that_are_trained_and_frozen_alternately(ranks):
     expected = alternating_gan()
     first, second = ranks(WORLD_SIZE).run(alternating_gan)
     for name, value in expected.items():
@@ -331,7 +331,7 @@ def asked_for():
         del os.environ["RETROFIT_FIND_UNUSED_PARAMETERS"]
 
 
-def test_ddps_own_detection_stays_a_choice(ranks):
+def test_the_detection_of_ddp_remains_an_option(ranks):
     expected = in_one_process(one_step_in_ten, {})
     for found in ranks(WORLD_SIZE).run(asked_for):
         for name, value in expected.items():

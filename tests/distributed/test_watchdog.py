@@ -143,7 +143,7 @@ def test_a_rank_that_hangs_shows_its_stack_and_step_and_is_ended(launcher: Any, 
 
 
 @pytest.mark.parametrize("mode", ["stopped", "gil"])
-def test_a_rank_that_cannot_say_where_it_is_is_named_and_killed(launcher: Any, tmp_path: Path, mode: str) -> None:
+def test_a_rank_without_a_stack_is_named_and_killed(launcher: Any, tmp_path: Path, mode: str) -> None:
     ended = run(launcher, tmp_path, mode, world_size=2, timeout_s=3)
     assert ended["statuses"] == [1, -9] and ended["seconds"] < 20
     _, second, third = conclusion(ended)
@@ -179,7 +179,7 @@ def test_a_rank_that_vanishes_is_named(launcher: Any, tmp_path: Path, mode: str,
     assert len(third) == (mode != "SystemExit") and all(re.fullmatch(gone, line) for line in third), third
 
 
-def test_without_the_production_parts_a_killed_rank_is_named_too(launcher: Any, tmp_path: Path) -> None:
+def test_in_a_converted_script_a_killed_rank_is_named_too(launcher: Any, tmp_path: Path) -> None:
     ended = run(launcher, tmp_path, "SIGKILL", "core")
     assert ended["statuses"] == [1, -9, 1] and ended["seconds"] < 20
     first, second = conclusion(ended)
@@ -208,7 +208,7 @@ rd.barrier()
 """
 
 
-def test_also_under_torchrun_which_ends_the_others_at_once(tmp_path: Path) -> None:
+def test_a_failed_rank_is_named_under_torchrun_too(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(VANISHES)
     started = time.monotonic()
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=3", str(tmp_path / "train.py"))
@@ -241,7 +241,7 @@ def test_a_collective_under_a_rank_guard_is_named_with_its_line(launcher: Any, t
     )
 
 
-def test_save_checkpoint_on_rank_0_alone_is_told_within_20_seconds(launcher: Any, tmp_path: Path) -> None:
+def test_save_checkpoint_on_rank_0_alone_is_reported_within_20_seconds(launcher: Any, tmp_path: Path) -> None:
     ended = run(launcher, tmp_path, "save_checkpoint", "real", world_size=2, timeout_s=1800)
     assert ended["statuses"] == [1, 1] and ended["seconds"] < 20, ended
     assert conclusion(ended)[0].startswith("save_checkpoint was called by rank 0 at ")
@@ -307,7 +307,7 @@ main()
 """
 
 
-def test_a_rank_that_is_merely_slow_is_no_hang(launcher: Any, tmp_path: Path) -> None:
+def test_a_slow_rank_is_not_a_hang(launcher: Any, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SLOW)
     ended = launcher.run(tmp_path, "train.py", [], 3, 120)
     assert ended["statuses"] == [0, 0, 0], ended["outputs"]
@@ -332,14 +332,14 @@ time.sleep(100)
 
 
 @pytest.mark.parametrize(("handler", "status"), [("none", -15), ("own", 7)])
-def test_sigterm_for_all_ranks_ends_them_as_ever(launcher: Any, tmp_path: Path, handler: str, status: int) -> None:
+def test_sigterm_for_all_ranks_ends_them_as_before(launcher: Any, tmp_path: Path, handler: str, status: int) -> None:
     (tmp_path / "train.py").write_text(PREEMPTED)
     ended = launcher.run(tmp_path, "train.py", [handler], 2, 60)
     assert ended["statuses"] == [status, status] and ended["seconds"] < 30, ended
     assert not any("[rank " in text for text in ended["outputs"])
 
 
-def test_no_thread_outside_a_group_of_several():
+def test_without_several_ranks_no_thread_is_started():
     program = (
         "import threading, retrofit.distributed as rd\n"
         "rd.setup_distributed()\nassert threading.active_count() == 1\nrd.cleanup_distributed()\n"
@@ -350,7 +350,7 @@ def test_no_thread_outside_a_group_of_several():
     assert ended.returncode == 0, ended.stderr
 
 
-def test_the_journal_names_the_outermost_call_and_costs_next_to_nothing() -> None:
+def test_the_journal_names_the_outermost_call_and_is_cheap() -> None:
     @collective
     def inner() -> None:
         return
@@ -391,5 +391,5 @@ def test_the_journal_names_the_outermost_call_and_costs_next_to_nothing() -> Non
         ("HTTPSConnectionPool: Read timed out.", False),
     ],
 )
-def test_what_a_collective_says_that_ran_out_of_time_or_lost_its_peer(message: str, waited: bool) -> None:
+def test_timeout_and_lost_peer_messages_are_recognised(message: str, waited: bool) -> None:
     assert bool(WAITED_IN_VAIN.search(message)) == waited

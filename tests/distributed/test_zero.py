@@ -140,7 +140,7 @@ def assert_same_state(one, other, tolerance=0.0):
 
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
 @pytest.mark.parametrize("stage", STAGES)
-def test_two_ranks_train_the_model_of_one_process(pair, stage, kind):
+def test_two_ranks_train_the_same_model_as_one_process(pair, stage, kind):
     expected = train(kind, "single")
     for accum in (1, 2, 3):
         assert_same_training(pair.run(train, kind, "deepspeed", stage, accum), expected)
@@ -178,7 +178,7 @@ def save_in_the_background(folder, stage):
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_save_in_the_background_is_of_its_moment(pair, tmp_path, stage):
+def test_a_background_save_holds_the_moment_of_its_call(pair, tmp_path, stage):
     pair.run(save_in_the_background, str(tmp_path), stage)
     now, later = (rd.checkpoint.read_checkpoint(tmp_path / name) for name in ("now", "later"))
     for name, value in now["model"].items():
@@ -201,7 +201,7 @@ def test_gradients_are_clipped_by_the_norm_over_all_ranks(pair, stage):
         (3, {"stage3_param_persistence_threshold": 0}),
     ],
 )
-def test_what_a_file_may_choose_is_the_same_training(pair, tmp_path, stage, settings):
+def test_options_of_a_deepspeed_file_give_the_same_training(pair, tmp_path, stage, settings):
     path = tmp_path / "zero.json"
     zero = {key: value for key, value in settings.items() if key.startswith("stage3")}
     path.write_text(json.dumps({**{k: v for k, v in settings.items() if k not in zero}, "zero_optimization": zero}))
@@ -210,7 +210,7 @@ def test_what_a_file_may_choose_is_the_same_training(pair, tmp_path, stage, sett
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_bf16_is_what_it_is_under_ddp(pair, stage):
+def test_bf16_is_the_same_as_under_ddp(pair, stage):
     expected = pair.run(train, "sgd", "ddp", 0, 1, 0.0, "bf16")[0]
     assert expected["losses"] != pytest.approx(train("sgd", "single")["losses"], rel=1e-5)
     assert_same_training(pair.run(train, "sgd", "deepspeed", stage, 1, 0.0, "bf16"), expected)
@@ -249,7 +249,7 @@ def load_and_save(kind, stage, load, save):
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_what_is_loaded_is_saved_bit_for_bit(pair, tmp_path, stage):
+def test_a_loaded_checkpoint_is_saved_bit_for_bit(pair, tmp_path, stage):
     ddp, zero = tmp_path / "ddp.pt", tmp_path / "zero.pt"
     train("adamw", "single", save=str(ddp))
     outputs = pair.run(load_and_save, "adamw", stage, str(ddp), str(zero))

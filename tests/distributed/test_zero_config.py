@@ -18,7 +18,7 @@ TRAINING = ZeroTraining(
 )
 
 
-def test_what_the_training_says_is_filled_in():
+def test_missing_values_are_filled_in_from_the_training():
     assert fill_in({}, TRAINING) == {
         "train_micro_batch_size_per_gpu": 4,
         "gradient_accumulation_steps": 3,
@@ -29,7 +29,7 @@ def test_what_the_training_says_is_filled_in():
     }
 
 
-def test_what_agrees_and_what_is_ours_to_fill_in_stays():
+def test_values_that_agree_are_kept():
     given = {
         "train_batch_size": 24,
         "gradient_accumulation_steps": "auto",
@@ -91,12 +91,12 @@ def test_a_contradiction_is_refused(given, message):
         ({"optimizer": "Adagrad"}, {}, "Adagrad is not known"),
     ],
 )
-def test_what_is_not_the_same_training_is_refused(changes, given, message):
+def test_options_that_change_the_training_are_refused(changes, given, message):
     with pytest.raises(ValueError, match=message):
         fill_in(given, replace(TRAINING, **changes))
 
 
-def test_another_optimizer_is_the_users_to_allow():
+def test_another_optimizer_needs_the_consent_of_the_user():
     training = replace(TRAINING, optimizer="Lion")
     assert fill_in({"zero_allow_untested_optimizer": True}, training)["zero_allow_untested_optimizer"] is True
     assert fill_in({}, replace(training, stage=0))["zero_optimization"] == {"stage": 0}

@@ -84,7 +84,7 @@ def test_autocast_does_not_lower_the_precision() -> None:
 
 
 @pytest.mark.parametrize("shape", [(4, 7, 9), (3, 9, 7), (4, 1, 9, 7)])
-def test_shapes_that_do_not_belong_together(shape: tuple[int, ...]) -> None:
+def test_shapes_that_do_not_match_are_refused(shape: tuple[int, ...]) -> None:
     logits, _ = make_batch()
     with pytest.raises(ValueError, match=r"shape \(4, 5, 9, 7\) and label of shape .* do not belong together"):
         cross_entropy_sum(logits, torch.zeros(shape, dtype=torch.int64))

@@ -80,7 +80,7 @@ def test_accepts_small_integer_types_without_overflow() -> None:
     assert confusion.matrix[20, 20] == 4
 
 
-def test_update_leaves_its_arguments_alone() -> None:
+def test_update_does_not_change_its_arguments() -> None:
     prediction, label = random_batch(0, 4)
     copies = prediction.clone(), label.clone()
     ConfusionMatrix(4).update(prediction, label)
@@ -98,7 +98,7 @@ def test_update_leaves_its_arguments_alone() -> None:
         (0, 300, "label contains the value 300"),
     ],
 )
-def test_a_value_that_is_no_class_is_refused_and_counts_nothing(prediction: int, label: int, message: str) -> None:
+def test_a_value_that_is_not_a_class_is_refused_and_not_counted(prediction: int, label: int, message: str) -> None:
     confusion = ConfusionMatrix(4)
     with pytest.raises(ValueError, match=message):
         confusion.update(torch.full((1, 2, 2), prediction), torch.full((1, 2, 2), label))

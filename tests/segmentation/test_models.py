@@ -192,7 +192,7 @@ def test_lorm_is_the_formula_position_by_position() -> None:
         torch.testing.assert_close(lorm(features, pseudo)[i], sum(errors) / len(errors))
 
 
-def test_background_features_play_no_part() -> None:
+def test_background_features_have_no_influence() -> None:
     lorm, features, pseudo = make_lorm()
     pseudo[:, 0, 5] = IGNORE_INDEX
     background = (pseudo == 0) | (pseudo == IGNORE_INDEX)
@@ -243,7 +243,7 @@ def test_gradient_reaches_query_key_and_features() -> None:
     assert (features.grad[:, :, :, :3] == 0).all()  # background
 
 
-def test_images_of_a_batch_do_not_influence_each_other() -> None:
+def test_images_of_a_batch_are_independent() -> None:
     lorm, features, pseudo = make_lorm()
     pseudo[1, :, 4:] = 0
     alone = torch.cat([lorm(features[i : i + 1], pseudo[i : i + 1]) for i in range(2)])
@@ -291,7 +291,7 @@ def test_weights_of_a_file_are_used(wrapper: str, tmp_path: Path, resnet_state: 
 
 
 @pytest.mark.parametrize("name", ["none", "None"])
-def test_none_keeps_the_random_initialisation(name: str) -> None:
+def test_without_pretrained_weights_the_initialisation_is_random(name: str) -> None:
     backbone = ResNetBackbone(18, 16)
     before = {key: value.clone() for key, value in backbone.state_dict().items()}
     load_backbone_weights(backbone, 18, name)

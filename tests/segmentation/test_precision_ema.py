@@ -46,7 +46,7 @@ def test_fp16_without_a_gpu_is_refused_before_training() -> None:
 
 
 @pytest.mark.parametrize("amp", ["off", "bf16"])
-def test_scaler_does_nothing_but_for_fp16(amp: str) -> None:
+def test_the_scaler_only_acts_for_fp16(amp: str) -> None:
     weight = torch.ones(1, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=1.0)
     scaler = gradient_scaler(amp)
@@ -77,7 +77,7 @@ def test_average_of_known_weights() -> None:
     assert all(torch.equal(value, torch.full_like(value, 5.0)) for value in model.parameters())
 
 
-def test_buffers_are_the_models_own() -> None:
+def test_buffers_are_those_of_the_model() -> None:
     model = small_model()
     ema = ModelEMA(model, decay=0.9)
     model(torch.rand(4, 1, 3, 3))
@@ -85,7 +85,7 @@ def test_buffers_are_the_models_own() -> None:
     assert all(torch.equal(mine, its) for mine, its in zip(ema.module.buffers(), model.buffers()))
 
 
-def test_state_is_a_plain_models() -> None:
+def test_the_state_is_that_of_a_plain_model() -> None:
     model = small_model()
     ema = ModelEMA(model, decay=0.9)
     assert list(ema.state_dict()) == list(model.state_dict())  # no module. prefix, no counter
@@ -94,7 +94,7 @@ def test_state_is_a_plain_models() -> None:
     fresh.load_state_dict(ema.state_dict())
 
 
-def test_saved_and_loaded_it_averages_on_as_if_nothing_had_happened() -> None:
+def test_a_loaded_average_continues_like_an_uninterrupted_one() -> None:
     model = small_model()
     ema = ModelEMA(model, decay=0.5)
     ema.update_parameters(model)

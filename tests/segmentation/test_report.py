@@ -37,7 +37,7 @@ def test_class_table_of_a_known_matrix(capsys: pytest.CaptureFixture[str]) -> No
     ]
 
 
-def test_a_class_that_is_only_missed_has_zero_and_not_na(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_class_that_is_never_predicted_has_zero_and_not_na(capsys: pytest.CaptureFixture[str]) -> None:
     confusion = ConfusionMatrix(2)
     confusion.matrix = torch.tensor([[0, 0], [4, 0]])
     print_classes(confusion, ["a", "b"])
@@ -51,7 +51,7 @@ def test_summary(capsys: pytest.CaptureFixture[str]) -> None:
     assert cells(text) == [["epochs", "3"], ["best mIoU", "0.8123"]]
 
 
-def test_text_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_is_printed_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     """rich would read [new] as a style and :car: as a picture; [/x] would even raise."""
     print_summary("a run", {"run": "/data/[new]/[/x]/:car:"})
     confusion = ConfusionMatrix(2)

@@ -26,7 +26,7 @@ def test_no_log_folder_yet(tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_numbers_go_on_after_a_gap_and_past_three_digits(tmp_path: Path) -> None:
+def test_numbers_continue_after_a_gap_and_past_three_digits(tmp_path: Path) -> None:
     for name in ("002_a", "999_b"):
         (tmp_path / name).mkdir()
     assert new_run_folder(str(tmp_path), "c").name == "1000_c"
@@ -41,7 +41,7 @@ def test_foreign_entries_are_ignored(tmp_path: Path) -> None:
     assert new_run_folder(str(tmp_path), "run").name == "001_run"
 
 
-def test_many_at_once_get_a_folder_each(tmp_path: Path) -> None:
+def test_concurrent_runs_get_a_folder_each(tmp_path: Path) -> None:
     start = Barrier(8)
 
     def make(_: int) -> Path:
@@ -54,7 +54,7 @@ def test_many_at_once_get_a_folder_each(tmp_path: Path) -> None:
     assert len(run_folders(str(tmp_path))) == 8
 
 
-def test_a_folder_that_appears_meanwhile_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_appears_meanwhile_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What two trainings see that start at the same moment: the number was free, and is not any more."""
     (tmp_path / "001_run").mkdir()
     (tmp_path / "001_run" / "checkpoint").write_text("of the other")
@@ -64,7 +64,7 @@ def test_a_folder_that_appears_meanwhile_is_left_alone(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("kind", ["file", "dangling link"])
-def test_a_log_folder_that_is_none_is_an_error_and_not_a_hang(tmp_path: Path, kind: str) -> None:
+def test_an_invalid_log_folder_is_an_error_and_not_a_hang(tmp_path: Path, kind: str) -> None:
     logdir = tmp_path / "log"
     logdir.write_text("") if kind == "file" else logdir.symlink_to(tmp_path / "gone")
     with pytest.raises(LogFolderError, match="log is not a folder; choose another --logdir"):

@@ -47,7 +47,7 @@ def test_decay_from_one_to_zero(sched: str, half: float) -> None:
 
 
 @pytest.mark.parametrize("sched", ["cosine", "poly"])
-def test_steps_behind_the_end_stay_at_zero(sched: str) -> None:
+def test_steps_after_the_end_stay_at_zero(sched: str) -> None:
     factor = learning_rate_factor(500, 110, 10, sched)  # poly of a negative base would be complex
     assert isinstance(factor, float) and math.isclose(factor, 0.0, abs_tol=1e-12)
 

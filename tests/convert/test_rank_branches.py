@@ -122,13 +122,13 @@ LISTED = {
 
 
 @pytest.mark.parametrize("name", [*HOISTED, *IN_PLACE])
-def test_a_figure_is_reduced_where_all_ranks_come_by(name: str, tmp_path: Path) -> None:
+def test_a_figure_is_reduced_where_all_ranks_run(name: str, tmp_path: Path) -> None:
     body, expected = {**HOISTED, **IN_PLACE}[name]
     assert converted_body(conversion(tmp_path, script_of(body))).replace('"', "'") == expanded(expected)
 
 
 @pytest.mark.parametrize("name", LISTED)
-def test_what_some_ranks_compute_is_listed_with_its_line(name: str, tmp_path: Path) -> None:
+def test_a_figure_that_some_ranks_compute_is_listed_with_its_line(name: str, tmp_path: Path) -> None:
     result = conversion(tmp_path, script_of(LISTED[name]))
     body = converted_body(result)
     assert "print(rd." not in body and "rd.reduce" not in body
@@ -154,7 +154,7 @@ def train(model, loader, optimizer):
 """
 
 
-def test_a_loop_of_training_steps_parts_nothing(tmp_path: Path) -> None:
+def test_a_loop_of_training_steps_keeps_the_ranks_together(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(CHANGED_BATCH)
     partings = partings_of(project := read_project(tmp_path / "train.py"))
     (scope,) = (scope for scope in project.analysis.scopes() if getattr(scope.node, "name", "") == "train")
@@ -230,7 +230,7 @@ DRAWN = {
 
 
 @pytest.mark.parametrize(("test", "parts"), DRAWN.items())
-def test_random_numbers_part_ranks(test: str, parts: bool, tmp_path: Path) -> None:
+def test_a_branch_on_a_random_number_separates_ranks(test: str, parts: bool, tmp_path: Path) -> None:
     script = EVALUATED.replace("import torch\n", "import random\nimport numpy as np\nimport torch\n", 1).replace(
         "best = 9.0", "free, seeded, total = np.random.default_rng(), np.random.default_rng(0), 0.0"
     )

@@ -46,12 +46,12 @@ def test_the_training_of_a_click_command(tmp_path: Path) -> None:
     assert wrapped + "    model = rd.distribute_model(model)\n" in text
 
 
-def test_a_training_that_only_others_call(tmp_path: Path) -> None:
+def test_a_training_function_called_only_from_other_files(tmp_path: Path) -> None:
     text = converted(tmp_path, TRAINING.format(before="", after=""))
     assert "    if rd.is_main_process():\n        torch.save(model.module.state_dict()" in text
 
 
-def test_loaders_of_unknown_make_in_a_dict(tmp_path: Path) -> None:
+def test_loaders_of_unknown_origin_in_a_dict(tmp_path: Path) -> None:
     text = TRAINING.format(before="import data", after='train(data.arguments(), loaders["train"])')
     text = text.replace("def train(lr):", "loaders = data.loaders()\n\n\ndef train(lr, loader):")
     text = converted(tmp_path, "".join(line for line in text.splitlines(True) if "= DataLoader" not in line))

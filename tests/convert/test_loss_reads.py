@@ -46,7 +46,7 @@ for (x,) in loader:
         ("print(float(count))", "print(float(count))"),
     ],
 )
-def test_reading(line: str, expected: str, tmp_path: Path) -> None:
+def test_loss_reads(line: str, expected: str, tmp_path: Path) -> None:
     assert expected in converted(tmp_path, SCRIPT.replace("LINE", line))
 
 
@@ -58,7 +58,7 @@ def test_a_loss_read_after_the_loop_is_that_of_the_last_batch(tmp_path: Path) ->
     assert lines[after] == "print(rd.loss.reduce_last_loss(loss).item())"
 
 
-def test_a_look_at_a_batch_of_the_test_set_is_no_training(tmp_path: Path) -> None:
+def test_reading_one_batch_of_the_test_set_is_not_training(tmp_path: Path) -> None:
     look = """\
 if count % 2 == 0:
         (x,) = next(iter(test_loader))

@@ -61,7 +61,7 @@ def made(tmp_path: Path, parts: tuple[str, str, str]) -> str:
 
 
 @pytest.mark.parametrize("kind", SOME)
-def test_it_counts_what_all_processes_have(tmp_path: Path, kind: str) -> None:
+def test_the_count_is_that_of_all_processes(tmp_path: Path, kind: str) -> None:
     assert made(tmp_path, SOME[kind]) == f"criterion = rd.loss.distribute_criterion({SOME[kind][0]})"
 
 

@@ -62,7 +62,7 @@ def codes(folder: Path, before: list[str], inside: list[str]) -> set[str]:
         (["mean = mean + loss.item() / rd.get_world_size()"], set()),
     ],
 )
-def test_a_loss_that_some_processes_show(lines: list[str], expected: set[str], tmp_path: Path) -> None:
+def test_printing_the_loss_on_some_ranks(lines: list[str], expected: set[str], tmp_path: Path) -> None:
     assert codes(tmp_path, ["world_size = rd.get_world_size()"], lines) == expected
 
 
@@ -74,7 +74,7 @@ def test_a_loss_that_some_processes_show(lines: list[str], expected: set[str], t
         (["log = open(rd.path_on_main(os.path.join('out', 'log.txt')), 'w')"], set()),
     ],
 )
-def test_a_file_of_one_process(lines: list[str], expected: set[str], tmp_path: Path) -> None:
+def test_a_file_on_some_ranks(lines: list[str], expected: set[str], tmp_path: Path) -> None:
     assert codes(tmp_path, lines, ["pass"]) == expected
 
 
@@ -86,7 +86,7 @@ def test_a_file_of_one_process(lines: list[str], expected: set[str], tmp_path: P
         (["if rd.is_main_process():", f"    {SPLIT}"], set()),
     ],
 )
-def test_a_split_of_some_processes(lines: list[str], expected: set[str], tmp_path: Path) -> None:
+def test_a_split_on_some_ranks(lines: list[str], expected: set[str], tmp_path: Path) -> None:
     assert codes(tmp_path, [*APART, *lines], ["pass"]) == expected
 
 
@@ -97,7 +97,7 @@ def test_a_split_of_some_processes(lines: list[str], expected: set[str], tmp_pat
         ("device = torch.device(f'cuda:{os.environ[\"LOCAL_RANK\"]}')", set()),
     ],
 )
-def test_a_gpu_that_is_chosen(line: str, expected: set[str], tmp_path: Path) -> None:
+def test_a_chosen_gpu(line: str, expected: set[str], tmp_path: Path) -> None:
     text = (TRIPLES / "25c_device_not_chosen" / "bad.py").read_text()
     first = "import torch\n"
     assert first in text

@@ -76,7 +76,7 @@ def script(evaluation: str = SAME[0], training: str = SAME[0], first: str = "") 
 
 
 @pytest.mark.parametrize("drawn", SAME)
-def test_an_evaluation_is_shared_out(tmp_path: Path, drawn: str) -> None:
+def test_an_evaluation_is_sharded(tmp_path: Path, drawn: str) -> None:
     lines = converted(tmp_path, script(evaluation=drawn))
     assert "total = rd.sum_over_ranks(total)" in lines
     assert sum(line.count("rd.share_batches(loader)") for line in lines) == 1
@@ -84,18 +84,18 @@ def test_an_evaluation_is_shared_out(tmp_path: Path, drawn: str) -> None:
 
 
 @pytest.mark.parametrize("drawn", PAIRED)
-def test_batches_that_are_counted_or_paired_are_not_shared_out(tmp_path: Path, drawn: str) -> None:
+def test_batches_that_are_counted_or_paired_are_not_sharded(tmp_path: Path, drawn: str) -> None:
     assert not any("rd.share_batches" in line for line in converted(tmp_path, script(evaluation=drawn)))
 
 
 @pytest.mark.parametrize("drawn", [drawn for drawn in (*SAME, *PAIRED) if " i, " in drawn])
-def test_the_number_of_a_batch_is_its_number_of_all(tmp_path: Path, drawn: str) -> None:
+def test_the_number_of_a_batch_is_its_number_over_all_ranks(tmp_path: Path, drawn: str) -> None:
     text = script(evaluation=drawn).replace("total += model(x)", "total += (i + 1) * model(x)")
     assert not any("rd.share_batches" in line for line in converted(tmp_path, text))
 
 
 @pytest.mark.parametrize("drawn", [*SAME, *PAIRED])
-def test_a_training_loader_is_shared_out_by_samples(tmp_path: Path, drawn: str) -> None:
+def test_a_training_loader_is_sharded_by_samples(tmp_path: Path, drawn: str) -> None:
     lines = converted(tmp_path, script(training=drawn))
     assert "train_loader = rd.distribute_loader(train_loader)" in lines
 
@@ -107,7 +107,7 @@ def test_one_process_shows_its_progress(tmp_path: Path, drawn: str) -> None:
 
 
 @pytest.mark.parametrize("drawn", [drawn for drawn in (*SAME, *PAIRED) if " i, " in drawn])
-def test_a_step_that_is_left_out_by_its_number_is_left_out_by_all(tmp_path: Path, drawn: str) -> None:
+def test_a_step_skipped_by_its_number_is_skipped_by_all_ranks(tmp_path: Path, drawn: str) -> None:
     assert not conversion(tmp_path, script(training=drawn, first="if i == 2: continue")).refusals
     (refused,) = conversion(tmp_path, script(training=drawn, first="if x.sum() > 2: continue")).refusals
     assert "what is in the batch decides" in refused.refusal

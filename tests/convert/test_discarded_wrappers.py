@@ -126,7 +126,7 @@ SLOTS = ("before", "in_epoch", "after", "in_init", "in_resume", "in_save", "in_t
 
 
 @pytest.mark.parametrize(("script", "codes", "slots"), CASES)
-def test_a_wrapper_that_is_thrown_away(script: str, codes: set[str], slots: dict[str, str], tmp_path: Path) -> None:
+def test_a_discarded_wrapper(script: str, codes: set[str], slots: dict[str, str], tmp_path: Path) -> None:
     text = HEAD + script.format(**{slot: slots.get(slot, "pass") for slot in SLOTS})
     (tmp_path / "train.py").write_text(text)
     assert {finding.code for finding in find_hazards(read_project(tmp_path / "train.py"))} == codes

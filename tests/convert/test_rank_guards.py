@@ -90,7 +90,7 @@ def side(folder: Path, *lines: str, function: str) -> str:
         (["if i == 0:", "    here()"], ""),
     ],
 )
-def test_side_in_a_function_that_is_spawned(lines: list[str], expected: str, tmp_path: Path) -> None:
+def test_rank_guard_in_a_spawned_function(lines: list[str], expected: str, tmp_path: Path) -> None:
     assert side(tmp_path, *lines, function="worker") == expected
 
 
@@ -105,5 +105,5 @@ def test_side_in_a_function_that_is_spawned(lines: list[str], expected: str, tmp
         (["for rank in hits:", "    if rank == 0:", "        here()"], ""),  # the place of a hit
     ],
 )
-def test_side_in_a_method(lines: list[str], expected: str, tmp_path: Path) -> None:
+def test_rank_guard_in_a_method(lines: list[str], expected: str, tmp_path: Path) -> None:
     assert side(tmp_path, *lines, function="fit") == expected
