@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 JOINING = JOINS | SUMS_OF_SEVERAL | {"tensor_split"}
 SAME = SAME_ARRAY | REPEATS | LOOKS_UP | LISTS_OBJECTS | {"requires_grad_", "squeeze", "neg", "as_tensor"}
 MAKING = FILLED | FILLED_LIKE | DRAWN | DRAWN_LIKE | NEW | {"tensor"}
-WITH_ENTRIES = {"tensor", "new_tensor", "normal", "uniform"}  # what they make is of their arguments, where they have some
+WITH_ENTRIES = {"tensor", "new_tensor", "normal", "uniform"}  # made of their arguments, if they have some
 NUMBERS = {"len", "int", "float", "range", "isinstance", "max", "min"}
 
 
