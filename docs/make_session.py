@@ -41,9 +41,15 @@ def recorded() -> list[str]:
         for command, (first, last) in COMMANDS.items():
             output = run(command, folder)[1].splitlines()
             shown = output if len(output) <= first + last + 1 else [*output[:first], LEFT_OUT, *output[-last:]]
-            wrapped = [part for line in shown for part in textwrap.wrap(line, WIDTH, drop_whitespace=False) or [""]]
+            wrapped = [part for line in shown for part in wrapped_line(line)]
             lines += [f"$ {command.partition(' 2>')[0]}", *wrapped, ""]
     return lines[:-1]
+
+
+def wrapped_line(line: str) -> list[str]:
+    """Return the lines of the picture for one of an output; what is left over is indented as its beginning."""
+    indent = " " * (len(line) - len(line.lstrip()))
+    return textwrap.wrap(line, WIDTH, subsequent_indent=indent) or [""]
 
 
 def drawn(lines: list[str]) -> str:

@@ -129,13 +129,15 @@ def _plan(args: argparse.Namespace) -> tuple[Start, Conversion]:
     from retrofit.analysis.files.missing_modules import missing_modules
     from retrofit.training.launch.entry import open_project
 
-    from .plan import plan_conversion
+    from .plan import is_converted, plan_conversion, require_one_runtime
 
     runtime = RUNTIME if args.no_vendor else FILE_MODULE
     project, start = open_project(args.path, args.module, args.root, runtime)
     own = project.modules.find(FILE_MODULE, 0, project.entry)
     if own and not args.no_vendor:
         raise ValueError(f"{own} is not of retrofit, and the runtime needs this name; rename it, or add --no-vendor")
+    if not is_converted(project):
+        require_one_runtime(project)
     conversion = plan_conversion(project)
     conversion.missing = missing_modules(project.modules)
     return start, conversion

@@ -123,6 +123,29 @@ def is_converted(project: Project) -> bool:
     return has_imported or any(name.startswith(f"{RUNTIME}.") for name in joins)
 
 
+def require_one_runtime(project: Project) -> None:
+    """Raise ValueError where a module uses the other runtime, by another conversion: with or without --no-vendor.
+
+    Two runtimes in one program do not know of each other's batches, and would weigh and sum by their own.
+    """
+    other = RUNTIME if project.runtime == FILE_MODULE else FILE_MODULE
+    for source in project.sources:
+        if _imports(source, other) and project.modules.find(other, 0, source) is None:
+            remedy = "convert this script without --no-vendor" if other == FILE_MODULE else "add --no-vendor"
+            raise ValueError(
+                f"{source.name} imports {other} already, and this script would import {project.runtime}: one program "
+                f"needs one runtime; {remedy}, or take the conversion of {source.name} back first (--undo)"
+            )
+
+
+def _imports(source: Source, module: str) -> bool:
+    names = {alias.name for node in ast.walk(source.tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {
+        node.module or "" for node in ast.walk(source.tree) if isinstance(node, ast.ImportFrom) and not node.level
+    }
+    return any(name == module or name.startswith(f"{module}.") for name in names)
+
+
 def _other_meanings(project: Project, source: Source) -> list[Finding]:
     """Return a refusal for a file in which the name of the runtime has another meaning already."""
     scopes = project.analysis.module_scopes[source].walk()

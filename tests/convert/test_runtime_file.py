@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
+import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -141,6 +143,31 @@ def test_a_file_of_the_project_keeps_its_name(tmp_path: Path, capsys: pytest.Cap
     assert main(["convert", str(tmp_path / "train.py"), "--write", "--no-vendor"]) == 0
     assert main(["convert", str(tmp_path / "train.py"), "--update-runtime"]) == 2
     assert "no multigpu.py of retrofit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ([], ["--no-vendor"], "helper.py imports multigpu already, .* without --no-vendor, or"),
+        (["--no-vendor"], [], "helper.py imports retrofit.distributed already, .*; add --no-vendor, or"),
+    ],
+)
+def test_one_program_has_one_runtime(
+    first: list[str], second: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two would not know of each other's batches: `reduce_total` of the one gives this rank's value in the other's."""
+    head, _, loop = SCRIPT.partition("for (x,)")
+    body = textwrap.indent(f"for (x,){loop}    print(loss.item())\n", "    ")
+    (tmp_path / "helper.py").write_text(f"def fit(model, optimizer, loader):\n{body}")
+    for name in ("one.py", "two.py"):
+        (tmp_path / name).write_text(f"from helper import fit\n{head}fit(model, optimizer, loader)\n")
+    assert main(["convert", str(tmp_path / "one.py"), "--write", *first]) == 0
+    assert "import" in (tmp_path / "helper.py").read_text()
+    before = (tmp_path / "two.py").read_text()
+    assert main(["convert", str(tmp_path / "two.py"), "--write", *second]) == 2
+    assert re.search(said, capsys.readouterr().err) and (tmp_path / "two.py").read_text() == before
+    assert main(["convert", str(tmp_path / "two.py"), "--write", *first]) == 0
+    assert main(["convert", str(tmp_path / "one.py"), *second]) == 0  # it is converted, and stays as it is
 
 
 def test_the_journal_is_not_for_version_control(script: Path) -> None:
