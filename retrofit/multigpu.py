@@ -1583,7 +1583,7 @@ class ShardedSampler(Sampler):
             self.sampler.set_epoch(self.epoch)
         drawn = islice(drawn_apart(self.sampler, mix_seed(self.seed, self.epoch)), start, None)
         if len(self.sampler) > MOST_INDICES:  # it never ends in practice: RandomSampler(num_samples=10**10)
-            return islice(drawn, self.rank, self._num_used(len(self.sampler)), self.world_size)
+            return islice(drawn, self.rank, self._num_used(len(self.sampler)) - start, self.world_size)
         order = list(drawn)
         return islice(cycle(order), self.rank, self._num_used(len(order)), self.world_size)
 
@@ -3106,7 +3106,7 @@ def distribute_model(
     if strategy is not None and strategy not in STRATEGIES:
         raise ValueError(
             f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}; the others are in the whole kit: "
-            "pip install torch-retrofit, and write `import retrofit.distributed as rd`"
+            "pip install CLONE (the path of its clone), and write `import retrofit.distributed as rd`"
         )
     is_synchronised = read_twin(BATCHNORM) == "sync" if sync_batchnorm is None else sync_batchnorm
     module = model.module if isinstance(model, OneDevice) else model
@@ -3291,4 +3291,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 ed770bdaea1295184e983169f3fe708cd1c082191e01360adc4e9e01014fe2da
+# Unchanged while the text above has the SHA-256 bc49e5d7fce9605b81a6817c50807f9b63a51f156480e3957af8340161b0cdc6

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-LAYERS = ("analysis", "training", "project", "rules")
+LAYERS = ("analysis", "training", "rules")
 CENTRAL = {"torch_api", "python_api.py"}
 NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\.?")
 DISPLAYS = (ast.Set, ast.List, ast.Tuple, ast.Dict)

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, RandomSampler, Sampler, TensorDataset
 
 import retrofit.distributed as rd
 from retrofit.distributed import options as arguments
+from retrofit.distributed.data import sharding
 from retrofit.distributed.data.sharding import ShardedSampler
 
 
@@ -235,6 +236,15 @@ def test_an_endless_sampler_is_drawn_from_as_needed():
     first, second = (list(islice(iter(share), 100)) for share in shares)
     assert first != second and set(first) | set(second) <= set(range(50))
     assert list(islice(iter(shard_of(sampler, 4, 0)), 100)) == first
+
+
+def test_a_part_of_a_long_order_has_as_many_samples_on_every_rank(monkeypatch):
+    monkeypatch.setattr(sharding, "MOST_INDICES", 10)
+    shares = [ShardedSampler(range(27), 4, seed=1, drop_last=True) for _ in range(2)]
+    for rank, share in enumerate(shares):
+        share.rank, share.world_size = rank, 2
+        share.set_epoch(0, 8)
+    assert [list(share) for share in shares] == [[8, 10, 12, 14, 16, 18, 20, 22], [9, 11, 13, 15, 17, 19, 21, 23]]
 
 
 class EndlessSampler(Sampler):

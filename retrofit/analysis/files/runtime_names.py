@@ -37,6 +37,11 @@ def is_runtime_file(path: Path) -> bool:
         return False
     try:
         with path.open("rb") as file:
-            return file.read(len(FILE_MARK) + 3) == b'"""' + FILE_MARK.encode()
+            return begins_as_runtime(file.read(len(FILE_MARK) + 3))
     except OSError:
         return False
+
+
+def begins_as_runtime(data: bytes) -> bool:
+    """Return whether the bytes of a file are the runtime, or lead to it."""
+    return data.startswith(b'"""' + FILE_MARK.encode())

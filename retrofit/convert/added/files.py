@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrofit.analysis.files.runtime_names import FILE_MARK, FILE_NAME
+from retrofit.analysis.files.runtime_names import FILE_MARK, FILE_NAME, begins_as_runtime
 from retrofit.analysis.files.start import Start
 from retrofit.rules.finding import Finding
 
@@ -18,7 +18,7 @@ from ..writing.confined import Confined, WriteError
 from ..writing.journal import LAUNCH, Journal
 from .guide import NAME, guide, undo_command
 from .launch_scripts import launch_scripts
-from .runtime_file import TEXT, is_changed, is_runtime, version
+from .runtime_file import TEXT, is_changed, version
 from .script_facts import ScriptFacts
 
 DEBUG = "Debug DDP Training"
@@ -86,7 +86,7 @@ def _runtime(start: Start) -> dict[Path, bytes]:
     with Confined(start.root) as inside:
         for path in files:
             found = inside.read(inside.relative(path))
-            if found and not is_runtime(found[0]):
+            if found and not begins_as_runtime(found[0]):
                 raise WriteError(
                     f"{path} is not of retrofit, and the runtime needs this name; rename it, or add --no-vendor"
                 )

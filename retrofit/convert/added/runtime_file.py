@@ -18,11 +18,6 @@ def sealed(text: str) -> str:
     return f"{text}# Unchanged while the text above has the SHA-256 {hashlib.sha256(text.encode()).hexdigest()}\n"
 
 
-def is_runtime(data: bytes) -> bool:
-    """Return whether a file is the runtime, or leads to it."""
-    return data.startswith(b'"""' + FILE_MARK.encode())
-
-
 def version(data: bytes) -> str | None:
     """Return the version of a runtime file, None for another file."""
     found = _VERSION.match(data)

@@ -58,7 +58,7 @@ class ShardedSampler(Sampler):
             self.sampler.set_epoch(self.epoch)
         drawn = islice(drawn_apart(self.sampler, mix_seed(self.seed, self.epoch)), start, None)
         if len(self.sampler) > MOST_INDICES:  # it never ends in practice: RandomSampler(num_samples=10**10)
-            return islice(drawn, self.rank, self._num_used(len(self.sampler)), self.world_size)
+            return islice(drawn, self.rank, self._num_used(len(self.sampler)) - start, self.world_size)
         order = list(drawn)
         return islice(cycle(order), self.rank, self._num_used(len(order)), self.world_size)
 

@@ -72,7 +72,7 @@ def distribute_model(
     if strategy is not None and strategy not in STRATEGIES:
         raise ValueError(
             f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}; the others are in the whole kit: "
-            "pip install torch-retrofit, and write `import retrofit.distributed as rd`"
+            "pip install CLONE (the path of its clone), and write `import retrofit.distributed as rd`"
         )
     is_synchronised = read_twin(BATCHNORM) == "sync" if sync_batchnorm is None else sync_batchnorm
     module = model.module if isinstance(model, OneDevice) else model

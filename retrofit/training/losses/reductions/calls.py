@@ -110,8 +110,9 @@ class CallReader:
             return self._reduced(node, name.replace("nan", ""), given[0], rest, scope, frame)
         if name == "einsum" and node.args:
             return self._noted(einsum_kind(node, self._joined(node.args[1:], scope, frame, ()), scope), node)
-        if name in MAKING and not (name in WITH_ENTRIES and node.args):
-            return CONSTANT
+        if name in MAKING and (receiver is None or name in NEW) and not self._is_of_library(node, scope):
+            if name not in WITH_ENTRIES or not node.args:
+                return CONSTANT
         if name in ("mm", "matmul") and given and rest:
             return self.reader.operation(ast.MatMult(), given[0], rest[0], scope, frame, node)
         if name in OPERATORS and given and rest:
