@@ -110,9 +110,8 @@ class CallReader:
             return self._reduced(node, name.replace("nan", ""), given[0], rest, scope, frame)
         if name == "einsum" and node.args:
             return self._noted(einsum_kind(node, self._joined(node.args[1:], scope, frame, ()), scope), node)
-        if name in MAKING and (receiver is None or name in NEW) and not self._is_of_library(node, scope):
-            if name not in WITH_ENTRIES or not node.args:
-                return CONSTANT
+        if name in MAKING and (receiver is None or name in NEW) and not self._takes_entries(node, name, scope):
+            return CONSTANT
         if name in ("mm", "matmul") and given and rest:
             return self.reader.operation(ast.MatMult(), given[0], rest[0], scope, frame, node)
         if name in OPERATORS and given and rest:
@@ -204,6 +203,10 @@ class CallReader:
 
     def _is_of_rows(self, node: ast.expr, scope: Scope, frame: Frame | None) -> bool:
         return self.reader.kind(node, scope, frame).has_rows
+
+    def _takes_entries(self, node: ast.Call, name: str, scope: Scope) -> bool:
+        """Return whether what a function makes may have the entries of its arguments."""
+        return (name in WITH_ENTRIES and bool(node.args)) or self._is_of_library(node, scope)
 
     def _is_of_library(self, node: ast.Call, scope: Scope) -> bool:
         """Return whether a function of a library is called, of which nothing is known."""
