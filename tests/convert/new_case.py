@@ -46,7 +46,7 @@ def main() -> int:
         print("new_case: error: no case was made; the reason is above", file=sys.stderr)
         return ended.returncode
     print(golden.read_text(encoding="utf-8"))
-    print(f"read {golden.relative_to(ROOT)}, then run: python -m pytest {TEST} -k {args.name}")
+    print(f"read {golden.relative_to(ROOT)}, then run: python -m pytest {TEST} -m '' -k {args.name}")
     return 0
 
 

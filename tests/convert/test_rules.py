@@ -10,6 +10,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from convert.feature_cases import FEATURE_CASES
+from convert.shape_cases import SHAPE_CASES
 
 from retrofit.analysis.edits import apply_edits
 from retrofit.cli import main
@@ -19,7 +21,6 @@ from retrofit.rules.edits.resolve import placed
 from retrofit.rules.finding import Finding
 from retrofit.rules.registry import RULES, find_hazards
 from retrofit.training import Project, read_project
-from retrofit.training.launch.entry import open_project
 
 ROOT = Path(__file__).resolve().parents[2]
 IMPORTS = """\
@@ -171,9 +172,9 @@ def test_codes_without_a_rule_file_are_reported_by_verify() -> None:
 
 def test_rules_for_distributed_scripts_find_nothing_in_the_golden_projects() -> None:
     rules = [RULES[code] for code, rule in CATALOG.items() if rule.found_in == DISTRIBUTED]
-    for folder in sorted((ROOT / "tests" / "convert" / "projects").iterdir()):
-        project = open_project(folder)[0]
-        assert [str(finding) for rule in rules for finding in rule.find(project)] == [], folder.name
+    for case in (*SHAPE_CASES, *FEATURE_CASES):
+        project = read_project(ROOT / "tests" / "convert" / "projects" / case.name / case.entry)
+        assert [str(finding) for rule in rules for finding in rule.find(project)] == [], case.name
 
 
 def test_check_gives_the_remedy_in_the_words_of_the_script(tmp_path: Path) -> None:
