@@ -10,8 +10,6 @@ these. Collectives' buffers that live within one call only are between two sampl
 
 from __future__ import annotations
 
-import gc
-import warnings
 from collections import deque
 from typing import Any
 
@@ -96,21 +94,6 @@ def _ddp_buckets(model: nn.Module) -> int:
     told = model._get_ddp_logging_data()
     sizes = told.get("rebuilt_bucket_sizes") or told["bucket_sizes"]
     return sum(int(size) for size in sizes.split(","))
-
-
-def live_in_python() -> dict[int, int]:
-    """Return address -> bytes of the storages of all tensors that Python knows in this process: slow, to check with."""
-    gc.collect()
-    sizes = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch's own deprecated objects, when they are looked at
-        for thing in gc.get_objects():
-            if isinstance(thing, torch.Tensor) and thing.device.type != "meta" and not hasattr(thing, "_local_tensor"):
-                for tensor in (thing, thing.grad if thing.is_leaf else None):
-                    if tensor is not None:
-                        local = getattr(tensor, "_local_tensor", tensor)
-                        sizes[local.untyped_storage().data_ptr()] = local.untyped_storage().nbytes()
-    return sizes
 
 
 class PeakOfStep:
