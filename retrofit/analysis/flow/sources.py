@@ -211,12 +211,12 @@ def _of_attribute(analysis: Analysis, node: ast.Attribute, origin: Origin) -> It
     scope, keys = origin.scope, origin.keys
     for binding, where in bindings_of(analysis, node, scope):
         yield from _of_binding(analysis, binding, where, keys)
-    yield from (Origin(*change, keys) for change in changes_of(analysis, node, scope))
     yield from _put_in(analysis, origin)
     for value in analysis.evaluate(node.value, scope):
         if isinstance(value, LocalModule):
             yield from _of_module(analysis, node.attr, value.scope, keys)
         elif isinstance(value, Instance):
+            yield from (Origin(*change, keys) for change in changes_of(analysis, value.scope, node.attr))
             method = analysis.classes.method(value.scope, node.attr)
             if method is not None and is_property(method.node):
                 yield from (Origin(part, method.scope, keys) for part in returns_of(method.node))

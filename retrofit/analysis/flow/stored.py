@@ -32,14 +32,13 @@ class Stored:
 def stored_in(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Stored]:
     """Return what is put into the container that a name, or an attribute of the project's objects, holds."""
     known: dict[Variable, list[Stored]] = analysis.fact("stored", lambda: _all_stored(analysis))
-    variables = [variable for variable in _variables(analysis, node, scope) if variable in known]
-    return [stored for variable in variables for stored in known[variable]]
+    return [stored for variable in _variables(analysis, node, scope) for stored in known.get(variable, [])]
 
 
-def changes_of(analysis: Analysis, node: ast.Attribute, scope: Scope) -> list[tuple[ast.AugAssign, Scope]]:
-    """Return the statements `self.total += x` that change an attribute of the project's objects."""
+def changes_of(analysis: Analysis, owner: Scope, name: str) -> list[tuple[ast.AugAssign, Scope]]:
+    """Return the statements `self.name += x` that change an attribute of a class's objects."""
     known = analysis.fact("changed attributes", lambda: _all_changes(analysis))
-    return [change for variable in _variables(analysis, node, scope) for change in known.get(variable, [])]
+    return [change for part in analysis.classes.mro(owner) for change in known.get((part, name), [])]
 
 
 def literal_key(node: ast.expr | None) -> object:
