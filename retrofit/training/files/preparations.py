@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from retrofit.analysis.calls import argument_for, given_parameters
+from retrofit.analysis.flow.call_graph import nodes_run
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -75,7 +76,7 @@ class _Search:
         if missing is None or not self._prepares(missing) or scope in run_elsewhere(self.analysis):
             return None
         statements = _in_no_loop(scope, missing.whole)
-        parts = list(self._run(statements, scope))
+        parts = self._run(statements, scope)
         if any(part in self.busy or isinstance(part, (ast.Yield, ast.YieldFrom)) for part, _ in parts):
             return None
         is_drawn = any(isinstance(part, ast.Call) and draws(self.analysis, part, where) for part, where in parts)
@@ -85,7 +86,7 @@ class _Search:
 
     def _prepares(self, missing: Missing) -> bool:
         """Return whether something is fetched, or is kept that is read later."""
-        made = list(self._run(missing.made, missing.scope))
+        made = self._run(missing.made, missing.scope)
         calls = [(part, where) for part, where in made if isinstance(part, ast.Call)]
         if any(self._fetches(call, where) for call, where in calls):
             return True
@@ -155,18 +156,9 @@ class _Search:
             return False
         return not any(name == "str" or name.startswith("os.path.") for name in self.analysis.called(node, scope))
 
-    def _run(self, statements: list[ast.stmt], scope: Scope) -> Iterator[tuple[ast.AST, Scope]]:
-        """Yield the nodes of statements, and of the functions of the project that they call."""
-        waiting: list[tuple[ast.AST, Scope]] = [(statement, scope) for statement in statements]
-        seen: set[ast.AST] = set()
-        while waiting:
-            root, where = waiting.pop()
-            for node in ast.walk(root):
-                yield node, where
-                for function in self.analysis.functions_called(node, where) if isinstance(node, ast.Call) else ():
-                    if function.node not in seen:
-                        seen.add(function.node)
-                        waiting += [(part, function.scope) for part in ast.iter_child_nodes(function.node)]
+    def _run(self, statements: list[ast.stmt], scope: Scope) -> list[tuple[ast.AST, Scope]]:
+        """Return the nodes of statements, and of the functions of the project that they call."""
+        return list(nodes_run(self.analysis, [(statement, scope) for statement in statements]))
 
 
 def _is_file_name(text: object) -> bool:
