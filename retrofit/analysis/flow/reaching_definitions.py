@@ -11,7 +11,8 @@ from ..scopes import Binding, Scope
 def live_bindings(name: ast.Name, scope: Scope) -> tuple[Scope, list[Binding]]:
     """Return the bindings of a name that can count where it is read, and the scope they are in.
 
-    Of a straight line of assignments that is the last one, with what changes it afterwards; elsewhere all of them.
+    Of a straight line of assignments that is the last one, with what changes it afterwards, also later in a loop around
+    the place that the last one comes before; elsewhere all of them.
     """
     owner, bindings = scope.find(name.id) or (scope, [])
     if owner is not scope:
@@ -24,7 +25,29 @@ def live_bindings(name: ast.Name, scope: Scope) -> tuple[Scope, list[Binding]]:
     if not settled:
         return owner, bindings
     last = max(settled, key=_place)
-    return owner, [binding for binding in before if _place(binding) >= _place(last)]
+    repeated = _repeated(statement, last.node, scope)
+    return owner, [
+        binding
+        for binding in bindings
+        if (_place(binding) >= _place(last) and binding in before) or _is_in(binding.node, repeated, scope)
+    ]
+
+
+def _repeated(statement: ast.stmt, first: ast.AST, scope: Scope) -> ast.AST | None:
+    """Return the outermost loop that runs a statement again after another one, which comes before the loop."""
+    around_first = set(scope.source.ancestors(first))
+    around = [statement] if isinstance(statement, ast.While) else []
+    found = None
+    for outer in (*around, *scope.source.ancestors(statement)):
+        if outer is scope.node or outer in around_first:
+            break
+        if isinstance(outer, (ast.For, ast.AsyncFor, ast.While)):
+            found = outer
+    return found
+
+
+def _is_in(node: ast.AST, outer: ast.AST | None, scope: Scope) -> bool:
+    return outer is not None and outer in (node, *scope.source.ancestors(node))
 
 
 def _comes_first(binding: Binding, scope: Scope, around: set[ast.AST]) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ..calls import CallSite, argument_for, default_of, is_classmethod, is_method, is_property, returns_of
@@ -15,6 +15,7 @@ from ..files.runtime_names import canonical
 from ..files.source import Source
 from ..flow.spawned import Spawned
 from ..library import PYTHON, Library
+from ..memory import Memory
 from ..scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, own_nodes, parameters
 from .classes import Classes
 from .containers import Containers
@@ -34,9 +35,6 @@ from .kinds import (
     name_of,
 )
 
-LEAST_DEPTH, CALLS_PER_VALUE = 80, 30  # values that depend on each other; the calls that one needs, at most
-MOST_ROUNDS = 3  # of computing one value again because it depends on itself in part
-
 
 class Analysis:
     """Scopes of all files, and questions about expressions in them."""
@@ -55,12 +53,8 @@ class Analysis:
         self.classes = Classes(self)
         self.containers = Containers(self)
         self.spawned = Spawned(self)
-        self._memo: dict[object, Values] = {}
+        self._memory: Memory[Values] = Memory(NOTHING)
         self._names_of: dict[Values, set[str]] = {}
-        self._open: dict[object, int] = {}
-        self._most_depth = max(LEAST_DEPTH, sys.getrecursionlimit() // CALLS_PER_VALUE)
-        self._lowest_cut = self._most_depth
-        self._rounds: Counter[object] = Counter()
         self._callers: dict[Function, list[CallSite]] = {}
         self._index_calls()
 
@@ -91,7 +85,7 @@ class Analysis:
         """Return what `node`, which is in `scope`, can be."""
         if node is None:
             return NOTHING
-        known = self._memo.get((node, scope))
+        known = self._memory.known.get((node, scope))
         return self._once((node, scope), lambda: self._evaluate(node, scope)) if known is None else known
 
     def named(self, node: ast.expr | None, scope: Scope) -> set[str]:
@@ -110,22 +104,8 @@ class Analysis:
 
     # How.
 
-    def _once(self, key: object, compute) -> Values:  # type: ignore[no-untyped-def]
-        """Remember results; a value that depends on itself has nothing from that round."""
-        if key in self._memo:
-            return self._memo[key]
-        if key in self._open or len(self._open) >= self._most_depth:
-            self._lowest_cut = min(self._lowest_cut, self._open.get(key, 0))
-            return NOTHING
-        depth = self._open[key] = len(self._open)
-        result = compute()
-        del self._open[key]
-        self._rounds[key] += 1
-        if self._lowest_cut >= depth or self._rounds[key] >= MOST_ROUNDS:
-            self._memo[key] = result
-        if self._lowest_cut >= depth:  # nothing below depends on what is still open above
-            self._lowest_cut = self._most_depth
-        return result
+    def _once(self, key: object, compute: Callable[[], Values]) -> Values:
+        return self._memory.once(key, compute)
 
     def _evaluate(self, node: ast.expr, scope: Scope) -> Values:
         if isinstance(node, ast.Name):
@@ -159,7 +139,7 @@ class Analysis:
             if path in self.modules.sources:
                 other = self.module_scopes[self.modules.sources[path]]
                 if name in other.bindings or other.star_imports:
-                    values = self._once((other, name, "star"), lambda other=other: self._of_name(name, other))
+                    values = self._once((other, name, "star"), partial(self._of_name, name, other))
                     values = frozenset(value for value in values if value != External(name))
                     if values:
                         return values
@@ -362,7 +342,7 @@ class Analysis:
                 for function in self.functions_called(site.call, site.scope):
                     callers[function.node].append(site)
             self._callers = callers
-            self._memo.clear()
+            self._memory.known.clear()
         self.classes.index()
 
     def functions_called(self, call: ast.Call, scope: Scope) -> list[LocalFunction]:

@@ -10,6 +10,7 @@ from typing import Union
 from retrofit.analysis.calls import returns_of
 from retrofit.analysis.flow.bindings import given_for
 from retrofit.analysis.flow.reaching_definitions import live_bindings
+from retrofit.analysis.flow.sources import Part, functions_run
 from retrofit.analysis.flow.variables import part_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -18,7 +19,6 @@ from retrofit.training.torch_api.tensors import CLAMPS, COUNT_METHODS, READS, RE
 from ..data.batch_values import BATCH, CHOSEN, GRADIENT, BatchValues
 from ..distributed.distribution import Distribution, leads_to_collective
 from ..evaluation.measurements import is_collected, name_in, spread
-from .flow import Part, functions_run
 from .terms import MEAN, terms_at
 
 SUM = "sum"

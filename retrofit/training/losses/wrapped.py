@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 
+from retrofit.analysis.flow.sources import functions_run
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction, Result
 from retrofit.training.torch_api.modules import WRAPPERS
-
-from .flow import functions_run
 
 MOST_WRAPPERS = 4  # around each other
 

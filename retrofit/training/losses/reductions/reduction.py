@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import returns_of
 from retrofit.analysis.flow.bindings import class_of_own, given_for
 from retrofit.analysis.flow.reaching_definitions import live_bindings
+from retrofit.analysis.flow.sources import functions_run
 from retrofit.analysis.scopes import Binding, Scope
 
-from ..flow import functions_run
 from . import kinds
 from .kinds import Kind
 from .reader import LossReader

@@ -1,0 +1,113 @@
+"""What is put into lists and dicts after they are made: `x.append(y)`, `x[key] = y`, `x.update(key=y)`."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..calls import is_method
+from ..python_api import ADDS_ALL, ADDS_ONE
+from ..scopes import Scope, own_nodes, parameters
+from ..values.inference import Analysis
+from ..values.kinds import Instance
+
+Variable = tuple[Scope, str]  # a scope and a name in it, or a class and an attribute of its objects
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An expression that is put into a container under a `key`, None where that is not known.
+
+    `is_spread`: it is a container itself, whose entries are put there.
+    """
+
+    value: ast.expr
+    scope: Scope
+    key: object = None
+    is_spread: bool = False
+
+
+def stored_in(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Stored]:
+    """Return what is put into the container that a name, or an attribute of the project's objects, holds."""
+    known: dict[Variable, list[Stored]] = analysis.fact("stored", lambda: _all_stored(analysis))
+    variables = [variable for variable in _variables(analysis, node, scope) if variable in known]
+    return [stored for variable in variables for stored in known[variable]]
+
+
+def changes_of(analysis: Analysis, node: ast.Attribute, scope: Scope) -> list[tuple[ast.AugAssign, Scope]]:
+    """Return the statements `self.total += x` that change an attribute of the project's objects."""
+    known = analysis.fact("changed attributes", lambda: _all_changes(analysis))
+    return [change for variable in _variables(analysis, node, scope) for change in known.get(variable, [])]
+
+
+def literal_key(node: ast.expr | None) -> object:
+    """Return the key or the index that is written down, None for any other."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
+        return -node.operand.value if isinstance(node.operand.value, int) else None
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+def own_variable(node: ast.expr, scope: Scope) -> Variable | None:
+    """Return the variable that a name is, or `self.name` in a method."""
+    if isinstance(node, ast.Name):
+        found = scope.find(node.id)
+        return (found[0], node.id) if found is not None else None
+    if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+        return None
+    found = scope.find(node.value.id)
+    method = found[0] if found is not None else scope
+    if not is_method(method) or parameters(method.node)[:1] != [node.value.id]:  # type: ignore[arg-type]
+        return None
+    owner = method.enclosing_class()
+    return (owner, node.attr) if owner is not None else None
+
+
+def _variables(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Variable]:
+    if isinstance(node, ast.Name):
+        found = scope.find(node.id)
+        return [(found[0], node.id)] if found is not None else []
+    if not isinstance(node, ast.Attribute):
+        return []
+    values = analysis.evaluate(node.value, scope)
+    owners = dict.fromkeys(value.scope for value in values if isinstance(value, Instance))
+    return [(part, node.attr) for owner in owners for part in analysis.classes.mro(owner)]
+
+
+def _all_stored(analysis: Analysis) -> dict[Variable, list[Stored]]:
+    found: dict[Variable, list[Stored]] = defaultdict(list)
+    for scope in analysis.scopes():
+        for node in own_nodes(scope.node):
+            for container, stored in _stored_by(node, scope):
+                variable = own_variable(container, scope)
+                if variable is not None:
+                    found[variable].append(stored)
+    return dict(found)
+
+
+def _stored_by(node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Stored]]:
+    """Yield the container that a node fills, with what it puts in there."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Subscript):
+                yield target.value, Stored(node.value, scope, literal_key(target.slice))
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        name, owner = node.func.attr, node.func.value
+        if name in ADDS_ONE and node.args:
+            key = literal_key(node.args[0]) if name == "setdefault" else None
+            yield owner, Stored(node.args[-1], scope, key)
+        elif name in ADDS_ALL:
+            yield from ((owner, Stored(argument, scope, is_spread=True)) for argument in node.args)
+            yield from ((owner, Stored(keyword.value, scope, keyword.arg)) for keyword in node.keywords if keyword.arg)
+
+
+def _all_changes(analysis: Analysis) -> dict[Variable, list[tuple[ast.AugAssign, Scope]]]:
+    found: dict[Variable, list[tuple[ast.AugAssign, Scope]]] = defaultdict(list)
+    for scope in analysis.scopes():
+        for node in own_nodes(scope.node):
+            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
+                variable = own_variable(node.target, scope)
+                if variable is not None:
+                    found[variable].append((node, scope))
+    return dict(found)
