@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from retrofit.analysis.calls import argument_for, given_parameters
 from retrofit.analysis.flow.call_graph import nodes_run
 from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Result
@@ -26,7 +27,6 @@ from .outputs import FOLDER, OPEN, SAVE, WRITE, Output
 
 KEEPING = {SAVE, WRITE, OPEN}
 COPYING = FILE_COPIES | {"os.rename"}
-MOST_CALLERS = 3
 
 
 @dataclass(frozen=True)
@@ -114,20 +114,29 @@ class _Search:
             return True
         return isinstance(call.func, ast.Attribute) and call.func.attr in KEEPS_DATA
 
-    def _is_read(self, path: ast.expr, scope: Scope, inside: set[ast.AST], depth: int = MOST_CALLERS) -> bool:
-        """Return whether something else than what makes a file is given its path."""
+    def _is_read(self, path: ast.expr, scope: Scope, inside: set[ast.AST]) -> bool:
+        """Return whether something else than what makes a file is given its path, here or where it comes from."""
+        places = closure([(path, scope, path)], self._given)
+        return any(self._is_taken(given, where, inside | {call}) for given, where, call in places)
+
+    def _given(self, place: tuple[ast.expr, Scope, ast.expr]) -> Iterator[tuple[ast.expr, Scope, ast.expr]]:
+        """Yield what calls give for a parameter, with the scope and the call."""
+        path, scope, _ = place
+        if isinstance(path, ast.Name) and isinstance(scope.node, FUNCTIONS) and path.id in given_parameters(scope):
+            for site in self.analysis.callers(scope.node):
+                given = argument_for(site.call, given_parameters(scope), path.id)
+                if given is not None:
+                    yield given, site.scope, site.call
+
+    def _is_taken(self, path: ast.expr, scope: Scope, inside: set[ast.AST]) -> bool:
+        """Return whether a node that is not in `inside` can read what has this path."""
         text = ast.unparse(path)
         owner = scope.enclosing_class() if "self" in text else None
         for where in owner.walk() if owner is not None else [scope]:
             for node in own_nodes(where.node):
                 if node not in inside and self._takes(node, where) and _mentions(node, text):
                     return True
-        if depth == 0 or not isinstance(scope.node, FUNCTIONS) or not isinstance(path, ast.Name):
-            return False
-        bound = given_parameters(scope)
-        sites = self.analysis.callers(scope.node) if path.id in bound else []
-        given = [(argument_for(site.call, bound, path.id), site) for site in sites]
-        return any(a is not None and self._is_read(a, s.scope, inside | {s.call}, depth - 1) for a, s in given)
+        return False
 
     def _is_named_again(self, path: ast.expr, scope: Scope, inside: set[ast.AST]) -> bool:
         """Return whether a file's own name, `samples.pt`, stands where something may read it, anywhere else."""
