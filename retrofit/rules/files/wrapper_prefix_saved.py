@@ -95,7 +95,7 @@ def _saved(project: Project, nodes: list[ast.expr], scope: Scope) -> Iterator[tu
     """Yield the models, and the calls of state_dict, in what is saved: itself, or an entry of a dict."""
     for node, where, _ in origins(project.analysis, [Origin(node, scope) for node in nodes], partial(_parts, project)):
         if isinstance(node, (ast.Name, ast.Attribute)) or _is_state(node):
-            yield node, where
+            yield node, where  # type: ignore[misc]
 
 
 def _parts(project: Project, origin: Origin) -> Iterable[Origin] | None:

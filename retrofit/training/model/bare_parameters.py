@@ -41,17 +41,21 @@ def _parts(analysis: Analysis, origin: Origin) -> Iterable[Origin] | None:
         return [origin.to(node.value)]
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return [origin.to(node.left), origin.to(node.right)]
-    names = analysis.called(node, origin.scope) if isinstance(node, ast.Call) else set()
-    if names & JOINING:
-        return [origin.to(part.value if isinstance(part, ast.Starred) else part) for part in node.args]  # type: ignore[union-attr]
     if isinstance(node, ast.Dict):
         pairs = zip(node.keys, node.values)
         given = [value for key, value in pairs if isinstance(key, ast.Constant) and key.value == "params"]
-    elif "dict" in names:
-        given = [keyword.value for keyword in node.keywords if keyword.arg == "params"]  # type: ignore[union-attr]
-    else:
-        return () if _is_variable_of_tensor(analysis, origin) else None
-    return [origin.to(part, keys=ENTRY) for part in given]
+        return [origin.to(part, keys=ENTRY) for part in given]
+    if isinstance(node, ast.Call):
+        return _parts_of_call(analysis.called(node, origin.scope), node, origin)
+    return () if _is_variable_of_tensor(analysis, origin) else None
+
+
+def _parts_of_call(names: set[str], node: ast.Call, origin: Origin) -> list[Origin] | None:
+    """Return what a call joins, or dict(params=...) holds; None for another call."""
+    if names & JOINING:
+        return [origin.to(part.value if isinstance(part, ast.Starred) else part) for part in node.args]
+    given = [keyword.value for keyword in node.keywords if keyword.arg == "params"]
+    return [origin.to(part, keys=ENTRY) for part in given] if "dict" in names else None
 
 
 def _is_variable_of_tensor(analysis: Analysis, origin: Origin) -> bool:
