@@ -15,9 +15,10 @@ MOST_ROUNDS = 3  # of working out one answer again because it depends on itself 
 class Memory(Generic[T]):
     """Answers by question. A question that needs its own answer gets `circular` for that part of it."""
 
-    def __init__(self, circular: T) -> None:
+    def __init__(self, circular: T, too_deep: T | None = None) -> None:
+        """`too_deep`: the answer where too many questions wait for each other (default: `circular`)."""
         self.known: dict[object, T] = {}
-        self._circular = circular
+        self._circular, self._too_deep = circular, circular if too_deep is None else too_deep
         self._open: dict[object, int] = {}
         self._most_depth = max(LEAST_DEPTH, sys.getrecursionlimit() // CALLS_PER_ANSWER)
         self._lowest_cut = self._most_depth
@@ -32,7 +33,7 @@ class Memory(Generic[T]):
             return self.known[question]
         if question in self._open or len(self._open) >= self._most_depth:
             self._lowest_cut = min(self._lowest_cut, self._open.get(question, 0))
-            return self._circular
+            return self._circular if question in self._open else self._too_deep
         depth = self._open[question] = len(self._open)
         answer = compute()
         del self._open[question]

@@ -78,6 +78,8 @@ def looked_at(folder: Path, *lines: str) -> tuple[Analysis, ast.expr, Scope]:
         ([OWN, "box = Box(1)", "look(box.a)"], ["1"]),
         ([OWN, "box = Box(1)", "box.add(2)", "look(box.all[0])"], ["2"]),
         (["class A:", "  @property", "  def x(self):", "    return 1", "look(A().x)"], ["1"]),
+        ([OWN, "box = Box(1)", "box.a = 2", "look(box.a)"], ["1", "2"]),
+        (["def f(x=3):", "    look(x)", "options = read()", "f(**options)"], ["3"]),
         (["a = a", "look(a)"], []),
     ],
 )
@@ -89,6 +91,7 @@ def test_a_value_of_another_module_is_followed(tmp_path: Path) -> None:
     (tmp_path / "settings.py").write_text("rate = 1\nsize = 2\n")
     assert found_in(tmp_path, "import settings", "from settings import rate", "look(rate)") == ["1"]
     assert found_in(tmp_path, "import settings", "look(settings.size)") == ["2"]
+    assert sorted(found_in(tmp_path, "import settings", "settings.size = 3", "look(settings.size)")) == ["2", "3"]
 
 
 def test_the_caller_goes_through_operators_and_stops_where_it_likes(tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ import ast
 from ..calls import CallSite
 from ..scopes import FUNCTIONS, Scope
 from ..values.inference import Analysis
-
-MOST_PLACES = 300
+from .sources import closure
 
 
 def sites_of(analysis: Analysis, scope: Scope) -> list[CallSite]:
@@ -21,11 +20,8 @@ def call_chains(analysis: Analysis, node: ast.AST, scope: Scope) -> list[tuple[a
 
     The nearest ones come first.
     """
-    found: dict[ast.AST, Scope] = {node: scope}
-    waiting = [scope]
-    while waiting and len(found) < MOST_PLACES:
-        for site in sites_of(analysis, waiting.pop(0)):
-            if site.call not in found:
-                found[site.call] = site.scope
-                waiting.append(site.scope)
-    return list(found.items())
+
+    def calls(place: tuple[ast.AST, Scope]) -> list[tuple[ast.AST, Scope]]:
+        return [(site.call, site.scope) for site in sites_of(analysis, place[1])]
+
+    return list(closure([(node, scope)], calls))

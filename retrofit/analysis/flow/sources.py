@@ -12,13 +12,13 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import NamedTuple, Optional, TypeVar, Union
 
-from ..calls import argument_for, default_of, given_parameters, is_property, returns_of
+from ..calls import CallSite, argument_for, default_of, given_parameters, is_property, returns_of
 from ..scopes import FUNCTIONS, Binding, Scope, own_nodes
 from ..values.inference import Analysis
 from ..values.kinds import Instance, LocalFunction, LocalModule, Result
 from .bindings import bindings_of
 from .reaching_definitions import live_bindings
-from .stored import changes_of, literal_key, stored_in
+from .stored import changes_of, literal_key, set_from_outside, stored_in
 
 T = TypeVar("T", bound=Hashable)
 Part = Union[ast.expr, ast.AugAssign]
@@ -78,6 +78,8 @@ def sources(analysis: Analysis, origin: Origin) -> Iterator[Origin]:
     if isinstance(node, ast.Name):
         owner, bindings = live_bindings(node, scope)
         yield from (found for binding in bindings for found in _of_binding(analysis, binding, owner, keys))
+        if owner.parent is None:
+            yield from (Origin(*place, keys) for place in set_from_outside(analysis, owner, node.id))
         yield from _put_in(analysis, origin)
     elif isinstance(node, ast.Attribute):
         yield from _of_attribute(analysis, node, origin)
@@ -139,33 +141,11 @@ def functions_run(analysis: Analysis, node: ast.Call, scope: Scope) -> list[Loca
     return [function for function in found if function]
 
 
-def arguments_of(analysis: Analysis, name: str, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
-    """Yield what calls give for a parameter, a new process and `**options` too, and its default where one does not."""
-    function = scope.node
-    assert isinstance(function, FUNCTIONS)
-    names, sites = given_parameters(scope), analysis.callers(function)
-    default = default_of(function, name)
-    is_left = not sites
-    for site in sites:
-        given = argument_for(site.call, names, name)
-        if given is not None:
-            yield given, site.scope
-            continue
-        options = [keyword.value for keyword in site.call.keywords if keyword.arg is None and name in names]
-        yield from (place for part in options for place in analysis.containers.places(part, site.scope, name))
-        is_left = True
-    started = analysis.spawned.given(scope, name)
-    yield from [started] if started is not None else []
-    if default is not None and is_left:
-        yield default, scope.parent or scope
-
-
 def _of_binding(analysis: Analysis, binding: Binding, scope: Scope, keys: Keys) -> Iterator[Origin]:
     if isinstance(binding.node, ast.AugAssign):
         yield Origin(binding.node, scope, keys)
     elif binding.kind == "parameter":
-        yield from (Origin(*place, keys) for place in arguments_of(analysis, binding.name, scope))
-        yield from _of_rest(analysis, binding.name, scope, keys)
+        yield from _of_parameter(analysis, binding.name, scope, keys)
     elif binding.kind == "import":
         yield from _imported(analysis, binding, scope, keys)
     elif binding.value is not None:
@@ -173,16 +153,37 @@ def _of_binding(analysis: Analysis, binding: Binding, scope: Scope, keys: Keys) 
         yield Origin(binding.value, scope, (*element, *binding.path, *keys)[:MOST_KEYS])
 
 
-def _of_rest(analysis: Analysis, name: str, scope: Scope, keys: Keys) -> Iterator[Origin]:
-    """Yield the entries of `*arguments` and `**options` that are asked for."""
+def _of_parameter(analysis: Analysis, name: str, scope: Scope, keys: Keys) -> Iterator[Origin]:
+    """Yield what calls, and starts of processes, give for a parameter, and its default where one gives nothing."""
+    function = scope.node
+    assert isinstance(function, FUNCTIONS)
+    names, sites = given_parameters(scope), analysis.callers(function)
+    if name not in names:
+        yield from (found for site in sites if keys for found in _of_rest(site, name, scope, keys))
+        return
+    given = {site: argument_for(site.call, names, name) for site in sites}
+    yield from (Origin(value, site.scope, keys) for site, value in given.items() if value is not None)
+    for site in (site for site, value in given.items() if value is None):
+        options = [keyword.value for keyword in site.call.keywords if keyword.arg is None]
+        spread = [part.value for part in site.call.args if isinstance(part, ast.Starred)]
+        yield from (Origin(part, site.scope, (name, *keys)[:MOST_KEYS]) for part in options)
+        yield from (Origin(part, site.scope, (None, *keys)[:MOST_KEYS]) for part in spread)
+    started = analysis.spawned.given(scope, name)
+    yield from [Origin(*started, keys)] if started is not None else []
+    default = default_of(function, name)
+    if default is not None and (not given or None in given.values()):
+        yield Origin(default, scope.parent or scope, keys)
+
+
+def _of_rest(site: CallSite, name: str, scope: Scope, keys: Keys) -> Iterator[Origin]:
+    """Yield the entries of `*arguments`, or of `**options`, that a call gives."""
     given = scope.node.args  # type: ignore[union-attr]
-    for site in analysis.callers(scope.node) if keys else ():  # type: ignore[arg-type]
-        if given.vararg is not None and name == given.vararg.arg:
-            rest = site.call.args[len(given_parameters(scope)) - len(given.kwonlyargs) :]
-            yield from entries(Origin(ast.Tuple(rest, ast.Load()), site.scope, keys))
-        elif given.kwarg is not None and name == given.kwarg.arg:
-            found = [keyword for keyword in site.call.keywords if may_be(keyword.arg, keys[0])]
-            yield from (Origin(part.value, site.scope, keys[1:] if part.arg else keys) for part in found)
+    if given.vararg is not None and name == given.vararg.arg:
+        rest = site.call.args[len(given_parameters(scope)) - len(given.kwonlyargs) :]
+        yield from entries(Origin(ast.Tuple(rest, ast.Load()), site.scope, keys))
+    elif given.kwarg is not None and name == given.kwarg.arg:
+        found = [keyword for keyword in site.call.keywords if may_be(keyword.arg, keys[0])]
+        yield from (Origin(part.value, site.scope, keys[1:] if part.arg else keys) for part in found)
 
 
 def _imported(analysis: Analysis, binding: Binding, scope: Scope, keys: Keys) -> Iterator[Origin]:
@@ -193,6 +194,7 @@ def _imported(analysis: Analysis, binding: Binding, scope: Scope, keys: Keys) ->
 
 
 def _of_module(analysis: Analysis, name: str, module: Scope, keys: Keys) -> Iterator[Origin]:
+    yield from (Origin(*place, keys) for place in set_from_outside(analysis, module, name))
     for binding in module.bindings.get(name, []):
         yield from _of_binding(analysis, binding, module, keys)
 
@@ -211,12 +213,13 @@ def _of_attribute(analysis: Analysis, node: ast.Attribute, origin: Origin) -> It
     scope, keys = origin.scope, origin.keys
     for binding, where in bindings_of(analysis, node, scope):
         yield from _of_binding(analysis, binding, where, keys)
-    yield from (Origin(*change, keys) for change in changes_of(analysis, node, scope))
     yield from _put_in(analysis, origin)
     for value in analysis.evaluate(node.value, scope):
         if isinstance(value, LocalModule):
             yield from _of_module(analysis, node.attr, value.scope, keys)
         elif isinstance(value, Instance):
+            yield from (Origin(*place, keys) for place in set_from_outside(analysis, value.scope, node.attr))
+            yield from (Origin(*change, keys) for change in changes_of(analysis, value.scope, node.attr))
             method = analysis.classes.method(value.scope, node.attr)
             if method is not None and is_property(method.node):
                 yield from (Origin(part, method.scope, keys) for part in returns_of(method.node))

@@ -1,4 +1,4 @@
-"""What is put into lists and dicts after they are made: `x.append(y)`, `x[key] = y`, `x.update(key=y)`."""
+"""What is put into objects after they are made: `x.append(y)`, `x[key] = y`, `x.update(key=y)`, `x.name = y`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..calls import is_method
 from ..python_api import ADDS_ALL, ADDS_ONE
 from ..scopes import Scope, own_nodes, parameters
 from ..values.inference import Analysis
-from ..values.kinds import Instance
+from ..values.kinds import Instance, LocalModule
 
 Variable = tuple[Scope, str]  # a scope and a name in it, or a class and an attribute of its objects
 
@@ -32,14 +32,22 @@ class Stored:
 def stored_in(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Stored]:
     """Return what is put into the container that a name, or an attribute of the project's objects, holds."""
     known: dict[Variable, list[Stored]] = analysis.fact("stored", lambda: _all_stored(analysis))
-    variables = [variable for variable in _variables(analysis, node, scope) if variable in known]
-    return [stored for variable in variables for stored in known[variable]]
+    return [stored for variable in _variables(analysis, node, scope) for stored in known.get(variable, [])]
 
 
-def changes_of(analysis: Analysis, node: ast.Attribute, scope: Scope) -> list[tuple[ast.AugAssign, Scope]]:
-    """Return the statements `self.total += x` that change an attribute of the project's objects."""
+def changes_of(analysis: Analysis, owner: Scope, name: str) -> list[tuple[ast.AugAssign, Scope]]:
+    """Return the statements `self.name += x` that change an attribute of a class's objects."""
     known = analysis.fact("changed attributes", lambda: _all_changes(analysis))
-    return [change for variable in _variables(analysis, node, scope) for change in known.get(variable, [])]
+    return [change for part in analysis.classes.mro(owner) for change in known.get((part, name), [])]
+
+
+def set_from_outside(analysis: Analysis, owner: Scope, name: str) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield what `model.name = x` gives to an attribute of a class's objects, or of a module, in other code."""
+    known = analysis.fact("attributes set", lambda: _all_set(analysis))
+    for holder, value, scope in known.get(name, []):
+        kinds = analysis.evaluate(holder, scope)
+        if any(isinstance(kind, (Instance, LocalModule)) and kind.scope is owner for kind in kinds):
+            yield value, scope
 
 
 def literal_key(node: ast.expr | None) -> object:
@@ -100,6 +108,16 @@ def _stored_by(node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Stored]]
         elif name in ADDS_ALL:
             yield from ((owner, Stored(argument, scope, is_spread=True)) for argument in node.args)
             yield from ((owner, Stored(keyword.value, scope, keyword.arg)) for keyword in node.keywords if keyword.arg)
+
+
+def _all_set(analysis: Analysis) -> dict[str, list[tuple[ast.expr, ast.expr, Scope]]]:
+    found: dict[str, list[tuple[ast.expr, ast.expr, Scope]]] = defaultdict(list)
+    for scope in analysis.scopes():
+        for node in own_nodes(scope.node):
+            for target in node.targets if isinstance(node, ast.Assign) else ():
+                if isinstance(target, ast.Attribute) and own_variable(target, scope) is None:
+                    found[target.attr].append((target.value, node.value, scope))  # type: ignore[attr-defined]
+    return dict(found)
 
 
 def _all_changes(analysis: Analysis) -> dict[Variable, list[tuple[ast.AugAssign, Scope]]]:

@@ -7,12 +7,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from ..calls import argument_for, default_of, given_parameters
+from ..memory import Memory
 from ..scopes import FUNCTIONS, Binding, Scope, own_nodes
 from ..values.inference import Analysis
 from ..values.kinds import Display, Instance, LocalClass, LocalFunction, LocalModule
 from .reachability import known_scopes
-
-MOST_STEPS = 400
 
 
 @dataclass(frozen=True)
@@ -50,11 +49,7 @@ def homes_of(
     Parameters are followed to the calls that give them their values, `iter(x)`, `x.to(device)` and `x.module` to `x`.
     Empty for what has no variable: the result of a call, an element of a list. Calls in `leave_out` do not count.
     """
-    trace = _Trace(analysis, leave_out)
-    homes = trace.of(node, scope)
-    if trace.is_complete:
-        trace.shared.update(trace.known)
-    return set(homes)
+    return set(_Trace(analysis, leave_out).of(node, scope))
 
 
 def first_alias(analysis: Analysis, home: Home, scope: Scope) -> float:
@@ -160,26 +155,8 @@ class _Trace:
     def __init__(self, analysis: Analysis, leave_out: Collection[ast.Call] = frozenset()) -> None:
         self.analysis = analysis
         self.leave_out = leave_out
-        self.known: dict[tuple[object, object], set[Home]] = {}  # empty while it is being worked out
-        self.is_complete = True  # nothing was empty for that reason, or left out because there is too much
-        # What complete traces have found, for the next ones.
-        self.shared: dict[tuple[object, object], set[Home]] = {} if leave_out else analysis.fact("homes", dict)
-        self._open: set[object] = set()
-
-    def _once(self, key: tuple[object, object], compute: Callable[[], set[Home]]) -> set[Home]:
-        if key in self.shared:
-            return self.shared[key]
-        if key not in self.known:
-            self.known[key] = set()
-            self._open.add(key)
-            if len(self.known) <= MOST_STEPS:
-                self.known[key] = compute()
-            else:
-                self.is_complete = False
-            self._open.discard(key)
-        elif key in self._open:
-            self.is_complete = False
-        return self.known[key]
+        known = Memory(set()) if leave_out else analysis.fact("homes", lambda: Memory(set()))
+        self._once: Callable[[object, Callable[[], set[Home]]], set[Home]] = known.once
 
     def of(self, node: ast.expr, scope: Scope) -> set[Home]:
         return self._once((node, scope), lambda: self._of(node, scope))

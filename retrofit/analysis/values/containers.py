@@ -142,17 +142,6 @@ def _updates(node: ast.expr, scope: Scope) -> list[ast.Call]:
     ]
 
 
-def entries_at(node: ast.Tuple | ast.List | ast.Dict, key: object) -> list[ast.expr]:
-    """Return the entries of a written container that `key` may mean: one, or all where the key is not known."""
-    if isinstance(node, ast.Dict):
-        pairs = list(zip(node.keys, node.values))
-        exact = [value for name, value in pairs if isinstance(name, ast.Constant) and name.value == key]
-        return exact or [value for _, value in pairs]
-    if isinstance(key, int) and -len(node.elts) <= key < len(node.elts):
-        return [node.elts[key]]
-    return node.elts
-
-
 def put_into(name: str, scope: Scope) -> Iterator[tuple[ast.expr | None, ast.expr]]:
     """Yield what a scope puts into a list or a dict, and under which key: name.append(x), name[key] = x."""
     yield from scope.entries.get(name, [])

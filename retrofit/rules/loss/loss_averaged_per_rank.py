@@ -153,7 +153,7 @@ def _is_of_some(project: Project, term: Term) -> bool:
     target = argument_for(term.call, ["input", "target"], "target")
     if term.reduction != MEAN or term.name not in COUNTED | ELEMENTWISE:
         return False
-    if target is not None and is_selected(target, term.scope):
+    if target is not None and is_selected(project.analysis, target, term.scope):
         return True
     values = list(project.analysis.evaluate(target, term.scope))
     while values:

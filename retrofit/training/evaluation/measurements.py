@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.flow.variables import Home, homes_of, upstream
 from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
@@ -152,18 +153,19 @@ def _assignments(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
                 yield from ((name, node.test) for name, _ in _assignments(part) if not isinstance(part, ast.If))
 
 
-def users(analysis: Analysis, scope: Scope, names: Iterable[str], depth: int = 4) -> Iterator[Known]:
+def users(analysis: Analysis, scope: Scope, names: Iterable[str]) -> Iterator[Known]:
     """Yield who knows these values of a function: itself, and the functions that it returns them to."""
-    known = spread(scope, names)
-    yield known
-    node = scope.node
-    if depth == 0 or not isinstance(node, FUNCTIONS) or not any(known.holds(value) for value in returns_of(node)):
-        return
-    for site in analysis.callers(node):
-        statement = site.scope.source.statement(site.call)
-        targets = statement.targets if isinstance(statement, ast.Assign) else []
-        parts = [part for target in targets for part in ast.walk(target)]
-        yield from users(analysis, site.scope, {name for part in parts if (name := name_in(part))}, depth - 1)
+
+    def returned_to(known: Known) -> Iterator[Known]:
+        node = known.scope.node
+        if isinstance(node, FUNCTIONS) and any(known.holds(value) for value in returns_of(node)):
+            for site in analysis.callers(node):
+                statement = site.scope.source.statement(site.call)
+                targets = statement.targets if isinstance(statement, ast.Assign) else []
+                parts = [part for target in targets for part in ast.walk(target)]
+                yield spread(site.scope, {name for part in parts if (name := name_in(part))})
+
+    return closure([spread(scope, names)], returned_to)
 
 
 def is_collected(analysis: Analysis, distribution: Distribution, known: Known) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
+from retrofit.analysis.flow.variables import part_of
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Function, Scope, own_nodes, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance
@@ -139,9 +140,7 @@ def _starts_from_zero(analysis: Analysis, instance: Instance, sums: tuple[str, .
 
 def _is_set_to_zero(analysis: Analysis, binding: Binding, scope: Scope) -> bool:
     """Return whether `self.sum = 0` or `self.sum, self.count = 0.0, 0` sets an attribute to zero."""
-    value = binding.value
-    for index in binding.path:
-        value = value.elts[index] if isinstance(value, ast.Tuple) and index < len(value.elts) else None
+    value = part_of(binding)
     return value is not None and is_zero_value(analysis, value, scope)
 
 

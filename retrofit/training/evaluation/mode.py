@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 
 from retrofit.analysis.flow.call_sites import sites_of
+from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import Scope, own_nodes
 
 from ..model.gradients import has_gradients, is_switched_off, switches_on
 from .loop import Loop, NotShareable
 
 WITH_GRADIENTS = "the model runs with gradients, in which all processes take part"
-DEEPEST = 4  # callers above an evaluation that are looked at
 
 
 class Mode:
@@ -19,6 +19,7 @@ class Mode:
 
     def __init__(self, loop: Loop) -> None:
         self.loop, self.analysis = loop, loop.analysis
+        self._known: Memory[bool] = Memory(True, too_deep=False)  # of a function that calls itself, the others decide
 
     def require_evaluation(self) -> None:
         for call, inner, scope in self.loop.model_calls():
@@ -26,15 +27,23 @@ class Mode:
                 raise NotShareable(WITH_GRADIENTS)
         if switches_on(self.analysis, self.loop.node, self.loop.scope):
             raise NotShareable(WITH_GRADIENTS)
-        if not self._is_evaluating(self.loop.scope, self.loop.node, DEEPEST):
+        if not self._is_evaluating(self.loop.scope, self.loop.node):
             raise NotShareable("model.eval() was not found before it")
 
-    def _is_evaluating(self, scope: Scope, node: ast.AST, depth: int) -> bool:
-        line = getattr(node, "lineno", 0)
-        for call in own_nodes(scope.node):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.lineno < line:
-                is_off = [isinstance(a, ast.Constant) and a.value is False for a in call.args]
-                if (call.func.attr == "eval" and not call.args) or (call.func.attr == "train" and is_off == [True]):
-                    return True
-        sites = sites_of(self.analysis, scope) if depth else []
-        return bool(sites) and all(self._is_evaluating(site.scope, site.call, depth - 1) for site in sites)
+    def _is_evaluating(self, scope: Scope, node: ast.AST) -> bool:
+        """Return whether the model is put into evaluation mode before a node, in its function or by all callers."""
+        return self._known.once(node, lambda: _is_set_before(scope, node) or self._is_called_evaluating(scope))
+
+    def _is_called_evaluating(self, scope: Scope) -> bool:
+        sites = sites_of(self.analysis, scope)
+        return bool(sites) and all(self._is_evaluating(site.scope, site.call) for site in sites)
+
+
+def _is_set_before(scope: Scope, node: ast.AST) -> bool:
+    """Return whether `model.eval()` comes before a node in its function."""
+    for call in own_nodes(scope.node):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.lineno < node.lineno:  # type: ignore[attr-defined]
+            is_off = [isinstance(a, ast.Constant) and a.value is False for a in call.args]
+            if (call.func.attr == "eval" and not call.args) or (call.func.attr == "train" and is_off == [True]):
+                return True
+    return False

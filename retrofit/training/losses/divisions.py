@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Union
 
-from retrofit.analysis.calls import returns_of
-from retrofit.analysis.flow.bindings import given_for
+from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.reaching_definitions import live_bindings
-from retrofit.analysis.flow.sources import Part, functions_run
-from retrofit.analysis.flow.variables import part_of
+from retrofit.analysis.flow.sources import Origin, Part, functions_run, sources
+from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.tensors import CLAMPS, COUNT_METHODS, READS, RESHAPES, SAME_ENTRIES
@@ -81,27 +80,33 @@ class Reader:
 
     def __init__(self, analysis: Analysis, values: BatchValues, distribution: Distribution) -> None:
         self.analysis, self.values, self.distribution = analysis, values, distribution
-        self.open: set[tuple[ast.AST, str]] = set()
+        self._overs: Memory[str] = Memory(NOTHING, UNKNOWN)
+        self._kinds: Memory[str] = Memory(NOTHING, UNKNOWN)
 
     def over(self, node: ast.expr, scope: Scope) -> str:
         """Return how a loss is made of the losses of single samples: MEAN, SUM, NOTHING of the batch or UNKNOWN."""
-        if (node, "over") in self.open:
-            return NOTHING
+        return self._over_of(Origin(node, scope))
+
+    def kind_of(self, node: ast.expr, scope: Scope) -> str:
+        """Return what of the batch a divisor is: NOTHING too where all processes have counted together."""
+        return self._kind_at(Origin(node, scope))
+
+    def _over_of(self, origin: Origin) -> str:
+        return self._overs.once(origin, lambda: self._over(origin))
+
+    def _kind_at(self, origin: Origin) -> str:
+        return self._kinds.once(origin, lambda: self._kind(origin))
+
+    def _over(self, origin: Origin) -> str:
+        node, scope, _ = origin
+        if isinstance(node, ast.AugAssign):
+            return self._over_change(node, origin)
         if not self.values.sources_of(node, scope):
             return NOTHING
-        self.open.add((node, "over"))
-        found = self._over(node, scope)
-        self.open.discard((node, "over"))
-        return found
-
-    def _over(self, node: ast.expr, scope: Scope) -> str:
-        if isinstance(node, ast.Name):
-            return _common(self._over_name(node, scope))
-        if isinstance(node, (ast.UnaryOp, ast.IfExp)):
-            parts = [node.operand] if isinstance(node, ast.UnaryOp) else [node.body, node.orelse]
-            return _common(self.over(part, scope) for part in parts)
+        if isinstance(node, ast.UnaryOp):
+            return self._over_of(origin.to(node.operand))
         if isinstance(node, ast.BinOp):
-            left, right = self.over(node.left, scope), self.over(node.right, scope)
+            left, right = self._over_of(origin.to(node.left)), self._over_of(origin.to(node.right))
             if isinstance(node.op, (ast.Add, ast.Sub)):
                 return _common([left, right])
             if isinstance(node.op, ast.Mult):
@@ -109,119 +114,93 @@ class Reader:
             if isinstance(node.op, ast.Div):
                 kind = self.kind_of(node.right, scope)
                 return left if NOTHING in (kind, left) else MEAN if left == SUM and kind in (SIZE, COUNT) else UNKNOWN
-        return self._over_call(node, scope) if isinstance(node, ast.Call) else UNKNOWN
+        return self._over_call(node, origin) if isinstance(node, ast.Call) else self._over_sources(origin)
 
-    def _over_name(self, node: ast.Name, scope: Scope) -> Iterator[str]:
-        owner, bindings = live_bindings(node, scope)
-        for binding in bindings:
-            if isinstance(binding.node, ast.AugAssign):
-                if isinstance(binding.node.op, (ast.Add, ast.Sub)):
-                    yield (
-                        UNKNOWN
-                        if self.values.loops_around(binding.node, owner)
-                        else self.over(binding.node.value, owner)
-                    )
-            elif binding.kind == "value" and (part := part_of(binding)) is not None:
-                yield self.over(part, owner)
-            else:
-                yield UNKNOWN
+    def _over_sources(self, origin: Origin) -> str:
+        found = [] if self._is_drawn(origin) else list(sources(self.analysis, origin))
+        return _common(map(self._over_of, found)) if found else UNKNOWN
 
-    def _over_call(self, node: ast.Call, scope: Scope) -> str:
+    def _over_change(self, node: ast.AugAssign, origin: Origin) -> str:
+        """Return what `loss += x` adds to a loss."""
+        if not isinstance(node.op, (ast.Add, ast.Sub)):
+            return NOTHING
+        return UNKNOWN if self.values.loops_around(node, origin.scope) else self._over_of(origin.to(node.value))
+
+    def _over_call(self, node: ast.Call, origin: Origin) -> str:
+        scope = origin.scope
         terms = terms_at(self.analysis, node, scope)
         if terms:
             return _common({MEAN: MEAN, SUM: SUM}.get(term.reduction, UNKNOWN) for term in terms)
-        functions = functions_run(self.analysis, node, scope)
-        if functions:
-            return _common(self.over(value, f.scope) for f in functions for value in returns_of(f.node))
-        if not isinstance(node.func, ast.Attribute):
-            return UNKNOWN
+        if functions_run(self.analysis, node, scope) or not isinstance(node.func, ast.Attribute):
+            return self._over_sources(origin)
         is_torch = "torch" in self.analysis.named(node.func.value, scope)
         given = node.args[:1] if is_torch else [node.func.value]
         if node.func.attr in SAME and not is_torch:
-            return self.over(node.func.value, scope)
-        if node.func.attr not in (SUM, MEAN) or node.keywords or len(node.args) != (1 if is_torch else 0):
+            return self._over_of(origin.to(node.func.value))
+        if node.func.attr not in (SUM, MEAN):
+            return self._over_sources(origin)
+        if node.keywords or len(node.args) != (1 if is_torch else 0):
             return UNKNOWN
         return UNKNOWN if _is_stack(given[0]) else node.func.attr
 
-    def kind_of(self, node: ast.expr, scope: Scope) -> str:
-        """Return what of the batch a divisor is: NOTHING too where all processes have counted together."""
-        if (node, "kind") in self.open:
-            return NOTHING
-        self.open.add((node, "kind"))
-        found = self._kind_of(without_guard(node), scope)
-        self.open.discard((node, "kind"))
-        return found
+    def _is_drawn(self, origin: Origin) -> bool:
+        """Return whether this is what a batch is made of: what it holds is not known."""
+        node, scope, _ = origin
+        if isinstance(node, ast.Call):
+            return last_name(node) == "next"
+        bindings = live_bindings(node, scope)[1] if isinstance(node, ast.Name) else []
+        return any(binding.node in self.values.loops for binding in bindings)
 
-    def _kind_of(self, node: ast.expr, scope: Scope) -> str:
+    def _kind(self, origin: Origin) -> str:
+        node, scope, keys = origin
+        if isinstance(node, ast.AugAssign):
+            return self._kind_at(origin.to(node.value)) if isinstance(node.op, ast.Add) else UNKNOWN
+        node = without_guard(node)
         if BATCH not in self.values.sources_of(node, scope):
             return NOTHING
-        if isinstance(node, ast.Name):
-            known = spread(scope, {name_in(node)})
-            if is_collected(self.analysis, self.distribution, known):
-                return NOTHING
-            return _common(self._kinds_of_name(node, scope))
+        if isinstance(node, ast.Name) and is_collected(
+            self.analysis, self.distribution, spread(scope, {name_in(node)})
+        ):
+            return NOTHING
         if isinstance(node, ast.BinOp):
-            kinds = [self.kind_of(part, scope) for part in (node.left, node.right)]
+            kinds = [self._kind_at(origin.to(part)) for part in (node.left, node.right)]
             first = next((kind for kind in (UNKNOWN, RATIO, COUNT, SIZE) if kind in kinds), NOTHING)
             return first if isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)) else UNKNOWN
         if isinstance(node, ast.Attribute) and node.attr == "data":
-            return self.kind_of(node.value, scope)
-        if isinstance(node, ast.Subscript):
-            return self._of_shape(node.value, scope, node.slice.value if isinstance(node.slice, ast.Constant) else None)
+            return self._kind_at(origin.to(node.value))
+        if keys and _is_shape(node):  # x.shape[0], n, c = x.size()
+            return self._size(node, scope) if keys[0] == 0 else NOTHING
         if isinstance(node, ast.Call):
-            return self._kind_of_call(node, scope)
-        return UNKNOWN
+            return self._kind_of_call(node, origin)
+        return self._kind_of_sources(origin.to(node))
 
-    def _kinds_of_name(self, node: ast.Name, scope: Scope) -> Iterator[str]:
-        owner, bindings = live_bindings(node, scope)
-        for binding in bindings:
-            if isinstance(binding.node, ast.AugAssign):
-                yield self.kind_of(binding.node.value, owner) if isinstance(binding.node.op, ast.Add) else UNKNOWN
-            elif binding.kind == "value" and binding.value is not None:
-                is_part = bool(binding.path)
-                yield (
-                    self._of_shape(binding.value, owner, binding.path[0])
-                    if is_part
-                    else self.kind_of(binding.value, owner)
-                )
-            elif binding.kind == "parameter":
-                yield from (self.kind_of(*place) for place in given_for(self.analysis, binding.name, owner))
-            else:
-                yield UNKNOWN
-
-    def _of_shape(self, node: ast.expr, scope: Scope, index: object) -> str:
-        """Return what `x.shape[index]` or `x.size()[index]` is."""
-        is_size = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "size"
-        if not (is_size or (isinstance(node, ast.Attribute) and node.attr == "shape")):
-            return UNKNOWN
-        return self._size(node, scope) if index == 0 else NOTHING
+    def _kind_of_sources(self, origin: Origin) -> str:
+        found = [] if self._is_drawn(origin) else list(sources(self.analysis, origin))
+        return _common(map(self._kind_at, found)) if found else UNKNOWN
 
     def _size(self, node: ast.expr, scope: Scope) -> str:
         return COUNT if CHOSEN in self.values.sources_of(node, scope) else SIZE
 
-    def _kind_of_call(self, node: ast.Call, scope: Scope) -> str:
+    def _kind_of_call(self, node: ast.Call, origin: Origin) -> str:
+        scope = origin.scope
         if leads_to_collective(self.analysis, self.distribution, node, scope):
             return NOTHING
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        first = node.args[0] if node.args else None
+        name, first = last_name(node), node.args[0] if node.args else None
         if name == "len" or name in COUNT_METHODS:
             return self._size(node, scope)
         if name == "size":
             return self._size(node, scope) if isinstance(first, ast.Constant) and first.value == 0 else NOTHING
         if name in ("float", "int") and first is not None:
-            return self.kind_of(first, scope)
+            return self._kind_at(origin.to(first))
         if name == SUM and isinstance(node.func, ast.Name) and isinstance(first, (ast.GeneratorExp, ast.ListComp)):
-            return (
-                COUNT if self.kind_of(first.elt, scope) in (SIZE, COUNT) or isinstance(first.elt, ast.Call) else UNKNOWN
-            )
+            is_counted = isinstance(first.elt, ast.Call) or self.kind_of(first.elt, scope) in (SIZE, COUNT)
+            return COUNT if is_counted else UNKNOWN
         is_torch = isinstance(node.func, ast.Attribute) and "torch" in self.analysis.named(node.func.value, scope)
         if name in (SUM, "count_nonzero") and not node.keywords and len(node.args) == (1 if is_torch else 0):
             return RATIO if GRADIENT in self.values.sources_of(node, scope) else COUNT
         if name in SAME and isinstance(node.func, ast.Attribute) and not is_torch:
-            return self.kind_of(node.func.value, scope)
-        functions = functions_run(self.analysis, node, scope)
-        returned = [self.kind_of(value, f.scope) for f in functions for value in returns_of(f.node)]
-        return _common(returned) if returned else UNKNOWN
+            return self._kind_at(origin.to(node.func.value))
+        return self._kind_of_sources(origin)
 
 
 def _common(kinds: Iterable[str]) -> str:
@@ -234,3 +213,7 @@ def _is_stack(node: ast.expr) -> bool:
     """Return whether this puts losses side by side: torch.stack(losses)."""
     function = node.func if isinstance(node, ast.Call) else None
     return isinstance(function, ast.Attribute) and function.attr in ("stack", "cat", "tensor")
+
+
+def _is_shape(node: ast.expr) -> bool:
+    return last_name(node) == ("size" if isinstance(node, ast.Call) else "shape") and not isinstance(node, ast.Name)

@@ -53,7 +53,7 @@ class _Flow:
             return [origin.to(node.operand)]
         if isinstance(node, ast.Call):
             return self._of_call(node, origin)
-        return None if origin.keys else list(entries(origin)) or None
+        return list(entries(origin)) or None
 
     def _of_call(self, node: ast.Call, origin: Origin) -> list[Origin] | None:
         scope, keys = origin.scope, origin.keys

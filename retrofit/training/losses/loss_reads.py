@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.flow.branches import branches_around
 from retrofit.analysis.flow.name_uses import stored_names
+from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.scopes import own_nodes
 from retrofit.analysis.values.inference import Analysis
 
@@ -47,16 +48,13 @@ def names_of(node: ast.expr) -> set[str]:
 
 def terms_of(losses: set[str], frame: Frame) -> set[str]:
     """Return the names of losses and of the terms that they are sums of, each of them a mean over the samples too."""
-    names: set[str] = set()
-    waiting = set(losses)
-    while waiting - names:
-        name = (waiting - names).pop()
-        names.add(name)
-        for binding in frame.scope.bindings.get(name, []):
-            value = binding.node.value if isinstance(binding.node, ast.AugAssign) else binding.value
-            if binding.kind in ("value", "other") and not binding.path and value is not None:
-                waiting |= terms_in(value)
-    return names
+
+    def terms(name: str) -> set[str]:
+        bindings = [b for b in frame.scope.bindings.get(name, []) if b.kind in ("value", "other") and not b.path]
+        values = [b.node.value if isinstance(b.node, ast.AugAssign) else b.value for b in bindings]
+        return {term for value in values if value is not None for term in terms_in(value)}
+
+    return set(closure(losses, terms))
 
 
 def _without_copies(node: ast.expr) -> ast.expr:

@@ -5,41 +5,41 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.flow.sources import Origin, Part, origins
+from retrofit.analysis.flow.stored import literal_key
 from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.tensors import COMPARISONS, INTEGER_CASTS, RESHAPES, SAME_ENTRIES
 
 COMPARING = COMPARISONS | {"bool", "nonzero"}
 KEEPING = SAME_ENTRIES | INTEGER_CASTS | RESHAPES
-MOST_STEPS = 20
 
 
-def is_selected(node: ast.expr, scope: Scope) -> bool:
+def is_selected(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether an expression can be what a mask leaves of a tensor."""
     return any(
-        (isinstance(way, ast.Subscript) and any(_is_mask(inner) for inner in _ways(way.slice, scope)))
-        or (isinstance(way, ast.Call) and _method(way) == "masked_select")
-        for way in _ways(node, scope)
+        (
+            isinstance(part, ast.Subscript)
+            and any(_is_mask(origin.node) for origin in _same(analysis, part.slice, where))
+        )
+        or (isinstance(part, ast.Call) and _method(part) == "masked_select")
+        for part, where, _ in _same(analysis, node, scope)
     )
 
 
-def _ways(node: ast.expr, scope: Scope) -> Iterator[ast.expr]:
-    """Yield an expression, what a function has assigned to its name, and what `x.view(-1)` is made of."""
-    waiting = [node]
-    seen: set[ast.expr] = set()
-    while waiting and len(seen) < MOST_STEPS:
-        way = waiting.pop()
-        if way in seen:
-            continue
-        seen.add(way)
-        yield way
-        if isinstance(way, ast.Name):
-            bindings = scope.bindings.get(way.id, [])
-            waiting += [b.value for b in bindings if b.kind == "value" and not b.path and b.value is not None]
-        elif isinstance(way, ast.Call) and _method(way) in KEEPING:
-            waiting.append(way.func.value)  # type: ignore[attr-defined]
+def _same(analysis: Analysis, node: ast.expr, scope: Scope) -> Iterator[Origin]:
+    """Yield an expression and what has the same entries, in another order or of another type: `x` of x.view(-1)."""
+
+    def through(origin: Origin) -> list[Origin] | None:
+        if isinstance(origin.node, ast.Call) and _method(origin.node) in KEEPING:
+            return [origin.to(origin.node.func.value)]  # type: ignore[attr-defined]
+        is_of_tensor = isinstance(origin.node, ast.Subscript) and not isinstance(literal_key(origin.node.slice), str)
+        return [] if is_of_tensor else None
+
+    return origins(analysis, [Origin(node, scope)], through)
 
 
-def _is_mask(node: ast.expr) -> bool:
+def _is_mask(node: Part) -> bool:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
         return True
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr)):

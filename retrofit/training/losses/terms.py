@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, External, Result, Value
@@ -17,7 +18,6 @@ from ..distributed.distribution import Distribution, leads_to_collective
 from ..loops import Path
 
 MEAN = "mean"
-MOST_STEPS = 60
 
 
 @dataclass(frozen=True)
@@ -149,17 +149,12 @@ def loss_expressions(path: Path) -> Iterator[tuple[ast.expr, Scope]]:
     frame = path.frames[0]
     call = frame.node
     assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-    waiting: list[ast.expr] = [call.func.value]
-    seen: set[ast.expr] = set()
-    while waiting and len(seen) < MOST_STEPS:
-        node = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        yield node, frame.scope
-        for part in ast.walk(node):
-            if isinstance(part, ast.Name):
-                waiting += _assigned(part.id, frame.scope)
+
+    def computed_from(node: ast.expr) -> list[ast.expr]:
+        names = (part.id for part in ast.walk(node) if isinstance(part, ast.Name))
+        return [value for name in names for value in _assigned(name, frame.scope)]
+
+    yield from ((node, frame.scope) for node in closure([call.func.value], computed_from))
 
 
 def is_of_all(analysis: Analysis, distribution: Distribution, path: Path) -> bool:

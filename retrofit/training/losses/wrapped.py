@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.flow.sources import functions_run
+from retrofit.analysis.flow.sources import closure, functions_run
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Instance, LocalFunction, Result
+from retrofit.analysis.values.kinds import Instance, LocalFunction, Result, Value
 from retrofit.training.torch_api.modules import WRAPPERS
-
-MOST_WRAPPERS = 4  # around each other
 
 
 def functions_inside(analysis: Analysis, node: ast.Call, scope: Scope) -> list[LocalFunction]:
@@ -22,15 +20,15 @@ def functions_inside(analysis: Analysis, node: ast.Call, scope: Scope) -> list[L
     return [m for part in objects if (m := analysis.classes.method(part.scope, "forward")) is not None]
 
 
-def objects_inside(analysis: Analysis, node: ast.expr, scope: Scope, depth: int = MOST_WRAPPERS) -> list[Instance]:
+def objects_inside(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Instance]:
     """Return the objects of the project's own classes that are in a wrapper: `model`, `model.module`."""
     outer = node.value if isinstance(node, ast.Attribute) and node.attr == "module" else node
-    found: list[Instance] = []
-    for value in analysis.evaluate(outer, scope):
+
+    def inside(value: Value) -> list[Value]:
         if not isinstance(value, Result) or value.maker not in WRAPPERS:
-            continue
-        for given in value.call.args[:2]:  # of rd.model.data_parallel(nn.DataParallel, model) the second
-            inner = analysis.evaluate(given, value.scope)
-            found += [part for part in inner if isinstance(part, Instance)]
-            found += objects_inside(analysis, given, value.scope, depth - 1) if depth else []
-    return list(dict.fromkeys(found))
+            return []
+        given = value.call.args[:2]  # of rd.model.data_parallel(nn.DataParallel, model) the second
+        return [inner for part in given for inner in analysis.evaluate(part, value.scope)]
+
+    held = [value for outermost in analysis.evaluate(outer, scope) for value in inside(outermost)]
+    return [value for value in closure(held, inside) if isinstance(value, Instance)]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.calls import default_of
 from retrofit.analysis.edits import block_of
-from retrofit.analysis.flow.bindings import arguments_or_default, class_of_own
 from retrofit.analysis.flow.branches import is_in_body
-from retrofit.analysis.flow.variables import part_of
-from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.analysis.flow.sources import Origin, origins, sources
+from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 
 
@@ -45,36 +43,16 @@ def truth(analysis: Analysis, test: ast.expr, scope: Scope) -> bool | None:
         wanted = isinstance(test.ops[0], (ast.Eq, ast.Is))
         found = {(value == test.comparators[0].value) is wanted for value in known}
         return found.pop() if len(found) == 1 else None
-    found = {bool(value) for value in _literals(analysis, test, scope) or ()}
+    found = {bool(value) for value in _literals(analysis, test, scope)}
     return found.pop() if len(found) == 1 else None
 
 
-def _literals(analysis: Analysis, node: ast.expr, scope: Scope) -> list[object] | None:
-    """Return the literals that an option is given, None where one of them is something else."""
-    places = [(node, scope)]
-    owner = class_of_own(node, scope)
-    if isinstance(node, ast.Attribute) and owner is not None:
-        bindings = analysis.classes.attribute_bindings(owner, node.attr)
-        parts = [(part_of(binding), where) for binding, where in bindings]
-        places = [(part, where) for part, where in parts if part is not None]
-        if not places or len(places) < len(parts):
-            return None
+def _literals(analysis: Analysis, node: ast.expr, scope: Scope) -> list[object]:
+    """Return the literals that an option is given, nothing where one of them is something else."""
     found: list[object] = []
-    for part, where in places:
-        given = _given(analysis, part, where) if isinstance(part, ast.Name) else [part]
-        if not given or not all(isinstance(value, ast.Constant) for value in given):
-            return None
-        found += [value.value for value in given if isinstance(value, ast.Constant)]
+    for origin in origins(analysis, [Origin(node, scope)]):
+        if isinstance(origin.node, ast.Constant):
+            found.append(origin.node.value)
+        elif not any(sources(analysis, origin)):
+            return []
     return found
-
-
-def _given(analysis: Analysis, name: ast.Name, scope: Scope) -> list[ast.expr | None]:
-    """Return what calls give for a parameter, or its default."""
-    bindings = scope.bindings.get(name.id, [])
-    if [binding.kind for binding in bindings] != ["parameter"] or not isinstance(scope.node, FUNCTIONS):
-        return []
-    sites = analysis.callers(scope.node)
-    if any(keyword.arg is None for site in sites for keyword in site.call.keywords):
-        return []
-    given = [value for value, _ in arguments_or_default(analysis, name.id, scope)]
-    return given or [default_of(scope.node, name.id)]

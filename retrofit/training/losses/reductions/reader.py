@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import argument_for, default_of, given_parameters, last_name, returns_of
 from retrofit.analysis.flow.bindings import arguments_for, class_of_own
 from retrofit.analysis.flow.reaching_definitions import live_bindings
+from retrofit.analysis.flow.sources import MOST_KEYS, Keys, Origin, entries, may_be
+from retrofit.analysis.flow.stored import changes_of, stored_in
+from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes
-from retrofit.analysis.values.containers import entries_at, put_into
 from retrofit.analysis.values.kinds import Instance, LocalFunction
 from retrofit.training.torch_api.modules import LAYER_PACKAGE, PARAMETERS
 from retrofit.training.torch_api.runtime import RANK_SHARE
@@ -30,10 +32,7 @@ from .size_factors import SizeFactors
 if TYPE_CHECKING:
     from retrofit.training import Project
 
-Keys = tuple[object, ...]  # into tuples, lists and dicts, outermost first; None: any
 MOST_STEPS = 4000
-MOST_DEPTH = 60
-MOST_KEYS = 4
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,10 @@ class Frame:
     call: ast.Call
     scope: Scope
     outer: Frame | None
+
+    def is_of(self, function: ast.AST) -> bool:
+        """Return whether a function is on the way: it calls itself, then."""
+        return self.function is function or (self.outer is not None and self.outer.is_of(function))
 
 
 class LossReader:
@@ -57,23 +60,15 @@ class LossReader:
         self.calls = CallReader(self)
         self.reductions: dict[ast.expr, set[str]] = {}  # what each reduction over a batch makes of it: SUM, MEAN
         self._before_batches = set(_before_batches(project))
-        self._known: dict[object, Kind] = {}
-        self._open: set[object] = set()
+        # Of itself an expression has what it has anyway.
+        self._known: Memory[Kind] = Memory(CONSTANT, kinds.of(kinds.UNKNOWN))
 
     def kind(self, node: ast.expr, scope: Scope, frame: Frame | None = None, keys: Keys = ()) -> Kind:
         """Return how `node` depends on the batch; `keys`: of the items there in containers that it is."""
-        key = (node, scope, frame, keys[:MOST_KEYS])
-        if key in self._known:
-            return self._known[key]
-        if key in self._open:
-            return CONSTANT  # of itself it has what it has anyway
-        if len(self._open) > MOST_DEPTH or len(self._known) > MOST_STEPS:
+        if len(self._known.known) > MOST_STEPS:
             return kinds.of(kinds.UNKNOWN)
-        self._open.add(key)
-        found = self._kind(node, scope, frame, keys[:MOST_KEYS])
-        self._open.discard(key)
-        self._known[key] = found
-        return found
+        keys = keys[:MOST_KEYS]
+        return self._known.once((node, scope, frame, keys), lambda: self._kind(node, scope, frame, keys))
 
     def _kind(self, node: ast.expr, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         if isinstance(node, ast.Name):
@@ -98,8 +93,8 @@ class LossReader:
         if isinstance(node, ast.Subscript):
             return self._of_subscript(node, scope, frame, keys)
         if isinstance(node, (ast.Tuple, ast.List, ast.Dict)):
-            entries = entries_at(node, keys[0] if keys else None)
-            return kinds.join(self.kind(part, scope, frame, keys[1:]) for part in entries)
+            parts = entries(Origin(node, scope, keys))
+            return kinds.join(self.kind(part, scope, frame, rest) for part, _, rest in parts)  # type: ignore[arg-type]
         if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
             element = self.kind(node.elt, scope, frame, keys[1:])
             is_of_samples = any(self.samples.goes_through(part.iter, scope) for part in node.generators)
@@ -116,7 +111,7 @@ class LossReader:
             return CONSTANT
         changed = [binding for binding in bindings if isinstance(binding.node, ast.AugAssign)]
         first = kinds.join(self.of_binding(b, owner, frame, keys) for b in bindings if b not in changed)
-        first = kinds.join([first, *self._put_in(node, owner, frame, keys)])
+        first = kinds.join([first, *self._put_in(node, scope, frame, keys)])
         for binding in changed:
             first = self.changed(first, binding.node, owner, frame)  # type: ignore[arg-type]
         for statement in _in_place(node.id, owner):
@@ -185,13 +180,14 @@ class LossReader:
             return self._divided(kind, node.value, scope, frame)
         return kinds.nonlinear(kind)
 
-    def _put_in(self, node: ast.Name, scope: Scope, frame: Frame | None, keys: Keys) -> Iterator[Kind]:
+    def _put_in(self, node: ast.expr, scope: Scope, frame: Frame | None, keys: Keys) -> Iterator[Kind]:
         """Yield what is put into a list or a dict: losses.append(loss), losses["box"] = loss."""
-        for key, value in put_into(node.id, scope):
-            if not keys or keys[0] is None or not isinstance(key, ast.Constant) or key.value == keys[0]:
-                found = self.kind(value, scope, frame, keys[1:])
-                is_of_samples = key is None and found.parts and self.samples.is_within(value, scope)
-                yield kinds.of(kinds.ROWS) if is_of_samples else found
+        for stored in stored_in(self.analysis, node, scope):
+            if keys and not stored.is_spread and not may_be(stored.key, keys[0]):
+                continue
+            found = self.kind(stored.value, stored.scope, frame, (None, *keys[1:]) if stored.is_spread else keys[1:])
+            is_of_samples = stored.key is None and found.parts and self.samples.is_within(stored.value, stored.scope)
+            yield kinds.of(kinds.ROWS) if is_of_samples else found
 
     # Operations.
 
@@ -294,16 +290,15 @@ class LossReader:
         """Return the kind of self.loss, which any method may have set, or of that attribute of another object."""
         bindings = self.analysis.classes.attribute_bindings(owner, node.attr)
         first = kinds.join(self.of_binding(binding, where, frame, keys) for binding, where in bindings)
-        for where in {where for where in owner.walk() if where is not owner}:
-            for part in own_nodes(where.node):
-                if isinstance(part, ast.AugAssign) and ast.unparse(part.target) == f"self.{node.attr}":
-                    first = self.changed(first, part, where, frame)
+        first = kinds.join([first, *self._put_in(node, scope, frame, keys)])
+        for statement, where in changes_of(self.analysis, owner, node.attr):
+            first = self.changed(first, statement, where, frame)
         is_layer = any(name.startswith(LAYER_PACKAGE) for name in self.analysis.named(node, scope))
         return first if first.parts or not is_layer else kinds.of(kinds.PENALTY)
 
     def returned(self, function: LocalFunction, call: ast.Call, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         """Return the kind of what a call of a function of the project gives."""
-        inner = Frame(function.node, call, scope, frame)
+        inner = None if frame is not None and frame.is_of(function.node) else Frame(function.node, call, scope, frame)
         values = returns_of(function.node)
         reached = (
             [v for v in values if not is_ruled_out(self.analysis, v, function.scope)] if len(values) > 1 else values

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.calls import returns_of
-from retrofit.analysis.flow.bindings import class_of_own, given_for
-from retrofit.analysis.flow.reaching_definitions import live_bindings
-from retrofit.analysis.flow.sources import functions_run
-from retrofit.analysis.scopes import Binding, Scope
+from retrofit.analysis.flow.sources import MOST_ORIGINS, Origin, closure, entries, sources
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
 
 from . import kinds
 from .kinds import Kind
@@ -19,7 +16,6 @@ from .reader import LossReader
 if TYPE_CHECKING:
     from retrofit.training import Project
 
-MOST_STEPS = 200
 MEAN_OF_RANKS, SUM_OF_RANKS, MEAN_OF_LAST = "rd.reduce_loss", "rd.loss.reduce_summed_loss", "rd.loss.reduce_last_loss"
 
 
@@ -55,69 +51,38 @@ def reduction_for(project: Project, node: ast.expr, scope: Scope) -> str:
 
 def sum_terms(project: Project, loss: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]] | None:
     """Return the terms of a loss that are sums over the batch, where others are not; None where they are not apart."""
-    search = _Terms(project)
-    terms = list(search.of(loss, scope))
-    return None if search.is_lost else terms
+    found: list[tuple[ast.expr, Scope]] = []
+    is_apart = True
 
-
-class _Terms:
-    def __init__(self, project: Project) -> None:
-        self.project, self.analysis = project, project.analysis
-        self.is_lost = False
-        self.seen: set[tuple[ast.AST, Scope]] = set()
-
-    def of(self, node: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
-        kind = loss_kind(self.project, node, scope)
-        if kinds.SUM not in kind.parts or (node, scope) in self.seen:
-            return
-        self.seen.add((node, scope))
+    def within(origin: Origin) -> list[Origin]:
+        """Return the parts that a loss is linear in, and that have sums in them."""
+        nonlocal is_apart
+        node, scope, keys = origin
+        kind = kinds.CONSTANT if isinstance(node, ast.AugAssign) else reader_of(project).kind(node, scope, None, keys)
         if is_sum(kind):
-            yield node, scope
-            return
-        inner = self._within(node, scope)
-        self.is_lost |= not inner or len(self.seen) > MOST_STEPS
-        for part, where in inner if not self.is_lost else ():
-            yield from self.of(part, where)
+            found.append((node, scope))  # type: ignore[arg-type]
+        if not isinstance(node, ast.AugAssign) and (kinds.SUM not in kind.parts or is_sum(kind)):
+            return []
+        inner = _linear_parts(project.analysis, origin)
+        is_apart &= bool(inner) or isinstance(node, ast.AugAssign)
+        return inner
 
-    def _within(self, node: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]]:
-        """Return the expressions that a loss is linear in."""
-        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
-            return [(node.left, scope), (node.right, scope)]
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-            return [(node.left, scope)]
-        if isinstance(node, ast.UnaryOp):
-            return [(node.operand, scope)]
-        if isinstance(node, ast.IfExp):
-            return [(node.body, scope), (node.orelse, scope)]
-        if isinstance(node, ast.Name):
-            owner, bindings = live_bindings(node, scope)
-            return [place for binding in bindings for place in self._bound(binding, owner)]
-        if isinstance(node, ast.Attribute):
-            own = class_of_own(node, scope)
-            found = self.analysis.classes.attribute_bindings(own, node.attr) if own is not None else []
-            return [place for binding, where in found for place in self._bound(binding, where)]
-        if isinstance(node, ast.Call):
-            functions = functions_run(self.analysis, node, scope)
-            returned = [(value, f.scope) for f in functions for value in returns_of(f.node)]
-            receiver = [node.func.value] if isinstance(node.func, ast.Attribute) and not node.args else node.args[:1]
-            return returned or [(part, scope) for part in receiver]
-        if isinstance(node, (ast.List, ast.Tuple)):
-            return [(part, scope) for part in node.elts]
-        return []
+    seen = list(closure([Origin(loss, scope)], within))
+    return found if is_apart and len(seen) < MOST_ORIGINS else None
 
-    def _bound(self, binding: Binding, scope: Scope) -> list[tuple[ast.expr, Scope]]:
-        if isinstance(binding.node, ast.AugAssign):
-            is_sum_of = isinstance(binding.node.op, (ast.Add, ast.Sub))
-            return [(binding.node.value, scope)] if is_sum_of else []
-        if binding.kind == "parameter":
-            return given_for(self.analysis, binding.name, scope)
-        return self._at(binding.value, scope, binding.path) if binding.value is not None else []
 
-    def _at(self, node: ast.expr, scope: Scope, path: tuple[int, ...]) -> list[tuple[ast.expr, Scope]]:
-        """Return the item at `path` in a tuple, also in the tuples that a function of the project returns."""
-        if not path:
-            return [(node, scope)]
-        if isinstance(node, (ast.Tuple, ast.List)) and path[0] < len(node.elts):
-            return self._at(node.elts[path[0]], scope, path[1:])
-        functions = functions_run(self.analysis, node, scope) if isinstance(node, ast.Call) else []
-        return [place for f in functions for value in returns_of(f.node) for place in self._at(value, f.scope, path)]
+def _linear_parts(analysis: Analysis, origin: Origin) -> list[Origin]:
+    """Return the expressions that a loss is linear in."""
+    node = origin.node
+    if isinstance(node, (ast.BinOp, ast.AugAssign)):
+        operands = [node.value] if isinstance(node, ast.AugAssign) else [node.left, node.right]
+        if isinstance(node.op, (ast.Add, ast.Sub)) or (isinstance(node.op, ast.Mult) and len(operands) == 2):
+            return [origin.to(part) for part in operands]
+        return [origin.to(operands[0])] if isinstance(node.op, ast.Div) and len(operands) == 2 else []
+    if isinstance(node, ast.UnaryOp):
+        return [origin.to(node.operand)]
+    inner = list(entries(origin)) or list(sources(analysis, origin))
+    if isinstance(node, ast.Call) and not inner:
+        is_method = isinstance(node.func, ast.Attribute) and not node.args
+        return [origin.to(part) for part in ([node.func.value] if is_method else node.args[:1])]  # type: ignore[attr-defined]
+    return inner
