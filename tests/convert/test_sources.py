@@ -128,3 +128,10 @@ def test_uses(lines: list[str], expected: list[str], tmp_path: Path) -> None:
     call = scope.source.parents[argument]
     assert isinstance(call, ast.expr)
     assert [ast.unparse(node) for node, _ in reached_by(analysis, [(call, scope)])][1:] == expected
+
+
+def test_a_package_that_imports_its_own_part_ends_the_search(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "__init__.py").write_text("from parts import size\n")
+    (tmp_path / "parts" / "size.py").write_text("SIZE = 4\n")
+    assert found_in(tmp_path, "import parts", "look(parts.size)") == ["parts.size"]

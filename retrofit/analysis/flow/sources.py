@@ -23,6 +23,7 @@ from .stored import changes_of, literal_key, set_from_outside, stored_in
 T = TypeVar("T", bound=Hashable)
 Part = Union[ast.expr, ast.AugAssign]
 Keys = tuple[object, ...]
+Seen = frozenset[tuple[Scope, str]]  # names of modules that imports lead through
 MOST_ORIGINS = 1000  # of one value
 MOST_KEYS = 4  # of containers in containers
 WITH_ENTRIES = frozenset({"list", "tuple", "set", "frozenset", "sorted", "reversed", "iter", "collections.deque"})
@@ -141,13 +142,15 @@ def functions_run(analysis: Analysis, node: ast.Call, scope: Scope) -> list[Loca
     return [function for function in found if function]
 
 
-def _of_binding(analysis: Analysis, binding: Binding, scope: Scope, keys: Keys) -> Iterator[Origin]:
+def _of_binding(
+    analysis: Analysis, binding: Binding, scope: Scope, keys: Keys, seen: Seen = frozenset()
+) -> Iterator[Origin]:
     if isinstance(binding.node, ast.AugAssign):
         yield Origin(binding.node, scope, keys)
     elif binding.kind == "parameter":
         yield from _of_parameter(analysis, binding.name, scope, keys)
     elif binding.kind == "import":
-        yield from _imported(analysis, binding, scope, keys)
+        yield from _imported(analysis, binding, scope, keys, seen)
     elif binding.value is not None:
         element: Keys = (None,) if binding.kind == "item" else ()
         yield Origin(binding.value, scope, (*element, *binding.path, *keys)[:MOST_KEYS])
@@ -186,17 +189,19 @@ def _of_rest(site: CallSite, name: str, scope: Scope, keys: Keys) -> Iterator[Or
         yield from (Origin(part.value, site.scope, keys[1:] if part.arg else keys) for part in found)
 
 
-def _imported(analysis: Analysis, binding: Binding, scope: Scope, keys: Keys) -> Iterator[Origin]:
+def _imported(analysis: Analysis, binding: Binding, scope: Scope, keys: Keys, seen: Seen) -> Iterator[Origin]:
     path = analysis.modules.find(binding.dotted, binding.level, scope.source)
     source = analysis.modules.sources.get(path) if path else None
     if source is not None and binding.member:
-        yield from _of_module(analysis, binding.member, analysis.module_scopes[source], keys)
+        yield from _of_module(analysis, binding.member, analysis.module_scopes[source], keys, seen)
 
 
-def _of_module(analysis: Analysis, name: str, module: Scope, keys: Keys) -> Iterator[Origin]:
+def _of_module(analysis: Analysis, name: str, module: Scope, keys: Keys, seen: Seen = frozenset()) -> Iterator[Origin]:
+    if (module, name) in seen:
+        return  # a package that imports its own submodule: `from package import part`
     yield from (Origin(*place, keys) for place in set_from_outside(analysis, module, name))
     for binding in module.bindings.get(name, []):
-        yield from _of_binding(analysis, binding, module, keys)
+        yield from _of_binding(analysis, binding, module, keys, seen | {(module, name)})
 
 
 def _put_in(analysis: Analysis, origin: Origin) -> Iterator[Origin]:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import cached_property
 
+from retrofit.analysis.calls import CallSite
+from retrofit.analysis.flow.call_graph import with_called
+from retrofit.analysis.flow.call_sites import sites_of
 from retrofit.analysis.flow.reachability import reached_nodes
-from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.training import Project
 from retrofit.training.distributed.ranks.rank_guards import is_for_main, side_of
@@ -16,7 +21,6 @@ from retrofit.training.torch_api.distributed import EVERY_RANK
 from retrofit.training.torch_api.runtime import RUNS_ON_MAIN
 
 FORWARD = "a forward pass through DDP"
-MOST_DEPTH = 8
 
 
 class SharedCalls:
@@ -26,20 +30,47 @@ class SharedCalls:
         self.project = project
         self.collectives = project.analysis.fact("calls for every rank", lambda: dict(_collectives(project)))
         self.exist = bool(self.collectives or project.wrapping.sites)
-        self.of_function: dict[ast.AST, set[str]] = {}
 
-    def names(self, call: ast.Call, scope: Scope, depth: int = MOST_DEPTH) -> set[str]:
+    def names(self, call: ast.Call, scope: Scope) -> set[str]:
+        """Return what every process takes part in that makes a call."""
+        if call in self._own:
+            return self._own[call]
+        functions = self.project.analysis.functions_called(call, scope)
+        return set().union(*(self._of_functions.get(function.scope, ()) for function in functions))
+
+    @cached_property
+    def _own(self) -> dict[ast.Call, set[str]]:
+        """The collectives and the calls of wrapped models."""
+        calls = ((node, scope) for node, scope in reached_nodes(self.project.analysis) if isinstance(node, ast.Call))
+        names = ((call, self._names_of(call, scope)) for call, scope in calls)
+        return {call: found for call, found in names if found is not None}
+
+    def _names_of(self, call: ast.Call, scope: Scope) -> set[str] | None:
         if call in self.collectives:
             is_of_a_part = any(keyword.arg == "group" for keyword in call.keywords)
             return set() if is_of_a_part else {self.collectives[call]}
         site = self.project.wrapping.wrapped(call.func, scope)
-        if site is not None:
-            is_shared = has_gradients(self.project.analysis, scope, call) or self._copies_buffers(site)
-            return {FORWARD} if is_shared else set()
-        found: set[str] = set()
-        for function in self.project.analysis.functions_called(call, scope) if depth else []:
-            found |= self._inside(function.scope, depth)
-        return found
+        if site is None:
+            return None
+        is_shared = has_gradients(self.project.analysis, scope, call) or self._copies_buffers(site)
+        return {FORWARD} if is_shared else set()
+
+    @cached_property
+    def _of_functions(self) -> dict[Scope, set[str]]:
+        """What every process that calls a function takes part in there."""
+        own: dict[Scope, set[str]] = defaultdict(set)
+        for node, scope in reached_nodes(self.project.analysis):
+            if node in self._own and self._is_for_all(CallSite(node, scope)):  # type: ignore[arg-type]
+                own[scope] |= self._own[node]  # type: ignore[index]
+        return with_called(own, self._passing_sites)
+
+    def _passing_sites(self, function: Scope) -> list[CallSite]:
+        """Return the calls of a function that all processes make which call the function around them."""
+        sites = sites_of(self.project.analysis, function)
+        return [site for site in sites if site.call not in self._own and self._is_for_all(site)]
+
+    def _is_for_all(self, site: CallSite) -> bool:
+        return not is_for_main(site.scope) and not side_of(self.project.analysis, site.scope, site.call)
 
     def handed_to_main(self, call: ast.Call, scope: Scope) -> set[str]:
         """Return what a function takes part in that is given to rd.output.on_main_process(function, ...)."""
@@ -47,7 +78,7 @@ class SharedCalls:
             return set()
         values = (value for given in call.args for value in self.project.analysis.evaluate(given, scope))
         functions = [value.scope for value in values if isinstance(value, LocalFunction)]
-        return {name for function in functions for name in self._inside(function, MOST_DEPTH)}
+        return {name for function in functions for name in self._of_functions.get(function, ())}
 
     def _copies_buffers(self, site) -> bool:  # type: ignore[no-untyped-def]
         is_off = any(
@@ -55,17 +86,6 @@ class SharedCalls:
             for keyword in site.call.keywords
         )
         return not is_off and has_buffers(self.project.analysis, site)
-
-    def _inside(self, scope: Scope, depth: int) -> set[str]:
-        """Return what every process that calls a function takes part in there."""
-        if scope.node not in self.of_function:
-            self.of_function[scope.node] = set()
-            for node in own_nodes(scope.node):
-                if isinstance(node, ast.Call) and not is_for_main(scope):
-                    names = self.names(node, scope, depth - 1)
-                    if names and not side_of(self.project.analysis, scope, node):
-                        self.of_function[scope.node] |= names
-        return self.of_function[scope.node]
 
 
 def _collectives(project: Project) -> Iterator[tuple[ast.Call, str]]:

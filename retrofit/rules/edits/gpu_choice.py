@@ -6,6 +6,7 @@ import ast
 
 from retrofit.analysis.edits import has_own_lines
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.call_graph import calls_in, functions_reached
 from retrofit.analysis.flow.main_guard import is_main_guard
 from retrofit.analysis.flow.name_uses import loaded_names, stored_names
 from retrofit.analysis.scopes import FUNCTIONS, Scope
@@ -15,7 +16,6 @@ from retrofit.training.launch.environment import assignments_to_environ
 from retrofit.training.placement import after_home, block_of
 
 LASTING = {FOLDER, OPEN, SAVE, TRACK, TRACKER, WRITE}
-MOST_CALLS = 4
 
 
 def choice_behind(project: Project, source: Source, statement: ast.stmt) -> ast.stmt | None:
@@ -88,11 +88,9 @@ def _set_attributes(nodes: list[ast.stmt]) -> set[str]:
     return {ast.unparse(part) for part in parts if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store)}
 
 
-def _leaves_something(project: Project, node: ast.AST, scope: Scope, depth: int = MOST_CALLS) -> bool:
+def _leaves_something(project: Project, statement: ast.stmt, scope: Scope) -> bool:
     """Return whether a statement makes a file or a folder, or a function that it calls does."""
     made = {output.call for output in project.outputs if output.kind in LASTING}
-    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
-    if any(call in made for call in calls):
-        return True
-    functions = [function for call in calls for function in project.analysis.functions_called(call, scope)]
-    return depth > 0 and any(_leaves_something(project, f.node, f.scope, depth - 1) for f in functions)
+    calls = [(part, scope) for part in ast.walk(statement) if isinstance(part, ast.Call)]
+    functions = functions_reached(project.analysis, calls)
+    return any(call in made for call, _ in (*calls, *(place for f in functions for place in calls_in(f))))

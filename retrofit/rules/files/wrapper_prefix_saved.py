@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 
 from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.sources import Origin, origins, sources
+from retrofit.analysis.flow.stored import stored_in
 from retrofit.analysis.scopes import Scope
-from retrofit.analysis.values.kinds import Display
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
@@ -91,28 +93,23 @@ def find(project: Project) -> Iterator[Finding]:
 
 def _saved(project: Project, nodes: list[ast.expr], scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield the models, and the calls of state_dict, in what is saved: itself, or an entry of a dict."""
-    waiting = [(node, scope) for node in nodes]
-    seen: set[ast.AST] = set()
-    while waiting:
-        node, where = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, ast.Call):
-            if isinstance(node.func, ast.Attribute) and node.func.attr == "state_dict":
-                yield node, where
-        elif isinstance(node, ast.Dict):
-            waiting += [(value, where) for value in node.values]
-        elif isinstance(node, (ast.Name, ast.Attribute)):
-            yield node, where
-            for value in project.analysis.evaluate(node, where):
-                made = value.node if isinstance(value, Display) else getattr(value, "call", None)
-                if isinstance(made, (ast.Dict, ast.Call)):
-                    waiting.append((made, value.scope))  # type: ignore[union-attr]
-            waiting += _entries(node, where)
+    for node, where, _ in origins(project.analysis, [Origin(node, scope) for node in nodes], partial(_parts, project)):
+        if isinstance(node, (ast.Name, ast.Attribute)) or _is_state(node):
+            yield node, where  # type: ignore[misc]
 
 
-def _entries(node: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]]:
-    """Return what `state["model"] = model.state_dict()` puts into a dict."""
-    found = scope.find(node.id) if isinstance(node, ast.Name) else None
-    return [(value, found[0]) for _, value in found[0].entries.get(node.id, [])] if found else []  # type: ignore[attr-defined]
+def _parts(project: Project, origin: Origin) -> Iterable[Origin] | None:
+    """Return the entries of a dict, and what is put into one in a variable; None for another expression."""
+    node, scope = origin.node, origin.scope
+    if isinstance(node, ast.Dict):
+        return [origin.to(value) for value in node.values]
+    if not isinstance(node, (ast.Name, ast.Attribute)):
+        return () if _is_state(node) else None
+    if project.wrapping.wrapped(node, scope) is not None:
+        return ()
+    put = [Origin(stored.value, stored.scope) for stored in stored_in(project.analysis, node, scope)]
+    return [*sources(project.analysis, origin), *put]
+
+
+def _is_state(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "state_dict"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ast
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from retrofit.analysis.calls import last_name, returns_of
-from retrofit.analysis.flow.bindings import class_of_own, given_for
+from retrofit.analysis.flow.bindings import bindings_of, class_of_own
 from retrofit.analysis.flow.call_sites import call_chains
+from retrofit.analysis.flow.operands import operands
+from retrofit.analysis.flow.sources import Origin, closure, sources
+from retrofit.analysis.flow.stored import stored_in
 from retrofit.analysis.scopes import Binding, Scope, own_nodes
-from retrofit.analysis.values.containers import put_into
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.model.modules import is_layer
 from retrofit.training.torch_api.tensors import (
@@ -39,7 +41,6 @@ UNEVEN = "uneven"  # as many elements as a test on the batch chooses
 REDUCING = REDUCTIONS | SHAPE_METHODS | {"item"}
 WITHOUT_GRADIENT = COMPARISONS | READS | DETACHES | INTEGER_CASTS | MASK_CASTS | SHAPE_METHODS | INDICES | NEW
 PLAIN = SHAPE_ATTRIBUTES | {"data"}
-MOST_STEPS = 300
 
 
 class BatchValues:
@@ -119,55 +120,45 @@ class _Search:
         self.values, self.stored = values, stored
         self.analysis = values.analysis
         self.found: set[str] = set()
-        self.seen: set[_Step] = set()
-        self.waiting: deque[_Step] = deque()
 
     def run(self, node: ast.expr, scope: Scope) -> None:
-        self.waiting.append(_Step(node, scope))
-        while self.waiting and len(self.seen) < MOST_STEPS:
-            step = self.waiting.popleft()  # what is near first: the way may lead on into the model
-            if step not in self.seen and not isinstance(step.node, ast.Constant):
-                self.seen.add(step)
-                self._look(step)
+        for _ in closure([_Step(node, scope)], self._look):
+            pass
 
-    def _look(self, step: _Step) -> None:
+    def _look(self, step: _Step) -> list[_Step]:
+        """Note what an expression is, and return those that it is computed from."""
         node = step.node
-        if self.stored and isinstance(node, (ast.Name, ast.Attribute)):
-            self.waiting += [step.to(*place) for place in self.values.given_to_methods.get(last_name(node), [])]
         if isinstance(node, ast.Call):
-            self._look_at_call(node, step)
-        elif isinstance(node, ast.Name):
-            self._look_at_name(node, step)
-        elif isinstance(node, ast.Attribute):
-            self._look_at_attribute(node, step)
-        elif isinstance(node, ast.Subscript):
+            return self._look_at_call(node, step)
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            return self._look_at_variable(node, step)
+        if isinstance(node, ast.Subscript):
             # An index that is computed by choosing is uneven, whatever is made of its numbers on the way.
             is_even = step.is_even and not step.is_index
-            self.waiting += [step.to(node.value), step.to(node.slice, learns=False, is_index=True, is_even=is_even)]
-        else:
-            is_test = isinstance(node, ast.Compare)
-            if is_test and step.is_index:
-                self._note_chosen(step)
-            self.waiting += [step.to(part, learns=step.learns and not is_test) for part in _parts(node)]
+            return [step.to(node.value), step.to(node.slice, learns=False, is_index=True, is_even=is_even)]
+        is_test = isinstance(node, ast.Compare)
+        if is_test and step.is_index:
+            self._note_chosen(step)
+        return [step.to(part, learns=step.learns and not is_test) for part in operands(node)]
 
-    def _look_at_call(self, node: ast.Call, step: _Step) -> None:
+    def _look_at_call(self, node: ast.Call, step: _Step) -> list[_Step]:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name == "next" and isinstance(node.func, ast.Name):
             self.found.add(BATCH)
-            return
+            return []
         if step.learns and (node in self.values.calls or self._runs_module(node, step.scope)):
             self.found.add(GRADIENT)
         if name in CHOOSES or (name in COMPARISONS and step.is_index):
             self._note_chosen(step)
-        if step.is_index and node not in self.values.calls:
-            for function in self.analysis.functions_called(node, step.scope):
-                self.waiting += [step.to(value, function.scope) for value in returns_of(function.node)]
+        returned = step.is_index and node not in self.values.calls
+        functions = self.analysis.functions_called(node, step.scope) if returned else []
+        found = [step.to(value, function.scope) for function in functions for value in returns_of(function.node)]
         receiver = [node.func.value] if isinstance(node.func, ast.Attribute) else []
         parts = (*receiver, *node.args, *(keyword.value for keyword in node.keywords))
         learns = step.learns and name not in WITHOUT_GRADIENT
         is_even = step.is_even or (step.is_index and (name in INTEGER_CASTS or _is_choice_of_values(node, name)))
         is_even = is_even or name.endswith("loss") or (name in REDUCING and _is_of_all(node, step.scope, self.analysis))
-        self.waiting += [step.to(part, learns=learns, is_even=is_even) for part in parts]
+        return found + [step.to(part, learns=learns, is_even=is_even) for part in parts]
 
     def _note_chosen(self, step: _Step) -> None:
         self.found |= {CHOSEN} if step.is_even else {CHOSEN, UNEVEN}
@@ -175,27 +166,20 @@ class _Search:
     def _runs_module(self, node: ast.Call, scope: Scope) -> bool:
         return any(is_layer(self.analysis, value) for value in self.analysis.evaluate(node.func, scope))
 
-    def _look_at_name(self, node: ast.Name, step: _Step) -> None:
-        owner, bindings = step.scope.find(node.id) or (step.scope, [])
+    def _look_at_variable(self, node: ast.Name | ast.Attribute, step: _Step) -> list[_Step]:
+        """Return what a variable is set to, and what is put into the list that it holds where that counts."""
+        scope = step.scope
+        drawn = [b for b, _ in bindings_of(self.analysis, node, scope) if b.node in self.values.loops]
+        self.found |= {BATCH} if any(not _is_number(binding) for binding in drawn) else set()
+        found = list(self.values.given_to_methods.get(last_name(node), [])) if self.stored else []
         if step.is_index:
-            self.waiting += [step.to(value, owner) for _, value in put_into(node.id, owner)]
-        for binding in bindings:
-            if binding.kind == "item" and binding.node in self.values.loops:
-                self.found |= set() if _is_number(binding) else {BATCH}
-            elif isinstance(binding.node, ast.AugAssign):
-                self.waiting.append(step.to(binding.node.value, owner))
-            elif binding.kind == "parameter":
-                self.waiting += [step.to(*place) for place in given_for(self.analysis, binding.name, owner)]
-            elif binding.value is not None:
-                self.waiting.append(step.to(binding.value, owner))
-
-    def _look_at_attribute(self, node: ast.Attribute, step: _Step) -> None:
-        owner = class_of_own(node, step.scope)
-        if owner is not None:
-            bindings = self.analysis.classes.attribute_bindings(owner, node.attr)
-            self.waiting += [step.to(binding.value, where) for binding, where in bindings if binding.value is not None]
-        else:
-            self.waiting.append(step.to(node.value, learns=step.learns and node.attr not in PLAIN))
+            found += [(stored.value, stored.scope) for stored in stored_in(self.analysis, node, scope)]
+        made = list(sources(self.analysis, Origin(node, scope)))
+        loaders = {binding.value for binding in drawn}
+        found += [(origin.node, origin.scope) for origin in made if origin.node not in loaders]  # type: ignore[misc]
+        if isinstance(node, ast.Attribute) and class_of_own(node, scope) is None and not made:
+            return [step.to(node.value, learns=step.learns and node.attr not in PLAIN), *(step.to(*p) for p in found)]
+        return [step.to(*place) for place in found]
 
 
 def _is_choice_of_values(node: ast.Call, name: str) -> bool:
@@ -218,14 +202,6 @@ def _is_number(binding: Binding) -> bool:
     """Return whether this counts batches: `i` of for i, batch in enumerate(loader)."""
     is_enumerated = isinstance(binding.value, ast.Call) and getattr(binding.value.func, "id", "") == "enumerate"
     return is_enumerated and binding.path == (0,)
-
-
-def _parts(node: ast.AST) -> Iterator[ast.expr]:
-    for part in ast.iter_child_nodes(node):
-        if isinstance(part, ast.expr):
-            yield part
-        elif isinstance(part, (ast.comprehension, ast.Slice)):
-            yield from _parts(part)
 
 
 def _around(node: ast.AST, scope: Scope) -> Iterator[ast.AST]:

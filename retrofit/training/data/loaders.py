@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from retrofit.analysis.calls import argument_for
+from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.flow.variables import Home, entry_homes, homes_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -123,17 +125,16 @@ def _entry_is_shared_out(analysis: Analysis, home: Home | None) -> bool:
 
 
 def _makers(analysis: Analysis, node: ast.expr, scope: Scope, through: bool = True) -> set[ast.Call]:
-    made: set[ast.Call] = set()
-    waiting = list(analysis.evaluate(node, scope))
-    while waiting:
-        value = waiting.pop()
-        if not isinstance(value, (Result, Instance)) or value.call is None or value.call in made:
-            continue
-        if is_loader(analysis, value):
-            made.add(value.call)
-            if isinstance(value, Result) and value.maker in TRAINING_SHARES:  # what it was made from
-                waiting += [inner for given in value.call.args[:1] for inner in analysis.evaluate(given, value.scope)]
+    values = closure(analysis.evaluate(node, scope), partial(_sharded, analysis))
+    loaders = [v for v in values if isinstance(v, (Result, Instance)) and is_loader(analysis, v)]
+    made = {loader.call for loader in loaders if loader.call is not None}
     return made if through else made & {node}  # type: ignore[operator]
+
+
+def _sharded(analysis: Analysis, value: Value) -> Iterator[Value]:
+    """Yield what a loader of the runtime was made from."""
+    if isinstance(value, Result) and value.maker in TRAINING_SHARES:
+        yield from (inner for given in value.call.args[:1] for inner in analysis.evaluate(given, value.scope))
 
 
 def _homes(

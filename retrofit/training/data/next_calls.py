@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from retrofit.analysis.calls import CallSite, is_method
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.call_graph import nearest_on_paths
 from retrofit.analysis.flow.variables import homes_of
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
@@ -18,7 +19,6 @@ from ..steps.non_training_branches import is_aside
 
 TRAIN, EVALUATION = "train", "evaluation"
 PEEK = "peek"  # a single batch, outside any loop
-MOST_CALLS = 3
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def drawn_by_next(analysis: Analysis, call: ast.Call, training_loops: set[LoopNo
         return
     uses = [
         Use(expression, where, _role(site.scope.source, site.call, outer, training_loops), outer)
-        for site, outer in _loops_calling(analysis, scope, MOST_CALLS)
+        for site, outer in _loops_calling(analysis, call, scope)
         for expression, where in _of_receiver(analysis, site, drawn, scope)
     ]
     yield from uses or [Use(drawn, scope, PEEK)]
@@ -60,16 +60,20 @@ def _role(source: Source, node: ast.AST, loop: LoopNode, training_loops: set[Loo
     return TRAIN if loop in training_loops and not is_aside(source, node, loop) else EVALUATION
 
 
-def _loops_calling(analysis: Analysis, scope: Scope, depth: int) -> Iterator[tuple[CallSite, LoopNode]]:
+def _loops_calling(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[tuple[CallSite, LoopNode]]:
     """Yield the calls in loops of a function, or of others of its object and module that call it: `source.next()`."""
-    if depth == 0 or not isinstance(scope.node, FUNCTIONS):
-        return
-    for site in analysis.callers(scope.node):
-        loop = _loop_around(site.scope.source, site.call)
-        if loop is not None:
-            yield site, loop
-        elif not isinstance(site.call.func, ast.Attribute) or _is_of_itself(site):
-            yield from _loops_calling(analysis, site.scope, depth - 1)
+
+    def is_in_loop(node: ast.AST, where: Scope) -> bool:
+        return _loop_around(where.source, node) is not None
+
+    def leads_on(site: CallSite) -> bool:
+        is_plain = not isinstance(site.call.func, ast.Attribute)
+        return is_plain or _is_of_itself(site) or is_in_loop(site.call, site.scope)
+
+    for found in nearest_on_paths(analysis, call, scope, is_in_loop, leads_on):
+        if found is not None:
+            site = CallSite(*found)  # type: ignore[arg-type]  # the call itself is in no loop
+            yield site, _loop_around(site.scope.source, site.call)  # type: ignore[misc]
 
 
 def _is_of_itself(site: CallSite) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import partial
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.flow.bindings import scope_of
+from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.flow.variables import assignments_to
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -116,18 +118,20 @@ def constant(call: ast.Call, name: str, positions: list[str] | None = None) -> o
     return given.value if isinstance(given, ast.Constant) else None
 
 
-def strides(
-    analysis: Analysis, node: ast.expr | None, scope: Scope, depth: int = 4
-) -> Iterator[tuple[ast.expr, Scope]]:
+def strides(analysis: Analysis, node: ast.expr | None, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield the `range(...)` and `x[a:b:c]` that choose the samples of a data set."""
-    if node is None or depth == 0:
-        return
-    for value in analysis.evaluate(node, scope):
+    starts = [(node, scope)] if node is not None else []
+    for place, where in closure(starts, partial(_arguments, analysis)):
+        if isinstance(place, ast.Subscript) and isinstance(place.slice, ast.Slice):
+            yield place, where
+        if isinstance(place, ast.Call) and "range" in analysis.called(place, where):
+            yield place, where
+
+
+def _arguments(analysis: Analysis, place: tuple[ast.expr, Scope]) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield the calls that an object is the result of, and what they are given."""
+    for value in analysis.evaluate(*place):
         if isinstance(value, (Result, Instance)) and value.call is not None:
             where = scope_of(analysis, value.call)
-            if isinstance(value, Result) and value.maker == "range":
-                yield value.call, where
-            for argument in value.call.args:
-                yield from strides(analysis, argument, where, depth - 1)
-                if isinstance(argument, ast.Subscript) and isinstance(argument.slice, ast.Slice):
-                    yield argument, where
+            yield value.call, where
+            yield from ((argument, where) for argument in value.call.args)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from retrofit.analysis.flow.call_graph import functions_reached
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -16,7 +17,7 @@ from ..loops import training_paths
 def run_elsewhere(analysis: Analysis) -> set[Scope]:
     """Return the functions in which the processes must not wait for one another, with all that they call."""
     training = {frame.scope for path in training_paths(analysis) for frame in path.frames}
-    return analysis.fact("run elsewhere", lambda: _closure(analysis, _run_by_others(analysis) - training))
+    return analysis.fact("run elsewhere", lambda: _with_called(analysis, _run_by_others(analysis) - training))
 
 
 def _run_by_others(analysis: Analysis) -> set[Scope]:
@@ -29,14 +30,7 @@ def _run_by_others(analysis: Analysis) -> set[Scope]:
     return found
 
 
-def _closure(analysis: Analysis, scopes: set[Scope]) -> set[Scope]:
+def _with_called(analysis: Analysis, functions: set[Scope]) -> set[Scope]:
     """Return functions with all that they call."""
-    found: set[Scope] = set()
-    waiting = list(scopes)
-    while waiting:
-        scope = waiting.pop()
-        if scope not in found:
-            found.add(scope)
-            calls = [node for node in own_nodes(scope.node) if isinstance(node, ast.Call)]
-            waiting += [function.scope for call in calls for function in analysis.functions_called(call, scope)]
-    return found
+    calls = [(node, scope) for scope in functions for node in own_nodes(scope.node) if isinstance(node, ast.Call)]
+    return functions | {function.scope for function in functions_reached(analysis, calls)}

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from retrofit.analysis.calls import CallSite
 from retrofit.analysis.files.runtime_names import RUNTIME
+from retrofit.analysis.flow.call_graph import with_called
+from retrofit.analysis.flow.call_sites import sites_of
 from retrofit.analysis.flow.reachability import reached_nodes
-from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalClass, LocalFunction
 from retrofit.training.torch_api.data import SHARDING_SAMPLERS
 from retrofit.training.torch_api.distributed import COLLECTIVES, JOINS_GROUP
 from retrofit.training.torch_api.modules import AVERAGING_WRAPPERS
-
-MOST_CALLS = 200  # that a search for a collective follows
 
 
 @dataclass(frozen=True)
@@ -68,19 +70,20 @@ def _calls(analysis: Analysis) -> Iterator[Site]:
 
 def leads_to_collective(analysis: Analysis, distribution: Distribution, call: ast.Call, scope: Scope) -> bool:
     """Return whether a call is one of torch.distributed or of the runtime, or runs a function that makes one."""
-    collectives = {site.call for site in distribution.collectives}
-    seen: set[ast.AST] = set()
-    waiting = [(call, scope)]
-    while waiting and len(seen) < MOST_CALLS:
-        node, where = waiting.pop()
-        if node in collectives:
-            return True
-        for function in (*analysis.functions_called(node, where), *_applied(analysis, node, where)):
-            if function.node not in seen:
-                seen.add(function.node)
-                calls = (part for part in own_nodes(function.node) if isinstance(part, ast.Call))
-                waiting += [(part, function.scope) for part in calls]
-    return False
+    calls, functions = analysis.fact("collectives", lambda: _with_collectives(analysis, distribution))
+    run = (*analysis.functions_called(call, scope), *_applied(analysis, call, scope))
+    return call in calls or any(function.scope in functions for function in run)
+
+
+def _with_collectives(analysis: Analysis, distribution: Distribution) -> tuple[set[ast.Call], set[Scope]]:
+    """Return the collectives, and the functions that run one, themselves or in others."""
+    applying: dict[Scope, list[CallSite]] = defaultdict(list)
+    for node, scope in reached_nodes(analysis):
+        for function in _applied(analysis, node, scope) if isinstance(node, ast.Call) else ():
+            applying[function.scope].append(CallSite(node, scope))  # type: ignore[arg-type]
+    own = {site.scope: {"collective"} for site in distribution.collectives}
+    functions = with_called(own, lambda scope: [*sites_of(analysis, scope), *applying[scope]])
+    return {site.call for site in distribution.collectives}, set(functions)
 
 
 def _applied(analysis: Analysis, call: ast.Call, scope: Scope) -> list[LocalFunction]:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Collection
 
 from retrofit.analysis.calls import body_of
-from retrofit.analysis.flow.call_sites import sites_of
+from retrofit.analysis.flow.call_graph import holds_on_every_path
 from retrofit.analysis.flow.reachability import known_scopes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -17,18 +17,18 @@ from ..torch_api.runtime import MAIN_FIRST
 from .ranks.rank_guards import OTHERS, side_of_test
 
 
-def runs_in_turn(
-    analysis: Analysis, scope: Scope, node: ast.AST, more: Collection[ast.AST] = frozenset(), depth: int = 4
-) -> bool:
+def runs_in_turn(analysis: Analysis, scope: Scope, node: ast.AST, more: Collection[ast.AST] = frozenset()) -> bool:
     """Return whether rank 0 is done with a node before the others begin, here or where its function is called.
 
     `more` are statements of which that is known.
     """
-    if any(outer in more for outer in (node, *scope.source.ancestors(node))) or _is_in_turn_here(analysis, scope, node):
-        return True
-    sites = sites_of(analysis, scope) if depth else []
-    sites = [site for site in sites if site.scope in known_scopes(analysis)]
-    return bool(sites) and all(runs_in_turn(analysis, site.scope, site.call, more, depth - 1) for site in sites)
+
+    def is_in_turn(place: ast.AST, where: Scope) -> bool:
+        around = (place, *where.source.ancestors(place))
+        return any(outer in more for outer in around) or _is_in_turn_here(analysis, where, place)
+
+    reached = known_scopes(analysis)
+    return holds_on_every_path(analysis, node, scope, is_in_turn, lambda site: site.scope in reached)
 
 
 def _is_in_turn_here(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:

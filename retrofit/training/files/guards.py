@@ -8,12 +8,14 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from retrofit.analysis.calls import argument_for, is_method
+from retrofit.analysis.calls import CallSite, argument_for, is_method, last_name
 from retrofit.analysis.edits import CONDITION as AT_CONDITION
 from retrofit.analysis.edits import Edit, EditConflict, add_condition, put_under, surround
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.call_graph import holds_on_every_path
+from retrofit.analysis.flow.call_sites import sites_of
 from retrofit.analysis.flow.main_guard import is_main_guard, is_under_main_of_another
-from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
+from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.training.torch_api.files import PATH_PARAMETERS, RETURNS_SOMETHING
@@ -101,18 +103,21 @@ def guard_within(analysis: Analysis, output: Output) -> tuple[Edit, ...]:
     return () if output.name in RETURNS_SOMETHING else tuple(surround(scope.source, call, f"({CONDITION} and ", ")"))
 
 
-def runs_on_one(analysis: Analysis, scope: Scope, node: ast.AST, depth: int = 4) -> bool:
+def runs_on_one(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
     """Return whether a node runs on one process only: itself, or every call of its function, is under a test."""
+    return holds_on_every_path(analysis, node, scope, partial(_is_on_one, analysis), partial(_is_run, analysis))
+
+
+def _is_on_one(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
+    """Return whether a test around a node, or what its function is, lets one process alone run it."""
     if side_of(analysis, scope, node) in (MAIN, UNCLEAR) or analysis.spawned.runs_once(scope) or is_for_main(scope):
         return True
-    if not isinstance(scope.node, FUNCTIONS) or depth == 0:
-        return False
-    sites = [s for s in analysis.callers(scope.node) if not is_under_main_of_another(analysis, s.scope, s.call)]
-    if _is_method_on_one(analysis, scope, depth):
-        return True
-    if not sites:
-        return is_handed_to_main(analysis, scope)
-    return all(runs_on_one(analysis, site.scope, site.call, depth - 1) for site in sites)
+    is_called = any(_is_run(analysis, site) for site in sites_of(analysis, scope))
+    return _is_method_on_one(analysis, scope) or (not is_called and is_handed_to_main(analysis, scope))
+
+
+def _is_run(analysis: Analysis, site: CallSite) -> bool:
+    return not is_under_main_of_another(analysis, site.scope, site.call)
 
 
 def runs_on_some(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
@@ -120,17 +125,25 @@ def runs_on_some(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
     return bool(side_of(analysis, scope, node)) or runs_on_one(analysis, scope, node)
 
 
-def _is_method_on_one(analysis: Analysis, scope: Scope, depth: int) -> bool:
+def _is_method_on_one(analysis: Analysis, scope: Scope) -> bool:
     """Return whether a function is a method of objects that one process alone makes."""
     if not is_method(scope) or getattr(scope.node, "name", "") == "__init__":
         return False
     assert scope.parent is not None
-    making = analysis.classes.method(scope.parent, "__init__")
+    known: dict[Scope, bool] = analysis.fact("made on one", dict)
+    if scope.parent not in known:
+        known[scope.parent] = False  # what makes other objects of its own class does not say where the first is made
+        known[scope.parent] = _is_made_on_one(analysis, scope.parent)
+    return known[scope.parent]
+
+
+def _is_made_on_one(analysis: Analysis, class_scope: Scope) -> bool:
+    making = analysis.classes.method(class_scope, "__init__")
     sites = analysis.callers(making.node) if making is not None else []
-    sites = [
-        site for site in sites if not isinstance(site.call.func, ast.Attribute) or site.call.func.attr != "__init__"
+    made = [
+        site for site in sites if not (isinstance(site.call.func, ast.Attribute) and last_name(site.call) == "__init__")
     ]
-    return bool(sites) and all(runs_on_one(analysis, site.scope, site.call, depth - 1) for site in sites)
+    return bool(made) and all(runs_on_one(analysis, site.scope, site.call) for site in made)
 
 
 def is_handed_to_main(analysis: Analysis, function: Scope) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from retrofit.analysis.calls import returns_of
 from retrofit.analysis.edits import block_of
+from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Result, name_of
@@ -14,7 +15,6 @@ from retrofit.training.torch_api.files import EXISTS, EXISTS_METHODS, MISSING_ER
 
 BODY, ORELSE = "body", "orelse"
 FLIPPED = {BODY: ORELSE, ORELSE: BODY, "": ""}
-MOST_DEPTH = 4
 
 
 @dataclass(frozen=True)
@@ -63,20 +63,23 @@ def _at_try(node: ast.Try, scope: Scope) -> Missing | None:
     return None
 
 
-def _side(analysis: Analysis, test: ast.expr, scope: Scope, depth: int = MOST_DEPTH) -> str:
+def _side(analysis: Analysis, test: ast.expr, scope: Scope) -> str:
     """Return which branch of an `if` is for a missing file, "" where the test asks for none."""
-    if depth == 0:
-        return ""
+    memory: Memory[str] = analysis.fact("sides of files", lambda: Memory(""))
+    return memory.once((test, scope), lambda: _side_of(analysis, test, scope))
+
+
+def _side_of(analysis: Analysis, test: ast.expr, scope: Scope) -> str:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return FLIPPED[_side(analysis, test.operand, scope, depth)]
+        return FLIPPED[_side(analysis, test.operand, scope)]
     if isinstance(test, ast.BoolOp):
-        return next(filter(None, (_side(analysis, part, scope, depth) for part in test.values)), "")
+        return next(filter(None, (_side(analysis, part, scope) for part in test.values)), "")
     if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.comparators[0], ast.Constant):
         value, is_equal = test.comparators[0].value, isinstance(test.ops[0], (ast.Eq, ast.Is))
-        side = _side(analysis, test.left, scope, depth) if isinstance(value, bool) else ""
+        side = _side(analysis, test.left, scope) if isinstance(value, bool) else ""
         return side if is_equal is value else FLIPPED[side]
     if isinstance(test, ast.Call) and isinstance(test.func, ast.Name) and test.func.id in ("any", "all") and test.args:
-        return _side(analysis, getattr(test.args[0], "elt", test.args[0]), scope, depth)
+        return _side(analysis, getattr(test.args[0], "elt", test.args[0]), scope)
     if isinstance(test, (ast.Name, ast.Attribute)):
         return ORELSE if analysis.named(test, scope) & EXISTS else ""
     if not isinstance(test, ast.Call):
@@ -85,7 +88,7 @@ def _side(analysis: Analysis, test: ast.expr, scope: Scope, depth: int = MOST_DE
         return ORELSE
     functions = analysis.functions_called(test, scope)
     returned = [(value, f.scope) for f in functions for value in returns_of(f.node)]
-    return next(filter(None, (_side(analysis, value, where, depth - 1) for value, where in returned)), "")
+    return next(filter(None, (_side(analysis, value, where) for value, where in returned)), "")
 
 
 def is_asking(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:

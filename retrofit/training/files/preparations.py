@@ -8,7 +8,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from retrofit.analysis.calls import argument_for, given_parameters
+from retrofit.analysis.flow.call_graph import nodes_run
 from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Result
@@ -25,7 +27,6 @@ from .outputs import FOLDER, OPEN, SAVE, WRITE, Output
 
 KEEPING = {SAVE, WRITE, OPEN}
 COPYING = FILE_COPIES | {"os.rename"}
-MOST_CALLERS = 3
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class _Search:
         if missing is None or not self._prepares(missing) or scope in run_elsewhere(self.analysis):
             return None
         statements = _in_no_loop(scope, missing.whole)
-        parts = list(self._run(statements, scope))
+        parts = self._run(statements, scope)
         if any(part in self.busy or isinstance(part, (ast.Yield, ast.YieldFrom)) for part, _ in parts):
             return None
         is_drawn = any(isinstance(part, ast.Call) and draws(self.analysis, part, where) for part, where in parts)
@@ -85,7 +86,7 @@ class _Search:
 
     def _prepares(self, missing: Missing) -> bool:
         """Return whether something is fetched, or is kept that is read later."""
-        made = list(self._run(missing.made, missing.scope))
+        made = self._run(missing.made, missing.scope)
         calls = [(part, where) for part, where in made if isinstance(part, ast.Call)]
         if any(self._fetches(call, where) for call, where in calls):
             return True
@@ -113,20 +114,29 @@ class _Search:
             return True
         return isinstance(call.func, ast.Attribute) and call.func.attr in KEEPS_DATA
 
-    def _is_read(self, path: ast.expr, scope: Scope, inside: set[ast.AST], depth: int = MOST_CALLERS) -> bool:
-        """Return whether something else than what makes a file is given its path."""
+    def _is_read(self, path: ast.expr, scope: Scope, inside: set[ast.AST]) -> bool:
+        """Return whether something else than what makes a file is given its path, here or where it comes from."""
+        places = closure([(path, scope, path)], self._given)
+        return any(self._is_taken(given, where, inside | {call}) for given, where, call in places)
+
+    def _given(self, place: tuple[ast.expr, Scope, ast.expr]) -> Iterator[tuple[ast.expr, Scope, ast.expr]]:
+        """Yield what calls give for a parameter, with the scope and the call."""
+        path, scope, _ = place
+        if isinstance(path, ast.Name) and isinstance(scope.node, FUNCTIONS) and path.id in given_parameters(scope):
+            for site in self.analysis.callers(scope.node):
+                given = argument_for(site.call, given_parameters(scope), path.id)
+                if given is not None:
+                    yield given, site.scope, site.call
+
+    def _is_taken(self, path: ast.expr, scope: Scope, inside: set[ast.AST]) -> bool:
+        """Return whether a node that is not in `inside` can read what has this path."""
         text = ast.unparse(path)
         owner = scope.enclosing_class() if "self" in text else None
         for where in owner.walk() if owner is not None else [scope]:
             for node in own_nodes(where.node):
                 if node not in inside and self._takes(node, where) and _mentions(node, text):
                     return True
-        if depth == 0 or not isinstance(scope.node, FUNCTIONS) or not isinstance(path, ast.Name):
-            return False
-        bound = given_parameters(scope)
-        sites = self.analysis.callers(scope.node) if path.id in bound else []
-        given = [(argument_for(site.call, bound, path.id), site) for site in sites]
-        return any(a is not None and self._is_read(a, s.scope, inside | {s.call}, depth - 1) for a, s in given)
+        return False
 
     def _is_named_again(self, path: ast.expr, scope: Scope, inside: set[ast.AST]) -> bool:
         """Return whether a file's own name, `samples.pt`, stands where something may read it, anywhere else."""
@@ -155,18 +165,9 @@ class _Search:
             return False
         return not any(name == "str" or name.startswith("os.path.") for name in self.analysis.called(node, scope))
 
-    def _run(self, statements: list[ast.stmt], scope: Scope) -> Iterator[tuple[ast.AST, Scope]]:
-        """Yield the nodes of statements, and of the functions of the project that they call."""
-        waiting: list[tuple[ast.AST, Scope]] = [(statement, scope) for statement in statements]
-        seen: set[ast.AST] = set()
-        while waiting:
-            root, where = waiting.pop()
-            for node in ast.walk(root):
-                yield node, where
-                for function in self.analysis.functions_called(node, where) if isinstance(node, ast.Call) else ():
-                    if function.node not in seen:
-                        seen.add(function.node)
-                        waiting += [(part, function.scope) for part in ast.iter_child_nodes(function.node)]
+    def _run(self, statements: list[ast.stmt], scope: Scope) -> list[tuple[ast.AST, Scope]]:
+        """Return the nodes of statements, and of the functions of the project that they call."""
+        return list(nodes_run(self.analysis, [(statement, scope) for statement in statements]))
 
 
 def _is_file_name(text: object) -> bool:

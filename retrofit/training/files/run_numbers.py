@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Union
 
-from retrofit.analysis.calls import argument_for, given_parameters, returns_of
+from retrofit.analysis.calls import returns_of
 from retrofit.analysis.flow.name_uses import loaded_names, stored_names
 from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.uses import Use, reached_by, reads_of, uses
 from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -27,7 +28,6 @@ ADDING = GROWS_LIST | {"add"}
 REDUCING = {"int", "len", "max", "min", "sum"}
 NAMED = {FOLDER, OPEN, SAVE, TRACKER, WRITE}
 LISTED, NUMBER = 1, 2  # what is in a folder; a number or a name made of that
-MOST_ROUNDS, MOST_CALLS = 4, 3
 
 
 Naming = Union[ast.Assign, ast.AnnAssign, LoopNode]
@@ -54,7 +54,6 @@ def numbered_names(analysis: Analysis, outputs: list[Output]) -> list[Numbered]:
 class _Search:
     def __init__(self, analysis: Analysis, named: list[tuple[ast.Call, Scope]]) -> None:
         self.analysis = analysis
-        self.named = named
         self.outputs = {call for call, _ in named}
         self.returned: dict[ast.AST, int] = {}  # by function
 
@@ -110,14 +109,13 @@ class _Search:
     def _levels(self, scope: Scope, clean: set[str]) -> dict[str, int]:
         """Return which names in a function, `self.name` too, come from what is in a folder; none of `clean`."""
         levels: dict[str, int] = {}
-        for _ in range(MOST_ROUNDS):
+        before = None
+        while levels != before:
             before = dict(levels)
             for node in own_nodes(scope.node):
                 for name, level in self._given(node, scope, levels):
                     if level > levels.get(name, 0) and name not in clean:
                         levels[name] = level
-            if levels == before:
-                break
         return levels
 
     def _given(self, node: ast.AST, scope: Scope, levels: dict[str, int]) -> Iterator[tuple[str, int]]:
@@ -181,24 +179,20 @@ class _Search:
                 found.append(other)
         return found
 
-    def _names_output(self, names: set[str], scope: Scope, depth: int = MOST_CALLS) -> bool:
-        """Return whether a file or a folder is named by one of some names, here or where they are handed to."""
-        for _ in range(MOST_ROUNDS):
-            for node in own_nodes(scope.node):
-                if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and _has(node.value, names):
-                    names = names | _targets(node)
-        wide = {name for name in names if "." in name or scope.parent is None}
-        if any(_has(call, names if where is scope else wide) for call, where in self.named):
-            return True
-        for node in own_nodes(scope.node) if depth else ():
-            for function in self.analysis.functions_called(node, scope) if isinstance(node, ast.Call) else ():
-                assert isinstance(node, ast.Call)
-                bound = given_parameters(function.scope)
-                given = {name: argument_for(node, bound, name) for name in bound}
-                taken = {name for name, value in given.items() if value is not None and _has(value, names)}
-                if taken and self._names_output(taken, function.scope, depth - 1):
-                    return True
-        return False
+    def _names_output(self, names: set[str], scope: Scope) -> bool:
+        """Return whether a file or a folder is named by one of some variables, here or where they are handed to."""
+        variables = [ast.parse(name, mode="eval").body for name in names]
+        reads = [use for variable in variables for use in reads_of(self.analysis, variable, scope)]
+        return any(node in self.outputs for node, _ in reached_by(self.analysis, reads, self._onward))
+
+    def _onward(self, node: ast.expr, scope: Scope) -> Iterator[Use]:
+        """Yield what is made of a name, and where that goes."""
+        parent = scope.source.parents.get(node)
+        while parent is not None and not isinstance(parent, (ast.expr, ast.stmt)):
+            parent = scope.source.parents.get(parent)
+        if isinstance(parent, ast.expr):
+            yield parent, scope
+        yield from uses(self.analysis, node, scope)
 
 
 def _returned(scope: Scope) -> list[ast.expr]:
@@ -216,10 +210,6 @@ def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> set[str]:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     parts = [part for target in targets for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
     return {_key(part) for part in parts} - {""}
-
-
-def _has(node: ast.AST, names: set[str]) -> bool:
-    return any(_key(part) in names for part in ast.walk(node) if isinstance(part, (ast.Name, ast.Attribute)))
 
 
 def _is_in_loop(node: ast.AST, scope: Scope) -> bool:

@@ -9,14 +9,15 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from retrofit.analysis.calls import argument_for, default_of, last_name, returns_of
+from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.flow.bindings import arguments_for, bindings_of
 from retrofit.analysis.flow.main_guard import is_main_guard
-from retrofit.analysis.flow.variables import part_of
-from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.analysis.flow.sources import Origin, closure, functions_run, sources
+from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Display, LocalFunction
+from retrofit.analysis.values.kinds import Display
 from retrofit.training.torch_api.launch import TAKES_DEVICE
 from retrofit.training.torch_api.output import LOGGER_METHODS
 from retrofit.training.torch_api.runtime import DEVICE_CHOICES
@@ -33,7 +34,6 @@ _NAMES_DEVICE = re.compile(r"(^|_)(device|gpu|cuda)s?(_?(ids?|num|number|index|n
 SHOWING = LOGGER_METHODS | {"print", "write", "log"}
 _READING = {"get", "getenv", "pop"}  # of a configuration, or the environment
 _COMPARING = {"startswith", "endswith", "count", "find", "index", "replace", "split", "strip", "lstrip", "rstrip"}
-MOST_DEPTH = 12
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,20 @@ def named_devices(analysis: Analysis, nodes: Iterable[tuple[ast.AST, Scope]]) ->
     yield from search.found.values()
 
 
+class _Lead(NamedTuple):
+    """An expression that a device comes from, the one that stands where the device is asked for, and how certain.
+
+    `is_certain`: it is a device whatever it looks like.
+    """
+
+    origin: Origin
+    place: tuple[ast.expr, Scope]
+    is_certain: bool
+
+    def to(self, origins: Iterable[Origin]) -> list[_Lead]:
+        return [_Lead(origin, self.place, self.is_certain) for origin in origins]
+
+
 class _Search:
     def __init__(self, analysis: Analysis) -> None:
         self.analysis = analysis
@@ -68,8 +82,10 @@ class _Search:
         if (is_text or self._is_built(node, scope)) and not _is_for_reading(node, scope):
             self._add(node, scope, is_text=True)
         if isinstance(node, ast.Call):
-            for given, is_certain in self._asked_for(node, scope):
-                self._follow(given, scope, (given, scope), is_certain, MOST_DEPTH)
+            asked = [(Origin(given, scope), is_certain) for given, is_certain in self._asked_for(node, scope)]
+            leads = [_Lead(origin, (origin.node, scope), is_certain) for origin, is_certain in asked]  # type: ignore[arg-type]
+            for _ in closure(leads, self._follow):
+                pass
 
     def _asked_for(self, call: ast.Call, scope: Scope) -> Iterator[tuple[ast.expr, bool]]:
         """Yield the arguments of a call that are devices, and whether that is certain whatever they look like."""
@@ -93,87 +109,71 @@ class _Search:
             if name in named and (is_of_torch or not isinstance(named[name], ast.Constant)):
                 yield named[name], is_of_torch and name == "map_location"
 
-    def _follow(
-        self, node: ast.expr, scope: Scope, place: tuple[ast.expr, Scope], is_certain: bool, depth: int
-    ) -> None:
-        """Follow a device back to what names its GPU; a number is added at `place`, where the device is asked for."""
-        if depth == 0 or isinstance(node, (ast.Compare, ast.Lambda, ast.UnaryOp)):
-            return
-        if isinstance(node, ast.Dict):
-            parts = node.values
-        elif isinstance(node, ast.IfExp):
-            parts = [node.body, node.orelse]
-        else:
-            parts = node.values if isinstance(node, ast.BoolOp) else []
-        for part in parts:
-            self._follow(part, scope, (part, scope) if place[0] is node else place, is_certain, depth - 1)
-        if parts or self._is_own(node, scope):
-            return
-        if isinstance(node, ast.Constant):
-            if _is_numbered(node):
-                self._add(node, scope, is_text=True)
-            elif isinstance(node.value, int) and not isinstance(node.value, bool) and node.value >= 0:
-                self._add(*place)
-        elif self._is_built(node, scope):
+    def _follow(self, lead: _Lead) -> Iterable[_Lead]:
+        """Return what a device comes from. What names its GPU is added; a number, at the place that asks for it."""
+        node, scope, keys = lead.origin
+        if isinstance(node, (ast.Dict, ast.IfExp, ast.BoolOp)):
+            return self._alternatives(node, lead)
+        if isinstance(node, (ast.Compare, ast.Lambda, ast.UnaryOp, ast.AugAssign)) or self._is_own(node, scope):
+            return []
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            return self._of_name(node, lead)
+        if isinstance(node, ast.Call) and not self._is_built(node, scope):
+            return self._of_call(node, lead)
+        if keys:
+            return lead.to(sources(self.analysis, lead.origin))
+        is_number = isinstance(node, ast.Constant) and type(node.value) is int and node.value >= 0
+        if self._is_built(node, scope) or (isinstance(node, ast.Constant) and _is_numbered(node)):
             self._add(node, scope, is_text=True)
-        elif isinstance(node, (ast.Name, ast.Attribute)):
-            self._follow_name(node, scope, place, is_certain, depth)
-        elif isinstance(node, ast.Call):
-            self._follow_call(node, scope, place, is_certain, depth)
-        elif is_certain or self._names_device(node, scope):
-            self._add(*place)
+        elif is_number or (not isinstance(node, ast.Constant) and (lead.is_certain or self._names_device(node, scope))):
+            self._add(*lead.place)
+        return []
 
-    def _follow_name(
-        self,
-        node: ast.Name | ast.Attribute,
-        scope: Scope,
-        place: tuple[ast.expr, Scope],
-        is_certain: bool,
-        depth: int,
-    ) -> None:
-        bindings = bindings_of(self.analysis, node, scope)
-        for binding, where in bindings:
-            if binding.kind == "value" and part_of(binding) is not None:
-                self._follow(part_of(binding), where, place, is_certain, depth - 1)  # type: ignore[arg-type]
-            elif binding.kind == "parameter" and isinstance(where.node, FUNCTIONS):
-                self._follow_parameter(binding.name, where, place, is_certain, depth)
-            elif binding.kind == "item" and is_certain:
-                self._add(*place)
-        if bindings or not isinstance(node, ast.Attribute):
-            return
-        if is_option(self.analysis, node, scope):
-            given = set_options(self.analysis).get(node.attr, [])
-            for statement, where in given:
-                self._follow(statement.value, where, place, is_certain, depth - 1)
-            is_left = not any(_always_runs(given, statement, where) for statement, where in given)
-            if is_left and (is_certain or _NAMES_DEVICE.search(node.attr)):
-                # A number may be meant for something else, too; a device that an option names is one everywhere.
-                self._add(*((node, scope) if node.attr.lower().endswith("device") else place))
+    def _alternatives(self, node: ast.Dict | ast.IfExp | ast.BoolOp, lead: _Lead) -> list[_Lead]:
+        """Return each of the devices that an expression chooses from, as a place of its own."""
+        parts = [node.body, node.orelse] if isinstance(node, ast.IfExp) else node.values
+        origins = [lead.origin.to(part, keys=()) for part in parts]
+        is_place = lead.place[0] is node
+        return [_Lead(o, (o.node, o.scope) if is_place else lead.place, lead.is_certain) for o in origins]  # type: ignore[arg-type]
 
-    def _follow_parameter(
-        self, name: str, scope: Scope, place: tuple[ast.expr, Scope], is_certain: bool, depth: int
-    ) -> None:
-        given = [(value, where) for value, where in arguments_for(self.analysis, name, scope) if value is not None]
-        default = default_of(scope.node, name)  # type: ignore[arg-type]
-        for value, where in [*given, *([(default, scope.parent or scope)] if default is not None else [])]:
-            self._follow(value, where, place, is_certain, depth - 1)
-        is_asked = not given and is_given_by_command(self.analysis, scope)
-        if is_asked and (is_certain or _NAMES_DEVICE.search(name)):
-            self._add(*place)
+    def _of_name(self, node: ast.Name | ast.Attribute, lead: _Lead) -> Iterable[_Lead]:
+        bindings = bindings_of(self.analysis, node, lead.origin.scope)
+        if isinstance(node, ast.Attribute) and not bindings:
+            return self._of_option(node, lead)
+        if any(binding.kind == "item" for binding, _ in bindings):
+            if lead.is_certain:
+                self._add(*lead.place)
+            return []
+        parameters = [where for binding, where in bindings if binding.kind == "parameter"]
+        is_named = lead.is_certain or bool(_NAMES_DEVICE.search(last_name(node)))
+        if is_named and any(self._is_asked_for_by_command(node, where) for where in parameters):
+            self._add(*lead.place)
+        return lead.to(sources(self.analysis, lead.origin))
 
-    def _follow_call(
-        self, node: ast.Call, scope: Scope, place: tuple[ast.expr, Scope], is_certain: bool, depth: int
-    ) -> None:
-        functions = [v for v in self.analysis.evaluate(node.func, scope) if isinstance(v, LocalFunction)]
-        names = self.analysis.called(node, scope)
-        if functions:
-            for function in functions:
-                for value in returns_of(function.node):
-                    self._follow(value, function.scope, place, is_certain, depth - 1)
-        elif names & {"int", "str"} and node.args:
-            self._follow(node.args[0], scope, place, is_certain, depth - 1)
-        elif self._names_device(node, scope) or (is_certain and last_name(node.func) in _READING):
-            self._add(*place)
+    def _of_option(self, node: ast.Attribute, lead: _Lead) -> list[_Lead]:
+        """Return what a script sets an option to; where it does not, the user of the script chooses the device."""
+        if not is_option(self.analysis, node, lead.origin.scope):
+            return []
+        given = set_options(self.analysis).get(node.attr, [])
+        is_left = not any(_always_runs(given, statement, where) for statement, where in given)
+        if is_left and (lead.is_certain or _NAMES_DEVICE.search(node.attr)):
+            # A number may be meant for something else, too; a device that an option names is one everywhere.
+            self._add(*((node, lead.origin.scope) if node.attr.lower().endswith("device") else lead.place))
+        return lead.to(Origin(statement.value, where) for statement, where in given)
+
+    def _is_asked_for_by_command(self, node: ast.expr, function: Scope) -> bool:
+        is_given = any(value is not None for value, _ in arguments_for(self.analysis, last_name(node), function))
+        return not is_given and is_given_by_command(self.analysis, function)
+
+    def _of_call(self, node: ast.Call, lead: _Lead) -> Iterable[_Lead]:
+        scope = lead.origin.scope
+        if functions_run(self.analysis, node, scope):
+            return lead.to(sources(self.analysis, lead.origin))
+        if self.analysis.called(node, scope) & {"int", "str"} and node.args:
+            return lead.to([lead.origin.to(node.args[0])])
+        if self._names_device(node, scope) or (lead.is_certain and last_name(node.func) in _READING):
+            self._add(*lead.place)
+        return []
 
     def _names_device(self, node: ast.expr, scope: Scope) -> bool:
         """Return whether this is an element, or an entry, that is called a device: gpu_ids[0], config["device"]."""

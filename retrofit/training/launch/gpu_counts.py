@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.flow.bindings import arguments_for, bindings_of
-from retrofit.analysis.flow.variables import part_of
-from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.analysis.flow.operands import is_loop_variable
+from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.launch import DEVICE_COUNT
 from retrofit.training.torch_api.runtime import GPU_COUNT
@@ -18,7 +19,6 @@ _COUNT = re.compile(r"(n|num|nb|number_of|count)_?gpus?(_\w+)?|gpus?_?(num|numbe
 _LIST = re.compile(r"(visible_)?(gpus?|devices?|cuda)(_?(ids?|idx|list|indices))?s?", re.IGNORECASE)
 _PASSING = {"max", "min", "int", "float", "abs", "round"}
 _OF_ALL = {"batch_size", "num_workers", "workers"}  # arguments that a number of GPUs is given for as it is
-MOST_DEPTH = 8
 
 
 def counted_gpus(analysis: Analysis, nodes: Iterable[tuple[ast.AST, Scope]]) -> Iterator[tuple[ast.expr, Scope]]:
@@ -38,45 +38,45 @@ def _factors(node: ast.AST) -> list[ast.expr]:
     return [node.value] if isinstance(node, ast.keyword) and node.arg in _OF_ALL else []
 
 
-def is_gpu_count(analysis: Analysis, node: ast.expr, scope: Scope, depth: int = MOST_DEPTH) -> bool:
+def is_gpu_count(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether an expression is a number of GPUs: counted, an option, or the length of a list of them."""
-    if depth == 0:
+    through = partial(_operands, analysis)
+    return any(_is_count(analysis, origin) for origin in origins(analysis, [Origin(node, scope)], through))
+
+
+def _operands(analysis: Analysis, origin: Origin) -> Iterable[Origin] | None:
+    """Return what a number is rounded from or chosen from; None for what is not computed here."""
+    node = origin.node
+    is_passing = isinstance(node, ast.Call) and analysis.called(node, origin.scope) & _PASSING
+    return [origin.to(part) for part in node.args] if is_passing else None  # type: ignore[union-attr]
+
+
+def _is_count(analysis: Analysis, origin: Origin) -> bool:
+    """Return whether this very expression counts GPUs, or is called so."""
+    node, scope = origin.node, origin.scope
+    if origin.keys:
         return False
-    if isinstance(node, ast.IfExp):
-        return any(is_gpu_count(analysis, part, scope, depth - 1) for part in (node.body, node.orelse))
-    if isinstance(node, ast.BoolOp):
-        return any(is_gpu_count(analysis, part, scope, depth - 1) for part in node.values)
     if isinstance(node, ast.Call):
-        return _is_counting(analysis, node, scope, depth)
+        return _is_counting(analysis, node, scope)
     if isinstance(node, ast.Subscript):
-        key = node.slice.value if isinstance(node.slice, ast.Constant) else None
-        return isinstance(key, str) and bool(_COUNT.fullmatch(key))
-    if not isinstance(node, (ast.Name, ast.Attribute)):
+        return _is_name_of_count(node.slice)
+    if not isinstance(node, (ast.Name, ast.Attribute)) or GPU_COUNT in analysis.named(node, scope):
         return False
-    bindings = bindings_of(analysis, node, scope)
-    for binding, where in bindings:
-        values = [(part_of(binding), where)] if binding.kind == "value" else []
-        if binding.kind == "parameter" and isinstance(where.node, FUNCTIONS):
-            values = arguments_for(analysis, binding.name, where)
-        if any(value is not None and is_gpu_count(analysis, value, at, depth - 1) for value, at in values):
-            return True
-    if GPU_COUNT in analysis.named(node, scope):
-        return False
-    return bool(_COUNT.fullmatch(last_name(node))) and not any(b.kind == "item" for b, _ in bindings)
+    return bool(_COUNT.fullmatch(last_name(node))) and not is_loop_variable(analysis, node, scope)
 
 
-def _is_counting(analysis: Analysis, node: ast.Call, scope: Scope, depth: int) -> bool:
+def _is_counting(analysis: Analysis, node: ast.Call, scope: Scope) -> bool:
     names = analysis.called(node, scope)
     if DEVICE_COUNT in names:
         return True
-    if names & _PASSING:
-        return any(is_gpu_count(analysis, part, scope, depth - 1) for part in node.args)
     if "len" in names and len(node.args) == 1:
         return _is_gpu_list(analysis, node.args[0], scope)
-    functions = analysis.functions_called(node, scope)
-    key = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
-    is_read = not functions and last_name(node.func) in ("get", "getenv") and isinstance(key, str)
-    return is_read and bool(_COUNT.fullmatch(str(key)))
+    is_read = last_name(node.func) in ("get", "getenv") and not analysis.functions_called(node, scope)
+    return is_read and bool(node.args) and _is_name_of_count(node.args[0])
+
+
+def _is_name_of_count(key: ast.expr) -> bool:
+    return isinstance(key, ast.Constant) and isinstance(key.value, str) and bool(_COUNT.fullmatch(key.value))
 
 
 def _is_gpu_list(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 
 from retrofit.analysis.calls import argument_for
+from retrofit.analysis.flow.operands import is_loop_variable
 from retrofit.analysis.flow.reachability import reached_nodes
-from retrofit.analysis.python_api import GROWS_LIST
-from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Display, Result, Value
+from retrofit.analysis.values.kinds import Result, Value
 from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.tensors import CONVERTS, DRAWN, DRAWN_LIKE, FILLED, FILLED_LIKE, TENSOR_CLASSES
 
@@ -18,82 +20,58 @@ from ..optimizer.optimizers import Optimizer
 
 TENSORS = TENSOR_CLASSES | FILLED | FILLED_LIKE | DRAWN | DRAWN_LIKE | CONVERTS | {"Parameter"}
 JOINING = {"list", "tuple", "itertools.chain", "filter", "iter"}
-MOST_STEPS = 100
+ENTRY = (None,)  # any entry of a list
 
 
 def bare_parameters(analysis: Analysis, optimizers: list[Optimizer]) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield the expressions of tensors that belong to no model, where they are put among an optimizer's parameters."""
-    search = _Search(analysis)
-    for optimizer in optimizers:
-        if optimizer.parameters is not None:
-            yield from search.tensors(optimizer.parameters, optimizer.scope)
+    starts = [Origin(o.parameters, o.scope, ENTRY) for o in optimizers if o.parameters is not None]
     for node, scope in reached_nodes(analysis):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_param_group":
             group = argument_for(node, ["param_group"], "param_group")
-            yield from search.tensors(group, scope) if group is not None else ()
+            starts += [Origin(group, scope)] if group is not None else []
+    found = [o for o in origins(analysis, starts, partial(_parts, analysis)) if _is_variable_of_tensor(analysis, o)]
+    yield from dict.fromkeys((o.node, o.scope) for o in found if not _is_of_module(analysis, o))  # type: ignore[misc]
 
 
-class _Search:
-    def __init__(self, analysis: Analysis) -> None:
-        self.analysis = analysis
-        self.seen: set[tuple[ast.AST, Scope]] = set()
-
-    def tensors(self, node: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
-        if (node, scope) in self.seen or len(self.seen) > MOST_STEPS:
-            return
-        self.seen.add((node, scope))
-        for part in self._parts(node, scope):
-            yield from self.tensors(part, scope)
-        if not isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
-            return
-        values = self.analysis.evaluate(node, scope)
-        if any(_is_tensor(value) for value in values):
-            if not self._is_of_module(node, scope):
-                yield node, scope
-            return
-        for value in values:
-            if isinstance(value, Display):
-                yield from self.tensors(value.node, value.scope)
-        for part, where in self._added(node, scope):
-            yield from self.tensors(part, where)
-
-    def _parts(self, node: ast.expr, scope: Scope) -> list[ast.expr]:
-        """Return the expressions that a list, a group or a sum of lists is put together from."""
-        if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
-            return node.elts
-        if isinstance(node, ast.Starred):
-            return [node.value]
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            return [node.left, node.right]
-        if isinstance(node, ast.Dict):
-            pairs = zip(node.keys, node.values)
-            return [value for key, value in pairs if isinstance(key, ast.Constant) and key.value == "params"]
-        if isinstance(node, ast.Call) and self.analysis.called(node, scope) & {"dict"}:
-            return [keyword.value for keyword in node.keywords if keyword.arg == "params"]
-        return node.args if isinstance(node, ast.Call) and self.analysis.called(node, scope) & JOINING else []
-
-    def _added(self, node: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
-        """Yield what is added to a list in a variable: `params += [scale]`, `params.append(scale)`."""
-        found = scope.find(node.id) if isinstance(node, ast.Name) else None
-        owner = found[0] if found is not None else scope
-        text = ast.unparse(node)
-        for part in own_nodes(owner.node):
-            if isinstance(part, ast.AugAssign) and ast.unparse(part.target) == text:
-                yield part.value, owner
-            elif _grows(part, text):
-                yield part.args[-1], owner  # type: ignore[attr-defined]
-
-    def _is_of_module(self, node: ast.expr, scope: Scope) -> bool:
-        """Return whether a tensor is an attribute of a module, whose wrapper averages its gradient."""
-        if not isinstance(node, ast.Attribute):
-            return False
-        return any(is_module(self.analysis, value) for value in self.analysis.evaluate(node.value, scope))
+def _parts(analysis: Analysis, origin: Origin) -> Iterable[Origin] | None:
+    """Return what a list or a group is put together from; None for what has it from elsewhere."""
+    node = origin.node
+    if isinstance(node, ast.AugAssign):
+        return [origin.to(node.value)]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return [origin.to(node.left), origin.to(node.right)]
+    if isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values)
+        given = [value for key, value in pairs if isinstance(key, ast.Constant) and key.value == "params"]
+        return [origin.to(part, keys=ENTRY) for part in given]
+    if isinstance(node, ast.Call):
+        return _parts_of_call(analysis.called(node, origin.scope), node, origin)
+    return () if _is_variable_of_tensor(analysis, origin) else None
 
 
-def _grows(node: ast.AST, text: str) -> bool:
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
+def _parts_of_call(names: set[str], node: ast.Call, origin: Origin) -> list[Origin] | None:
+    """Return what a call joins, or dict(params=...) holds; None for another call."""
+    if names & JOINING:
+        return [origin.to(part.value if isinstance(part, ast.Starred) else part) for part in node.args]
+    given = [keyword.value for keyword in node.keywords if keyword.arg == "params"]
+    return [origin.to(part, keys=ENTRY) for part in given] if "dict" in names else None
+
+
+def _is_variable_of_tensor(analysis: Analysis, origin: Origin) -> bool:
+    """Return whether a name, an attribute or an entry holds a tensor; the variable of a loop only passes it on."""
+    node, scope = origin.node, origin.scope
+    if not isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
         return False
-    return node.func.attr in GROWS_LIST and ast.unparse(node.func.value) == text
+    is_tensor = any(_is_tensor(value) for value in analysis.evaluate(node, scope))
+    return is_tensor and not is_loop_variable(analysis, node, scope)
+
+
+def _is_of_module(analysis: Analysis, origin: Origin) -> bool:
+    """Return whether a tensor is an attribute of a module, whose wrapper averages its gradient."""
+    if not isinstance(origin.node, ast.Attribute):
+        return False
+    return any(is_module(analysis, value) for value in analysis.evaluate(origin.node.value, origin.scope))
 
 
 def _is_tensor(value: Value) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.flow.call_sites import sites_of
+from retrofit.analysis.flow.call_graph import functions_reached, holds_on_every_path
 from retrofit.analysis.flow.reachability import calls_within
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -13,15 +13,10 @@ from retrofit.training.torch_api.modules import ATTACKING, DERIVING, GRADIENTS_O
 
 from ..loops import Frame, Path
 
-MOST_DEPTH = 4
 
-
-def has_gradients(analysis: Analysis, scope: Scope, node: ast.AST, depth: int = MOST_DEPTH) -> bool:
+def has_gradients(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
     """Return whether a node can run with gradients: neither it nor every call of its function is under no_grad."""
-    if is_switched_off(analysis, scope, node):
-        return False
-    sites = sites_of(analysis, scope) if depth else []
-    return not sites or any(has_gradients(analysis, site.scope, site.call, depth - 1) for site in sites)
+    return not holds_on_every_path(analysis, node, scope, lambda place, where: is_switched_off(analysis, where, place))
 
 
 def is_switched_off(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
@@ -91,14 +86,10 @@ def switches_on(analysis: Analysis, root: ast.AST, scope: Scope) -> bool:
     `autograd.grad`, `loss.backward()`, a function decorated so, and libraries of attacks.
     """
     nodes = [(node, scope) for node in ast.walk(root)]
-    seen: set[ast.AST] = set()
-    for call in [node for node in ast.walk(root) if isinstance(node, ast.Call)]:
-        for inner, where in calls_within(analysis, call, scope):
-            for function in analysis.functions_called(inner, where):
-                if function.node not in seen:
-                    seen.add(function.node)
-                    nodes += [(node, function.scope) for node in own_nodes(function.node)]
-                    nodes += [(node, function.scope.parent or where) for node in _decorators(function)]
+    calls = [(node, scope) for node in ast.walk(root) if isinstance(node, ast.Call)]
+    for function in functions_reached(analysis, calls):
+        nodes += [(node, function.scope) for node in own_nodes(function.node)]
+        nodes += [(node, function.scope.parent or scope) for node in _decorators(function)]
     return any(isinstance(node, ast.expr) and _switches_on(analysis, node, where) for node, where in nodes)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 
+from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Instance, Result
@@ -12,7 +14,7 @@ from retrofit.training.torch_api.modules import REGISTER_BUFFER, WITH_BATCHNORM
 
 from ..distributed.distribution import Site
 
-MOST_CLASSES = 200
+Code = tuple[ast.AST, Scope]
 
 
 def model_of(site: Site) -> ast.expr | None:
@@ -43,23 +45,26 @@ def makers(analysis: Analysis, node: ast.expr | None, scope: Scope) -> set[str]:
 
 def calls_of(analysis: Analysis, node: ast.expr | None, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
     """Yield the calls in the classes of a model and of its layers, in functions that build them, and in `node`."""
-    seen: set[object] = set()
-    waiting: list[tuple[ast.AST, Scope]] = [(node, scope)] if node is not None else []
-    while waiting and len(seen) < MOST_CLASSES:
-        root, where = waiting.pop()
-        if root in seen:
-            continue
-        seen.add(root)
-        inside = own_nodes(root) if root in analysis.scope_of_node else ast.walk(root)  # type: ignore[arg-type]
-        for part in inside:
-            if isinstance(part, ast.Call):
-                yield part, where
-                waiting += [(f.node, f.scope) for f in analysis.functions_called(part, where)]
-            if isinstance(part, (ast.Name, ast.Attribute, ast.Call)):
-                waiting += _behind(analysis, part, where)
+    starts: list[Code] = [(node, scope)] if node is not None else []
+    for root, where in closure(starts, partial(_code_run, analysis)):
+        yield from ((part, where) for part in _inside(analysis, root) if isinstance(part, ast.Call))
 
 
-def _behind(analysis: Analysis, node: ast.expr, scope: Scope) -> Iterator[tuple[ast.AST, Scope]]:
+def _inside(analysis: Analysis, root: ast.AST) -> Iterable[ast.AST]:
+    return own_nodes(root) if root in analysis.scope_of_node else ast.walk(root)  # type: ignore[arg-type]
+
+
+def _code_run(analysis: Analysis, code: Code) -> Iterator[Code]:
+    """Yield the functions that are called in a piece of code, and what makes the objects that are named there."""
+    root, scope = code
+    for part in _inside(analysis, root):
+        if isinstance(part, ast.Call):
+            yield from ((function.node, function.scope) for function in analysis.functions_called(part, scope))
+        if isinstance(part, (ast.Name, ast.Attribute, ast.Call)):
+            yield from _code_of(analysis, part, scope)
+
+
+def _code_of(analysis: Analysis, node: ast.expr, scope: Scope) -> Iterator[Code]:
     """Yield the code that makes what an expression is: the methods of its class, the call or the list it comes from."""
     for value in analysis.evaluate(node, scope):
         if isinstance(value, Instance):

@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from retrofit.analysis.flow.call_graph import nodes_run
 from retrofit.analysis.flow.variables import Home, homes_of, upstream
-from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction
 from retrofit.training.model.modules import is_module
@@ -66,29 +67,8 @@ def reachable_from_loops(
 
     An epoch with its evaluation, or with `innermost` what is done for each batch.
     """
-    seen: set[ast.AST] = set()
-    waiting: list[tuple[ast.AST, Scope]] = []
-    for path in paths:
-        loop, frame = path.loops[0 if innermost else -1]
-        waiting.append((loop, frame.scope))
-    while waiting:
-        root, scope = waiting.pop()
-        if root in seen:
-            continue
-        seen.add(root)
-        for node in _own(root):
-            yield node, scope
-            if isinstance(node, ast.Call):
-                waiting += [(function.node, function.scope) for function in analysis.functions_called(node, scope)]
-
-
-def _own(root: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a loop or a function, without what is inside functions and classes defined in it."""
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        waiting += [child for child in ast.iter_child_nodes(node) if not isinstance(child, (*FUNCTIONS, ast.ClassDef))]
+    loops = [path.loops[0 if innermost else -1] for path in paths]
+    return nodes_run(analysis, [(loop, frame.scope) for loop, frame in loops])
 
 
 def _calls(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Call, set[Home]]]:

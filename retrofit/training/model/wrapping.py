@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from retrofit.analysis.calls import argument_for, returns_of
 from retrofit.analysis.flow.bindings import arguments_or_default
 from retrofit.analysis.flow.main_guard import is_main_guard
+from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import Binding, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction
@@ -20,8 +21,6 @@ from retrofit.training.torch_api.modules import COMPILE, DDP, SAME_OBJECT
 
 from ..distributed.distribution import Distribution, Site
 from .unwrapping import takes_out
-
-MOST_DEPTH = 10
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,7 @@ class Wrapping:
 
     def __init__(self, analysis: Analysis, distribution: Distribution) -> None:
         self._analysis = analysis
+        self._memory: Memory[Standing | None] = Memory(None)
         self.sites = [site for site in distribution.wraps if site.names & DDP]
         self._by_call = {site.call: site for site in self.sites}
         self._inside = {}
@@ -49,64 +49,61 @@ class Wrapping:
 
     def wrapped(self, node: ast.expr, scope: Scope) -> Site | None:
         """Return the call of DDP whose result `node` is; None when it is not, or cannot be told."""
-        found = self._standing(node, scope, MOST_DEPTH) if self.sites else None
+        found = self._standing(node, scope) if self.sites else None
         return found.site if found is not None and not found.is_bare else None
 
     def bare(self, node: ast.expr, scope: Scope) -> Site | None:
         """Return the call of DDP inside which `node` lies, when `node` is the model without the wrapper."""
-        found = self._standing(node, scope, MOST_DEPTH) if self.sites else None
+        found = self._standing(node, scope) if self.sites else None
         return found.site if found is not None and found.is_bare else None
 
-    def _standing(self, node: ast.expr | None, scope: Scope, depth: int) -> Standing | None:
-        if node is None or depth == 0:
-            return None
+    def _standing(self, node: ast.expr | None, scope: Scope) -> Standing | None:
+        return self._memory.once((node, scope), lambda: self._find(node, scope))
+
+    def _find(self, node: ast.expr | None, scope: Scope) -> Standing | None:
         if isinstance(node, ast.Call):
-            return self._of_call(node, scope, depth)
+            return self._of_call(node, scope)
         if isinstance(node, ast.Attribute) and node.attr == "module":
-            outer = self._standing(node.value, scope, depth - 1)
+            outer = self._standing(node.value, scope)
             if outer is not None and not outer.is_bare:
                 return Standing(outer.site, is_bare=True)
         if isinstance(node, ast.Name):
             found = scope.find(node.id)
             if found is not None:
-                return self._of_name(node, scope, *found, depth)
+                return self._of_name(node, scope, *found)
         if isinstance(node, ast.Attribute):
-            return self._of_attribute(node, scope, depth)
+            return self._of_attribute(node, scope)
         return None
 
-    def _of_call(self, node: ast.Call, scope: Scope, depth: int) -> Standing | None:
+    def _of_call(self, node: ast.Call, scope: Scope) -> Standing | None:
         if node in self._by_call:
             return Standing(self._by_call[node])
         if node.args and COMPILE in self._analysis.called(node, scope):
-            return self._standing(node.args[0], scope, depth - 1)
+            return self._standing(node.args[0], scope)
         functions = [v for v in self._analysis.evaluate(node.func, scope) if isinstance(v, LocalFunction)]
         if functions:
             parts = [(part, function.scope) for function in functions for part in returns_of(function.node)]
-            return _common(self._standing(part, where, depth - 1) for part, where in parts)
+            return _common(self._standing(part, where) for part, where in parts)
         if isinstance(node.func, ast.Attribute) and node.func.attr in SAME_OBJECT:
-            return self._standing(node.func.value, scope, depth - 1)
+            return self._standing(node.func.value, scope)
         return None
 
-    def _of_name(
-        self, node: ast.Name, scope: Scope, owner: Scope, bindings: list[Binding], depth: int
-    ) -> Standing | None:
+    def _of_name(self, node: ast.Name, scope: Scope, owner: Scope, bindings: list[Binding]) -> Standing | None:
         placed = [(binding, owner) for binding in bindings]
         if owner is scope:
             placed = [(binding, owner) for binding in bindings if _line(binding) < node.lineno]
-        found = self._of_bindings(placed, node, scope, depth)
+        found = self._of_bindings(placed, node, scope)
         return found or self._as_argument((owner, node.id), scope)
 
-    def _of_attribute(self, node: ast.Attribute, scope: Scope, depth: int) -> Standing | None:
+    def _of_attribute(self, node: ast.Attribute, scope: Scope) -> Standing | None:
         key = self.variable(node, scope)
         if key is None:
             return None
         placed = self._analysis.classes.attribute_bindings(key[0], node.attr)
         before = [pair for pair in placed if pair[1] is not scope or _line(pair[0]) < node.lineno]
-        return self._of_bindings(before, node, scope, depth) or self._as_argument(key, scope)
+        return self._of_bindings(before, node, scope) or self._as_argument(key, scope)
 
-    def _of_bindings(
-        self, placed: list[tuple[Binding, Scope]], node: ast.expr, scope: Scope, depth: int
-    ) -> Standing | None:
+    def _of_bindings(self, placed: list[tuple[Binding, Scope]], node: ast.expr, scope: Scope) -> Standing | None:
         """Return what the last of these bindings gives; one under a condition counts when it wraps."""
         ordered = sorted(placed, key=lambda pair: _line(pair[0]), reverse=True)
         for binding, owner in ordered:
@@ -115,19 +112,19 @@ class Wrapping:
                 return None  # `net = model.module` in one branch, `net = model` in the other
         for binding, owner in ordered:
             if binding.kind == "parameter":
-                return self._of_parameter(binding.name, owner, depth)
-            found = self._of_binding(binding, owner, depth)
+                return self._of_parameter(binding.name, owner)
+            found = self._of_binding(binding, owner)
             if found is not None and (not found.is_bare or _is_certain(owner, binding, node)):
                 return found
             if _is_certain(owner, binding, node):
                 return None
         return None
 
-    def _of_binding(self, binding: Binding, scope: Scope, depth: int) -> Standing | None:
+    def _of_binding(self, binding: Binding, scope: Scope) -> Standing | None:
         if binding.kind != "value" or binding.value is None:
             return None
         if not binding.path:
-            return self._standing(binding.value, scope, depth - 1)
+            return self._standing(binding.value, scope)
         values = [(binding.value, scope)]
         if isinstance(binding.value, ast.Call):
             functions = self._analysis.functions_called(binding.value, scope)
@@ -137,12 +134,12 @@ class Wrapping:
             for value, where in values
             if isinstance(value, ast.Tuple) and len(value.elts) > binding.path[0]
         ]
-        return _common(self._standing(part, where, depth - 1) for part, where in parts)
+        return _common(self._standing(part, where) for part, where in parts)
 
-    def _of_parameter(self, name: str, scope: Scope, depth: int) -> Standing | None:
+    def _of_parameter(self, name: str, scope: Scope) -> Standing | None:
         """Return what every call gives for a parameter, None where calls differ."""
         given = arguments_or_default(self._analysis, name, scope)
-        return _common(self._standing(argument, where, depth - 1) for argument, where in given)
+        return _common(self._standing(argument, where) for argument, where in given)
 
     def _unwraps(self, binding: Binding, scope: Scope) -> bool:
         return binding.kind == "value" and takes_out(self._analysis, binding.value, scope)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from retrofit.analysis.calls import argument_for
+from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.reachability import reached_nodes
-from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
-from retrofit.analysis.values.containers import added_to
+from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Display, LocalFunction, Result
+from retrofit.analysis.values.kinds import LocalClass, LocalFunction, Result
 from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.modules import CHILDREN, LAYER_PACKAGE, MODULES, PARAMETERS
 
 from .optimizer_classes import Maker, makers_in, positions_of
 
 _PARAMETERS = PARAMETERS | CHILDREN | MODULES
-MOST_STEPS = 400
-_CONTAINERS = (ast.List, ast.Tuple, ast.Dict, ast.ListComp, ast.GeneratorExp)
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,11 @@ def parameter_owners(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast
     Lists of groups, filters, chains and functions of the user are looked into. Of a part of a model, `model.conv1`,
     both the part and the model are returned.
     """
-    search = _Search(analysis)
-    if optimizer.parameters is not None:
-        search.visit(optimizer.parameters, optimizer.scope)
-    return search.found
+    if optimizer.parameters is None:
+        return []
+    parts = origins(analysis, [Origin(optimizer.parameters, optimizer.scope)], partial(_parts, analysis))
+    owners = (owner for part in parts for owner in _owners(analysis, part.node, part.scope))
+    return list(dict.fromkeys((whole, scope) for node, scope in owners for whole in _wholes(node)))
 
 
 def _rate(analysis: Analysis, call: ast.Call, makers: list[Maker]) -> ast.expr | None:
@@ -71,79 +73,48 @@ def _rate(analysis: Analysis, call: ast.Call, makers: list[Maker]) -> ast.expr |
     return next((rate for rate in given if rate is not None), None)
 
 
-class _Search:
-    def __init__(self, analysis: Analysis) -> None:
-        self.analysis = analysis
-        self.seen: set[tuple[ast.AST, Scope]] = set()
-        self.seen_calls: set[ast.Call] = set()
-        self.found: list[tuple[ast.expr, Scope]] = []
+def _parts(analysis: Analysis, origin: Origin) -> Iterable[Origin]:
+    """Return what a list of parameters is made of; what a model is constructed from is not part of it."""
+    function = origin.node.func if isinstance(origin.node, ast.Call) else None
+    is_construction = any(isinstance(v, LocalClass) for v in analysis.evaluate(function, origin.scope))
+    return () if is_construction else inputs(analysis, origin, stored=True)
 
-    def visit(self, node: ast.expr, scope: Scope) -> None:
-        if (node, scope) in self.seen or len(self.seen) > MOST_STEPS:
-            return
-        self.seen.add((node, scope))
-        for part in ast.walk(node):
-            if isinstance(part, ast.Call):
-                self._visit_call(part, scope)
-            elif isinstance(part, (ast.Name, ast.Attribute)) and part is not node:
-                self._visit_values(part, scope)
-            if isinstance(part, ast.Attribute) and self._is_layer(part.value, scope):
-                self._add(part.value, scope)  # self.head.weight
-        self._visit_values(node, scope)
 
-    def _is_layer(self, node: ast.expr, scope: Scope) -> bool:
-        values = () if getattr(node, "id", "") == "self" else self.analysis.evaluate(node, scope)
-        makers = [value.maker for value in values if isinstance(value, Result)]
-        is_of_torch = any(
-            maker.startswith(LAYER_PACKAGE) and maker.rpartition(".")[2][:1].isupper() for maker in makers
-        )
-        return is_of_torch or any(is_module(self.analysis, value) for value in values)
+def _owners(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield the expressions whose parameters an expression gives, itself or in functions of the project."""
+    if isinstance(node, ast.Attribute) and _is_layer(analysis, node.value, scope):
+        yield node.value, scope  # self.head.weight
+    if not isinstance(node, ast.Call):
+        return
+    if _is_parameters_call(node):
+        yield node.func.value, scope  # type: ignore[attr-defined]
+    for function in analysis.evaluate(node.func, scope):
+        given = _given_in(function) if isinstance(function, LocalFunction) else []
+        if given and function.receiver is not None and isinstance(node.func, ast.Attribute):  # type: ignore[union-attr]
+            yield node.func.value, scope  # model.get_params() yields its own
+        elif given:
+            yield from given
 
-    def _visit_values(self, node: ast.expr, scope: Scope) -> None:
-        """Look into what a name holds: a list of groups that was made before, and what was added to it."""
-        if isinstance(node, ast.Name):
-            owner, bindings = scope.find(node.id) or (scope, [])
-            made = [b.value for b in bindings if isinstance(b.value, (ast.BinOp, ast.IfExp)) and not b.path]
-            for part in (*made, *added_to(node.id, owner)):
-                self.visit(part, owner)
-        for value in self.analysis.evaluate(node, scope):
-            if isinstance(value, Result) and value.call is not node:
-                self._visit_call(value.call, value.scope)
-                for argument in value.call.args:
-                    self.visit(argument, value.scope)
-            elif isinstance(value, Display) and value.node is not node and isinstance(value.node, _CONTAINERS):
-                self.visit(value.node, value.scope)
-                outer = value.scope.source.parents.get(value.node)
-                names = [t.id for t in getattr(outer, "targets", []) if isinstance(t, ast.Name)]
-                for added in (part for name in names for part in added_to(name, value.scope)):
-                    self.visit(added, value.scope)  # where the list is made: in a method of the model, say
 
-    def _visit_call(self, call: ast.Call, scope: Scope) -> None:
-        if call in self.seen_calls:
-            return
-        self.seen_calls.add(call)
-        function = call.func
-        if isinstance(function, ast.Attribute) and function.attr in _PARAMETERS:
-            self._add(function.value, scope)
-        for value in self.analysis.evaluate(function, scope):
-            if not isinstance(value, LocalFunction):
-                continue
-            if value.receiver is not None and isinstance(function, ast.Attribute):
-                if any(_is_parameters_call(node) for node in own_nodes(value.node)):
-                    self._add(function.value, scope)  # model.get_params() yields its own
-            elif isinstance(value.node, FUNCTIONS):
-                for node in own_nodes(value.node):
-                    if _is_parameters_call(node):
-                        self._add(node.func.value, value.scope)  # type: ignore[attr-defined]
+def _given_in(function: LocalFunction) -> list[tuple[ast.expr, Scope]]:
+    """Return the expressions whose parameters are listed in a function of the project."""
+    calls = [node for node in own_nodes(function.node) if _is_parameters_call(node)]
+    return [(call.func.value, function.scope) for call in calls]  # type: ignore[attr-defined]
 
-    def _add(self, node: ast.expr, scope: Scope) -> None:
-        while True:
-            if (node, scope) not in self.found:
-                self.found.append((node, scope))
-            is_own = isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self"
-            if is_own or not isinstance(node, (ast.Attribute, ast.Subscript)):
-                return
-            node = node.value
+
+def _is_layer(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    values = () if getattr(node, "id", "") == "self" else analysis.evaluate(node, scope)
+    makers = [value.maker for value in values if isinstance(value, Result)]
+    is_of_torch = any(maker.startswith(LAYER_PACKAGE) and maker.rpartition(".")[2][:1].isupper() for maker in makers)
+    return is_of_torch or any(is_module(analysis, value) for value in values)
+
+
+def _wholes(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield an expression and the objects that it is a part of: self.net.conv1, self.net."""
+    yield node
+    is_own = isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self"
+    if isinstance(node, (ast.Attribute, ast.Subscript)) and not is_own:
+        yield from _wholes(node.value)
 
 
 def _is_parameters_call(node: ast.AST) -> bool:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
-from retrofit.analysis.flow.bindings import class_of_own
 from retrofit.analysis.flow.call_sites import sites_of
+from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -14,8 +13,6 @@ from retrofit.analysis.values.kinds import Display, Item, Member, Value, name_of
 from retrofit.training.torch_api.launch import SETTINGS_PACKAGES
 
 from .optimizers import Optimizer
-
-MOST_STEPS = 4
 
 
 def rates_of(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast.expr, Scope]]:
@@ -85,19 +82,17 @@ def sets_rate(node: ast.Assign, scope: Scope) -> bool:
     return isinstance(target, ast.Subscript) and _key(target) == "lr" and _is_group(target.value, scope)
 
 
-def follows_optimizer(analysis: Analysis, node: ast.expr, scope: Scope, depth: int = MOST_STEPS) -> bool:
+def follows_optimizer(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether a rate is computed from the optimizer's own."""
-    for part in ast.walk(node):
-        if isinstance(part, ast.Subscript):
-            if _key(part) == "initial_lr" or (_key(part) == "lr" and not _is_setting(analysis, part.value, scope)):
-                return True
-        elif isinstance(part, ast.Attribute) and part.attr in ("get_last_lr", "get_lr", "base_lrs"):
-            return True
-        if isinstance(part, (ast.Name, ast.Attribute)) and depth:
-            given = _given(analysis, part, scope)
-            if any(follows_optimizer(analysis, value, where, depth - 1) for value, where in given):
-                return True
-    return False
+    parts = computed_from(analysis, node, scope, stored=True)
+    return any(_is_own_rate(analysis, part.node, part.scope) for part in parts)
+
+
+def _is_own_rate(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
+    """Return whether this is what an optimizer or a schedule says of its rate: group["lr"], schedule.get_last_lr."""
+    if isinstance(node, ast.Subscript):
+        return _key(node) == "initial_lr" or (_key(node) == "lr" and not _is_setting(analysis, node.value, scope))
+    return isinstance(node, ast.Attribute) and node.attr in ("get_last_lr", "get_lr", "base_lrs")
 
 
 def _key(node: ast.Subscript) -> object:
@@ -127,22 +122,3 @@ def _is_chosen(value: Value) -> bool:
     if isinstance(value, Display):
         return isinstance(value.node, (ast.Dict, ast.DictComp))
     return name_of(value).startswith(SETTINGS_PACKAGES)
-
-
-def _given(analysis: Analysis, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
-    """Yield what a name, or an attribute of self, is set to or drawn from, and what is appended to it."""
-    if isinstance(node, ast.Name):
-        bindings = [(b, scope) for b in scope.bindings.get(node.id, []) if b.kind in ("value", "item")]
-        scopes = {scope}
-    else:
-        owner = class_of_own(node, scope)
-        if owner is None:
-            return
-        bindings = analysis.classes.attribute_bindings(owner, node.attr)
-        scopes = {where for where in owner.walk() if where is not owner}
-    yield from ((binding.value, where) for binding, where in bindings if binding.value is not None)
-    calls = ((call, where) for where in scopes for call in own_nodes(where.node) if isinstance(call, ast.Call))
-    for call, where in calls:
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "append":
-            is_this = ast.unparse(call.func.value) == ast.unparse(node)
-            yield from ((value, where) for value in call.args if is_this)

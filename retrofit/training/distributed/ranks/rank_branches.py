@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from retrofit.analysis.edits import block_of
+from retrofit.analysis.flow.call_sites import call_chains
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.training import Project
 from retrofit.training.figures.figures import follow, followed
@@ -20,7 +21,6 @@ from .rank_guards import COMPREHENSIONS, side_of_test
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 LEAVING = (ast.Continue, ast.Break, ast.Return)
 Way = tuple[ast.expr, ast.AST]  # a test or what a loop iterates over, and the node that it decides in
-MOST_DEPTH = 4
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,12 @@ class Partings:
     def parts(self, test: ast.expr, scope: Scope) -> bool:
         return test in self.tests or bool(side_of_test(self.project.analysis, test, scope))
 
-    def is_entered_by_some(self, scope: Scope, depth: int = MOST_DEPTH) -> bool:
+    def is_entered_by_some(self, scope: Scope) -> bool:
         """Return whether some ranks may leave out a call of a function."""
-        if scope in self.entered:
-            return True
-        if depth == 0 or not isinstance(scope.node, FUNCTIONS):
-            return False
-        sites = self.project.analysis.callers(scope.node)
-        return any(
-            any(self.parts(test, site.scope) for test, _ in ways_to(site.scope, site.call))
-            or self.is_entered_by_some(site.scope, depth - 1)
-            for site in sites
+        calls = call_chains(self.project.analysis, scope.node, scope)[1:]
+        return scope in self.entered or any(
+            where in self.entered or any(self.parts(test, where) for test, _ in ways_to(where, call))
+            for call, where in calls
         )
 
     def _is_left(self, scope: Scope, loop: ast.AST) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.bindings import arguments_for, bindings_of
 from retrofit.analysis.flow.branches import is_in_body
+from retrofit.analysis.memory import Memory
 from retrofit.analysis.python_api import EXITS
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -21,8 +22,6 @@ from .rank_values import is_rank
 MAIN, OTHERS, UNCLEAR = "main", "others", "unclear"
 FLIPPED = {MAIN: OTHERS, OTHERS: MAIN}
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-MOST_DEPTH = 6
-PLAIN = 2  # the depth from which only tests for the rank itself count, none for objects that rank 0 alone has
 
 
 def side_of(analysis: Analysis, scope: Scope, node: ast.AST) -> str:
@@ -105,18 +104,24 @@ def _leaves(analysis: Analysis, statement: ast.stmt, scope: Scope) -> bool:
     )
 
 
-def side_of_test(analysis: Analysis, test: ast.expr, scope: Scope, depth: int = MOST_DEPTH) -> str:
+def side_of_test(analysis: Analysis, test: ast.expr, scope: Scope) -> str:
     """Return for which processes a test holds; "" where it does not ask for the rank."""
-    if depth == 0:
-        return ""
+    return _memory(analysis).once((test, scope), lambda: _side_of_test(analysis, test, scope))
+
+
+def _memory(analysis: Analysis) -> Memory[str]:
+    return analysis.fact("sides", lambda: Memory(""))
+
+
+def _side_of_test(analysis: Analysis, test: ast.expr, scope: Scope) -> str:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return side_of_negated(analysis, test.operand, scope, depth - 1)
+        return side_of_negated(analysis, test.operand, scope)
     if isinstance(test, ast.BoolOp):
-        return _first(side_of_test(analysis, part, scope, depth - 1) for part in test.values)
+        return _first(side_of_test(analysis, part, scope) for part in test.values)
     if isinstance(test, ast.Compare):
-        return _side_of_comparison(analysis, test, scope, depth)
+        return _side_of_comparison(analysis, test, scope)
     if isinstance(test, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
-        return _side_of_value(analysis, test, scope, depth)
+        return _side_of_value(analysis, test, scope)
     return UNCLEAR if isinstance(test, ast.BinOp) and _counts_with_rank(analysis, test, scope) else ""
 
 
@@ -126,13 +131,13 @@ def _counts_with_rank(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     return any(is_rank(analysis, side, scope) for part in parts for side in (part.left, part.right))
 
 
-def side_of_negated(analysis: Analysis, test: ast.expr, scope: Scope, depth: int = MOST_DEPTH) -> str:
+def side_of_negated(analysis: Analysis, test: ast.expr, scope: Scope) -> str:
     """Return for which processes a test does not hold; UNCLEAR for `is_best and rank == 0`, where that depends."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return side_of_test(analysis, test.operand, scope, depth - 1)
-    side = side_of_test(analysis, test, scope, depth)
+        return side_of_test(analysis, test.operand, scope)
+    side = side_of_test(analysis, test, scope)
     if side and isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-        rest = [part for part in test.values if not side_of_test(analysis, part, scope, depth - 1)]
+        rest = [part for part in test.values if not side_of_test(analysis, part, scope)]
         if not all(asks_for_group(part) for part in rest):
             return UNCLEAR
     return FLIPPED.get(side, side)
@@ -149,11 +154,11 @@ def _first(sides: Iterable[str]) -> str:
     return next((side for side in (MAIN, OTHERS, UNCLEAR) if side in found), "")
 
 
-def _side_of_comparison(analysis: Analysis, test: ast.Compare, scope: Scope, depth: int) -> str:
+def _side_of_comparison(analysis: Analysis, test: ast.Compare, scope: Scope) -> str:
     if len(test.ops) != 1:
         return UNCLEAR if any(is_rank(analysis, part, scope) for part in (test.left, *test.comparators)) else ""
     left, right, operator = test.left, test.comparators[0], test.ops[0]
-    if _is_none(right) and isinstance(operator, ast.IsNot) and depth > PLAIN:
+    if _is_none(right) and isinstance(operator, ast.IsNot):
         return MAIN if _exists_on_main_only(analysis, left, scope) else ""
     if is_rank(analysis, left, scope):
         return _compared(operator, right)
@@ -162,16 +167,19 @@ def _side_of_comparison(analysis: Analysis, test: ast.Compare, scope: Scope, dep
     return UNCLEAR if any(_counts_with_rank(analysis, part, scope) for part in (left, right)) else ""
 
 
-def _exists_on_main_only(analysis: Analysis, node: ast.expr, scope: Scope, depth: int = 3) -> bool:
+def _exists_on_main_only(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether a variable is None everywhere but on rank 0: `writer = None; if rank == 0: writer = Writer()`."""
-    if depth == 0:
-        return False
+    question = ("exists", node, scope)
+    return bool(_memory(analysis).once(question, lambda: MAIN if _is_made_on_main(analysis, node, scope) else ""))
+
+
+def _is_made_on_main(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     placed = bindings_of(analysis, node, scope)
     given = [(binding.value, where) for binding, where in placed if binding.kind == "value" and not binding.path]
     if len(placed) == 1 and placed[0][0].kind == "parameter":
         given = arguments_for(analysis, placed[0][0].name, placed[0][1])
         return bool(given) and all(
-            value is not None and _exists_on_main_only(analysis, value, where, depth - 1) for value, where in given
+            value is not None and _exists_on_main_only(analysis, value, where) for value, where in given
         )
     if len(given) != len(placed):
         return False
@@ -184,13 +192,13 @@ def _exists_on_main_only(analysis: Analysis, node: ast.expr, scope: Scope, depth
 def _side_where_made(analysis: Analysis, value: ast.expr, scope: Scope) -> str:
     """Return which processes run an assignment, by the tests around it that ask for the rank itself."""
     if isinstance(value, ast.IfExp) and _is_none(value.orelse):
-        return side_of_test(analysis, value.test, scope, PLAIN)
+        return side_of_test(analysis, value.test, scope)
     inner: ast.AST = value
     for outer in scope.source.ancestors(value):
         if outer is scope.node:
             break
         if isinstance(outer, ast.If) and inner is not outer.test:
-            side = (side_of_test if is_in_body(outer, inner) else side_of_negated)(analysis, outer.test, scope, PLAIN)
+            side = (side_of_test if is_in_body(outer, inner) else side_of_negated)(analysis, outer.test, scope)
             if side:
                 return side
         inner = outer
@@ -223,7 +231,7 @@ def _compared(operator: ast.cmpop, other: ast.expr) -> str:
     return side if isinstance(operator, (ast.Gt, ast.GtE)) else FLIPPED.get(side, side)
 
 
-def _side_of_value(analysis: Analysis, test: ast.expr, scope: Scope, depth: int) -> str:
+def _side_of_value(analysis: Analysis, test: ast.expr, scope: Scope) -> str:
     """Return for which processes a variable or the result of a call is true."""
     if is_rank(analysis, test, scope):
         return OTHERS  # every rank but 0 is true
@@ -231,15 +239,15 @@ def _side_of_value(analysis: Analysis, test: ast.expr, scope: Scope, depth: int)
     if {name_of(value) for value in values} & ASKS_FOR_MAIN:
         return MAIN
     followed = [(value.node, value.scope) for value in values if isinstance(value, Display) and value.node is not test]
-    side = _first(side_of_test(analysis, node, where, depth - 1) for node, where in followed)
-    if not side and depth > PLAIN and _exists_on_main_only(analysis, test, scope):
+    side = _first(side_of_test(analysis, node, where) for node, where in followed)
+    if not side and _exists_on_main_only(analysis, test, scope):
         return MAIN
     if not side and isinstance(test, ast.Call):
-        side = _first(_sides_of_functions(analysis, test, scope, depth))
+        side = _first(_sides_of_functions(analysis, test, scope))
     return side or (MAIN if last_name(test) in MAIN_NAMES else "")
 
 
-def _sides_of_functions(analysis: Analysis, call: ast.Call, scope: Scope, depth: int) -> Iterator[str]:
+def _sides_of_functions(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[str]:
     for function in analysis.functions_called(call, scope):
         for returned in returns_of(function.node):
-            yield side_of_test(analysis, returned, function.scope, depth - 1)
+            yield side_of_test(analysis, returned, function.scope)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+from functools import partial
 
-from retrofit.analysis.flow.bindings import arguments_for, bindings_of, maker_of
+from retrofit.analysis.flow.bindings import bindings_of, maker_of
+from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Item, Result, Value
@@ -12,66 +14,60 @@ from retrofit.training.torch_api.distributed import COMPUTING, RANK, WORLD_SIZE
 
 from .rank_sources import asked_for, called_so
 
-MOST_DEPTH = 6
 
-
-def is_rank(analysis: Analysis, node: ast.expr, scope: Scope, depth: int = MOST_DEPTH) -> bool:
+def is_rank(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether an expression is the number of the process, or tells it as `rank % num_gpus` does."""
-    if depth == 0:
-        return False
+    known: dict[tuple[ast.expr, Scope], bool] = analysis.fact("ranks", dict)
+    if (node, scope) not in known:
+        found = origins(analysis, [Origin(node, scope)], partial(_parts_of_rank, analysis))
+        known[node, scope] = any(_tells_rank(analysis, origin) for origin in found)
+    return known[node, scope]
+
+
+def _parts_of_rank(analysis: Analysis, origin: Origin) -> list[Origin] | None:
+    node = origin.node
     if isinstance(node, ast.BinOp):
-        return any(is_rank(analysis, part, scope, depth - 1) for part in (node.left, node.right))
-    if isinstance(node, ast.Call) and analysis.called(node, scope) & {"int", "str"} and node.args:
-        return is_rank(analysis, node.args[0], scope, depth - 1)
-    if not isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
+        return [origin.to(node.left), origin.to(node.right)]
+    return _converted(analysis, origin, {"int", "str"})
+
+
+def _tells_rank(analysis: Analysis, origin: Origin) -> bool:
+    """Return whether this very expression is the number of the process."""
+    node, scope = origin.node, origin.scope
+    if origin.keys or not isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
         return False
     if asked_for(analysis, node, scope) == RANK:
         return True
     if isinstance(node, ast.Name) and analysis.spawned.gives_rank(scope, node.id):
         return True
-    values = analysis.evaluate(node, scope)
-    behind = [*_made_by(values, node), *_given_for(analysis, node, scope)]
-    if any(is_rank(analysis, expression, where, depth - 1) for expression, where in behind):
-        return True
-    if called_so(node) != RANK or any(_is_something_else(value) for value in values):
+    if called_so(node) != RANK or any(_is_something_else(value) for value in analysis.evaluate(node, scope)):
         return False
-    kinds = {binding.kind for binding, _ in bindings_of(analysis, node, scope)}
-    return kinds != {"item"}  # the variable of a loop
+    return {binding.kind for binding, _ in bindings_of(analysis, node, scope)} != {"item"}  # the variable of a loop
 
 
-def is_world_size(analysis: Analysis, node: ast.expr, scope: Scope, depth: int = MOST_DEPTH) -> bool:
+def is_world_size(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether an expression is the number of processes itself."""
-    if depth == 0:
+    found = origins(analysis, [Origin(node, scope)], partial(_converted, analysis, functions={"int", "float"}))
+    return any(_tells_world_size(analysis, origin) for origin in found)
+
+
+def _tells_world_size(analysis: Analysis, origin: Origin) -> bool:
+    """Return whether this very expression is the number of processes."""
+    node, scope = origin.node, origin.scope
+    if origin.keys:
         return False
-    if isinstance(node, ast.IfExp):
-        return any(is_world_size(analysis, part, scope, depth - 1) for part in (node.body, node.orelse))
     if asked_for(analysis, node, scope) == WORLD_SIZE:
         return True
-    if isinstance(node, ast.Call) and node.args and analysis.called(node, scope) & {"int", "float"}:
-        return is_world_size(analysis, node.args[0], scope, depth - 1)
-    if not isinstance(node, (ast.Name, ast.Attribute, ast.Call)):
+    if not isinstance(node, (ast.Name, ast.Attribute, ast.Call)) or called_so(node) != WORLD_SIZE:
         return False
-    values = analysis.evaluate(node, scope)
-    if any(is_world_size(analysis, expression, where, depth - 1) for expression, where in _made_by(values, node)):
-        return True
-    return called_so(node) == WORLD_SIZE and not any(maker_of(value) for value in values)
+    return not any(maker_of(value) for value in analysis.evaluate(node, scope))
 
 
-def _made_by(values: frozenset[Value], node: ast.expr) -> list[tuple[ast.expr, Scope]]:
-    """Return the other expressions that the values of a node were made by."""
-    makers = (maker_of(value) for value in values)
-    return [maker for maker in makers if maker is not None and maker[0] is not node]
-
-
-def _given_for(analysis: Analysis, node: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]]:
-    """Return the names that a parameter is given, or an attribute is set to: `rank` of `self.gpu = rank`."""
-    found: list[tuple[ast.expr | None, Scope]] = []
-    for binding, where in bindings_of(analysis, node, scope):
-        if binding.kind == "parameter":
-            found += arguments_for(analysis, binding.name, where)
-        elif isinstance(node, ast.Attribute) and not binding.path:
-            found.append((binding.value, where))
-    return [(given, where) for given, where in found if isinstance(given, (ast.Name, ast.Attribute))]
+def _converted(analysis: Analysis, origin: Origin, functions: set[str]) -> list[Origin] | None:
+    """Return what int(x) converts, None for another expression."""
+    node = origin.node
+    is_conversion = isinstance(node, ast.Call) and node.args and analysis.called(node, origin.scope) & functions
+    return [origin.to(node.args[0])] if is_conversion else None  # type: ignore[union-attr]
 
 
 def _is_something_else(value: Value) -> bool:

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.flow.bindings import arguments_for, maker_of, scope_of
+from retrofit.analysis.flow.bindings import maker_of
+from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.reachability import reached_nodes
-from retrofit.analysis.flow.variables import part_of
-from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
+from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Value
 from retrofit.training.torch_api.distributed import ASKS_FOR_MAIN, GPU_NAMES, RANK, WORLD_SIZE
@@ -20,31 +21,46 @@ from retrofit.training.torch_api.launch import DEVICE_COUNT
 from .rank_sources import asked_for, called_so
 from .rank_values import is_world_size
 
-MOST_STEPS = 500
-
 
 class Ranks:
     """Answers what an expression is computed from."""
 
     def __init__(self, analysis: Analysis) -> None:
         self.analysis = analysis
-        self._known: dict[tuple[ast.AST, Scope], _Search] = {}
+        self._known: dict[tuple[ast.AST, Scope], list[tuple[ast.expr, Scope]]] = {}
         self._of_classes: dict[Scope, frozenset[str]] = {}
 
     def sources_of(self, node: ast.expr | None, scope: Scope) -> frozenset[str]:
         """Return which of RANK and WORLD_SIZE an expression is computed from, as far as that can be followed."""
-        return frozenset() if node is None else frozenset(self._search(node, scope).found)
+        places = self.origins(node, scope) if node is not None else []
+        return frozenset(source for place in places for source in self._sources_at(*place))
 
     def origins(self, node: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]]:
         """Return an expression and those that it is computed from, each with its scope."""
-        return list(self._search(node, scope).seen)
-
-    def _search(self, node: ast.expr, scope: Scope) -> _Search:
         if (node, scope) not in self._known:
-            search = _Search(self)
-            search.visit(node, scope)
-            self._known[node, scope] = search
+            found = origins(self.analysis, [Origin(node, scope)], self._parts)
+            places = [(o.node.value if isinstance(o.node, ast.AugAssign) else o.node, o.scope) for o in found]
+            self._known[node, scope] = list(dict.fromkeys(places))
         return self._known[node, scope]
+
+    def _parts(self, origin: Origin) -> Iterator[Origin]:
+        """Yield what an expression is computed from, and what an attribute of an object that is not known is set to."""
+        yield from inputs(self.analysis, origin)
+        node, scope = origin.node, origin.scope
+        if isinstance(node, ast.Attribute) and not any(map(_is_of_project, self.analysis.evaluate(node.value, scope))):
+            yield from (Origin(*place) for place in self.set_attributes.get(node.attr, []))
+
+    def _sources_at(self, node: ast.expr, scope: Scope) -> Iterator[str]:
+        """Yield what an expression itself tells of the processes, or the class that it is an object of."""
+        told = self.tells(node, scope)
+        if told:
+            yield told
+        function = (scope.find(node.id) or (scope, []))[0] if isinstance(node, ast.Name) else None
+        if function is not None and self.analysis.spawned.gives_rank(function, node.id):  # type: ignore[attr-defined]
+            yield RANK
+        for value in self.analysis.evaluate(node, scope):
+            if isinstance(value, Instance):
+                yield from self.class_sources(value.scope)
 
     def is_world_size(self, node: ast.expr, scope: Scope) -> bool:
         """Return whether an expression is the number of processes itself."""
@@ -92,64 +108,6 @@ class Ranks:
                     yield self.tells(node, scope)
 
 
-class _Search:
-    """Follows an expression to everything that it is computed from."""
-
-    def __init__(self, ranks: Ranks) -> None:
-        self.ranks = ranks
-        self.analysis = ranks.analysis
-        self.found: set[str] = set()
-        self.seen: dict[tuple[ast.expr, Scope], None] = {}  # in the order in which they were come to
-
-    def visit(self, node: ast.expr, scope: Scope) -> None:
-        if (node, scope) in self.seen or len(self.seen) > MOST_STEPS:
-            return
-        self.seen[node, scope] = None
-        for part in ast.walk(node):
-            self.found |= {self.ranks.tells(part, scope)} - {""}
-            if isinstance(part, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
-                for value in self.analysis.evaluate(part, scope):
-                    self._visit_value(value)
-            if isinstance(part, ast.Name):
-                self._visit_name(part.id, scope)
-            elif isinstance(part, ast.Attribute) and not self._is_own(part, scope):
-                for given, where in self.ranks.set_attributes.get(part.attr, []):
-                    self.visit(given, where)
-
-    def _is_own(self, node: ast.Attribute, scope: Scope) -> bool:
-        """Return whether this is an attribute of the project's own object, whose assignments are values of it."""
-        return any(isinstance(value, Instance) for value in self.analysis.evaluate(node.value, scope))
-
-    def _visit_value(self, value: Value) -> None:
-        place = maker_of(value)
-        if place is not None:
-            self.visit(*place)
-        if isinstance(value, Instance):
-            self.found |= self.ranks.class_sources(value.scope)
-            for argument in [*value.call.args, *(k.value for k in value.call.keywords)] if value.call else []:
-                self.visit(argument, scope_of(self.analysis, argument))
-
-    def _visit_name(self, name: str, scope: Scope) -> None:
-        owner, bindings = scope.find(name) or (scope, [])
-        for binding in bindings:
-            if isinstance(binding.node, ast.AugAssign):
-                self.visit(binding.node.value, owner)
-            elif binding.kind == "value" and not self._is_known(part_of(binding), owner):
-                self.visit(part_of(binding) or binding.value, owner)  # type: ignore[arg-type]  # as in x = model(y)
-            elif binding.kind == "parameter" and isinstance(owner.node, FUNCTIONS):
-                given = self.analysis.spawned.given(owner, name)
-                if self.analysis.spawned.gives_rank(owner, name):
-                    self.found.add(RANK)
-                elif given is not None:
-                    self.visit(*given)
-                elif not self._is_known(ast.Name(name, ast.Load()), scope):
-                    self._visit_arguments(owner, name)
-
-    def _is_known(self, node: ast.expr | None, scope: Scope) -> bool:
-        """Return whether the values of an expression lead to all that it is computed from."""
-        return any(maker_of(value) or isinstance(value, Instance) for value in self.analysis.evaluate(node, scope))
-
-    def _visit_arguments(self, function: Scope, name: str) -> None:
-        for argument, where in arguments_for(self.analysis, name, function):
-            if argument is not None:
-                self.visit(argument, where)
+def _is_of_project(value: Value) -> bool:
+    """Return whether a value is an object of the project, whose assignments to attributes are known."""
+    return isinstance(value, Instance)

@@ -1,0 +1,49 @@
+"""All that a value is computed from: where it comes from, and the operands of every operation on the way."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ..scopes import Scope
+from ..values.inference import Analysis
+from .bindings import bindings_of
+from .sources import Origin, origins, sources
+from .stored import stored_in
+
+
+def computed_from(analysis: Analysis, node: ast.expr, scope: Scope, stored: bool = False) -> Iterator[Origin]:
+    """Yield an expression and all expressions that it is computed from, nearest first.
+
+    `stored`: also everything that was put into the containers among them.
+    """
+    return origins(analysis, [Origin(node, scope)], lambda origin: inputs(analysis, origin, stored))
+
+
+def inputs(analysis: Analysis, origin: Origin, stored: bool = False) -> Iterator[Origin]:
+    """Yield what an expression is computed from, one step before.
+
+    An element of what a call gives is not computed from the arguments: a number of a range, a batch of a loader.
+    """
+    node, scope = origin.node, origin.scope
+    yield from sources(analysis, origin)
+    if isinstance(node, ast.Lambda):
+        yield Origin(node.body, analysis.scope_of_node[node])
+    elif origin.keys[:1] != (None,):
+        yield from (origin.to(part, keys=()) for part in operands(node))
+    for item in stored_in(analysis, node, scope) if stored else ():  # type: ignore[arg-type]
+        yield Origin(item.value, item.scope)
+
+
+def operands(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the expressions that are evaluated for an expression, or for `x += y`, without those inside of them."""
+    for part in ast.iter_child_nodes(node):
+        if isinstance(part, ast.expr):
+            yield part
+        elif isinstance(part, (ast.keyword, ast.comprehension)):
+            yield from operands(part)
+
+
+def is_loop_variable(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether a name, or an attribute, is what a loop or a comprehension goes through."""
+    return any(binding.kind == "item" for binding, _ in bindings_of(analysis, node, scope))
