@@ -15,7 +15,11 @@ def live_bindings(name: ast.Name, scope: Scope) -> tuple[Scope, list[Binding]]:
     the place that the last one comes before; elsewhere all of them.
     """
     owner, bindings = scope.find(name.id) or (scope, [])
-    if owner is not scope:
+    within = [name, *scope.source.ancestors(name)]
+    inner = [binding for binding in bindings if isinstance(binding.node, ast.comprehension)]
+    own = [binding for binding in inner if _is_element(binding.node, within, scope)]
+    bindings = own[-1:] or [binding for binding in bindings if binding not in inner]
+    if owner is not scope or own:
         return owner, bindings
     statement = scope.source.statement(name)
     around = {statement, *scope.source.ancestors(statement)}
@@ -48,6 +52,15 @@ def _repeated(statement: ast.stmt, first: ast.AST, scope: Scope) -> ast.AST | No
 
 def _is_in(node: ast.AST, outer: ast.AST | None, scope: Scope) -> bool:
     return outer is not None and outer in (node, *scope.source.ancestors(node))
+
+
+def _is_element(generator: ast.AST, around: list[ast.AST], scope: Scope) -> bool:
+    """Return whether a place is in a comprehension with this generator, and not in what it goes through first."""
+    comprehension = scope.source.parents[generator]
+    if comprehension not in around:
+        return False
+    first = comprehension.generators[0]  # type: ignore[attr-defined]
+    return first not in around or first.iter not in around
 
 
 def _comes_first(binding: Binding, scope: Scope, around: set[ast.AST]) -> bool:
