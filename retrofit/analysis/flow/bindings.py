@@ -34,12 +34,6 @@ def arguments_for(analysis: Analysis, name: str, scope: Scope) -> list[tuple[ast
     return [(argument_for(site.call, names, name), site.scope) for site in analysis.callers(scope.node)]
 
 
-def given_for(analysis: Analysis, name: str, scope: Scope) -> list[tuple[ast.expr, Scope]]:
-    """Return what calls give for a parameter; nothing for a scope that is of no function."""
-    given = arguments_for(analysis, name, scope) if isinstance(scope.node, FUNCTIONS) else []
-    return [(value, where) for value, where in given if value is not None]
-
-
 def arguments_or_default(analysis: Analysis, name: str, scope: Scope) -> list[tuple[ast.expr | None, Scope]]:
     """Return what every call gives for a parameter, its default where a call gives nothing."""
     default = default_of(scope.node, name)  # type: ignore[arg-type]

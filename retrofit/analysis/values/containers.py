@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..calls import CallSite, later_entries
@@ -140,25 +139,3 @@ def _updates(node: ast.expr, scope: Scope) -> list[ast.Call]:
         for function in functions
         if isinstance(node, ast.Name) and isinstance(function.value, ast.Name) and function.value.id == node.id
     ]
-
-
-def put_into(name: str, scope: Scope) -> Iterator[tuple[ast.expr | None, ast.expr]]:
-    """Yield what a scope puts into a list or a dict, and under which key: name.append(x), name[key] = x."""
-    yield from scope.entries.get(name, [])
-    for node in own_nodes(scope.node):
-        method = node.func if isinstance(node, ast.Call) else None
-        owner = method.value if isinstance(method, ast.Attribute) and method.attr == "append" else None
-        if isinstance(owner, ast.Name) and owner.id == name:
-            yield from ((None, value) for value in node.args)  # type: ignore[attr-defined]
-
-
-def added_to(name: str, scope: Scope) -> Iterator[ast.expr]:
-    """Yield what a scope adds to a list that it has made: its entries, and other lists that make it longer."""
-    yield from (value for _, value in scope.entries.get(name, []))
-    for node in own_nodes(scope.node):
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
-            yield node.value
-        method = node.func if isinstance(node, ast.Call) else None
-        is_adding = isinstance(method, ast.Attribute) and method.attr in ("append", "extend", "insert")
-        if is_adding and isinstance(method.value, ast.Name) and method.value.id == name:  # type: ignore[union-attr]
-            yield from node.args  # type: ignore[attr-defined]
