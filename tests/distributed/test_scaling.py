@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrofit.distributed import data, learning_rate
-from retrofit.distributed.data import micro_batch, samples_per_step
+from retrofit.distributed import learning_rate
+from retrofit.distributed.data import loaders, micro_batch, samples_per_step
 from retrofit.distributed.learning_rate import scaled_lr
 from retrofit.distributed.process.options import forget_options, set_options
 
@@ -27,9 +27,9 @@ def ranks(world_size: int, batch: str = "per_gpu", rule: str = "linear") -> Iter
     set_options(argparse.Namespace(batch=batch, lr_scale=rule))
     try:
         with (
-            mock.patch.object(data, "get_world_size", lambda: world_size),
+            mock.patch.object(loaders, "get_world_size", lambda: world_size),
             mock.patch.object(learning_rate, "get_world_size", lambda: world_size),
-            mock.patch.object(data, "require_group", lambda caller: None),
+            mock.patch.object(loaders, "require_group", lambda caller: None),
         ):
             yield
     finally:
