@@ -114,8 +114,8 @@ def find(project: Project) -> Iterator[Finding]:
             if use.role != EVALUATION or use.loop not in whole or use.expression in seen:
                 continue
             outer = source.parents[use.expression]
-            is_mended = isinstance(outer, ast.Call) and project.analysis.called(outer, use.scope) & SAME_ORDER
-            if is_mended or runs_on_one(project.analysis, use.scope, use.loop):
+            is_fixed = isinstance(outer, ast.Call) and project.analysis.called(outer, use.scope) & SAME_ORDER
+            if is_fixed or runs_on_one(project.analysis, use.scope, use.loop):
                 continue
             seen.add(use.expression)
             message = f"each process draws an order of its own from {source.segment(use.expression)}"

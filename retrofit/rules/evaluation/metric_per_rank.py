@@ -15,7 +15,7 @@ from retrofit.training.evaluation.measurements import Measurement, is_collected,
 from retrofit.training.files.decisions import decides
 from retrofit.training.files.guards import runs_on_some
 from retrofit.training.loops import Path
-from retrofit.training.losses.loss_reads import readings
+from retrofit.training.losses.loss_reads import reads_of_loss
 from retrofit.training.losses.reductions.reduction import MEAN_OF_LAST, MEAN_OF_RANKS, reduction_for
 from retrofit.training.losses.shown import quotient_edits
 from retrofit.training.losses.terms import is_of_all
@@ -100,7 +100,7 @@ def _shown(project: Project) -> Iterator[Finding]:
         assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
         if is_of_all(project.analysis, project.distribution, path):
             continue
-        for node in (*readings(project.analysis, call.func.value, frame), *_deciding(project, path)):
+        for node in (*reads_of_loss(project.analysis, call.func.value, frame), *_deciding(project, path)):
             source = frame.scope.source
             if node in seen or _is_share(project, node, frame.scope):
                 continue

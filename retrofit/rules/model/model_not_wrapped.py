@@ -13,7 +13,7 @@ from retrofit.training import Project
 from retrofit.training.model.before_training import before_training
 from retrofit.training.model.gradients import has_gradients
 from retrofit.training.model.models import Model
-from retrofit.training.placement import after_home
+from retrofit.training.placement import after_variable
 from retrofit.training.torch_api.modules import AVERAGING_WRAPPERS
 
 RULE = CATALOG["RF209"]
@@ -77,29 +77,29 @@ def find(project: Project) -> Iterator[Finding]:
         if is_wrapped(project, model) or _only_looks(project, model):
             continue
         methods = {call.method for call in model.calls} - {"", "forward"}
-        place = after_home(project.analysis, model.home, project.paths)
+        place = after_variable(project.analysis, model.variable, project.paths)
         call = model.calls[0]
-        message = f"the gradients of {model.home} are not averaged over the processes"
+        message = f"the gradients of {model.variable} are not averaged over the processes"
         if methods and not {"", "forward"} & {call.method for call in model.calls}:
-            refusal = f"{model.home} is trained through {', '.join(sorted(methods))} and not by calling it"
+            refusal = f"{model.variable} is trained through {', '.join(sorted(methods))} and not by calling it"
             yield found(RULE, call.scope.source, call.call, message, refusal=refusal)
             continue
         if place is None:
-            yield _in_front_of_training(project, model, message)
+            yield _before_training(project, model, message)
             continue
         source, statement = place
         if _is_made_elsewhere(project, model, statement):
-            refusal = f"{model.home} is taken out of something in every epoch, and would be wrapped each time"
-            yield found(RULE, source, statement, f"{model.home} is not wrapped", refusal=refusal)
+            refusal = f"{model.variable} is taken out of something in every epoch, and would be wrapped each time"
+            yield found(RULE, source, statement, f"{model.variable} is not wrapped", refusal=refusal)
             continue
-        line = f"{model.home} = rd.distribute_model({model.home})"
+        line = f"{model.variable} = rd.distribute_model({model.variable})"
         edits = [insert_after(source, statement, [line])]
-        for later in _made_anew(project, model, statement):
+        for later in _rebuilt(project, model, statement):
             edits.append(insert_after(source, later, [line]))
         yield found(RULE, source, statement, message, edits)
 
 
-def _in_front_of_training(project: Project, model: Model, message: str) -> Finding:
+def _before_training(project: Project, model: Model, message: str) -> Finding:
     """Return the finding of a model that several functions set: where training begins, it holds what is trained."""
     in_loops = {node for node, _ in project.in_loops}
     places = before_training(project.analysis, model, project.paths, in_loops)
@@ -110,15 +110,15 @@ def _in_front_of_training(project: Project, model: Model, message: str) -> Findi
     return found(RULE, source, node, message, edits)
 
 
-def _made_anew(project: Project, model: Model, first: ast.stmt) -> Iterator[ast.stmt]:
+def _rebuilt(project: Project, model: Model, first: ast.stmt) -> Iterator[ast.stmt]:
     """Yield the places after which another training begins, of a model that was made again after the first one."""
     seen = {first}
     training = {frame.scope.source.statement(frame.node) for path in project.paths for frame in path.frames}
     for path in project.paths:
-        place = after_home(project.analysis, model.home, [path])
+        place = after_variable(project.analysis, model.variable, [path])
         if place is None or place[1] in seen or place[1] in training:
             continue
-        given = [a.statement for a in assignments_to(project.analysis, model.home) if a.value is not None]
+        given = [a.statement for a in assignments_to(project.analysis, model.variable) if a.value is not None]
         inside = set(ast.walk(place[1]))
         if any(statement in inside and statement not in training for statement in given):
             seen.add(place[1])
@@ -127,7 +127,7 @@ def _made_anew(project: Project, model: Model, first: ast.stmt) -> Iterator[ast.
 
 def _is_made_elsewhere(project: Project, model: Model, place: ast.stmt) -> bool:
     """Return whether a model gets its name in the training loop, without being made there."""
-    given = [a.statement for a in assignments_to(project.analysis, model.home)]
+    given = [a.statement for a in assignments_to(project.analysis, model.variable)]
     made = any(isinstance(part, ast.Call) for s in given if isinstance(s, ast.Assign) for part in ast.walk(s.value))
     return place in {node for node, _ in project.in_loops} and not made
 
@@ -145,6 +145,6 @@ def is_wrapped(project: Project, model: Model) -> bool:
     if any(analysis.named(call.call.func, call.scope) & AVERAGING_WRAPPERS for call in model.calls):
         return True
     given = [
-        assignment for assignment in assignments_to(analysis, model.home) if isinstance(assignment.value, ast.Call)
+        assignment for assignment in assignments_to(analysis, model.variable) if isinstance(assignment.value, ast.Call)
     ]
     return any(analysis.called(a.value, a.scope) & AVERAGING_WRAPPERS for a in given)  # type: ignore[arg-type]

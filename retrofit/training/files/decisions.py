@@ -18,7 +18,7 @@ def decides(analysis: Analysis, paths: list[Path], node: ast.AST, known: Known) 
     """Return whether this is plateau.step(value), or an `if` on a value that ends the training or keeps the best."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "step":
         values = analysis.evaluate(node.func.value, known.scope)
-        is_plateau = any(isinstance(value, Result) and value.maker == ON_PLATEAU for value in values)
+        is_plateau = any(isinstance(value, Result) and value.builder == ON_PLATEAU for value in values)
         return is_plateau and any(known.holds(argument) for argument in (*node.args, *node.keywords))
     loops = {loop for path in paths for loop, _ in path.loops}
     if isinstance(node, ast.While):

@@ -58,7 +58,7 @@ class _Flow:
             self.seen.add(step)
             part, where, keys, linear = step
             self.found[part, where] = linear and self.found.get((part, where), True)
-            linear = linear and not _is_curved(part) and not self._is_unknown(part, where)
+            linear = linear and not _is_nonlinear(part) and not self._is_unknown(part, where)
             sources = self._sources(part, where, keys)
             waiting += [(inner, outer, path[:MOST_KEYS], linear) for inner, outer, path in sources]
 
@@ -135,7 +135,7 @@ class _Flow:
 
     def _is_distributed_criterion(self, node: ast.Call, scope: Scope) -> bool:
         values = self.analysis.evaluate(node.func, scope)
-        return any(isinstance(value, Result) and value.maker == DISTRIBUTE_CRITERION for value in values)
+        return any(isinstance(value, Result) and value.builder == DISTRIBUTE_CRITERION for value in values)
 
     def _is_unknown(self, node: ast.expr, scope: Scope) -> bool:
         """Return whether it is unknown if the result of this call grows with what it is given."""
@@ -146,7 +146,7 @@ class _Flow:
         return name not in JOINING | SCALING and not any(full.partition(".")[0] in KNOWN for full in names)
 
 
-def _is_curved(node: ast.expr) -> bool:
+def _is_nonlinear(node: ast.expr) -> bool:
     """Return whether this is a function of a loss that is not linear: loss ** 2, torch.sqrt(loss), loss.exp()."""
     if isinstance(node, ast.BinOp):
         return isinstance(node.op, ast.Pow)

@@ -28,7 +28,7 @@ def objects_inside(analysis: Analysis, node: ast.expr, scope: Scope, depth: int 
     outer = node.value if isinstance(node, ast.Attribute) and node.attr == "module" else node
     found: list[Instance] = []
     for value in analysis.evaluate(outer, scope):
-        if not isinstance(value, Result) or value.maker not in WRAPPERS:
+        if not isinstance(value, Result) or value.builder not in WRAPPERS:
             continue
         for given in value.call.args[:2]:  # of rd.model.data_parallel(nn.DataParallel, model) the second
             inner = analysis.evaluate(given, value.scope)

@@ -99,5 +99,5 @@ def _grows(node: ast.AST, text: str) -> bool:
 def _is_tensor(value: Value) -> bool:
     if not isinstance(value, Result) or value.receiver is not None:
         return False
-    package, _, name = value.maker.rpartition(".")
+    package, _, name = value.builder.rpartition(".")
     return package.partition(".")[0] == "torch" and name in TENSORS

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from retrofit.analysis.calls import is_method
 from retrofit.analysis.files.source import Source
-from retrofit.analysis.flow.variables import Home, assignments_to, first_alias, homes_of
+from retrofit.analysis.flow.variables import Variable, assignments_to, first_alias, variables_of
 from retrofit.analysis.scopes import FUNCTIONS, Scope, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance
@@ -26,52 +26,52 @@ def before_training(
 
     Or why there are none: another object holds the model too, or the training puts another one in its place.
     """
-    home = model.home
-    if not home.is_attribute or home.key is not None:
-        return f"{home} is set in several functions, so no place comes after all of them"
-    for given in assignments_to(analysis, home):
+    variable = model.variable
+    if not variable.is_attribute or variable.key is not None:
+        return f"{variable} is set in several functions, so no place comes after all of them"
+    for given in assignments_to(analysis, variable):
         if given.value is not None and given.statement in in_loops:
-            return f"{home} is set again while it trains, at {given.scope.source.place(given.statement)}"
+            return f"{variable} is set again while it trains, at {given.scope.source.place(given.statement)}"
     for call in model.calls:
-        if not _is_by_attribute(analysis, home, call.call.func, call.scope):
+        if not _is_by_attribute(analysis, variable, call.call.func, call.scope):
             held = f"{call.scope.source.place(call.call)} calls what another object was given of it before it trains"
-            return f"{home} is set in several functions, and {held}"
+            return f"{variable} is set in several functions, and {held}"
     found: dict[Place, None] = {}
     for path in paths:
-        frame = next((frame for frame in reversed(path.frames) if _holds(analysis, home, frame.scope)), None)
-        place = _place_in(analysis, home, frame) if frame is not None else None
+        frame = next((frame for frame in reversed(path.frames) if _holds(analysis, variable, frame.scope)), None)
+        place = _place_in(analysis, variable, frame) if frame is not None else None
         if place is None:
-            return f"{home} is set in several functions, and no method of its object comes after all of them"
+            return f"{variable} is set in several functions, and no method of its object comes after all of them"
         found[place] = None
     return list(found)
 
 
-def _holds(analysis: Analysis, home: Home, scope: Scope) -> bool:
+def _holds(analysis: Analysis, variable: Variable, scope: Scope) -> bool:
     """Return whether a function is a method of an object that has the attribute."""
-    return is_method(scope) and homes_of(analysis, _attribute(home, scope), scope) == {home}
+    return is_method(scope) and variables_of(analysis, _attribute(variable, scope), scope) == {variable}
 
 
-def _attribute(home: Home, scope: Scope) -> ast.Attribute:
+def _attribute(variable: Variable, scope: Scope) -> ast.Attribute:
     assert isinstance(scope.node, FUNCTIONS)
-    return ast.Attribute(ast.Name(parameters(scope.node)[0], ast.Load()), home.name, ast.Load())
+    return ast.Attribute(ast.Name(parameters(scope.node)[0], ast.Load()), variable.name, ast.Load())
 
 
-def _place_in(analysis: Analysis, home: Home, frame: Frame) -> Place | None:
+def _place_in(analysis: Analysis, variable: Variable, frame: Frame) -> Place | None:
     source = frame.scope.source
     statement = source.statement(frame.loops[-1] if frame.loops else frame.node)
-    if first_alias(analysis, home, frame.scope) < statement.lineno:
-        if any(a.scope is frame.scope for a in assignments_to(analysis, home)):
+    if first_alias(analysis, variable, frame.scope) < statement.lineno:
+        if any(a.scope is frame.scope for a in assignments_to(analysis, variable)):
             return None
         statement = first_statement(frame.scope)
-    return source, statement, ast.unparse(_attribute(home, frame.scope))
+    return source, statement, ast.unparse(_attribute(variable, frame.scope))
 
 
-def _is_by_attribute(analysis: Analysis, home: Home, function: ast.expr, scope: Scope) -> bool:
+def _is_by_attribute(analysis: Analysis, variable: Variable, function: ast.expr, scope: Scope) -> bool:
     """Return whether each call reads the attribute: `self.model(x)`, or `model(x)` with what a function was given."""
     if isinstance(function, ast.Name):
         found = scope.find(function.id)
         return found is not None and found[0].is_function
-    if not isinstance(function, ast.Attribute) or function.attr != home.name:
+    if not isinstance(function, ast.Attribute) or function.attr != variable.name:
         return False
     owners = [v.scope for v in analysis.evaluate(function.value, scope) if isinstance(v, Instance)]
-    return any(home.scope in analysis.classes.mro(owner) for owner in owners)
+    return any(variable.scope in analysis.classes.mro(owner) for owner in owners)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.flow.bindings import arguments_for, bindings_of, maker_of
+from retrofit.analysis.flow.bindings import arguments_for, bindings_of, builder_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Item, Result, Value
@@ -30,8 +30,8 @@ def is_rank(analysis: Analysis, node: ast.expr, scope: Scope, depth: int = MOST_
     if isinstance(node, ast.Name) and analysis.spawned.gives_rank(scope, node.id):
         return True
     values = analysis.evaluate(node, scope)
-    behind = [*_made_by(values, node), *_given_for(analysis, node, scope)]
-    if any(is_rank(analysis, expression, where, depth - 1) for expression, where in behind):
+    origins = [*_made_by(values, node), *_given_for(analysis, node, scope)]
+    if any(is_rank(analysis, expression, where, depth - 1) for expression, where in origins):
         return True
     if called_so(node) != RANK or any(_is_something_else(value) for value in values):
         return False
@@ -54,13 +54,13 @@ def is_world_size(analysis: Analysis, node: ast.expr, scope: Scope, depth: int =
     values = analysis.evaluate(node, scope)
     if any(is_world_size(analysis, expression, where, depth - 1) for expression, where in _made_by(values, node)):
         return True
-    return called_so(node) == WORLD_SIZE and not any(maker_of(value) for value in values)
+    return called_so(node) == WORLD_SIZE and not any(builder_of(value) for value in values)
 
 
 def _made_by(values: frozenset[Value], node: ast.expr) -> list[tuple[ast.expr, Scope]]:
     """Return the other expressions that the values of a node were made by."""
-    makers = (maker_of(value) for value in values)
-    return [maker for maker in makers if maker is not None and maker[0] is not node]
+    builders = (builder_of(value) for value in values)
+    return [builder for builder in builders if builder is not None and builder[0] is not node]
 
 
 def _given_for(analysis: Analysis, node: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]]:
@@ -76,4 +76,4 @@ def _given_for(analysis: Analysis, node: ast.expr, scope: Scope) -> list[tuple[a
 
 def _is_something_else(value: Value) -> bool:
     """Return whether what is called a rank is known to be no process: the place of a hit, the counter of a loop."""
-    return isinstance(value, Item) or (isinstance(value, Result) and value.maker.startswith(COMPUTING))
+    return isinstance(value, Item) or (isinstance(value, Result) and value.builder.startswith(COMPUTING))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.flow.bindings import arguments_for, maker_of, scope_of
+from retrofit.analysis.flow.bindings import arguments_for, builder_of, scope_of
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.variables import part_of
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
@@ -63,7 +63,7 @@ class Ranks:
                 return WORLD_SIZE
         found = RANK if last_name(node) in GPU_NAMES else called_so(node)
         is_read = isinstance(node, ast.Call) or isinstance(node.ctx, ast.Load)
-        is_known = found and any(maker_of(value) for value in self.analysis.evaluate(node, scope))
+        is_known = found and any(builder_of(value) for value in self.analysis.evaluate(node, scope))
         return found if is_read and not is_known else ""
 
     @cached_property
@@ -121,7 +121,7 @@ class _Search:
         return any(isinstance(value, Instance) for value in self.analysis.evaluate(node.value, scope))
 
     def _visit_value(self, value: Value) -> None:
-        place = maker_of(value)
+        place = builder_of(value)
         if place is not None:
             self.visit(*place)
         if isinstance(value, Instance):
@@ -147,7 +147,7 @@ class _Search:
 
     def _is_known(self, node: ast.expr | None, scope: Scope) -> bool:
         """Return whether the values of an expression lead to all that it is computed from."""
-        return any(maker_of(value) or isinstance(value, Instance) for value in self.analysis.evaluate(node, scope))
+        return any(builder_of(value) or isinstance(value, Instance) for value in self.analysis.evaluate(node, scope))
 
     def _visit_arguments(self, function: Scope, name: str) -> None:
         for argument, where in arguments_for(self.analysis, name, function):

@@ -71,7 +71,7 @@ def in_float64(func: Any, run: Run) -> Run:
     kinds = [str(argument.type) for argument in schema.arguments]
     can_mix = sum("Tensor" in kind for kind in kinds) > 1 or any("List[" in kind and "Tensor" in kind for kind in kinds)
     if can_mix and schema.name != "aten::copy_":
-        run = _alike(func, run)
+        run = _with_one_dtype(func, run)
     return _widened(run) if any(argument.name == "dtype" for argument in schema.arguments) else run
 
 
@@ -97,10 +97,10 @@ def _is_literal() -> bool:
     return frame is None or frame.f_code.co_filename.startswith(_LITERAL)  # none: the engine's own thread
 
 
-def _alike(func: Any, run: Run) -> Run:
+def _with_one_dtype(func: Any, run: Run) -> Run:
     written = [number for number, argument in enumerate(func._schema.arguments) if _is_written(argument)]
 
-    def alike(args: tuple, kwargs: dict) -> Any:
+    def with_one_dtype(args: tuple, kwargs: dict) -> Any:
         if _types((*args, *kwargs.values()) if kwargs else args) != _BOTH:
             return run(args, kwargs)
         if not func._schema.is_mutable:
@@ -114,7 +114,7 @@ def _alike(func: Any, run: Run) -> Run:
         others = tuple(value if number in written else _cast(value, dtype) for number, value in enumerate(args))
         return run(others, kwargs)
 
-    return alike
+    return with_one_dtype
 
 
 _WIDE, _NARROW = 1, 2

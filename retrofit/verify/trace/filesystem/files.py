@@ -124,8 +124,8 @@ class FileTrace:
             return
         with suppress(OSError):  # no room: then the event tells what is written to
             self._copy.own(place, keep=keep)
-        behind = os.path.realpath(place)
-        self._event("write", place if self._copy.contains(behind) else behind)
+        target = os.path.realpath(place)
+        self._event("write", place if self._copy.contains(target) else target)
 
     def _mkdir(self, path: Any, mode: int = 0, dir_fd: int = -1) -> None:
         path = _absolute(path, dir_fd)
