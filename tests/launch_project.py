@@ -25,7 +25,7 @@ record = {"argv": sys.argv, "cwd": os.getcwd(), **{name: os.environ.get(name) fo
 with open(os.path.join(os.environ["RECORDS"], f"{record['RANK'] or 'launcher'}.json"), "w") as file:
     json.dump(record, file)
 """
-STAND_IN_TRAIN = (
+STUB_TRAIN = (
     RECORD
     + """
 import signal, time
@@ -58,9 +58,9 @@ class Project:
             shutil.copy(ROOT / name, self.root / name)
         shutil.copytree(ROOT / "scripts", self.root / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "retrofit" / "distributed" / "launcher.py", self.root / "retrofit" / "distributed")
-        (self.root / "train.py").write_text(STAND_IN_TRAIN)
+        (self.root / "train.py").write_text(STUB_TRAIN)
 
-    def stand_in_torch(self) -> Project:
+    def add_stub_torch(self) -> Project:
         """Put modules first on PYTHONPATH that are quick to import and launch nothing."""
         folder = self.root.parent / "stand_in"
         (folder / "torch" / "distributed").mkdir(parents=True)

@@ -151,7 +151,9 @@ def test_missing_packages_of_the_command_are_named(
     assert "error: psutil is not installed for" in capsys.readouterr().err
 
 
-def test_an_interruption_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interruption_shows_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 

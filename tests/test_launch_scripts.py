@@ -72,14 +72,14 @@ def test_the_script_becomes_the_launcher_and_a_signal_reaches_every_rank(project
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_without_arguments_the_demo_runs(project: Project, script: str) -> None:
-    record = project.stand_in_torch().launched(script)
+    record = project.add_stub_torch().launched(script)
     assert record["argv"][-4:] == [str(project.root / "train.py"), "--distributed", "--config", "demo"]
     assert ("--use_env" in record["argv"]) == (script == "train_ddp.sh")
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_the_printed_command_can_be_pasted(project: Project, script: str) -> None:
-    record = project.stand_in_torch().launched(script, "two words", "it's", "", CUDA_VISIBLE_DEVICES="")
+    record = project.add_stub_torch().launched(script, "two words", "it's", "", CUDA_VISIBLE_DEVICES="")
     words = shlex.split(record["command"])
     assert words[0] == "CUDA_VISIBLE_DEVICES=" and words[1].startswith("OMP_NUM_THREADS=")
     assert words[3:5] == [str(project.root / "retrofit" / "distributed" / "launcher.py"), SCRIPTS[script]]
@@ -104,12 +104,12 @@ def test_help(project: Project, script: str, flag: str) -> None:
 
 
 def test_one_process_per_visible_gpu(project: Project) -> None:
-    record = project.stand_in_torch().launched("train_torchrun.sh", FAKE_GPUS="3")
+    record = project.add_stub_torch().launched("train_torchrun.sh", FAKE_GPUS="3")
     assert record["options"]["nproc_per_node"] == "3"
 
 
 def test_one_node_uses_a_free_port_of_this_machine(project: Project) -> None:
-    project.stand_in_torch()
+    project.add_stub_torch()
     ports = set()
     for _ in range(2):
         options = project.launched("train_torchrun.sh")["options"]
@@ -119,7 +119,7 @@ def test_one_node_uses_a_free_port_of_this_machine(project: Project) -> None:
 
 
 def test_variables_override(project: Project) -> None:
-    record = project.stand_in_torch().launched(
+    record = project.add_stub_torch().launched(
         "train_torchrun.sh",
         NPROC_PER_NODE="5",
         OMP_NUM_THREADS="7",
@@ -132,7 +132,7 @@ def test_variables_override(project: Project) -> None:
 
 
 def test_more_processes_than_cores_get_one_thread_each(project: Project) -> None:
-    record = project.stand_in_torch().launched("train_torchrun.sh", NPROC_PER_NODE="4096")
+    record = project.add_stub_torch().launched("train_torchrun.sh", NPROC_PER_NODE="4096")
     assert record["OMP_NUM_THREADS"] == "1"
 
 
@@ -140,14 +140,14 @@ def test_more_processes_than_cores_get_one_thread_each(project: Project) -> None
 def test_several_nodes(project: Project, script: str) -> None:
     with listening() as port:
         several = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        options = project.stand_in_torch().launched(script, **several)["options"]
+        options = project.add_stub_torch().launched(script, **several)["options"]
     assert (options["nnodes"], options["node_rank"]) == ("2", "1")
     assert (options["master_addr"], options["master_port"]) == ("127.0.0.1", port)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_flags_of_torchrun_reach_the_launcher_in_any_position(project: Project, script: str) -> None:
-    project.stand_in_torch()
+    project.add_stub_torch()
     with listening() as port:
         flags = ["--nnodes", "2", f"--master-port={port}", "--epochs=3", "--node_rank=1", "--master_addr", "127.0.0.1"]
         variables = {"NNODES": "3", "NODE_RANK": "2", "MASTER_PORT": "1", "MAX_RESTARTS": "9"}
@@ -159,7 +159,7 @@ def test_flags_of_torchrun_reach_the_launcher_in_any_position(project: Project, 
 
 
 def test_with_flags_of_torchrun_alone_the_demo_runs(project: Project) -> None:
-    record = project.stand_in_torch().launched("train_torchrun.sh", "--master_port", "12345")
+    record = project.add_stub_torch().launched("train_torchrun.sh", "--master_port", "12345")
     assert record["options"]["master_port"] == "12345"
     assert record["argv"][-3:] == ["--distributed", "--config", "demo"]
 
@@ -181,7 +181,7 @@ def test_an_unusable_flag_of_torchrun_is_an_error(project: Project, arguments: l
 
 @pytest.mark.parametrize(("variables", "restarts"), [({}, "0"), ({"MAX_RESTARTS": "3"}, "3")])
 def test_restarts(project: Project, variables: dict[str, str], restarts: str) -> None:
-    options = project.stand_in_torch().launched("train_torchrun.sh", **variables)["options"]
+    options = project.add_stub_torch().launched("train_torchrun.sh", **variables)["options"]
     assert options["max_restarts"] == restarts
 
 
@@ -195,7 +195,7 @@ def listening() -> Iterator[str]:
 
 
 def test_a_port_in_use_is_an_error_at_the_rendezvous(project: Project) -> None:
-    project.stand_in_torch()
+    project.add_stub_torch()
     with listening() as port:
         ended = project.run("train_torchrun.sh", MASTER_PORT=port)
         assert ended.returncode == 2

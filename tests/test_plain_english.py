@@ -9,6 +9,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,27 @@ PHRASES = {
     r"\bform a group\b": "a process group is initialized",
     r"\bone process's share\b": "this rank's own",
 }
+ANY_PHRASE = re.compile("|".join(PHRASES), re.IGNORECASE)
 # Phrases that are meant: the file, the words around, and the reason.
 ALLOWED: tuple[tuple[str, str], ...] = ()
 MOST = 0  # places that are left
+# The words of a name, and what to write; test files, tests and their cases are names too.
+NAMES = {
+    **PHRASES,
+    r"\b(stands?|standing)\b": "is, appears; a stub",
+    r"\b(handed|hands?) out\b": "broadcast, given to every rank",
+    r"\bin front\b": "before",
+    r"\beverybod(y|ys)\b": "every rank",
+    r"\bhomes?\b": "variable",
+    r"\bcurved\b": "nonlinear",
+}
+ANY_NAME = re.compile("|".join(NAMES), re.IGNORECASE)
+# Names that mean something else: the name, and what.
+ALLOWED_NAMES = {
+    "_below_home": "home directories",
+    "home": "the home directory, in analysis/files/repository.py",
+    "_is_no_sync": "DistributedDataParallel.no_sync",
+}
 FIRST_WORDS = ("Whether ", "What ", "Where ", "Which ", "How ", "When ", "Who ")
 
 
@@ -76,16 +95,60 @@ def places() -> list[tuple[str, str, str]]:
         if "zh-CN" in name:
             continue
         for number, line in texts(path):
-            for phrase in PHRASES:
-                for match in re.finditer(phrase, line, re.IGNORECASE):
-                    if not any(file == name and words in line for file, words in ALLOWED):
-                        found.add((f"{name}:{number}", match.group(), line.strip()))
+            for match in ANY_PHRASE.finditer(line):
+                if not any(file == name and words in line for file, words in ALLOWED):
+                    found.add((f"{name}:{number}", match.group(), line.strip()))
     return sorted(found)
 
 
 def test_no_phrase_of_the_table_appears() -> None:
     found = places()
     assert len(found) <= MOST, "\n".join(f"{place}: {phrase!r} in {line}" for place, phrase, line in found[-20:])
+
+
+def names_in(path: Path) -> Iterator[str]:
+    """Yield the names that a file gives: of itself, of functions, classes, arguments, variables and attributes."""
+    yield path.stem
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+
+
+@cache
+def private_words(name: str) -> str:
+    """Return the phrase of the table in a name, which is split at underscores and before capitals; "" for none."""
+    match = ANY_NAME.search(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("_", " "))
+    return match.group() if match else ""
+
+
+def named_files() -> list[Path]:
+    """Return the files whose names are ours: not the projects and scripts that tests convert."""
+    of_others = ("projects", "golden", "triples", "by_hand", "single_gpu")
+    found = [*(ROOT / "retrofit").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+    return sorted(path for path in found if not {*path.relative_to(ROOT).parts} & {*of_others})
+
+
+def test_no_name_has_a_phrase_of_the_table() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {private_words(name)!r} in {name}"
+        for path in named_files()
+        for name in {*names_in(path)} - {*ALLOWED_NAMES}
+        if private_words(name)
+    ]
+    assert not found, "\n".join(sorted(found))
+
+
+def test_no_case_of_a_test_has_a_phrase_of_the_table(request: pytest.FixtureRequest) -> None:
+    cases = {re.sub(r"^[^\[]*\[|\]$", "", item.name) for item in request.session.items if "[" in item.name}
+    own = [case for case in cases if re.fullmatch(r"[A-Za-z][\w ,'-]*", case)]  # the others are code and messages
+    found = [case for case in own if ANY_NAME.search(case)]
+    assert not found, "\n".join(sorted(found))
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def _bare_python(folder: Path) -> Path:
 
 
 def test_a_complete_venv_is_used_if_the_active_python_lacks_dependencies(project: Project, tmp_path: Path) -> None:
-    project.stand_in_torch()
+    project.add_stub_torch()
     bare = _bare_python(tmp_path / "bare")
     (project.root / ".venv").symlink_to(sys.prefix)
     record = project.launched("train_torchrun.sh", PATH=f"{bare}{os.pathsep}{os.environ['PATH']}")
@@ -41,7 +41,7 @@ def test_a_complete_venv_is_used_if_the_active_python_lacks_dependencies(project
 
 
 def test_the_python_that_is_asked_for_is_used_or_refused(project: Project, tmp_path: Path) -> None:
-    project.stand_in_torch()
+    project.add_stub_torch()
     bare = _bare_python(tmp_path / "bare")
     record = project.launched("train_torchrun.sh", PYTHON=sys.executable, PATH=f"{bare}:/usr/bin:/bin")
     assert shlex.split(record["command"])[2] == sys.executable

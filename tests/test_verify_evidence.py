@@ -158,7 +158,7 @@ def test_only_numbers_about_the_model_are_compared(line, values):
     assert printed_after_evaluation(line) == values
 
 
-def test_lines_during_the_training_are_no_metrics():
+def test_lines_during_the_training_are_not_metrics():
     trace = process(1, 2)
     for event in [event for event in trace.events if isinstance(event, OptimizerStep)]:
         place = next(i for i, other in enumerate(trace.events) if other is event)

@@ -99,7 +99,7 @@ def fixed_order(runs):
         change(run, IterationStart, having={"grad_enabled": True}, samplers=["BatchSampler", "SequentialSampler"])
 
 
-def orders_alike_by_chance(runs):
+def orders_equal_by_chance(runs):
     """Eight samples: rank 0 draws its four in the same order twice, rank 1 does not."""
     shares = {0: [[0, 1, 2, 3], [0, 1, 2, 3]], 1: [[4, 5, 6, 7], [7, 5, 4, 6]]}
     for name, run in runs.items():
@@ -127,7 +127,7 @@ def no_batchnorm(runs):
             change(run, OptimizerStep, buffers={})
 
 
-def everybody_evaluates(runs):
+def every_rank_evaluates(runs):
     for event in events_of(runs["many"], IterationStart, dataset=VAL):
         having = {"iteration": event.iteration}
         change(runs["many"], BatchDrawn, having=having, samples=list(range(6)))
@@ -135,7 +135,7 @@ def everybody_evaluates(runs):
 
 
 def rank_0_evaluates(runs):
-    everybody_evaluates(runs)
+    every_rank_evaluates(runs)
     for event in events_of(runs["many"], IterationStart, [1], dataset=VAL):
         for kind in (BatchDrawn, EpochOrder, IterationStart, IterationEnd):
             remove(runs["many"], kind, [1], iteration=event.iteration)
@@ -300,11 +300,11 @@ NO_FAULTS = [
     (sharded_stream, dict.fromkeys(("split", "reshuffle", "random_streams"), "NOT APPLICABLE")),
     (weights_kept, {}),
     (fixed_order, {}),
-    (orders_alike_by_chance, {}),
+    (orders_equal_by_chance, {}),
     (logs_named_by_rank, {}),
     (temporary_files, {}),
     (no_batchnorm, {"batchnorm": "NOT APPLICABLE"}),
-    (everybody_evaluates, {}),
+    (every_rank_evaluates, {}),
     (rank_0_evaluates, {}),
     (evaluation_inside_training, {}),
     (parts_by_subset, {}),
@@ -339,7 +339,7 @@ NOTES = [
     (padded_training, "shards", "1 sample repeated per epoch, so that ranks are even"),
     (weights_kept, "shards", "drawn with replacement"),
     (sharded_stream, "shards", "told apart by content"),
-    (everybody_evaluates, "evaluation", "every rank evaluates everything"),
+    (every_rank_evaluates, "evaluation", "every rank evaluates everything"),
     (rank_0_evaluates, "evaluation", "rank 0 evaluates alone"),
     (two_backwards_on_a_batch, "communication", "2 backward calls on one batch all-reduce 2 times"),
     (loss_divided_and_gradients_added_up, "loss", "carry a constant factor"),

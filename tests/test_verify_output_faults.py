@@ -186,7 +186,7 @@ def prepared_by_all(runs):
     insert(runs["many"], (0, 1), IterationStart, FileChange(op="write", path="data/cache.npy"))
 
 
-def checkpoint_beside_race(runs):
+def race_next_to_checkpoint(runs):
     """The same file before and after the first step: the save is the graver one."""
     prepared_by_all(runs)
     insert(runs["many"], (0, 1), ProcessExit, FileChange(op="write", path="runs/final.bin"))
@@ -336,7 +336,7 @@ FAULTS = [
     (setup_race, {"completes": "RF504"}),
     (writers_race, {"completes": "RF505"}),
     (prepared_by_all, {"single_writer": "RF504"}),
-    (checkpoint_beside_race, {"single_writer": "RF501"}),
+    (race_next_to_checkpoint, {"single_writer": "RF501"}),
     (tensorboard_on_every_rank, {"single_writer": "RF505"}),
     (scalars_on_every_rank, {"single_writer": "RF505"}),
     (log_file_on_every_rank, {"single_writer": "RF505"}),

@@ -17,7 +17,7 @@ from PIL import Image
 from rich.console import Console
 
 from retrofit.rules.catalog import Rule
-from retrofit.verify.report.charts import NOBODY, RANK_COLOURS, SEVERAL, draw_charts
+from retrofit.verify.report.charts import NOT_DRAWN, RANK_COLOURS, SEVERAL, draw_charts
 from retrofit.verify.report.html_page import report_as_html, write_html
 from retrofit.verify.report.json_report import SCHEMA_VERSION, report_as_json
 from retrofit.verify.report.terminal import print_report
@@ -235,11 +235,11 @@ def rgb(colour: str) -> tuple[int, ...]:
 def test_the_coverage_map_shows_the_rank_of_each_of_five_samples():
     svg = draw_charts(a_report())[3].svg
     drawn = [[cell[:3] if cell[3] else None for cell in row] for row in cells(svg)]
-    zero, one, nobody, several = (rgb(colour) for colour in (*RANK_COLOURS[:2], NOBODY, SEVERAL))
+    zero, one, not_drawn, several = (rgb(colour) for colour in (*RANK_COLOURS[:2], NOT_DRAWN, SEVERAL))
     assert drawn == [
         [zero, None, zero, None, zero],
         [one, one, None, None, None],
-        [None, None, None, nobody, None],
+        [None, None, None, not_drawn, None],
         [several, None, None, None, None],
     ]
     shown, rows = texts(svg), ["rank 0", "rank 1", "nobody", "more than once"]

@@ -94,7 +94,7 @@ def surround_inside(source: Source, node: ast.AST, before: str, after: str) -> l
 def insert_after(source: Source, statement: ast.stmt, lines: Sequence[str]) -> Edit:
     """Insert lines after a statement, at its indentation; on its line where that continues, or begins with a header."""
     _, end = source.span(statement)
-    if _goes_on(source, end) or _is_beside_header(source, statement):
+    if _continues(source, end) or _is_on_header_line(source, statement):
         return Edit(source, end, end, "".join(f"; {line}" for line in lines if line), AFTER_ON_LINE)
     return _insert_lines(source, _line_end(source, end), indentation(source, statement), lines, AFTER)
 
@@ -207,13 +207,13 @@ def has_own_lines(source: Source, statement: ast.stmt) -> bool:
     return not before.strip() and (not after or after.startswith("#"))
 
 
-def _goes_on(source: Source, end: int) -> bool:
+def _continues(source: Source, end: int) -> bool:
     """Return whether another statement follows on the line: `a; b`, not `a;  # comment`."""
     rest = source.text[end : _line_end(source, end)].lstrip()
     return rest.startswith(";") and not rest[1:].lstrip().startswith("#") and bool(rest[1:].strip())
 
 
-def _is_beside_header(source: Source, statement: ast.stmt) -> bool:
+def _is_on_header_line(source: Source, statement: ast.stmt) -> bool:
     """Return whether a statement's block is on the line of its header: `if x: a; b`."""
     first, _ = source.span(block_of(source, statement)[0])
     return bool(source.text[_line_start(source, first) : first].strip())

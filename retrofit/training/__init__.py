@@ -103,8 +103,8 @@ class Project:
 
     @cached_property
     def evaluations(self) -> list[Evaluation]:
-        homes = {model.home for model in self.models}
-        return find_evaluations(self.analysis, self.loaders, homes, self.outputs)
+        variables = {model.variable for model in self.models}
+        return find_evaluations(self.analysis, self.loaders, variables, self.outputs)
 
     @cached_property
     def batch_sizes(self) -> BatchSizes:
@@ -145,7 +145,9 @@ class Project:
     @cached_property
     def preparations(self) -> list[Preparation]:
         busy: set[ast.AST] = {call.call for model in self.models for call in model.calls}
-        busy |= {node for loader in self.loaders for node in (*loader.makers, *(use.expression for use in loader.uses))}
+        busy |= {
+            node for loader in self.loaders for node in (*loader.builders, *(use.expression for use in loader.uses))
+        }
         busy |= {frame.node for path in self.paths for frame in path.frames}
         return find_preparations(self.analysis, self.outputs, self.paths, busy)
 
@@ -160,9 +162,9 @@ class Project:
     @cached_property
     def guards(self) -> dict[Output, Guard]:
         """The outputs that can be left to one process, with the request to do so."""
-        return {output: Guard(output) for output in self.guards_beside(())}
+        return {output: Guard(output) for output in self.guards_with(())}
 
-    def guards_beside(
+    def guards_with(
         self, shared: Collection[ast.AST], asked: Collection[Output] | None = None
     ) -> dict[Output, tuple[Edit, ...]]:
         """Return how each output is left to one process, where every rank comes to the statements `shared`.

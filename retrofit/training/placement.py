@@ -8,28 +8,28 @@ from retrofit.analysis.edits import Edit, block_of, insert_after, insert_before
 from retrofit.analysis.files.runtime_names import RUNTIME, canonical
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.main_guard import is_main_guard
-from retrofit.analysis.flow.variables import Home, assignments_to, first_alias
+from retrofit.analysis.flow.variables import Variable, assignments_to, first_alias
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 
 from .loops import Path
 
 
-def after_home(analysis: Analysis, home: Home, paths: list[Path]) -> tuple[Source, ast.stmt] | None:
-    """Return the statement after which `home` holds the object that training uses, in one block with what follows.
+def after_variable(analysis: Analysis, variable: Variable, paths: list[Path]) -> tuple[Source, ast.stmt] | None:
+    """Return the statement after which `variable` holds the object that training uses, in one block with what follows.
 
-    None when the home is set in several functions, so that no single place is after all of them.
+    None when the variable is set in several functions, so that no single place is after all of them.
     """
-    assignments = [a for a in assignments_to(analysis, home) if not isinstance(a.value, ast.Constant)]
+    assignments = [a for a in assignments_to(analysis, variable) if not isinstance(a.value, ast.Constant)]
     scopes = {assignment.scope for assignment in assignments}
     if len(scopes) > 1:
-        own = [assignment for assignment in assignments if assignment.scope is home.scope]
-        assignments, scopes = own, {home.scope} if own else set()
+        own = [assignment for assignment in assignments if assignment.scope is variable.scope]
+        assignments, scopes = own, {variable.scope} if own else set()
     if len(scopes) != 1:
         return None
     (scope,) = scopes
     limit = _training_line(scope, paths)
-    alias = first_alias(analysis, home, scope)
+    alias = first_alias(analysis, variable, scope)
     prepared = [a for a in assignments if a.statement.lineno < (min(limit, alias) if a.only_fills else limit)]
     before = [a.statement for a in prepared] or [assignments[0].statement]
     return scope.source, _in_common_block(scope.source, before)

@@ -14,7 +14,7 @@ def coupled_losses(script: Path) -> list[str]:
     try:
         project = read_project(script)
         places = [(c.scope, c.node) for c in couplings(project) if not is_brought_together(project, c.scope)]
-        places += [(scope, maker) for maker, scope, _, _ in library_couplings(project)]
+        places += [(scope, builder) for builder, scope, _, _ in library_couplings(project)]
     except (SourceError, RecursionError):
         return []
     lines = (f"{scope.source.name}:{node.lineno}" for scope, node in places)  # type: ignore[attr-defined]

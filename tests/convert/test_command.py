@@ -94,54 +94,54 @@ def test_write_adds_the_runtime_and_the_scripts_and_undo_removes_them(
 
 def test_the_launch_scripts_are_sound(script: Path, tmp_path: Path) -> None:
     main(["convert", str(script), "--write"])
-    stand_in = tmp_path / "python"
-    stand_in.write_text('#!/bin/sh\nif [ "$1" = -c ]; then echo 3; else printf "%s\\n" "$@"; fi\n')
-    stand_in.chmod(0o755)
+    stub = tmp_path / "python"
+    stub.write_text('#!/bin/sh\nif [ "$1" = -c ]; then echo 3; else printf "%s\\n" "$@"; fi\n')
+    stub.chmod(0o755)
     for name, module in (("train_torchrun.sh", "torch.distributed.run"), ("train_ddp.sh", "torch.distributed.launch")):
         path = script.parent / name
         subprocess.run([SHELLCHECK, str(path)], check=True, timeout=300)
         result = subprocess.run(
             ["bash", str(path), "--batch_size", "8 9"],
-            env={**os.environ, "PYTHON": str(stand_in)}, capture_output=True, text=True, check=True, timeout=300,
+            env={**os.environ, "PYTHON": str(stub)}, capture_output=True, text=True, check=True, timeout=300,
         )  # fmt: skip
         words = result.stdout.splitlines()
         assert words[:2] == ["multigpu.py", module] and "--nproc_per_node=3" in words
         assert words[-3:] == ["train it.py", "--batch_size", "8 9"] and "--standalone" in words
 
 
-def launched(folder: Path, stand_in: Path, *arguments: str, **variables: str) -> list[str]:
+def launched(folder: Path, stub: Path, *arguments: str, **variables: str) -> list[str]:
     """Return the words that train_torchrun.sh starts, or [] and what it said."""
     result = subprocess.run(
         ["bash", str(folder / "train_torchrun.sh"), *arguments],
-        env={**os.environ, "PYTHON": str(stand_in), **variables}, capture_output=True, text=True, timeout=300,
+        env={**os.environ, "PYTHON": str(stub), **variables}, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     return result.stdout.splitlines() if result.returncode == 0 else [str(result.returncode), result.stderr.strip()]
 
 
 def test_torchrun_gets_its_flags_unless_the_script_has_them_too(script: Path, tmp_path: Path) -> None:
-    stand_in = tmp_path / "python"
-    stand_in.write_text('#!/bin/sh\nif [ "$1" = -c ]; then echo 3; else printf "%s\\n" "$@"; fi\n')
-    stand_in.chmod(0o755)
+    stub = tmp_path / "python"
+    stub.write_text('#!/bin/sh\nif [ "$1" = -c ]; then echo 3; else printf "%s\\n" "$@"; fi\n')
+    stub.chmod(0o755)
     original = script.read_text()
     main(["convert", str(script), "--write"])
     folder, start = script.parent, ["multigpu.py", "torch.distributed.run"]
-    words = launched(folder, stand_in, "--master_port", "12345", "--batch_size=8", "--nproc-per-node=2")
+    words = launched(folder, stub, "--master_port", "12345", "--batch_size=8", "--nproc-per-node=2")
     one = [*start, "--master_addr=127.0.0.1", "--master_port=12345", "--nproc_per_node=2", "train it.py"]
     assert words == [*one, "--batch_size=8"]
-    assert launched(folder, stand_in, MASTER_PORT="12345", NPROC_PER_NODE="2") == one
+    assert launched(folder, stub, MASTER_PORT="12345", NPROC_PER_NODE="2") == one
     two = ["--nnodes=2", "--node_rank=1", "--master_addr=10.0.0.1"]
-    assert launched(folder, stand_in, *two)[2:6] == [*two, "--master_port=29500"]
-    assert launched(folder, stand_in, "--nnodes=2") == [
+    assert launched(folder, stub, *two)[2:6] == [*two, "--master_port=29500"]
+    assert launched(folder, stub, "--nnodes=2") == [
         "2",
         "train_torchrun.sh: error: NNODES=2 needs MASTER_ADDR, the first machine's address, and NODE_RANK, this "
         "machine's number",
     ]
-    no_value = launched(folder, stand_in, "--master_port")[1]
+    no_value = launched(folder, stub, "--master_port")[1]
     assert no_value.endswith("--master_port needs a value; give one, or leave out --master_port")
     main(["convert", str(script), "--undo"])
     script.write_text(original.replace("args =", 'parser.add_argument("--master-port")\nargs =', 1))
     main(["convert", str(script), "--write"])
-    assert launched(folder, stand_in, "--master-port", "7", "--nnodes=1")[2:] == [
+    assert launched(folder, stub, "--master-port", "7", "--nnodes=1")[2:] == [
         "--standalone", "--nproc_per_node=3", "train it.py", "--master-port", "7",
     ]  # fmt: skip
     subprocess.run([SHELLCHECK, str(folder / "train_torchrun.sh")], check=True, timeout=300)

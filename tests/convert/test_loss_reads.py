@@ -1,4 +1,4 @@
-"""Which readings of a loss are brought together over the processes."""
+"""Reads of a loss that are brought together over the processes."""
 
 from __future__ import annotations
 

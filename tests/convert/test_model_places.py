@@ -158,10 +158,10 @@ loader = DataLoader(TensorDataset(torch.randn(16, 4)), 4, shuffle=True)
 @pytest.mark.parametrize(
     ("made", "behind"), [("Wide", "def fit(self, loader):"), ("Trainer", "self.model = nn.Linear(4, 1)")]
 )
-def test_a_derived_class_trains_the_model_that_it_builds(tmp_path: Path, made: str, behind: str) -> None:
+def test_a_derived_class_trains_the_model_that_it_builds(tmp_path: Path, made: str, later: str) -> None:
     lines = converted(tmp_path, DERIVED.format(made=made))
     (place,) = [number for number, line in enumerate(lines) if "distribute_model" in line]
-    assert lines[place - 1] == behind
+    assert lines[place - 1] == later
 
 
 OWN_METHOD = """\

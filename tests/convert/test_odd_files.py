@@ -21,7 +21,7 @@ from retrofit.cli import main
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = 'it\'s "my" $HOME & größe 100% | `x` #1'
 SCRIPT = 'tr\'ain $HOME "ü" {0} | & ;.py'
-NOBODY = 65534
+ORDINARY_USER = 65534
 TEXT = """\
 import argparse
 
@@ -150,7 +150,7 @@ def shared() -> Iterator[Path]:
         yield Path(name)
 
 
-def convert_as_nobody(script: Path) -> tuple[int, str]:
+def convert_as_ordinary_user(script: Path) -> tuple[int, str]:
     """Convert in a child process without root's right to write everywhere, and return its status and its errors."""
     import retrofit.convert.added.files
     import retrofit.convert.plan  # noqa: F401  (the other user cannot read this folder, perhaps)
@@ -163,8 +163,8 @@ def convert_as_nobody(script: Path) -> tuple[int, str]:
         try:
             if os.getuid() == 0:
                 os.setgroups([])
-                os.setgid(NOBODY)
-                os.setuid(NOBODY)
+                os.setgid(ORDINARY_USER)
+                os.setuid(ORDINARY_USER)
             with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
                 status = main(["convert", str(script), "--write"])
         except BaseException:
@@ -181,7 +181,7 @@ def own(folder: Path) -> None:
     """Give a folder to the user who is to convert it."""
     if os.getuid() == 0:
         for path in (folder, *folder.rglob("*")):
-            os.chown(path, NOBODY, NOBODY)
+            os.chown(path, ORDINARY_USER, ORDINARY_USER)
 
 
 def read_only_script(folder: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_failed_write_leaves_every_file_unchanged(shared: Path, protect: Calla
     own(script.parent)
     protect(script.parent)
     before = files_in(script.parent) if os.getuid() == 0 or protect is not unreadable_guide else {}
-    status, errors = convert_as_nobody(script)
+    status, errors = convert_as_ordinary_user(script)
     assert status == 2 and "retrofit convert: error: " in errors and "Traceback" not in errors, errors
     if before:
         assert files_in(script.parent) == before
@@ -226,7 +226,7 @@ def test_a_failed_write_leaves_every_file_unchanged(shared: Path, protect: Calla
 def test_an_ordinary_user_can_write(shared: Path) -> None:
     script = write_project(shared / "project")
     own(script.parent)
-    status, errors = convert_as_nobody(script)
+    status, errors = convert_as_ordinary_user(script)
     assert status == 0, errors
     assert "rd.setup_distributed()" in script.read_text()
 

@@ -138,7 +138,7 @@ def _words(text: str) -> list[str]:
     return re.split(r"(?<![\w'])(\w+)(?![\w'])", text)
 
 
-class Stand:
+class Stub:
     """What stands for the runtime, wandb and print in a body that is run without them, and notes what it is told."""
 
     def __init__(self, is_main: bool, offset: float) -> None:
@@ -166,9 +166,9 @@ def test_where_a_figure_is_reduced(name: str, tmp_path: Path) -> None:
     body, expected = BODIES[name]
     after = converted_body(conversion(tmp_path, script_of(body)))
     assert after.replace('"', "'") == expanded(expected)
-    alone = Stand(True, 0.0)
-    assert alone.run(after) == Stand(True, 0.0).run(body), "one process does something else than before"
-    main, other = Stand(True, 100.0), Stand(False, 100.0)
+    alone = Stub(True, 0.0)
+    assert alone.run(after) == Stub(True, 0.0).run(body), "one process does something else than before"
+    main, other = Stub(True, 100.0), Stub(False, 100.0)
     main.run(after)
     other.run(after)
     assert main.reduced == other.reduced > 0
@@ -196,7 +196,7 @@ def test_a_figure_that_cannot_be_reduced_is_listed(body: str, tmp_path: Path) ->
 
 def test_two_ranks_log_the_figures_of_one_process(tmp_path: Path, launcher: Launcher) -> None:
     """All bodies in one script, in one real run: nothing hangs, and what is logged is that of all samples."""
-    stand_in = (
+    stub = (
         "import json\ndef log(entry):\n    with open('log.jsonl', 'a') as f:\n        print(json.dumps(entry), file=f)"
     )
     bodies = [body for name, (body, _) in BODIES.items() if "changed" not in name and "its own" not in name]
@@ -207,7 +207,7 @@ def test_two_ranks_log_the_figures_of_one_process(tmp_path: Path, launcher: Laun
         result = conversion(
             folder,
             script_of(*bodies).replace("rank = 0", "import os\nrank = int(os.environ.get('RANK', 0))"),
-            wandb=stand_in,
+            wandb=stub,
         )
         for path, data in {
             **{f.path: f.data for f in result.files},

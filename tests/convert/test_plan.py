@@ -44,8 +44,8 @@ for (x,) in loader:
 """
 
 
-def conversion_of(folder: Path, before: str = "", behind: str = "", layer: str = "pass") -> Conversion:
-    text = SCRIPT.replace("BEFORE", before).replace("BEHIND", behind).replace("LAYER", layer)
+def conversion_of(folder: Path, before: str = "", later: str = "", layer: str = "pass") -> Conversion:
+    text = SCRIPT.replace("BEFORE", before).replace("BEHIND", later).replace("LAYER", layer)
     (folder / "train.py").write_text(text)
     return plan_conversion(read_project(folder / "train.py"))
 
@@ -55,7 +55,7 @@ def test_an_unused_layer_does_not_stop_the_conversion(tmp_path: Path) -> None:
 
 
 def test_the_process_group_starts_after_the_choice_of_gpus(tmp_path: Path) -> None:
-    (file,) = conversion_of(tmp_path, behind="if args.gpu:\n    os.environ['CUDA_VISIBLE_DEVICES'] = args.gpu").files
+    (file,) = conversion_of(tmp_path, later="if args.gpu:\n    os.environ['CUDA_VISIBLE_DEVICES'] = args.gpu").files
     lines = file.text.splitlines()
     choice = lines.index("    os.environ['CUDA_VISIBLE_DEVICES'] = rd.devices.visible_gpus(args.gpu)")
     assert lines[choice + 1] == "rd.setup_distributed()"

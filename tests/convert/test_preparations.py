@@ -96,8 +96,8 @@ def test_a_preparation_that_returns_early_runs_on_rank_0_first(tmp_path: Path) -
     )
     result = conversion(tmp_path, script(function=function, after="vocabulary('words.pkl')\n"))
     assert f"@rd.output.main_process_first()\n{function}" in result.files[0].text, "it is all that the function does"
-    beside = function.replace("    if os", "    for k in range(2):\n        print(k)\n    if os", 1)
-    text = conversion(tmp_path, script(function=beside, after="vocabulary('words.pkl')\n")).files[0].text
+    other = function.replace("    if os", "    for k in range(2):\n        print(k)\n    if os", 1)
+    text = conversion(tmp_path, script(function=other, after="vocabulary('words.pkl')\n")).files[0].text
     assert "    with rd.output.main_process_first():\n        if os.path.exists(path):\n" in text
     assert "        # keep them\n        with open(path, 'wb') as file:\n" in text and "        return words\n" in text
     drawing = function.replace("{'a': 1}", "np.random.rand(2)")
@@ -145,8 +145,8 @@ def test_a_file_that_an_option_rebuilds_is_written_by_one_process(tmp_path: Path
     again = MISSING.replace("if not", "if root == 'again' or not")
     lines = converted(tmp_path, script(again))
     assert FIRST in lines and lines[lines.index(SAVE) - 1] == f"if {MAIN}:"
-    beside = "samples = torch.ones(32, 1)\n    torch.save(samples, self.path)"
-    lines = converted(tmp_path, script(again.replace("self.build()", beside)))
+    other = "samples = torch.ones(32, 1)\n    torch.save(samples, self.path)"
+    lines = converted(tmp_path, script(again.replace("self.build()", other)))
     assert FIRST in lines and f"{MAIN} and torch.save(samples, self.path)" in lines
 
 

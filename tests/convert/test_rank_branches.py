@@ -13,7 +13,7 @@ from convert.test_placement import converted_body, expanded, script_of
 from verify.projects.launch import Launcher
 
 from retrofit.training import read_project
-from retrofit.training.distributed.ranks.rank_branches import partings_of
+from retrofit.training.distributed.ranks.rank_branches import rank_branches_of
 
 # What is in the loop, and what the conversion makes of it. G: set before, g: read, R: reduced in its place.
 HOISTED = {
@@ -156,10 +156,10 @@ def train(model, loader, optimizer):
 
 def test_a_loop_of_training_steps_keeps_the_ranks_together(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(CHANGED_BATCH)
-    partings = partings_of(project := read_project(tmp_path / "train.py"))
+    rank_branches = rank_branches_of(project := read_project(tmp_path / "train.py"))
     (scope,) = (scope for scope in project.analysis.scopes() if getattr(scope.node, "name", "") == "train")
     (read,) = (node for node in ast.walk(scope.node) if isinstance(node, ast.AugAssign))
-    assert partings.around(scope, read.value) == []
+    assert rank_branches.around(scope, read.value) == []
 
 
 def test_two_ranks_with_other_samples_do_not_wait_for_each_other(tmp_path: Path, launcher: Launcher) -> None:

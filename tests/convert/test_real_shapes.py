@@ -280,8 +280,8 @@ def test_every_later_read_of_a_file_of_this_run_waits_for_it(tmp_path: Path) -> 
     test = "def test(path):\n    model.load_state_dict(torch.load(path))\n    return model(torch.ones(1, 3))\n\n\n"
     body = "".join(f"    {line}\n" for line in TRAIN.splitlines())
     end = "torch.save(model.state_dict(), 'model.pt')\n"
-    behind = HEAD + MAKE + test + TRAIN + end + "print(test('model.pt'))\n"
-    lines = converted(tmp_path, behind)
+    whole = HEAD + MAKE + test + TRAIN + end + "print(test('model.pt'))\n"
+    lines = converted(tmp_path, whole)
     assert lines[lines.index("print(test('model.pt'))") - 1] == "rd.barrier()"
     instead = f"if args.seed:\n{body}    {end}else:\n    print(test('model.pt'))\n"
     assert "rd.barrier()" not in converted(tmp_path, HEAD + MAKE + test + instead)

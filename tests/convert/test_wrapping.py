@@ -19,7 +19,7 @@ distributed = len("several") > 1
 """
 
 
-def standing(folder: Path, *lines: str) -> str:
+def wrap_state(folder: Path, *lines: str) -> str:
     """Return how the model in `look(model)` stands to the wrapper."""
     (folder / "train.py").write_text(HEAD + "".join(f"{line}\n" for line in lines))
     project = read_project(folder / "train.py")
@@ -54,4 +54,4 @@ def standing(folder: Path, *lines: str) -> str:
     ],
 )  # fmt: skip
 def test_where_the_model_is_wrapped(lines: list[str], expected: str, tmp_path: Path) -> None:
-    assert standing(tmp_path, *lines) == expected
+    assert wrap_state(tmp_path, *lines) == expected

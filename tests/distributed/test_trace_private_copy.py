@@ -136,7 +136,7 @@ class TestCopyOnWrite:
         assert stat.S_IMODE(big.stat().st_mode) == 0o444
         assert (place / "original" / "big.bin").read_bytes() == OLD
 
-    def test_when_there_is_no_room_the_event_names_the_users_file(self, place, run, big, monkeypatch):
+    def test_without_room_the_event_names_the_file_of_the_user(self, place, run, big, monkeypatch):
         def no_room(source, target):
             Path(target).write_bytes(b"half")
             raise OSError(28, "No space left on device")
@@ -317,7 +317,7 @@ class TestFolderLinks:
         assert not data.is_symlink() and (data / "val" / "3.txt").read_text() == "val 3"
         assert os.listdir(place / "project") == ["data"]
 
-    def test_when_there_is_no_room_the_event_names_the_users_file(self, place, run, data, monkeypatch):
+    def test_without_room_the_event_names_the_file_of_the_user(self, place, run, data, monkeypatch):
         def no_room(*args):
             raise OSError(28, "No space left on device")
 

@@ -43,7 +43,7 @@ def test_a_save_to_an_open_file(place, run):
     assert [type(event) for event in run(task)] == [FileChange, FileSave]
 
 
-def test_a_save_to_memory_is_no_file(run):
+def test_a_save_to_memory_is_not_a_file(run):
     assert run(lambda: torch.save([1], io.BytesIO())) == []
 
 

@@ -40,7 +40,7 @@ def arguments_or_default(analysis: Analysis, name: str, scope: Scope) -> list[tu
     return [(value or default, where) for value, where in arguments_for(analysis, name, scope)]
 
 
-def maker_of(value: Value) -> tuple[ast.expr, Scope] | None:
+def builder_of(value: Value) -> tuple[ast.expr, Scope] | None:
     """Return the expression that a value was made by."""
     if isinstance(value, Display):
         return value.node, value.scope

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from ..scopes import FUNCTIONS
 
 
-def occurrences(nodes: Iterable[ast.AST]) -> Iterator[ast.Name]:
+def name_uses(nodes: Iterable[ast.AST]) -> Iterator[ast.Name]:
     """Yield the names in nodes as they are evaluated: an assignment's value before its targets, branches in turn.
 
     The name of `x += 1` comes twice, read (`Load`) and written. What is inside functions and classes is left out.
@@ -18,32 +18,32 @@ def occurrences(nodes: Iterable[ast.AST]) -> Iterator[ast.Name]:
             yield node
         elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            yield from occurrences([node.value] if node.value is not None else [])
-            yield from occurrences(targets)
+            yield from name_uses([node.value] if node.value is not None else [])
+            yield from name_uses(targets)
         elif isinstance(node, ast.AugAssign):
             if isinstance(node.target, ast.Name):
                 yield ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target)
-            yield from occurrences([node.value, node.target])
+            yield from name_uses([node.value, node.target])
         elif isinstance(node, (ast.For, ast.AsyncFor)):
-            yield from occurrences([node.iter, node.target, *node.body, *node.orelse])
+            yield from name_uses([node.iter, node.target, *node.body, *node.orelse])
         elif isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
-            yield from occurrences([*node.generators, node.elt])
+            yield from name_uses([*node.generators, node.elt])
         elif isinstance(node, ast.DictComp):
-            yield from occurrences([*node.generators, node.key, node.value])
+            yield from name_uses([*node.generators, node.key, node.value])
         elif isinstance(node, ast.comprehension):
-            yield from occurrences([node.iter, node.target, *node.ifs])
+            yield from name_uses([node.iter, node.target, *node.ifs])
         elif isinstance(node, FUNCTIONS):
             yield from _free_names(node)
         elif not isinstance(node, ast.ClassDef):
-            yield from occurrences(ast.iter_child_nodes(node))
+            yield from name_uses(ast.iter_child_nodes(node))
 
 
 def stored_names(nodes: Iterable[ast.AST]) -> set[str]:
-    return {name.id for name in occurrences(nodes) if isinstance(name.ctx, (ast.Store, ast.Del))}
+    return {name.id for name in name_uses(nodes) if isinstance(name.ctx, (ast.Store, ast.Del))}
 
 
 def loaded_names(nodes: Iterable[ast.AST]) -> set[str]:
-    return {name.id for name in occurrences(nodes) if isinstance(name.ctx, ast.Load)}
+    return {name.id for name in name_uses(nodes) if isinstance(name.ctx, ast.Load)}
 
 
 def _free_names(function: ast.AST) -> Iterator[ast.Name]:

@@ -15,7 +15,7 @@ from .reachability import known_scopes
 
 
 @dataclass(frozen=True)
-class Home:
+class Variable:
     """A variable that holds an object: a name of `scope`, or an attribute of the objects of the class `scope`.
 
     With a `key` it is an entry of the dict in that variable.
@@ -33,7 +33,7 @@ class Home:
 
 @dataclass(frozen=True)
 class Assignment:
-    """A statement that gives a home a value, or changes what it holds in place, and the scope it is in."""
+    """A statement that gives a variable a value, or changes what it holds in place, and the scope it is in."""
 
     statement: ast.stmt
     scope: Scope
@@ -41,9 +41,9 @@ class Assignment:
     only_fills: bool = False  # the object stays where it is and what it is, with other content
 
 
-def homes_of(
+def variables_of(
     analysis: Analysis, node: ast.expr, scope: Scope, leave_out: Collection[ast.Call] = frozenset()
-) -> set[Home]:
+) -> set[Variable]:
     """Return the variables that the object which `node` names is assigned to.
 
     Parameters are followed to the calls that give them their values, `iter(x)`, `x.to(device)` and `x.module` to `x`.
@@ -52,7 +52,7 @@ def homes_of(
     return set(_Trace(analysis, leave_out).of(node, scope))
 
 
-def first_alias(analysis: Analysis, home: Home, scope: Scope) -> float:
+def first_alias(analysis: Analysis, variable: Variable, scope: Scope) -> float:
     """Return the line in `scope` where the object gets another name or an owner, infinity where it does not."""
     lines = []
     for node in own_nodes(scope.node):
@@ -67,26 +67,26 @@ def first_alias(analysis: Analysis, home: Home, scope: Scope) -> float:
             held = [*node.args, *(keyword.value for keyword in node.keywords)]
         else:
             continue
-        if any(_is_plain(value) and home in homes_of(analysis, value, scope) for value in held):
+        if any(_is_plain(value) and variable in variables_of(analysis, value, scope) for value in held):
             lines.append(node.lineno)
     return min(lines, default=float("inf"))
 
 
-def entry_homes(analysis: Analysis, container: ast.expr, key: str, scope: Scope) -> set[Home]:
+def entry_variables(analysis: Analysis, container: ast.expr, key: str, scope: Scope) -> set[Variable]:
     """Return the variables that hold the entry `key` of the dict that `container` is."""
     return _Trace(analysis).entry(container, key, scope)
 
 
-def upstream(analysis: Analysis, home: Home) -> set[Home]:
-    """Return the homes that what is in `home` came from: `model` of `self.model = Wrapper(model).to(place)`."""
-    found: set[Home] = set()
-    waiting = [home]
+def upstream(analysis: Analysis, variable: Variable) -> set[Variable]:
+    """Return the variables that what is in `variable` came from: `model` of `self.model = Wrapper(model).to(place)`."""
+    found: set[Variable] = set()
+    waiting = [variable]
     while waiting:
         current = waiting.pop()
         for assignment in assignments_to(analysis, current):
             for part in _held_by(analysis, assignment.value, assignment.scope):
-                for inner in homes_of(analysis, part, assignment.scope):
-                    if inner not in found and inner != home:
+                for inner in variables_of(analysis, part, assignment.scope):
+                    if inner not in found and inner != variable:
                         found.add(inner)
                         waiting.append(inner)
     return found
@@ -106,9 +106,9 @@ def _held_by(analysis: Analysis, value: ast.expr | None, scope: Scope) -> list[a
     return [value] if isinstance(value, (ast.Name, ast.Attribute, ast.Subscript)) else []
 
 
-def assignments_to(analysis: Analysis, home: Home) -> list[Assignment]:
-    """Return the statements that set a home, and those that move or load the object in place, in source order."""
-    found = [Assignment(_statement(scope, b.node), scope, part_of(b)) for b, scope in _bindings(analysis, home)]
+def assignments_to(analysis: Analysis, variable: Variable) -> list[Assignment]:
+    """Return the statements that set a variable, and those that move or load the object in place, in source order."""
+    found = [Assignment(_statement(scope, b.node), scope, part_of(b)) for b, scope in _bindings(analysis, variable)]
     scopes = {assignment.scope for assignment in found}
     for scope in scopes:
         for node in own_nodes(scope.node):
@@ -117,21 +117,21 @@ def assignments_to(analysis: Analysis, home: Home) -> list[Assignment]:
                 continue
             fills = function.attr in analysis.library.filling_methods or _is_of_project(analysis, function, scope)
             moves = function.attr in analysis.library.moving_methods
-            if (fills or moves) and home in homes_of(analysis, function.value, scope):
+            if (fills or moves) and variable in variables_of(analysis, function.value, scope):
                 found.append(Assignment(node, scope, only_fills=fills))  # type: ignore[arg-type]
     return sorted(set(found), key=lambda a: (a.scope.source.name, a.statement.lineno, a.statement.col_offset))
 
 
-def _bindings(analysis: Analysis, home: Home) -> list[tuple[Binding, Scope]]:
-    if home.is_attribute:
-        placed = analysis.classes.attribute_bindings(home.scope, home.name)
-        later = [analysis.classes.attributes_of(scope) for scope in analysis.classes.derived(home.scope)]
-        overriding = [pair for attributes in later for pair in attributes.get(home.name, [])]
+def _bindings(analysis: Analysis, variable: Variable) -> list[tuple[Binding, Scope]]:
+    if variable.is_attribute:
+        placed = analysis.classes.attribute_bindings(variable.scope, variable.name)
+        later = [analysis.classes.attributes_of(scope) for scope in analysis.classes.derived(variable.scope)]
+        overriding = [pair for attributes in later for pair in attributes.get(variable.name, [])]
         return [*placed, *(pair for pair in overriding if pair[1] in known_scopes(analysis))]
     found = []
-    for scope in home.scope.module.walk():
-        if scope is home.scope or scope.outer_names.get(home.name) is home.scope:
-            for binding in home.scope.bindings.get(home.name, []):
+    for scope in variable.scope.module.walk():
+        if scope is variable.scope or scope.outer_names.get(variable.name) is variable.scope:
+            for binding in variable.scope.bindings.get(variable.name, []):
                 if analysis.scope_at(scope.source, binding.node) is scope:
                     found.append((binding, scope))
     return [(binding, scope) for binding, scope in found if binding.kind != "parameter"]
@@ -155,13 +155,13 @@ class _Trace:
     def __init__(self, analysis: Analysis, leave_out: Collection[ast.Call] = frozenset()) -> None:
         self.analysis = analysis
         self.leave_out = leave_out
-        known = Memory(set()) if leave_out else analysis.fact("homes", lambda: Memory(set()))
-        self._once: Callable[[object, Callable[[], set[Home]]], set[Home]] = known.once
+        known = Memory(set()) if leave_out else analysis.fact("variables", lambda: Memory(set()))
+        self._once: Callable[[object, Callable[[], set[Variable]]], set[Variable]] = known.once
 
-    def of(self, node: ast.expr, scope: Scope) -> set[Home]:
+    def of(self, node: ast.expr, scope: Scope) -> set[Variable]:
         return self._once((node, scope), lambda: self._of(node, scope))
 
-    def _of(self, node: ast.expr, scope: Scope) -> set[Home]:
+    def _of(self, node: ast.expr, scope: Scope) -> set[Variable]:
         if isinstance(node, ast.Name):
             return self._of_name(node.id, scope)
         if isinstance(node, ast.Attribute):
@@ -174,18 +174,18 @@ class _Trace:
             return self._of_subscript(node, scope)
         return set()
 
-    def _of_subscript(self, node: ast.Subscript, scope: Scope) -> set[Home]:
+    def _of_subscript(self, node: ast.Subscript, scope: Scope) -> set[Variable]:
         """Follow `kwargs["model"]` to the calls that give model=, and `loaders["train"]` to what was put in there."""
-        found: set[Home] = set()
+        found: set[Variable] = set()
         for value, site_scope in self.analysis.containers.given_as_keyword(node, scope):
             found |= self.of(value, site_scope)
         if found or not isinstance(node.slice, ast.Constant) or not isinstance(node.slice.value, str):
             return found
         return self.entry(node.value, node.slice.value, scope)
 
-    def entry(self, container: ast.expr, key: str, scope: Scope) -> set[Home]:
-        """Return the homes of the entry `key` of a dict: the variable that was put in there, or the entry itself."""
-        found: set[Home] = set()
+    def entry(self, container: ast.expr, key: str, scope: Scope) -> set[Variable]:
+        """Return the variables of the entry `key` of a dict: the one that was put in there, or the entry."""
+        found: set[Variable] = set()
         for value in self.analysis.evaluate(container, scope):
             if isinstance(value, Display) and isinstance(value.node, ast.Dict):
                 for name, part in zip(value.node.keys, value.node.values):
@@ -193,9 +193,12 @@ class _Trace:
                         found |= self.of(part, value.scope)
         if found:
             return found
-        return {Home(home.scope, home.name, home.is_attribute, key) for home in self.of(container, scope)}
+        return {
+            Variable(variable.scope, variable.name, variable.is_attribute, key)
+            for variable in self.of(container, scope)
+        }
 
-    def _of_name(self, name: str, scope: Scope) -> set[Home]:
+    def _of_name(self, name: str, scope: Scope) -> set[Variable]:
         found = scope.find(name)
         if found is None:
             return set()
@@ -209,11 +212,11 @@ class _Trace:
         bindings = [binding for binding in bindings if binding.kind != "import"]
         if not any(binding.kind in ("value", "enter") for binding in bindings):
             return set()
-        return self._behind([(binding, owner) for binding in bindings]) or {Home(owner, name)}
+        return self._held_by_other_names([(binding, owner) for binding in bindings]) or {Variable(owner, name)}
 
-    def _behind(self, bindings: list[tuple[Binding, Scope]]) -> set[Home]:
-        """Return the homes of what a variable is only another name for: `self.model = model`, `it = iter(loader)`."""
-        found: set[Home] = set()
+    def _held_by_other_names(self, bindings: list[tuple[Binding, Scope]]) -> set[Variable]:
+        """Return what a variable is only another name for: `self.model = model`, `it = iter(loader)`."""
+        found: set[Variable] = set()
         for binding, scope in bindings:
             value = part_of(binding)
             if binding.kind == "value" and isinstance(value, ast.Constant):
@@ -231,8 +234,8 @@ class _Trace:
             found |= inner
         return found
 
-    def _unpacked(self, binding: Binding, scope: Scope) -> set[Home]:
-        """Return the homes of what a name gets of a parameter: `encoder, decoder = models`, called with a list."""
+    def _unpacked(self, binding: Binding, scope: Scope) -> set[Variable]:
+        """Return the variables of what a name gets of a parameter: `encoder, decoder = models`, called with a list."""
         value = binding.value
         given = scope.bindings.get(value.id, []) if isinstance(value, ast.Name) else []
         if len(binding.path) != 1 or [b.kind for b in given] != ["parameter"]:
@@ -240,8 +243,8 @@ class _Trace:
         assert value is not None
         lists = [v for v in self.analysis.evaluate(value, scope) if isinstance(v, Display)]
         entries = [(v.node.elts, v.scope) for v in lists if isinstance(v.node, (ast.List, ast.Tuple))]
-        homes = [self.of(elts[binding.path[0]], where) for elts, where in entries if binding.path[0] < len(elts)]
-        return set().union(*homes)
+        variables = [self.of(elts[binding.path[0]], where) for elts, where in entries if binding.path[0] < len(elts)]
+        return set().union(*variables)
 
     def _hands_on(self, value: ast.expr | None, scope: Scope) -> bool:
         if not isinstance(value, ast.Call):
@@ -256,21 +259,21 @@ class _Trace:
         functions = [v for v in self.analysis.evaluate(call.func, scope) if isinstance(v, LocalFunction)]
         return any(isinstance(node, (ast.Yield, ast.YieldFrom)) for f in functions for node in own_nodes(f.node))
 
-    def _of_import(self, binding: Binding, scope: Scope) -> set[Home]:
+    def _of_import(self, binding: Binding, scope: Scope) -> set[Variable]:
         path = self.analysis.modules.find(binding.dotted, binding.level, scope.source)
         source = self.analysis.modules.sources.get(path) if path else None
         if source is None or not binding.member:
             return set()
         return self._of_name(binding.member, self.analysis.module_scopes[source])
 
-    def _of_parameter(self, name: str, scope: Scope) -> set[Home]:
+    def _of_parameter(self, name: str, scope: Scope) -> set[Variable]:
         return self._once((scope, name), lambda: self._from_callers(name, scope))
 
-    def _from_callers(self, name: str, scope: Scope) -> set[Home]:
+    def _from_callers(self, name: str, scope: Scope) -> set[Variable]:
         function = scope.node
         assert isinstance(function, FUNCTIONS)
         names = given_parameters(scope)
-        found: set[Home] = set()
+        found: set[Variable] = set()
         for site in self.analysis.callers(function):
             if site.call in self.leave_out:
                 continue
@@ -279,14 +282,14 @@ class _Trace:
                 found |= self.of(argument, site.scope)
         # A parameter that is given another value in the function lives there from then on.
         own = [b for b in scope.bindings.get(name, []) if b.kind == "value"]
-        return found or ({Home(scope, name)} if own or not self.analysis.callers(function) else set())
+        return found or ({Variable(scope, name)} if own or not self.analysis.callers(function) else set())
 
-    def _of_attribute(self, node: ast.Attribute, scope: Scope) -> set[Home]:
+    def _of_attribute(self, node: ast.Attribute, scope: Scope) -> set[Variable]:
         if node.attr == "module":
             inner = self.of(node.value, scope)
             if inner:
                 return inner
-        found: set[Home] = set()
+        found: set[Variable] = set()
         for base in self.analysis.evaluate(node.value, scope):
             if isinstance(base, Instance):
                 found |= self._of_own_attribute(base.scope, node.attr)
@@ -294,14 +297,14 @@ class _Trace:
                 found |= self._of_name(node.attr, base.scope)
         return found
 
-    def _of_own_attribute(self, class_scope: Scope, name: str) -> set[Home]:
+    def _of_own_attribute(self, class_scope: Scope, name: str) -> set[Variable]:
         return self._once((class_scope, f"self.{name}"), lambda: self._from_assignments(class_scope, name))
 
-    def _from_assignments(self, class_scope: Scope, name: str) -> set[Home]:
+    def _from_assignments(self, class_scope: Scope, name: str) -> set[Variable]:
         bindings = self.analysis.classes.attribute_bindings(class_scope, name)
         if not bindings:
             return set()
-        inner = self._behind(bindings)
+        inner = self._held_by_other_names(bindings)
         if inner:
             return inner
         owner = next(
@@ -312,9 +315,9 @@ class _Trace:
             ),
             class_scope,
         )
-        return {Home(owner, name, True)}
+        return {Variable(owner, name, True)}
 
-    def _of_call(self, node: ast.Call, scope: Scope) -> set[Home]:
+    def _of_call(self, node: ast.Call, scope: Scope) -> set[Variable]:
         if isinstance(node.func, ast.Attribute) and node.func.attr in self.analysis.library.same_methods:
             return self.of(node.func.value, scope)
         if node.args and not self.analysis.called(node, scope).isdisjoint(self.analysis.library.same_functions):

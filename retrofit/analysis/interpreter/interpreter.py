@@ -31,7 +31,7 @@ class Interpreter:
     def __init__(self, analysis: Analysis, domain: Domain, together: Collection[ast.AST] = ()) -> None:
         self.analysis, self.domain = analysis, domain
         self.together = frozenset(together)  # the nodes whose values are the same in every process
-        self.partings: set[ast.AST] = set()  # tests, and what loops iterate over, by which processes part
+        self.rank_branches: set[ast.AST] = set()  # tests, and what loops iterate over, by which processes part
         self.entered: set[Scope] = set()  # functions that are called under one of these
         self.memory = Memory(analysis)
         self.expressions, self.calls = Expressions(self), Calls(self)
@@ -88,7 +88,7 @@ class Interpreter:
         """Return whether processes part by a test, or iterate over something another number of times; take note."""
         is_apart = self.domain.is_apart(flow)
         if is_apart:
-            self.partings.add(test)
+            self.rank_branches.add(test)
         return is_apart
 
     def kept(self, cells: frozenset[Cell], flow: Flow) -> Flow:

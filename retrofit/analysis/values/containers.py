@@ -74,7 +74,7 @@ class Containers:
         return frozenset().union(*(self._element(value, node, path) for value in analysis.evaluate(node, scope)))
 
     def _element(self, value: Value, node: ast.expr | None, path: tuple[int, ...]) -> Values:
-        if isinstance(value, Result) and value.maker in ("enumerate", "zip") and value.call is not node:
+        if isinstance(value, Result) and value.builder in ("enumerate", "zip") and value.call is not node:
             return self.elements(value.call, value.scope, path)  # with a progress bar or a name around it
         return self.at(self.entry(value, None), path)
 
@@ -91,7 +91,7 @@ class Containers:
         for value in self._analysis.evaluate(node, scope):
             if isinstance(value, Display) and isinstance(value.node, ast.Dict):
                 pairs += [(_literal(name), part, value.scope) for name, part in zip(value.node.keys, value.node.values)]
-            elif isinstance(value, Result) and value.maker == "dict":
+            elif isinstance(value, Result) and value.builder == "dict":
                 pairs += _arguments(value.call, value.scope)
         owner, _ = scope.find(node.id) or (scope, []) if isinstance(node, ast.Name) else (scope, [])
         pairs += [(_literal(name), part, owner) for name, part in owner.entries.get(getattr(node, "id", ""), [])]

@@ -38,19 +38,19 @@ class External:
 @_hashed_once
 @dataclass(frozen=True)
 class Result:
-    """What a call of something external gave. `maker` is its full name, `receiver` whose method it was.
+    """What a call of something external gave. `builder` is its full name, `receiver` whose method it was.
 
-    Of a call of functools.partial(f, ...), `maker` is f and `receiver` the partial, which holds arguments too.
+    Of a call of functools.partial(f, ...), `builder` is f and `receiver` the partial, which holds arguments too.
     """
 
-    maker: str
+    builder: str
     call: ast.Call
     scope: Scope
     receiver: Value | None = None
 
     @property
     def is_partial(self) -> bool:
-        return self.maker == "functools.partial" and bool(self.call.args)
+        return self.builder == "functools.partial" and bool(self.call.args)
 
 
 @_hashed_once
@@ -118,7 +118,7 @@ def name_of(value: Value) -> str:
     if isinstance(value, External):
         return value.name
     if isinstance(value, Result):
-        return value.maker
+        return value.builder
     if isinstance(value, Member):
         base = name_of(value.base)
         return f"{base}.{value.name}" if base else ""

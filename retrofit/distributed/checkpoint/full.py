@@ -220,7 +220,7 @@ def read_checkpoint(
         return _read_file(path, path, map_location, "model")
     meta = _read_file(path / META_NAME, path, map_location, "content")
     try:
-        damage = find_damage(path, meta["files"], shared_out=not whole)
+        damage = find_damage(path, meta["files"], split_by_rank=not whole)
         if damage:
             raise zipfile.BadZipFile(damage)
         content = stored_content(path, meta)

@@ -48,10 +48,10 @@ def stored_content(path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
     return fill(meta["content"], ())
 
 
-def find_damage(path: Path, files: Mapping[str, tuple[int, int]], *, shared_out: bool) -> str:
+def find_damage(path: Path, files: Mapping[str, tuple[int, int]], *, split_by_rank: bool) -> str:
     """Return what is wrong with the files of a sharded checkpoint, "" if nothing is.
 
-    `shared_out`: each rank reads every world-size-th file through, and looks at the sizes of the others.
+    `split_by_rank`: each rank reads every world-size-th file through, and looks at the sizes of the others.
     """
     for number, (name, (size, crc)) in enumerate(sorted(files.items())):
         file = path / name
@@ -59,7 +59,7 @@ def find_damage(path: Path, files: Mapping[str, tuple[int, int]], *, shared_out:
             return f"{name} is missing"
         if file.stat().st_size != size:
             return f"{name} has {file.stat().st_size} bytes, not {size}"
-        if (not shared_out or number % get_world_size() == get_rank()) and checksum(file) != (size, crc):
+        if (not split_by_rank or number % get_world_size() == get_rank()) and checksum(file) != (size, crc):
             return f"bad checksum in {name}"
     return ""
 

@@ -15,7 +15,7 @@ BATCHES_PER_WORKER = 2  # DataLoader's prefetch_factor
 NCCL_BYTES = 32 * MIB  # per process, for GPUs that do not reach each other
 RANK_BYTES = 2 * GIB  # torch with a CUDA context, a small model and its optimizer
 WORKER_BYTES = GIB // 3  # measured: 0.3 GiB for a worker that has imported torch, of which a fork shares most
-LEFT_BEHIND = ("torch_", "nccl-")  # how torch and NCCL name their files
+LEFTOVER_NAMES = ("torch_", "nccl-")  # how torch and NCCL name their files
 
 
 def check_shared_memory(plan: Plan, folder: Path = SHARED) -> Finding:
@@ -35,7 +35,7 @@ def check_shared_memory(plan: Plan, folder: Path = SHARED) -> Finding:
         too_small = plan.workers > 0 and total <= DOCKER_DEFAULT
         return Finding(name, FAIL if too_small else WARN, value, remedy)
     if free < need:
-        files = left_behind(folder)
+        files = leftovers(folder)
         remedy = f"see what fills it: ls -l {folder}"
         if files:
             remedy += f"; {counted(len(files), 'file')} of torch or NCCL ({files[0]}): delete those of ended trainings"
@@ -43,9 +43,9 @@ def check_shared_memory(plan: Plan, folder: Path = SHARED) -> Finding:
     return Finding(name, OK, value)
 
 
-def left_behind(folder: Path) -> list[str]:
+def leftovers(folder: Path) -> list[str]:
     """Return the names of the files that a killed training may have left in shared memory."""
-    return sorted(path.name for path in folder.iterdir() if path.name.startswith(LEFT_BEHIND))
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith(LEFTOVER_NAMES))
 
 
 def check_memory(plan: Plan, total: int, available: int, limits: Limits) -> Finding:

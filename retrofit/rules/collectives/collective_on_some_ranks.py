@@ -11,7 +11,7 @@ from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.distributed.ranks.rank_branches import partings_of
+from retrofit.training.distributed.ranks.rank_branches import rank_branches_of
 from retrofit.training.distributed.ranks.rank_guards import MAIN, OTHERS, UNCLEAR, is_for_main, side_of
 
 from .shared_calls import FORWARD, SharedCalls
@@ -133,10 +133,10 @@ def _by_samples(project: Project, shared: SharedCalls) -> Iterator[tuple[ast.Cal
     """Yield the collectives that a process leaves out by what is in its own batch, where no other branch has them."""
     if not shared.collectives or not project.paths:
         return
-    partings = partings_of(project)
+    rank_branches = rank_branches_of(project)
     branches: dict[tuple[ast.AST, str], list[tuple[ast.Call, Scope, bool]]] = defaultdict(list)
     for node, scope in reached_nodes(project.analysis):
-        tests = partings.by_samples(scope, node) if isinstance(node, ast.Call) else []
+        tests = rank_branches.by_samples(scope, node) if isinstance(node, ast.Call) else []
         for name in shared.names(node, scope) - {FORWARD} if tests else ():  # type: ignore[arg-type]
             holder = scope.source.parents[tests[0]]
             is_else = isinstance(holder, ast.If) and is_in(holder.orelse, node, scope)

@@ -170,7 +170,7 @@ def _caught_errors(analysis: Analysis, path: Path, runs: Collection[ast.AST]) ->
             continue
         is_run = any(part in runs for inner in statement.body for part in ast.walk(inner))
         for handler in statement.handlers:
-            if (is_run or _leaves_out(handler)) and _goes_on(analysis, handler, frame.scope):
+            if (is_run or _leaves_out(handler)) and _continues(analysis, handler, frame.scope):
                 yield _Caught(handler, frame.scope)
 
 
@@ -189,7 +189,7 @@ def _around(analysis: Analysis, path: Path) -> Iterator[_Caught]:
 
 def _catching(analysis: Analysis, node: ast.AST, inner: ast.AST, scope: Scope) -> Iterator[_Caught]:
     if isinstance(node, ast.Try) and inner in node.body:
-        yield from (_Caught(handler, scope) for handler in node.handlers if _goes_on(analysis, handler, scope))
+        yield from (_Caught(handler, scope) for handler in node.handlers if _continues(analysis, handler, scope))
     elif isinstance(node, ast.With):
         calls = [item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call)]
         for call in calls:
@@ -197,7 +197,7 @@ def _catching(analysis: Analysis, node: ast.AST, inner: ast.AST, scope: Scope) -
                 yield _Caught(node, scope)
 
 
-def _goes_on(analysis: Analysis, handler: ast.ExceptHandler, scope: Scope) -> bool:
+def _continues(analysis: Analysis, handler: ast.ExceptHandler, scope: Scope) -> bool:
     """Return whether the training continues after an `except`, without a look at the other processes."""
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type] if handler.type else []
     if (kinds and _are_common(kinds)) or _ends(handler.body):

@@ -10,7 +10,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN
-from retrofit.training.data.shards import given_to, is_same, is_sharded, makers_of
+from retrofit.training.data.shards import builders_of, given_to, is_same, is_sharded
 from retrofit.training.optimizer.rates import rates_of
 from retrofit.training.torch_api.distributed import WORLD_SIZE
 
@@ -68,14 +68,14 @@ def find(project: Project) -> Iterator[Finding]:
     for loader in project.loaders:
         if TRAIN not in loader.roles or not is_sharded(project.ranks, loader):
             continue
-        for maker, scope in makers_of(project.analysis, loader):
-            size = given_to(maker, "batch_size")
+        for builder, scope in builders_of(project.analysis, loader):
+            size = given_to(builder, "batch_size")
             if size is None or project.ranks.sources_of(size, scope):
                 continue
             name = size.attr if isinstance(size, ast.Attribute) else getattr(size, "id", "")
             if name in OF_ALL:
                 message = f"each process takes the whole {ast.unparse(size)}"
-                yield found(RULE, scope.source, maker, message)
+                yield found(RULE, scope.source, builder, message)
             else:
                 yield from _rates(project, (size, scope))
 

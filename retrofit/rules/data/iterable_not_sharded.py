@@ -11,7 +11,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN, Loader
-from retrofit.training.data.shards import given_to, is_sharded, makers_of
+from retrofit.training.data.shards import builders_of, given_to, is_sharded
 from retrofit.training.torch_api.distributed import RANK
 
 RULE = CATALOG["RF104"]
@@ -90,7 +90,7 @@ def find(project: Project) -> Iterator[Finding]:
     for loader in project.loaders:
         if TRAIN not in loader.roles:
             continue
-        for call, scope in makers_of(analysis, loader):
+        for call, scope in builders_of(analysis, loader):
             source, dataset = scope.source, given_to(call, "dataset")
             if _reads_stream(project, call, scope) and RANK not in project.ranks.sources_of(dataset, scope):
                 refusal = "an IterableDataset has its order inside it and must share itself out"
@@ -103,7 +103,7 @@ def find(project: Project) -> Iterator[Finding]:
 
 def is_stream(project: Project, loader: Loader) -> bool:
     """Return whether a loader reads a data set that has its order inside it."""
-    return any(_reads_stream(project, *place) for place in makers_of(project.analysis, loader))
+    return any(_reads_stream(project, *place) for place in builders_of(project.analysis, loader))
 
 
 def _reads_stream(project: Project, call: ast.Call, scope: Scope) -> bool:

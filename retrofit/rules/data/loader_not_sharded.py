@@ -16,7 +16,7 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import EVALUATION, TRAIN, Loader
 from retrofit.training.data.shards import distributed_samplers, is_sharded
-from retrofit.training.placement import after_home
+from retrofit.training.placement import after_variable
 from retrofit.training.torch_api.distributed import RANK
 
 RULE = CATALOG["RF103"]
@@ -80,25 +80,25 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         use = uses[0]
         message = "every process trains on all samples"
-        if loader.home is None:
+        if loader.variable is None:
             edits = _around(use.scope.source, use.expression)
             yield found(RULE, use.scope.source, use.expression, message, edits)
             continue
         inside = list(_made_inside(project, loader))
         if inside:
-            edits = [edit for maker, scope in inside for edit in _around(scope.source, maker)]
+            edits = [edit for builder, scope in inside for edit in _around(scope.source, builder)]
             yield found(RULE, inside[0][1].source, inside[0][0], message, edits)
             continue
-        place = after_home(project.analysis, loader.home, project.paths)
+        place = after_variable(project.analysis, loader.variable, project.paths)
         if place is None:
-            refusal = f"{loader.home} is set in several places, so none comes after all of them"
+            refusal = f"{loader.variable} is set in several places, so none comes after all of them"
             yield found(RULE, use.scope.source, use.expression, message, refusal=refusal)
             continue
         source, statement = place
-        line = f"{loader.home} = rd.distribute_loader({loader.home})"
+        line = f"{loader.variable} = rd.distribute_loader({loader.variable})"
         others = [use for use in loader.uses if use.role == EVALUATION]
         if others:
-            message += f"; {loader.home} is also read at {others[0].scope.source.place(others[0].expression)}"
+            message += f"; {loader.variable} is also read at {others[0].scope.source.place(others[0].expression)}"
         yield found(RULE, source, statement, message, [insert_after(source, statement, [line])])
 
 
@@ -113,11 +113,11 @@ def _permuted_apart(project: Project, loader: Loader) -> Iterator[Finding]:
 
 def _made_inside(project: Project, loader: Loader) -> Iterator[tuple[ast.Call, Scope]]:
     """Yield the calls that make what a variable holds something else of: `batches = iter(DataLoader(...))`."""
-    assert loader.home is not None
-    for assignment in assignments_to(project.analysis, loader.home):
-        if isinstance(assignment.value, ast.Call) and assignment.value not in loader.makers:
+    assert loader.variable is not None
+    for assignment in assignments_to(project.analysis, loader.variable):
+        if isinstance(assignment.value, ast.Call) and assignment.value not in loader.builders:
             given = {part for argument in assignment.value.args for part in ast.walk(argument)}
-            yield from ((maker, assignment.scope) for maker in loader.makers if maker in given)
+            yield from ((builder, assignment.scope) for builder in loader.builders if builder in given)
 
 
 def _around(source: Source, loader: ast.expr) -> list[Edit]:

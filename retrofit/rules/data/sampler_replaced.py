@@ -14,7 +14,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN
-from retrofit.training.data.shards import distributed_samplers, makers_of, sampler_values
+from retrofit.training.data.shards import builders_of, distributed_samplers, sampler_values
 from retrofit.training.torch_api.data import CHOOSING_SAMPLERS, SAMPLER_BASES, SHARDING_SAMPLERS
 from retrofit.training.torch_api.distributed import RANK
 
@@ -74,8 +74,8 @@ def find(project: Project) -> Iterator[Finding]:
     for loader in project.loaders:
         if TRAIN not in loader.roles:
             continue
-        made = makers_of(project.analysis, loader)
-        values = {value for maker, scope in made for value in sampler_values(project.analysis, maker, scope)}
+        made = builders_of(project.analysis, loader)
+        values = {value for builder, scope in made for value in sampler_values(project.analysis, builder, scope)}
         values = {value for value in values if not _is_share(project, value)}
         others = any(_chooses(project.analysis, value) for value in values) or _has_unused(project)
         for sampler in distributed_samplers(project.analysis, loader):
@@ -88,7 +88,7 @@ def find(project: Project) -> Iterator[Finding]:
 def _is_share(project: Project, sampler: Value) -> bool:
     """Return whether a sampler is given the indices of one process: SubsetRandomSampler(range(rank, n, world_size))."""
     call = sampler.call if isinstance(sampler, (Result, Instance)) else None
-    if call is None or (isinstance(sampler, Result) and sampler.maker in SHARDING_SAMPLERS):
+    if call is None or (isinstance(sampler, Result) and sampler.builder in SHARDING_SAMPLERS):
         return False
     scope = scope_of(project.analysis, call)
     return any(RANK in project.ranks.sources_of(argument, scope) for argument in call.args)
@@ -97,7 +97,7 @@ def _is_share(project: Project, sampler: Value) -> bool:
 def _chooses(analysis: Analysis, value: Value) -> bool:
     """Return whether a sampler draws by a rule of its own, and not for one of several processes."""
     if isinstance(value, Result):
-        return value.maker in CHOOSING_SAMPLERS
+        return value.builder in CHOOSING_SAMPLERS
     if not isinstance(value, Instance):
         return False
     bases = analysis.classes.bases(value.scope)
@@ -108,7 +108,7 @@ def _keeps_choice(analysis: Analysis, sampler: Result) -> bool:
     """Return whether a DistributedSampler draws from another sampler, or from a subset that was chosen."""
     given = [*sampler.call.args, *(keyword.value for keyword in sampler.call.keywords)]
     values = {value for node in given for value in analysis.evaluate(node, sampler.scope)}
-    is_subset = any(isinstance(v, Result) and v.maker.startswith("torch.utils.data.Subset") for v in values)
+    is_subset = any(isinstance(v, Result) and v.builder.startswith("torch.utils.data.Subset") for v in values)
     return is_subset or any(_chooses(analysis, value) for value in values)
 
 

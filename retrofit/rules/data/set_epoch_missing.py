@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import Edit, has_own_lines, insert_before
-from retrofit.analysis.flow.variables import homes_of
+from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Member, Result, Value
@@ -15,7 +15,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN, Loader
-from retrofit.training.data.shards import constant, distributed_samplers, makers_of
+from retrofit.training.data.shards import builders_of, constant, distributed_samplers
 from retrofit.training.torch_api.data import SHARDING_PARAMETERS, SHARDING_SAMPLERS
 
 RULE = CATALOG["RF101"]
@@ -69,7 +69,7 @@ def find(project: Project) -> Iterator[Finding]:
             shuffles = constant(sampler.call, "shuffle", SHARDING_PARAMETERS) is not False
             if sampler.call in seen or not shuffles or _is_told(project, loader, sampler):
                 continue
-            if _is_made_anew(project, sampler):
+            if _is_rebuilt(project, sampler):
                 continue
             seen.add(sampler.call)
             message = "every epoch has the order of the first one"
@@ -84,7 +84,7 @@ def _is_drawn_again(project: Project, loader: Loader) -> bool:
     return any(loop in drawn for way in loops for loop in way[:-1])
 
 
-def _is_made_anew(project: Project, sampler: Result) -> bool:
+def _is_rebuilt(project: Project, sampler: Result) -> bool:
     """Return whether each epoch makes a sampler of its own, with a seed of its own."""
     is_in_loop = any(node is sampler.call for node, _ in project.in_loops)
     return is_in_loop and argument_for(sampler.call, SHARDING_PARAMETERS, "seed") is not None
@@ -105,9 +105,9 @@ def _is_another(value: Value, loader: Loader, sampler: Result) -> bool:
     """Return whether a value is surely not this sampler: another one, or that of another loader."""
     while isinstance(value, Member):
         if isinstance(value.base, Result) and value.name in ("sampler", "batch_sampler"):
-            return value.base.call not in loader.makers
+            return value.base.call not in loader.builders
         value = value.base
-    return isinstance(value, Result) and value.maker in SHARDING_SAMPLERS and value.call is not sampler.call
+    return isinstance(value, Result) and value.builder in SHARDING_SAMPLERS and value.call is not sampler.call
 
 
 def _telling(project: Project, loader: Loader, sampler: Result) -> list[Edit]:
@@ -132,7 +132,7 @@ def _name_in(project: Project, scope: Scope, loader: Loader, sampler: Result) ->
             node = ast.Name(name, ast.Load())
             if analysis.evaluate(node, scope) == frozenset([sampler]):
                 return name
-            holds_loader = loader.home is not None and loader.home in homes_of(analysis, node, scope)
+            holds_loader = loader.variable is not None and loader.variable in variables_of(analysis, node, scope)
             if holds_loader and _is_only(analysis, loader, sampler):
                 return f"{name}.sampler"
         owner = owner.parent
@@ -141,7 +141,7 @@ def _name_in(project: Project, scope: Scope, loader: Loader, sampler: Result) ->
 
 def _is_only(analysis: Analysis, loader: Loader, sampler: Result) -> bool:
     """Return whether a loader has this sampler in any case, under no condition."""
-    if not len(distributed_samplers(analysis, loader)) == len(makers_of(analysis, loader)) == 1:
+    if not len(distributed_samplers(analysis, loader)) == len(builders_of(analysis, loader)) == 1:
         return False
     outers = sampler.scope.source.ancestors(sampler.call)
     return not any(isinstance(outer, (ast.If, ast.IfExp, ast.BoolOp)) for outer in outers)

@@ -10,7 +10,7 @@ from retrofit.analysis.flow.main_guard import is_main_guard
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
-from retrofit.rules.edits.after_setup import behind_setup
+from retrofit.rules.edits.after_setup import edit_after_setup
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.seeds import drawn_unseeded, is_drawn
@@ -98,7 +98,7 @@ def find(project: Project) -> Iterator[Finding]:
         if next(drawn, None) is None:
             return
         message = "each process draws other numbers before a seed is set"
-    source, statement, edit = behind_setup(project, "rd.share_random_state()")
+    source, statement, edit = edit_after_setup(project, "rd.share_random_state()")
     yield found(RULE, source, statement, message, [edit])
 
 
@@ -124,11 +124,11 @@ def _splits(project: Project) -> Iterator[Finding]:
         if not project.analysis.called(node, scope) & RANDOM_SPLITS or runs_on_some(project.analysis, scope, node):
             continue
         given = argument_for(node, ["dataset", "lengths", "generator"], "generator")
-        if given is None and not _is_seeded_alike(project, node, scope, seeds):
+        if given is None and not _has_same_seed(project, node, scope, seeds):
             yield found(RULE, scope.source, node, "each process draws another split", help=help)
 
 
-def _is_seeded_alike(project: Project, split: ast.Call, scope: Scope, seeds: list[tuple[ast.Call, Scope]]) -> bool:
+def _has_same_seed(project: Project, split: ast.Call, scope: Scope, seeds: list[tuple[ast.Call, Scope]]) -> bool:
     """Return whether the last seed before a split may be the same on all processes."""
     before = [node for node, where in seeds if where is scope and node.lineno < split.lineno]
     if before:

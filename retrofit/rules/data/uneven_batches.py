@@ -12,7 +12,7 @@ from retrofit.rules.data.iterable_not_sharded import is_stream
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN, Use
-from retrofit.training.data.shards import given_to, makers_of, may_give, strides
+from retrofit.training.data.shards import builders_of, given_to, may_give, strides
 from retrofit.training.torch_api.distributed import RANK, WORLD_SIZE
 
 RULE = CATALOG["RF106"]
@@ -65,13 +65,13 @@ def find(project: Project) -> Iterator[Finding]:
     if _joins_in(project):
         return
     for loader in project.loaders:
-        if loader.is_shared_out or is_stream(project, loader) or not any(_is_drawn_out(use) for use in loader.uses):
+        if loader.is_split or is_stream(project, loader) or not any(_is_drawn_out(use) for use in loader.uses):
             continue
-        for maker, scope in makers_of(project.analysis, loader):
-            may_drop = may_give(project.analysis, maker, scope, "drop_last")
-            cuts = strides(project.analysis, given_to(maker, "dataset"), scope)
+        for builder, scope in builders_of(project.analysis, loader):
+            may_drop = may_give(project.analysis, builder, scope, "drop_last")
+            cuts = strides(project.analysis, given_to(builder, "dataset"), scope)
             if not may_drop and any(_is_uneven(project, node, where) for node, where in cuts):
-                yield found(RULE, scope.source, maker, "processes have different numbers of batches")
+                yield found(RULE, scope.source, builder, "processes have different numbers of batches")
 
 
 def _is_drawn_out(use: Use) -> bool:

@@ -10,16 +10,16 @@ from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.main_guard import is_main_guard
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import LocalClass, LocalFunction
-from retrofit.rules.edits.gpu_choice import can_come_first, choice_behind, leaves_something
+from retrofit.rules.edits.gpu_choice import can_come_first, choice_after, leaves_something
 from retrofit.training import Project
 from retrofit.training.launch.arguments import Parsing
-from retrofit.training.placement import after_home, block_of, first_statement
+from retrofit.training.placement import after_variable, block_of, first_statement
 
 
-def behind_setup(project: Project, line: str | None) -> tuple[Source, ast.stmt, Edit]:
+def edit_after_setup(project: Project, line: str | None) -> tuple[Source, ast.stmt, Edit]:
     """Return an edit that joins the group, or that adds a line after the place where it is joined."""
     lines = [line or "rd.setup_distributed()"]
-    place = _behind_parsing(project, project.parsings[0]) if project.parsings else None
+    place = _after_parsing(project, project.parsings[0]) if project.parsings else None
     if place is None or _is_too_late(project, place[0].source, place[0].source.statement(place[1])):
         source, statement = _start(project)
         choosing = _choosing_gpus(project, source, statement)
@@ -31,17 +31,17 @@ def behind_setup(project: Project, line: str | None) -> tuple[Source, ast.stmt, 
         statement = first_statement(taker)
         return taker.source, statement, insert_before(taker.source, statement, lines)
     statement = scope.source.statement(node)
-    choice = choice_behind(project, scope.source, statement)
+    choice = choice_after(project, scope.source, statement)
     if choice is not None and not _moves(project, scope.source, statement, choice):
         statement = statement if _is_too_late(project, scope.source, choice) else choice
     return scope.source, statement, insert_after(scope.source, statement, lines)
 
 
-def place_in_front(project: Project, choice: ast.stmt, line: str) -> Edit | None:
+def place_before(project: Project, choice: ast.stmt, line: str) -> Edit | None:
     """Return an edit that puts `line`, a choice of GPUs, before where the group is joined; None if it stays."""
     if not project.paths or not project.parsings or project.distribution.joins:
         return None
-    source, statement, edit = behind_setup(project, line)
+    source, statement, edit = edit_after_setup(project, line)
     block = block_of(source, statement)
     if choice not in block or block.index(choice) <= block.index(statement):
         return None
@@ -49,7 +49,7 @@ def place_in_front(project: Project, choice: ast.stmt, line: str) -> Edit | None
 
 
 def _choosing_gpus(project: Project, source: Source, statement: ast.stmt) -> ast.stmt | None:
-    choice = choice_behind(project, source, statement)
+    choice = choice_after(project, source, statement)
     return None if choice is None or _is_too_late(project, source, choice) else choice
 
 
@@ -64,13 +64,15 @@ def _moves(project: Project, source: Source, statement: ast.stmt, choice: ast.st
 def _is_too_late(project: Project, source: Source, statement: ast.stmt) -> bool:
     """Return whether a loader or a model is made before a statement, by the same lines or by the script's own."""
     scope = project.analysis.scope_at(source, statement)
-    homes = [model.home for model in project.models] + [loader.home for loader in project.loaders if loader.home]
-    around = [home for home in homes if home.scope.parent is None or home.scope is scope]
-    made = [after_home(project.analysis, home, project.paths) for home in around]
+    variables = [model.variable for model in project.models] + [
+        loader.variable for loader in project.loaders if loader.variable
+    ]
+    around = [variable for variable in variables if variable.scope.parent is None or variable.scope is scope]
+    made = [after_variable(project.analysis, variable, project.paths) for variable in around]
     return any(place is not None and place[0] is source and place[1].lineno < statement.lineno for place in made)
 
 
-def _behind_parsing(project: Project, parsing: Parsing) -> tuple[Scope, ast.expr] | None:
+def _after_parsing(project: Project, parsing: Parsing) -> tuple[Scope, ast.expr] | None:
     """Return the call with which the command line is parsed: what returns it from a function leads to its call."""
     node, scope = parsing.call, parsing.scope
     for _ in range(5):

@@ -10,7 +10,7 @@ from retrofit.analysis.edits import Edit
 from retrofit.analysis.flow.name_uses import loaded_names, stored_names
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope, own_nodes
-from retrofit.rules.edits.after_setup import behind_setup
+from retrofit.rules.edits.after_setup import edit_after_setup
 from retrofit.training import Project
 from retrofit.training.torch_api.launch import PARSES
 
@@ -19,16 +19,16 @@ def is_early(project: Project, statement: ast.stmt, scope: Scope) -> bool:
     """Return whether a statement of the script runs before the group is there."""
     if project.distribution.joins:
         return False
-    source, joining, _ = behind_setup(project, None)
+    source, joining, _ = edit_after_setup(project, None)
     where = project.analysis.scope_at(source, joining)
     if scope is where:
         return statement.lineno < joining.lineno
     return bool(_option(statement)) or (scope.parent is None and where.parent is not None)
 
 
-def handed_out(project: Project, statement: ast.stmt, scope: Scope) -> list[Edit]:
+def broadcast_edits(project: Project, statement: ast.stmt, scope: Scope) -> list[Edit]:
     """Return edits that give all processes what an early statement names, and what that names; none if unclear."""
-    source, joining, _ = behind_setup(project, None)
+    source, joining, _ = edit_after_setup(project, None)
     where = project.analysis.scope_at(source, joining)
     space = _namespace(project, joining, where)
     names: set[str] = set()
@@ -49,10 +49,10 @@ def handed_out(project: Project, statement: ast.stmt, scope: Scope) -> list[Edit
             )
         else:
             return []
-    return [behind_setup(project, line)[2] for line in dict.fromkeys(lines)]
+    return [edit_after_setup(project, line)[2] for line in dict.fromkeys(lines)]
 
 
-def is_handed_out(project: Project, statement: ast.stmt, scope: Scope, agreeing: Collection[str]) -> bool:
+def is_broadcast(project: Project, statement: ast.stmt, scope: Scope, agreeing: Collection[str]) -> bool:
     """Return whether what a statement names, as a variable or for an option, is given to a call of `agreeing` later."""
     names, options = stored_names([statement]), {_option(statement)}
     for node in own_nodes(scope.node):

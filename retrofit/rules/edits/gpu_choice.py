@@ -13,12 +13,12 @@ from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.training import Project
 from retrofit.training.files.outputs import FOLDER, OPEN, PRINT, SAVE, TRACK, TRACKER, WRITE
 from retrofit.training.launch.environment import assignments_to_environ
-from retrofit.training.placement import after_home, block_of
+from retrofit.training.placement import after_variable, block_of
 
 LASTING = {FOLDER, OPEN, SAVE, TRACK, TRACKER, WRITE}
 
 
-def choice_behind(project: Project, source: Source, statement: ast.stmt) -> ast.stmt | None:
+def choice_after(project: Project, source: Source, statement: ast.stmt) -> ast.stmt | None:
     """Return the statement in this block, from `statement` on, that sets which GPUs are visible.
 
     Also one in a function that all training goes through, if nothing comes before it there.
@@ -48,8 +48,10 @@ def _does_nothing_before(project: Project, function: Scope, statement: ast.stmt)
     """Return whether all training goes through a function, and nothing is made or written until a statement in it."""
     if not all(any(frame.scope is function for frame in path.frames) for path in project.paths):
         return False
-    homes = [model.home for model in project.models] + [loader.home for loader in project.loaders if loader.home]
-    made = [after_home(project.analysis, home, project.paths) for home in homes]
+    variables = [model.variable for model in project.models] + [
+        loader.variable for loader in project.loaders if loader.variable
+    ]
+    made = [after_variable(project.analysis, variable, project.paths) for variable in variables]
     places = [place for place in made if place is not None and place[0] is function.source]
     outputs = [output.call for output in project.outputs if output.kind != PRINT and _starts(output.scope, function)]
     lines = [place[1].lineno for place in places if place[1] in function.node.body]  # type: ignore[union-attr, operator]

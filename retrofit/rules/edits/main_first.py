@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from retrofit.analysis.edits import Edit, EditConflict, decorate, has_own_lines, insert_after, put_under
 from retrofit.analysis.files.source import Source
-from retrofit.rules.edits.after_setup import behind_setup
+from retrofit.rules.edits.after_setup import edit_after_setup
 from retrofit.training import Project
 from retrofit.training.files.preparations import Preparation
-from retrofit.training.placement import after_home, block_of
+from retrofit.training.placement import after_variable, block_of
 
 CALL = "rd.output.main_process_first()"
 FEW_LINES = 3  # that are put under a `with`; for more the function that is nothing else gets a decorator
@@ -72,8 +72,10 @@ def _whole_function(project: Project, source: Source, group: Sequence[ast.stmt])
 
 def _ends(project: Project) -> list[ast.stmt]:
     """Return the statements after which a line is added, for all processes, for a loader or a model."""
-    homes = [model.home for model in project.models] + [loader.home for loader in project.loaders if loader.home]
-    places = [after_home(project.analysis, home, project.paths) for home in homes]
+    variables = [model.variable for model in project.models] + [
+        loader.variable for loader in project.loaders if loader.variable
+    ]
+    places = [after_variable(project.analysis, variable, project.paths) for variable in variables]
     return [place[1] for place in places if place is not None]
 
 
@@ -81,6 +83,6 @@ def _has_group(project: Project, preparation: Preparation) -> bool:
     """Return whether the processes have joined where something is prepared: not while modules are imported."""
     if preparation.scope.parent is not None or project.distribution.joins:
         return True
-    source, joining, _ = behind_setup(project, None)
-    is_beside = project.analysis.scope_at(source, joining) is preparation.scope
-    return is_beside and preparation.statements[0].lineno >= joining.lineno
+    source, joining, _ = edit_after_setup(project, None)
+    is_in_scope = project.analysis.scope_at(source, joining) is preparation.scope
+    return is_in_scope and preparation.statements[0].lineno >= joining.lineno

@@ -20,7 +20,7 @@ def placed(project: Project, findings: Iterable[Finding]) -> list[Finding]:
     reductions = [change for change in asked if isinstance(change, Reduction)]
     guarding = [change for change in asked if isinstance(change, Guard)]
     found = place_reductions(project, reductions, {guard.statement for guard in guarding})
-    guards = project.guards_beside(found.shared, {guard.output for guard in guarding}) if guarding else {}
+    guards = project.guards_with(found.shared, {guard.output for guard in guarding}) if guarding else {}
 
     def edits_of(change: object) -> tuple[Edit, ...]:
         if isinstance(change, Reduction):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.data.shards import constant, is_sharded, makers_of
+from retrofit.training.data.shards import builders_of, constant, is_sharded
 
 RULE = CATALOG["RF111"]
 INVALID = [
@@ -62,7 +62,7 @@ def find(project: Project) -> Iterator[Finding]:
     for evaluation in project.measurements:
         if not evaluation.sums or not is_sharded(project.ranks, evaluation.loader):
             continue
-        for maker, scope in makers_of(project.analysis, evaluation.loader):
-            if maker not in seen and constant(maker, "drop_last") is True:
-                seen.add(maker)
-                yield found(RULE, scope.source, maker, "each process leaves out its last batch")
+        for builder, scope in builders_of(project.analysis, evaluation.loader):
+            if builder not in seen and constant(builder, "drop_last") is True:
+                seen.add(builder)
+                yield found(RULE, scope.source, builder, "each process leaves out its last batch")

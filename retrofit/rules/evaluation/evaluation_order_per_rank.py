@@ -15,7 +15,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import EVALUATION, Loader
-from retrofit.training.data.shards import given_to, is_sharded, makers_of, sampler_values
+from retrofit.training.data.shards import builders_of, given_to, is_sharded, sampler_values
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.loops import Frame, is_ruled_out, truth_in_call
 from retrofit.training.torch_api.data import SAMPLERS_IN_ORDER
@@ -120,8 +120,8 @@ def find(project: Project) -> Iterator[Finding]:
             if use.role != EVALUATION or use.loop not in whole or use.expression in seen:
                 continue
             outer = source.parents[use.expression]
-            is_mended = isinstance(outer, ast.Call) and project.analysis.called(outer, use.scope) & SAME_ORDER
-            if is_mended or runs_on_one(project.analysis, use.scope, use.loop):
+            is_fixed = isinstance(outer, ast.Call) and project.analysis.called(outer, use.scope) & SAME_ORDER
+            if is_fixed or runs_on_one(project.analysis, use.scope, use.loop):
                 continue
             seen.add(use.expression)
             message = f"each process draws an order of its own from {source.segment(use.expression)}"
@@ -131,31 +131,31 @@ def find(project: Project) -> Iterator[Finding]:
 
 def _is_random(analysis: Analysis, loader: Loader) -> bool:
     """Return whether a loader can draw its samples in a random order."""
-    for maker, scope in makers_of(analysis, loader):
+    for builder, scope in builders_of(analysis, loader):
         sites = list(_calls_for(analysis, loader, scope))
-        possible = [site for site in sites if not is_ruled_out(Frame(scope, maker, ()), site)]
+        possible = [site for site in sites if not is_ruled_out(Frame(scope, builder, ()), site)]
         if possible or not sites:
-            options = [*_options(analysis, maker, scope)]
-            if any(_is_true(analysis, node, scope, possible) for node in options) or _samples(analysis, maker, scope):
+            options = [*_options(analysis, builder, scope)]
+            if any(_is_true(analysis, node, scope, possible) for node in options) or _samples(analysis, builder, scope):
                 return True
     return False
 
 
 def _calls_for(analysis: Analysis, loader: Loader, scope: Scope) -> Iterator[CallSite]:
     """Yield the calls of a helper that make just this loader: `val_loader = get_loader("val")`."""
-    if loader.home is None or not isinstance(scope.node, FUNCTIONS):
+    if loader.variable is None or not isinstance(scope.node, FUNCTIONS):
         return
-    given = [a.value for a in assignments_to(analysis, loader.home) if a.value is not None]
+    given = [a.value for a in assignments_to(analysis, loader.variable) if a.value is not None]
     inside = {part for value in given for part in ast.walk(value)}
     yield from (site for site in analysis.callers(scope.node) if site.call in inside)
 
 
-def _options(analysis: Analysis, maker: ast.Call, scope: Scope) -> Iterator[ast.expr]:
+def _options(analysis: Analysis, builder: ast.Call, scope: Scope) -> Iterator[ast.expr]:
     """Yield what a call of DataLoader gives for `shuffle`, also in `**options`."""
-    given = given_to(maker, "shuffle")
+    given = given_to(builder, "shuffle")
     if given is not None:
         yield given
-    for keyword in maker.keywords:
+    for keyword in builder.keywords:
         for value in analysis.evaluate(keyword.value, scope) if keyword.arg is None else ():
             if isinstance(value, Display) and isinstance(value.node, ast.Dict):
                 pairs = zip(value.node.keys, value.node.values)
@@ -172,7 +172,7 @@ def _is_true(analysis: Analysis, node: ast.expr, scope: Scope, sites: list[CallS
     return not values or len(constants) < len(values) or any(constant.value for constant in constants)
 
 
-def _samples(analysis: Analysis, maker: ast.Call, scope: Scope) -> bool:
+def _samples(analysis: Analysis, builder: ast.Call, scope: Scope) -> bool:
     """Return whether a loader has a sampler that can draw at random."""
-    values = [v for v in sampler_values(analysis, maker, scope) if isinstance(v, (Result, Instance))]
-    return any(not isinstance(value, Result) or not value.maker.endswith(SAMPLERS_IN_ORDER) for value in values)
+    values = [v for v in sampler_values(analysis, builder, scope) if isinstance(v, (Result, Instance))]
+    return any(not isinstance(value, Result) or not value.builder.endswith(SAMPLERS_IN_ORDER) for value in values)

@@ -118,4 +118,4 @@ def _is_sampler(value: Value) -> bool:
     """Return whether a value is a DistributedSampler, or the sampler of a loader."""
     if isinstance(value, Member):
         return value.name == "sampler"
-    return isinstance(value, Result) and value.maker in SHARDING_SAMPLERS
+    return isinstance(value, Result) and value.builder in SHARDING_SAMPLERS

@@ -19,7 +19,7 @@ from retrofit.training.evaluation.measurements import Known, Measurement, is_col
 from retrofit.training.files.guards import runs_on_some
 from retrofit.training.loops import LOOPS, Path
 from retrofit.training.losses.divisions import SIZE, Reader, without_guard
-from retrofit.training.losses.loss_reads import readings
+from retrofit.training.losses.loss_reads import reads_of_loss
 from retrofit.training.losses.reductions.reduction import MEAN_OF_LAST, MEAN_OF_RANKS, reduction_for
 from retrofit.training.losses.reductions.samples import looks_like_size
 from retrofit.training.losses.terms import is_of_all
@@ -107,7 +107,7 @@ def _shown(project: Project) -> Iterator[Finding]:
         assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
         if is_of_all(project.analysis, project.distribution, path):
             continue
-        for node in (*readings(project.analysis, call.func.value, frame), *_deciding(project, path)):
+        for node in (*reads_of_loss(project.analysis, call.func.value, frame), *_deciding(project, path)):
             source = frame.scope.source
             if node in seen or _is_share(project, node, frame.scope):
                 continue
@@ -159,7 +159,7 @@ def _decides(analysis: Analysis, paths: list[Path], node: ast.AST, known: Known)
     """Return whether this is plateau.step(value), or an `if` on a value that ends the training or keeps the best."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "step":
         values = analysis.evaluate(node.func.value, known.scope)
-        is_plateau = any(isinstance(value, Result) and value.maker == ON_PLATEAU for value in values)
+        is_plateau = any(isinstance(value, Result) and value.builder == ON_PLATEAU for value in values)
         return is_plateau and any(known.holds(argument) for argument in (*node.args, *node.keywords))
     loops = {loop for path in paths for loop, _ in path.loops}
     if isinstance(node, ast.While):

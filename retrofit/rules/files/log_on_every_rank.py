@@ -9,7 +9,7 @@ from retrofit.analysis.edits import add_argument, call_through
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.rules.catalog import CATALOG
-from retrofit.rules.edits.after_setup import behind_setup
+from retrofit.rules.edits.after_setup import edit_after_setup
 from retrofit.rules.finding import Finding, found, guarded
 from retrofit.training import Project
 from retrofit.training.distributed.ranks.rank_texts import mentions_rank
@@ -87,7 +87,7 @@ def find(project: Project) -> Iterator[Finding]:
             yield found(RULE, source, output.call, f"{output.name} on every process", edits)
         elif output.kind == LOGGER and not logging:
             logging = True
-            _, _, edit = behind_setup(project, "rd.output.quiet_logging()")
+            _, _, edit = edit_after_setup(project, "rd.output.quiet_logging()")
             yield found(RULE, source, output.call, "every process logs", [edit])
         elif output.kind == SHOW and output.call in printing:
             yield found(RULE, source, output.call, "every process prints", guarded(project, output))

@@ -84,8 +84,8 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         block = block_of(scope.source, statement)
         before = block[: block.index(statement)]
-        behind = [earlier for earlier in before if earlier.lineno > end]
-        if not any(_waits(project, part, scope) for earlier in behind for part in ast.walk(earlier)):
+        later = [earlier for earlier in before if earlier.lineno > end]
+        if not any(_waits(project, part, scope) for earlier in later for part in ast.walk(earlier)):
             seen.add(statement)
             edits = [insert_before(scope.source, statement, ["rd.barrier()"])]
             yield found(RULE, scope.source, node, "a checkpoint of this run is read by all processes", edits)

@@ -10,7 +10,7 @@ from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
-from retrofit.rules.edits.early_names import handed_out, is_early, is_handed_out
+from retrofit.rules.edits.early_names import broadcast_edits, is_broadcast, is_early
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.workers import run_elsewhere
@@ -83,11 +83,11 @@ def find(project: Project) -> Iterator[Finding]:
             project, statement, scope
         ):
             continue
-        agrees = _agrees(project, node, scope) or is_handed_out(project, statement, scope, FROM_MAIN)
+        agrees = _agrees(project, node, scope) or is_broadcast(project, statement, scope, FROM_MAIN)
         if statement not in whole and not agrees:
             name = _formatted(scope.source, node)
             edits = surround(scope.source, name, "rd.collectives.broadcast_object(", ")")
-            edits = handed_out(project, statement, scope) if early else edits
+            edits = broadcast_edits(project, statement, scope) if early else edits
             yield found(RULE, scope.source, node, MESSAGE, edits, help="" if edits else EARLY_HELP)
 
 

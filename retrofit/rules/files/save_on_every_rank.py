@@ -155,6 +155,6 @@ def _is_open_file(analysis: Analysis, value: Value) -> bool:
         return True
     if name.endswith(".open") and opens_own_path(value.call):
         return True
-    if value.maker in ("csv.writer", "csv.DictWriter"):
+    if value.builder in ("csv.writer", "csv.DictWriter"):
         return any(_is_open_file(analysis, v) for a in value.call.args for v in analysis.evaluate(a, value.scope))
     return False

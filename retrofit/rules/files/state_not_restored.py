@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import argument_for, given_parameters
 from retrofit.analysis.edits import Edit, insert_before
-from retrofit.analysis.flow.variables import Home
+from retrofit.analysis.flow.variables import Variable
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.rules.catalog import CATALOG
@@ -82,8 +82,8 @@ def _at_loop(project: Project, loop: ast.For, frame: Frame) -> Edit | None:
 def _made_by(project: Project) -> Iterator[Binding]:
     """Yield what sets the variables of the training's loaders."""
     for loader in project.loaders:
-        if TRAIN in loader.roles and loader.home is not None and not loader.home.is_attribute:
-            yield from loader.home.scope.bindings.get(loader.home.name, [])
+        if TRAIN in loader.roles and loader.variable is not None and not loader.variable.is_attribute:
+            yield from loader.variable.scope.bindings.get(loader.variable.name, [])
 
 
 def _number_of(loop: ast.For, node: ast.AST) -> int:
@@ -130,8 +130,8 @@ def _continues(analysis: Analysis, loop: ast.For, scope: Scope) -> bool:
 
 def _name_in(analysis: Analysis, loader: Loader, frame: Frame) -> str | None:
     """Return how a loader is called in a scope, None where it has no name there."""
-    if loader.home is not None and _is_seen(analysis, loader.home, frame.scope):
-        return str(loader.home)
+    if loader.variable is not None and _is_seen(analysis, loader.variable, frame.scope):
+        return str(loader.variable)
     given = parameters(frame.scope.node) if isinstance(frame.scope.node, FUNCTIONS) else []
     for use in loader.uses:
         is_given = isinstance(use.expression, ast.Name) and use.expression.id in given
@@ -140,9 +140,9 @@ def _name_in(analysis: Analysis, loader: Loader, frame: Frame) -> str | None:
     return None
 
 
-def _is_seen(analysis: Analysis, home: Home, scope: Scope) -> bool:
-    if home.is_attribute:
+def _is_seen(analysis: Analysis, variable: Variable, scope: Scope) -> bool:
+    if variable.is_attribute:
         own = scope.enclosing_class()
-        return own is not None and home.scope in analysis.classes.mro(own)
-    found = scope.find(home.name)
-    return found is not None and found[0] is home.scope
+        return own is not None and variable.scope in analysis.classes.mro(own)
+    found = scope.find(variable.name)
+    return found is not None and found[0] is variable.scope

@@ -124,10 +124,10 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
         text = "the training loop draws from no DataLoader, so there is nothing to shard"
         removed = sorted(_removed_next(project), key=lambda reason: reason[0].lineno)  # type: ignore[attr-defined]
         yield removed[0] if removed else (frame.node, frame.scope.source, text)
-    mended = {node for node, _, _ in incomplete_batches(project)}
+    fixed = {node for node, _, _ in incomplete_batches(project)}
     for path in project.paths:
         for skip in skips(project.analysis, path):
-            if not skip.losses and skip.node not in mended:
+            if not skip.losses and skip.node not in fixed:
                 text = "what is in the batch decides whether a step is made, so some processes would wait for others"
                 yield skip.node, skip.scope.source, text
     if not project.models:

@@ -10,7 +10,7 @@ from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.main_guard import is_main_guard
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
-from retrofit.rules.edits.after_setup import behind_setup
+from retrofit.rules.edits.after_setup import edit_after_setup
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.distributed.ranks.rank_guards import ends_program
@@ -52,7 +52,7 @@ if "RANK" in os.environ:
 def find(project: Project) -> Iterator[Finding]:
     if not project.paths or project.distribution.joins:
         return
-    source, statement, edit = behind_setup(project, None)
+    source, statement, edit = edit_after_setup(project, None)
     edits = [edit, *_cleanup(project)]
     if project.parsings:
         edits = [*_flags(project.parsings[0]), *edits]

@@ -59,7 +59,7 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         names = project.analysis.called(node, scope) & SEARCHES
         values = project.analysis.evaluate(node.func, scope)
-        names |= {f"{v.base.maker}(...).{v.name}" for v in values if isinstance(v, Member) and _searches(v)}  # type: ignore[union-attr]
+        names |= {f"{v.base.builder}(...).{v.name}" for v in values if isinstance(v, Member) and _searches(v)}  # type: ignore[union-attr]
         for name in sorted(names):
             message = f"{name} chooses the settings of each training"
             refusal = "" if project.distribution.joins else f"{message}, in every process others; {RULE.remedy}"
@@ -67,4 +67,4 @@ def find(project: Project) -> Iterator[Finding]:
 
 
 def _searches(value: Member) -> bool:
-    return isinstance(value.base, Result) and SEARCH_OBJECTS.get(value.base.maker) == value.name
+    return isinstance(value.base, Result) and SEARCH_OBJECTS.get(value.base.builder) == value.name

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from retrofit.analysis.edits import Edit, delete_statement, surround
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
-from retrofit.rules.edits.after_setup import place_in_front
+from retrofit.rules.edits.after_setup import place_before
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.distributed.ranks.rank_texts import mentions_rank
@@ -83,7 +83,7 @@ def _edits(project: Project, scope: Scope, statement: ast.stmt, value: ast.expr)
         return []
     (start, end), (first, last) = source.span(statement), source.span(value)
     line = f"{source.text[start:first]}rd.devices.visible_gpus({source.text[first:last]}){source.text[last:end]}"
-    moved = place_in_front(project, statement, line)
+    moved = place_before(project, statement, line)
     if moved is not None:
         return [delete_statement(source, statement), moved]
     return surround(source, value, "rd.devices.visible_gpus(", ")")

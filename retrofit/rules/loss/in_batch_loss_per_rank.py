@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.analysis.flow.variables import homes_of
+from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -104,12 +104,12 @@ def find(project: Project) -> Iterator[Finding]:
 
 def _is_parameter(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether this is a weight of the model, which is the same on every process."""
-    homes = {model.home for model in project.models}
+    variables = {model.variable for model in project.models}
     nodes = [node, *(b.value for b in scope.bindings.get(getattr(node, "id", ""), []) if b.value is not None)]
     for part in nodes:
         while isinstance(part, ast.Attribute):
             part = part.value
-            if homes_of(project.analysis, part, scope) & homes:
+            if variables_of(project.analysis, part, scope) & variables:
                 return True
     return False
 

@@ -27,7 +27,7 @@ HELP_COUNT = "divide by the number of all processes: loss_sum / rd.loss.rank_sha
 HELP_CHOSEN = (
     "divide the sum by the number of all processes: x.sum() / rd.loss.rank_share(rd.loss.batch_count(x.numel()))"
 )
-HELP_CURVED = (
+HELP_NONLINEAR = (
     "processes average the values of a function of their means, which is not that of the mean over the whole batch: "
     "apply it to each sample, or bring the mean of all processes together with gradients (torch.distributed.nn)"
 )
@@ -80,23 +80,27 @@ def find(project: Project) -> Iterator[Finding]:
     seen: set[ast.AST] = set()
     made_global = coupled_nodes(project)
     parts = [loss_parts(project.analysis, path) for path in project.paths]
-    curved = {place for items in parts for place, is_linear in items.items() if not is_linear}
-    shared = {term.maker for node, scope in curved for term in terms_at(project.analysis, node, scope)}
-    curved_nodes = {node for node, _ in curved}
+    nonlinear = {place for items in parts for place, is_linear in items.items() if not is_linear}
+    shared = {term.builder for node, scope in nonlinear for term in terms_at(project.analysis, node, scope)}
+    nonlinear_nodes = {node for node, _ in nonlinear}
     for node, scope in (*_around_backward(project), *(place for items in parts for place in items)):
         if node in seen or node in made_global:
             continue
         seen.add(node)
         terms = terms_at(project.analysis, node, scope)
-        if node in curved_nodes and any(term.reduction == MEAN for term in terms):
+        if node in nonlinear_nodes and any(term.reduction == MEAN for term in terms):
             yield found(
-                RULE, scope.source, node, "the loss is not a linear function of this rank's own mean", help=HELP_CURVED
+                RULE,
+                scope.source,
+                node,
+                "the loss is not a linear function of this rank's own mean",
+                help=HELP_NONLINEAR,
             )
         elif counting := [term for term in terms if _counts(project, term)]:
             if _is_of_a_sample(project, node, scope):
                 continue
             is_settled = project.batch_values.is_settled(node, scope)
-            edits = [e for term in counting if is_settled and term.maker not in shared for e in _edits(term)]
+            edits = [e for term in counting if is_settled and term.builder not in shared for e in _edits(term)]
             yield found(RULE, scope.source, node, "the mean is over the elements that this process counts", edits)
         elif not terms and _is_mean_of_chosen(project, node, scope) and not _is_of_a_sample(project, node, scope):
             message = "the mean is over the elements that are chosen from this process's batch"
@@ -160,15 +164,15 @@ def _is_of_some(project: Project, term: Term) -> bool:
         value = values.pop()
         if isinstance(value, (Item, Member)):
             values.append(value.base)
-        elif isinstance(value, Result) and value.maker == PACK_SEQUENCE:
+        elif isinstance(value, Result) and value.builder == PACK_SEQUENCE:
             return True
     return False
 
 
 def _edits(term: Term) -> list[Edit]:
     """Return edits at the place where the criterion is made, or at the function that is called."""
-    node = term.maker.func if term.maker is term.call else term.maker
-    return surround(term.maker_scope.source, node, "rd.loss.distribute_criterion(", ")")
+    node = term.builder.func if term.builder is term.call else term.builder
+    return surround(term.builder_scope.source, node, "rd.loss.distribute_criterion(", ")")
 
 
 def _of_division(project: Project, division: Division) -> Finding:
@@ -176,7 +180,7 @@ def _of_division(project: Project, division: Division) -> Finding:
     source = division.scope.source
     if division.kind == RATIO:
         message = "sums over this process's batch are divided by each other: processes average the ratios"
-        return found(RULE, source, division.node, message, help=HELP_CURVED)
+        return found(RULE, source, division.node, message, help=HELP_NONLINEAR)
     edits: list[Edit] = []
     place = (
         _place_of(project, division)

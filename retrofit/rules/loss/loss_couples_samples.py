@@ -94,6 +94,6 @@ def find(project: Project) -> Iterator[Finding]:
             yield found(RULE, source, coupling.node, message, edits)
         else:
             yield found(RULE, source, coupling.node, f"{message}, and {coupling.reason}", help=HELP_WHOLE)
-    for maker, scope, name, takes_more in library_couplings(project):
-        edits = surround(scope.source, maker, "rd.loss.whole_batch_loss(", ")") if not takes_more else []
-        yield found(RULE, scope.source, maker, f"{name} couples the samples of a batch", edits, help=HELP_WHOLE)
+    for builder, scope, name, takes_more in library_couplings(project):
+        edits = surround(scope.source, builder, "rd.loss.whole_batch_loss(", ")") if not takes_more else []
+        yield found(RULE, scope.source, builder, f"{name} couples the samples of a batch", edits, help=HELP_WHOLE)

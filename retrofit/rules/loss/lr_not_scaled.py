@@ -18,11 +18,11 @@ from retrofit.training.optimizer.optimizer_classes import takes_rate
 from retrofit.training.optimizer.optimizers import Optimizer
 from retrofit.training.optimizer.rate_rules import summed_optimizers, unbatched_optimizers
 from retrofit.training.optimizer.rates import (
+    builders_of_rate,
     follows_optimizer,
     gives_rates,
     group_rate,
     is_added_later,
-    makers_of_rate,
     rates_of,
     sets_rate,
 )
@@ -92,7 +92,7 @@ def find(project: Project) -> Iterator[Finding]:
 def _has_rate(project: Project, optimizer: Optimizer) -> bool:
     """Return whether an optimizer has a rate that is not the one of another, which is made around it."""
     others = {other.rate for other in project.optimizers if other is not optimizer}
-    takes = any(takes_rate(project.analysis, maker) for maker in optimizer.makers if maker.name)
+    takes = any(takes_rate(project.analysis, builder) for builder in optimizer.builders if builder.name)
     return takes and not any(rate in others for rate, _ in rates_of(project.analysis, optimizer))
 
 
@@ -101,7 +101,7 @@ def _as_whole(project: Project, optimizer: Optimizer) -> Iterator[Finding]:
     if any(_is_scaled(project, rate, scope) for rate, scope in rates_of(project.analysis, optimizer)):
         return
     message = "the optimizer's learning rate does not follow the batch of all processes"
-    places = makers_of_rate(project.analysis, optimizer)
+    places = builders_of_rate(project.analysis, optimizer)
     for call, scope in places:
         holder = scope.source.parents[call]
         if not (isinstance(holder, ast.Call) and SCALE_OPTIMIZER in project.analysis.called(holder, scope)):

@@ -105,7 +105,7 @@ def _steps_per_process(project: Project, call: ast.Call, scope: Scope) -> bool:
     if not isinstance(call.func, ast.Attribute) or call.func.attr != "step":
         return False
     values = project.analysis.evaluate(call.func.value, scope)
-    if not any(isinstance(value, Result) and value.maker.startswith(SCHEDULES) for value in values):
+    if not any(isinstance(value, Result) and value.builder.startswith(SCHEDULES) for value in values):
         return False
     loop = next((outer for outer in scope.source.ancestors(call) if isinstance(outer, LOOPS)), None)
     if not isinstance(loop, ast.For) or not is_call_of(project, (loop.iter, scope), "range"):

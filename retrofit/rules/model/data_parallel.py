@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import Edit, call_through, surround
 from retrofit.analysis.flow.reachability import reached_nodes
-from retrofit.analysis.flow.variables import Home, homes_of, upstream
+from retrofit.analysis.flow.variables import Variable, upstream, variables_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.rules.catalog import CATALOG
@@ -90,9 +90,11 @@ def find(project: Project) -> Iterator[Finding]:
         yield found(RULE, scope.source, call, MESSAGE, edits, refusal)
     if wrapping:
         yield from _asking(analysis, nodes)
-        homes = {home for model in project.models for home in ({model.home} | upstream(analysis, model.home))}
-        yield from _loading(analysis, calls, homes)
-        yield from _run_inside(project, homes)
+        variables = {
+            variable for model in project.models for variable in ({model.variable} | upstream(analysis, model.variable))
+        }
+        yield from _loading(analysis, calls, variables)
+        yield from _run_inside(project, variables)
 
 
 def _asking(analysis: Analysis, nodes: list[tuple[ast.AST, Scope]]) -> Iterator[Finding]:
@@ -106,27 +108,27 @@ def _asking(analysis: Analysis, nodes: list[tuple[ast.AST, Scope]]) -> Iterator[
             yield found(RULE, scope.source, node, message, edits)
 
 
-def _loading(analysis: Analysis, calls: list[tuple[ast.Call, Scope]], homes: set[Home]) -> Iterator[Finding]:
+def _loading(analysis: Analysis, calls: list[tuple[ast.Call, Scope]], variables: set[Variable]) -> Iterator[Finding]:
     """Yield where a checkpoint is loaded into a model that is wrapped sometimes: its names may begin with module."""
     message = "the names of a checkpoint depend on how it was written"
     for call, scope in calls:
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "load_state_dict":
             continue
         state, model = argument_for(call, LOAD_STATE_DICT, "state_dict"), call.func.value
-        if state is None or isinstance(model, ast.Call) or not homes_of(analysis, model, scope) & homes:
+        if state is None or isinstance(model, ast.Call) or not variables_of(analysis, model, scope) & variables:
             continue
         if FITTING_KEYS not in analysis.named(state, scope):
             before = f"rd.model.fitting_keys({scope.source.segment(model)}, "
             yield found(RULE, scope.source, call, message, surround(scope.source, state, before, ")"))
 
 
-def _run_inside(project: Project, homes: set[Home]) -> Iterator[Finding]:
+def _run_inside(project: Project, variables: set[Variable]) -> Iterator[Finding]:
     """Yield `model.module(x)` in training, which goes past what averages the gradients."""
     for node, scope in project.in_batches:
         taken = node.func if isinstance(node, ast.Call) else None
         if not isinstance(taken, ast.Attribute) or taken.attr != "module":
             continue
-        if homes_of(project.analysis, taken.value, scope) & homes:
+        if variables_of(project.analysis, taken.value, scope) & variables:
             (_, inner_end), (_, end) = scope.source.span(taken.value), scope.source.span(taken)
             edits = [Edit(scope.source, inner_end, end, "")]
             yield found(RULE, scope.source, taken, "this goes past the wrapper of the model", edits)

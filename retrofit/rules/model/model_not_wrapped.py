@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from retrofit.analysis.calls import is_method
 from retrofit.analysis.edits import insert_after, insert_before
 from retrofit.analysis.files.source import Source
-from retrofit.analysis.flow.variables import Home, assignments_to, first_alias, homes_of
+from retrofit.analysis.flow.variables import Variable, assignments_to, first_alias, variables_of
 from retrofit.analysis.scopes import FUNCTIONS, Scope, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance
@@ -18,7 +18,7 @@ from retrofit.training import Project
 from retrofit.training.loops import Frame, Path
 from retrofit.training.model.gradients import has_gradients
 from retrofit.training.model.models import Model
-from retrofit.training.placement import after_home, first_statement
+from retrofit.training.placement import after_variable, first_statement
 from retrofit.training.torch_api.modules import AVERAGING_WRAPPERS
 
 RULE = CATALOG["RF209"]
@@ -83,29 +83,29 @@ def find(project: Project) -> Iterator[Finding]:
         if is_wrapped(project, model) or _only_looks(project, model):
             continue
         methods = {call.method for call in model.calls} - {"", "forward"}
-        place = after_home(project.analysis, model.home, project.paths)
+        place = after_variable(project.analysis, model.variable, project.paths)
         call = model.calls[0]
-        message = f"the gradients of {model.home} are not averaged over the processes"
+        message = f"the gradients of {model.variable} are not averaged over the processes"
         if methods and not {"", "forward"} & {call.method for call in model.calls}:
-            refusal = f"{model.home} is trained through {', '.join(sorted(methods))} and not by calling it"
+            refusal = f"{model.variable} is trained through {', '.join(sorted(methods))} and not by calling it"
             yield found(RULE, call.scope.source, call.call, message, refusal=refusal)
             continue
         if place is None:
-            yield _in_front_of_training(project, model, message)
+            yield _before_training(project, model, message)
             continue
         source, statement = place
         if _is_made_elsewhere(project, model, statement):
-            refusal = f"{model.home} is taken out of something in every epoch, and would be wrapped each time"
-            yield found(RULE, source, statement, f"{model.home} is not wrapped", refusal=refusal)
+            refusal = f"{model.variable} is taken out of something in every epoch, and would be wrapped each time"
+            yield found(RULE, source, statement, f"{model.variable} is not wrapped", refusal=refusal)
             continue
-        line = f"{model.home} = rd.distribute_model({model.home})"
+        line = f"{model.variable} = rd.distribute_model({model.variable})"
         edits = [insert_after(source, statement, [line])]
-        for later in _made_anew(project, model, statement):
+        for later in _rebuilt(project, model, statement):
             edits.append(insert_after(source, later, [line]))
         yield found(RULE, source, statement, message, edits)
 
 
-def _in_front_of_training(project: Project, model: Model, message: str) -> Finding:
+def _before_training(project: Project, model: Model, message: str) -> Finding:
     """Return the finding of a model that several functions set: where training begins, it holds what is trained."""
     in_loops = {node for node, _ in project.in_loops}
     places = _places_before_training(project.analysis, model, project.paths, in_loops)
@@ -116,15 +116,15 @@ def _in_front_of_training(project: Project, model: Model, message: str) -> Findi
     return found(RULE, source, node, message, edits)
 
 
-def _made_anew(project: Project, model: Model, first: ast.stmt) -> Iterator[ast.stmt]:
+def _rebuilt(project: Project, model: Model, first: ast.stmt) -> Iterator[ast.stmt]:
     """Yield the places after which another training begins, of a model that was made again after the first one."""
     seen = {first}
     training = {frame.scope.source.statement(frame.node) for path in project.paths for frame in path.frames}
     for path in project.paths:
-        place = after_home(project.analysis, model.home, [path])
+        place = after_variable(project.analysis, model.variable, [path])
         if place is None or place[1] in seen or place[1] in training:
             continue
-        given = [a.statement for a in assignments_to(project.analysis, model.home) if a.value is not None]
+        given = [a.statement for a in assignments_to(project.analysis, model.variable) if a.value is not None]
         inside = set(ast.walk(place[1]))
         if any(statement in inside and statement not in training for statement in given):
             seen.add(place[1])
@@ -133,7 +133,7 @@ def _made_anew(project: Project, model: Model, first: ast.stmt) -> Iterator[ast.
 
 def _is_made_elsewhere(project: Project, model: Model, place: ast.stmt) -> bool:
     """Return whether a model gets its name in the training loop, without being made there."""
-    given = [a.statement for a in assignments_to(project.analysis, model.home)]
+    given = [a.statement for a in assignments_to(project.analysis, model.variable)]
     made = any(isinstance(part, ast.Call) for s in given if isinstance(s, ast.Assign) for part in ast.walk(s.value))
     return place in {node for node, _ in project.in_loops} and not made
 
@@ -151,7 +151,7 @@ def is_wrapped(project: Project, model: Model) -> bool:
     if any(analysis.named(call.call.func, call.scope) & AVERAGING_WRAPPERS for call in model.calls):
         return True
     given = [
-        assignment for assignment in assignments_to(analysis, model.home) if isinstance(assignment.value, ast.Call)
+        assignment for assignment in assignments_to(analysis, model.variable) if isinstance(assignment.value, ast.Call)
     ]
     return any(analysis.called(a.value, a.scope) & AVERAGING_WRAPPERS for a in given)  # type: ignore[arg-type]
 
@@ -163,52 +163,52 @@ def _places_before_training(
 
     Or why there are none: another object holds the model too, or the training puts another one in its place.
     """
-    home = model.home
-    if not home.is_attribute or home.key is not None:
-        return f"{home} is set in several functions, so no place comes after all of them"
-    for given in assignments_to(analysis, home):
+    variable = model.variable
+    if not variable.is_attribute or variable.key is not None:
+        return f"{variable} is set in several functions, so no place comes after all of them"
+    for given in assignments_to(analysis, variable):
         if given.value is not None and given.statement in in_loops:
-            return f"{home} is set again while it trains, at {given.scope.source.place(given.statement)}"
+            return f"{variable} is set again while it trains, at {given.scope.source.place(given.statement)}"
     for call in model.calls:
-        if not _is_by_attribute(analysis, home, call.call.func, call.scope):
+        if not _is_by_attribute(analysis, variable, call.call.func, call.scope):
             held = f"{call.scope.source.place(call.call)} calls what another object was given of it before it trains"
-            return f"{home} is set in several functions, and {held}"
+            return f"{variable} is set in several functions, and {held}"
     found: dict[Place, None] = {}
     for path in paths:
-        frame = next((frame for frame in reversed(path.frames) if _holds(analysis, home, frame.scope)), None)
-        place = _place_in(analysis, home, frame) if frame is not None else None
+        frame = next((frame for frame in reversed(path.frames) if _holds(analysis, variable, frame.scope)), None)
+        place = _place_in(analysis, variable, frame) if frame is not None else None
         if place is None:
-            return f"{home} is set in several functions, and no method of its object comes after all of them"
+            return f"{variable} is set in several functions, and no method of its object comes after all of them"
         found[place] = None
     return list(found)
 
 
-def _holds(analysis: Analysis, home: Home, scope: Scope) -> bool:
+def _holds(analysis: Analysis, variable: Variable, scope: Scope) -> bool:
     """Return whether a function is a method of an object that has the attribute."""
-    return is_method(scope) and homes_of(analysis, _attribute(home, scope), scope) == {home}
+    return is_method(scope) and variables_of(analysis, _attribute(variable, scope), scope) == {variable}
 
 
-def _attribute(home: Home, scope: Scope) -> ast.Attribute:
+def _attribute(variable: Variable, scope: Scope) -> ast.Attribute:
     assert isinstance(scope.node, FUNCTIONS)
-    return ast.Attribute(ast.Name(parameters(scope.node)[0], ast.Load()), home.name, ast.Load())
+    return ast.Attribute(ast.Name(parameters(scope.node)[0], ast.Load()), variable.name, ast.Load())
 
 
-def _place_in(analysis: Analysis, home: Home, frame: Frame) -> Place | None:
+def _place_in(analysis: Analysis, variable: Variable, frame: Frame) -> Place | None:
     source = frame.scope.source
     statement = source.statement(frame.loops[-1] if frame.loops else frame.node)
-    if first_alias(analysis, home, frame.scope) < statement.lineno:
-        if any(a.scope is frame.scope for a in assignments_to(analysis, home)):
+    if first_alias(analysis, variable, frame.scope) < statement.lineno:
+        if any(a.scope is frame.scope for a in assignments_to(analysis, variable)):
             return None
         statement = first_statement(frame.scope)
-    return source, statement, ast.unparse(_attribute(home, frame.scope))
+    return source, statement, ast.unparse(_attribute(variable, frame.scope))
 
 
-def _is_by_attribute(analysis: Analysis, home: Home, function: ast.expr, scope: Scope) -> bool:
+def _is_by_attribute(analysis: Analysis, variable: Variable, function: ast.expr, scope: Scope) -> bool:
     """Return whether each call reads the attribute: `self.model(x)`, or `model(x)` with what a function was given."""
     if isinstance(function, ast.Name):
         found = scope.find(function.id)
         return found is not None and found[0].is_function
-    if not isinstance(function, ast.Attribute) or function.attr != home.name:
+    if not isinstance(function, ast.Attribute) or function.attr != variable.name:
         return False
     owners = [v.scope for v in analysis.evaluate(function.value, scope) if isinstance(v, Instance)]
-    return any(home.scope in analysis.classes.mro(owner) for owner in owners)
+    return any(variable.scope in analysis.classes.mro(owner) for owner in owners)

@@ -98,13 +98,13 @@ def find(project: Project) -> Iterator[Finding]:
         yield found(RULE, scope.source, node, message, edits)
 
     for call, scope in read_modules(project.analysis, optimizers, project.models, project.in_batches):
-        if not _is_mended(project, call, scope):
+        if not _is_fixed(project, call, scope):
             message = f"no wrapper averages the gradients of {ast.unparse(call.func.value)}, which nothing calls"  # type: ignore[attr-defined]
             edits = surround(scope.source, call, "map(rd.model.distribute_parameter, ", ")")
             yield found(RULE, scope.source, call, message, edits)
 
 
-def _is_mended(project: Project, call: ast.Call, scope: Scope) -> bool:
+def _is_fixed(project: Project, call: ast.Call, scope: Scope) -> bool:
     """Return whether this is in `map(rd.model.distribute_parameter, centers.parameters())`."""
     outer = scope.source.parents[call]
     given = outer.args if isinstance(outer, ast.Call) else []

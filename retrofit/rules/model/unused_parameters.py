@@ -301,7 +301,7 @@ def _sets_weights(node: ast.expr) -> bool:
 
 def _has_parameters(analysis: Analysis, value: Value) -> bool:
     if isinstance(value, Result):
-        module, _, name = value.maker.rpartition(".")
+        module, _, name = value.builder.rpartition(".")
         return module.startswith("torch.nn") and name.startswith(WITH_PARAMETERS)
     if not is_module(analysis, value):
         return False

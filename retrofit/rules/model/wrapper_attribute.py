@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.edits import call_through, surround
 from retrofit.analysis.flow.reachability import reached_nodes
-from retrofit.analysis.flow.variables import homes_of
+from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -57,7 +57,7 @@ layers = list(model.module.children())
 
 
 def find(project: Project) -> Iterator[Finding]:
-    homes = {model.home for model in project.models}
+    variables = {model.variable for model in project.models}
     for node, scope in reached_nodes(project.analysis):
         is_run = _runs_it(project, node, scope)
         model = node.args[0] if is_run and isinstance(node, ast.Call) else _asked(project, node, scope)
@@ -65,7 +65,7 @@ def find(project: Project) -> Iterator[Finding]:
         if model is None or (is_by_hand and isinstance(scope.source.parents.get(node), ast.Compare)):
             continue  # a script that wraps itself asks `type(model) is DDP` because it wants to know
         is_wrapper = project.wrapping.wrapped(model, scope) is not None
-        if not (is_wrapper if is_by_hand else homes_of(project.analysis, model, scope) & homes):
+        if not (is_wrapper if is_by_hand else variables_of(project.analysis, model, scope) & variables):
             continue
         source = scope.source
         if is_run and isinstance(node, ast.Call):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.analysis.flow.variables import homes_of
+from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import LocalFunction, Value
 from retrofit.rules.catalog import CATALOG
@@ -97,7 +97,7 @@ def find(project: Project) -> Iterator[Finding]:
 def _is_discarded(project: Project, function: ast.expr, scope: Scope) -> bool:
     """Return whether a variable lost its wrapper, which is a finding of its own."""
     lost = {discard.variable for discard in discards(project)}
-    return any((home.scope, home.name) in lost for home in homes_of(project.analysis, function, scope))
+    return any((variable.scope, variable.name) in lost for variable in variables_of(project.analysis, function, scope))
 
 
 def _bypassed(project: Project, function: ast.expr, scope: Scope) -> Site | None:

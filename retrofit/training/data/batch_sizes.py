@@ -18,7 +18,7 @@ class BatchSizes:
 
     def __init__(self, analysis: Analysis, loaders: list[Loader]) -> None:
         self.analysis = analysis
-        calls = {call for loader in loaders if TRAIN in loader.roles for call in loader.makers}
+        calls = {call for loader in loaders if TRAIN in loader.roles for call in loader.builders}
         sources = analysis.modules.sources.values()
         self.known = {self._read_by(call, source) for source in sources for call in calls if call in source.parents}
         self.known -= {None}

@@ -9,7 +9,7 @@ from functools import partial
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.flow.sources import closure
-from retrofit.analysis.flow.variables import Home, entry_homes, homes_of
+from retrofit.analysis.flow.variables import Variable, entry_variables, variables_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Instance, LocalFunction, Result, Value
@@ -25,13 +25,13 @@ from .next_calls import EVALUATION, TRAIN, Use, drawn_by_next
 class Loader:
     """A variable that holds a loader, the calls that can have made it, and the places that draw from it.
 
-    `home` is None for a loader that is drawn from where it is made.
+    `variable` is None for a loader that is drawn from where it is made.
     """
 
-    home: Home | None
-    makers: frozenset[ast.Call]
+    variable: Variable | None
+    builders: frozenset[ast.Call]
     uses: list[Use] = field(default_factory=list, compare=False)
-    is_shared_out: bool = field(default=False, compare=False)  # something gives each process its share
+    is_split: bool = field(default=False, compare=False)  # something gives each process its share
 
     @property
     def roles(self) -> set[str]:
@@ -43,21 +43,23 @@ def find_loaders(analysis: Analysis, paths: list[Path]) -> list[Loader]:
     training_loops = {loop for path in paths for loop, _ in path.loops}
     silent = calls_without_training(analysis, paths)
     phases = {loop: phase for path in paths for loop, phase in phase_of(path).items()}
-    found: dict[Home | ast.expr, Loader] = {}
+    found: dict[Variable | ast.expr, Loader] = {}
     for use in _uses(analysis, training_loops):
         for expression in loaders_in(analysis, use.expression, use.scope):
-            makers = frozenset(_makers(analysis, expression, use.scope))
-            for home, role in _homes(analysis, expression, use, phases.get(use.loop) if use.loop else None, silent):
-                key = home or expression
-                shared = is_shared_out(analysis, expression, use.scope) or _entry_is_shared_out(analysis, home)
-                loader = found.setdefault(key, Loader(home, makers, is_shared_out=shared))
+            builders = frozenset(_builders(analysis, expression, use.scope))
+            for variable, role in _variables(
+                analysis, expression, use, phases.get(use.loop) if use.loop else None, silent
+            ):
+                key = variable or expression
+                shared = is_split(analysis, expression, use.scope) or _entry_is_split(analysis, variable)
+                loader = found.setdefault(key, Loader(variable, builders, is_split=shared))
                 loader.uses.append(Use(expression, use.scope, role, use.loop))
     if not any(TRAIN in loader.roles for loader in found.values()):
         found.update(_by_name(analysis, paths))
     return list(found.values())
 
 
-def _by_name(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Home, Loader]]:
+def _by_name(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Variable, Loader]]:
     """Yield what the training loops draw from when it is called a loader, whoever made it (a registry, a factory)."""
     for loop, frame in (path.loops[0] for path in paths):
         if isinstance(loop, (ast.For, ast.AsyncFor)):
@@ -65,14 +67,14 @@ def _by_name(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Home, Load
                 if isinstance(part, (ast.Name, ast.Attribute)) and "loader" in _last_name(part).lower():
                     if any(_is_known(value) for value in analysis.evaluate(part, frame.scope)):
                         continue
-                    for home in homes_of(analysis, part, frame.scope):
+                    for variable in variables_of(analysis, part, frame.scope):
                         use = Use(part, frame.scope, TRAIN, loop)
-                        yield home, Loader(home, frozenset(), [use], _entry_is_shared_out(analysis, home))
+                        yield variable, Loader(variable, frozenset(), [use], _entry_is_split(analysis, variable))
 
 
 def _is_known(value: Value) -> bool:
     """Return whether it can be told what this is: a list, something that a known function has made."""
-    return isinstance(value, (Display, LocalFunction)) or (isinstance(value, Result) and bool(value.maker))
+    return isinstance(value, (Display, LocalFunction)) or (isinstance(value, Result) and bool(value.builder))
 
 
 def _last_name(node: ast.Name | ast.Attribute) -> str:
@@ -81,7 +83,7 @@ def _last_name(node: ast.Name | ast.Attribute) -> str:
 
 def loaders_in(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ast.expr]:
     """Return the loaders in an iterated expression: inside enumerate, zip, a progress bar."""
-    if isinstance(node, ast.Call) and not _makers(analysis, node, scope, through=False):
+    if isinstance(node, ast.Call) and not _builders(analysis, node, scope, through=False):
         only = handed_on(analysis, node, scope)
         parts = [only] if only is not None else [*node.args, *(keyword.value for keyword in node.keywords)]
         inner = [found for part in parts for found in loaders_in(analysis, part, scope)]
@@ -89,7 +91,7 @@ def loaders_in(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ast.exp
             return inner
     if isinstance(node, ast.Starred):
         return loaders_in(analysis, node.value, scope)
-    if _makers(analysis, node, scope):
+    if _builders(analysis, node, scope):
         return [node]
     made = made_before(analysis, node, scope)
     names = {part.id for part in ast.walk(made) if isinstance(part, ast.Name)} if made is not None else set()
@@ -99,32 +101,34 @@ def loaders_in(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ast.exp
 
 def is_loader(analysis: Analysis, value: Value) -> bool:
     if isinstance(value, Result):
-        return value.maker in LOADERS or value.maker in TRAINING_SHARES
+        return value.builder in LOADERS or value.builder in TRAINING_SHARES
     return isinstance(value, Instance) and bool(analysis.classes.bases(value.scope) & LOADERS)
 
 
-def is_shared_out(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+def is_split(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether a loader draws this process's share only: by the runtime, or by a DistributedSampler."""
     for value in analysis.evaluate(node, scope):
-        if isinstance(value, Result) and value.maker in TRAINING_SHARES:
+        if isinstance(value, Result) and value.builder in TRAINING_SHARES:
             return True
-        if isinstance(value, Result) and value.maker in LOADERS:
+        if isinstance(value, Result) and value.builder in LOADERS:
             sampler = argument_for(value.call, [], "sampler")
             if any(name.endswith("DistributedSampler") for name in analysis.named(sampler, value.scope)):
                 return True
     return False
 
 
-def _entry_is_shared_out(analysis: Analysis, home: Home | None) -> bool:
+def _entry_is_split(analysis: Analysis, variable: Variable | None) -> bool:
     """Return whether `loaders["train"] = rd.distribute_loader(...)` stands where the dict lives."""
-    if home is None or home.key is None:
+    if variable is None or variable.key is None:
         return False
-    entries = home.scope.entries.get(home.name, [])
-    values = [value for key, value in entries if isinstance(key, ast.Constant) and key.value == home.key]
-    return any(isinstance(value, ast.Call) and analysis.called(value, home.scope) & TRAINING_SHARES for value in values)
+    entries = variable.scope.entries.get(variable.name, [])
+    values = [value for key, value in entries if isinstance(key, ast.Constant) and key.value == variable.key]
+    return any(
+        isinstance(value, ast.Call) and analysis.called(value, variable.scope) & TRAINING_SHARES for value in values
+    )
 
 
-def _makers(analysis: Analysis, node: ast.expr, scope: Scope, through: bool = True) -> set[ast.Call]:
+def _builders(analysis: Analysis, node: ast.expr, scope: Scope, through: bool = True) -> set[ast.Call]:
     values = closure(analysis.evaluate(node, scope), partial(_sharded, analysis))
     loaders = [v for v in values if isinstance(v, (Result, Instance)) and is_loader(analysis, v)]
     made = {loader.call for loader in loaders if loader.call is not None}
@@ -133,23 +137,23 @@ def _makers(analysis: Analysis, node: ast.expr, scope: Scope, through: bool = Tr
 
 def _sharded(analysis: Analysis, value: Value) -> Iterator[Value]:
     """Yield what a loader of the runtime was made from."""
-    if isinstance(value, Result) and value.maker in TRAINING_SHARES:
+    if isinstance(value, Result) and value.builder in TRAINING_SHARES:
         yield from (inner for given in value.call.args[:1] for inner in analysis.evaluate(given, value.scope))
 
 
-def _homes(
+def _variables(
     analysis: Analysis, node: ast.expr, use: Use, phase: tuple[str, str] | None, silent: set[ast.Call]
-) -> Iterator[tuple[Home | None, str]]:
-    """Yield the homes of a loader that is drawn from, each with its role there."""
+) -> Iterator[tuple[Variable | None, str]]:
+    """Yield the variables of a loader that is drawn from, each with its role there."""
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Name) and phase and node.slice.id == phase[0]:
-        homes = entry_homes(analysis, node.value, phase[1], use.scope)
-        yield from ((home, TRAIN) for home in homes)
+        variables = entry_variables(analysis, node.value, phase[1], use.scope)
+        yield from ((variable, TRAIN) for variable in variables)
         return
-    homes = homes_of(analysis, node, use.scope)
-    trained = homes_of(analysis, node, use.scope, leave_out=silent) if use.role == TRAIN else set()
-    for home in homes:
-        yield home, TRAIN if home in trained else EVALUATION if use.role == TRAIN else use.role
-    if not homes:
+    variables = variables_of(analysis, node, use.scope)
+    trained = variables_of(analysis, node, use.scope, leave_out=silent) if use.role == TRAIN else set()
+    for variable in variables:
+        yield variable, TRAIN if variable in trained else EVALUATION if use.role == TRAIN else use.role
+    if not variables:
         yield None, use.role
 
 

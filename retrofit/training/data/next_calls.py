@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from retrofit.analysis.calls import CallSite, is_method
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.call_graph import nearest_on_paths
-from retrofit.analysis.flow.variables import homes_of
+from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance
@@ -86,16 +86,16 @@ def _is_of_itself(site: CallSite) -> bool:
 
 def _of_receiver(analysis: Analysis, site: CallSite, drawn: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield which loaders were given to the object whose method is called: a class may draw from several."""
-    homes = homes_of(analysis, drawn, scope)
+    variables = variables_of(analysis, drawn, scope)
     receiver = site.call.func.value if isinstance(site.call.func, ast.Attribute) else None
-    makers = [value.call for value in analysis.evaluate(receiver, site.scope) if isinstance(value, Instance)]
+    builders = [value.call for value in analysis.evaluate(receiver, site.scope) if isinstance(value, Instance)]
     given = [
         (argument, where)
-        for call in makers
+        for call in builders
         if call is not None
         for where in [_scope_of(analysis, call)]
         for argument in [*call.args, *(keyword.value for keyword in call.keywords)]
-        if homes_of(analysis, argument, where) & homes
+        if variables_of(analysis, argument, where) & variables
     ]
     yield from given or [(drawn, scope)]
 

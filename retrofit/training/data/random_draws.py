@@ -25,7 +25,7 @@ from retrofit.training.torch_api.randomness import (
 
 from ..model.layers import calls_of, model_of
 from .loaders import TRAIN
-from .shards import given_to, makers_of, places_given
+from .shards import builders_of, given_to, places_given
 
 if TYPE_CHECKING:
     from .. import Project
@@ -55,9 +55,9 @@ def own_streams(project: Project) -> set[str]:
 
 def seeds_in_workers(project: Project) -> Iterator[tuple[ast.Call, Scope, set[str]]]:
     """Yield the calls by which the training's loaders seed their workers, with the streams of their samples."""
-    for maker, scope in _training_loaders(project):
-        drawn = {stream for where in datasets(project, [(maker, scope)]) for stream in _streams(project, where)}
-        for given, where in places_given(project.analysis, maker, scope, "worker_init_fn"):
+    for builder, scope in _training_loaders(project):
+        drawn = {stream for where in datasets(project, [(builder, scope)]) for stream in _streams(project, where)}
+        for given, where in places_given(project.analysis, builder, scope, "worker_init_fn"):
             call = ast.Call(given, [], [])
             for function in project.analysis.functions_called(call, where):
                 nodes = [function.node.body] if isinstance(function.node, ast.Lambda) else own_nodes(function.node)
@@ -74,8 +74,8 @@ def draws_in_loop(project: Project, call: ast.Call, scope: Scope) -> bool:
     A generator without a seed gives other numbers to every rank everywhere, one with a seed the same ones.
     """
     method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-    if method and (makers := _generators(project, call.func.value, scope)):  # type: ignore[attr-defined]
-        return any(not maker.args and not maker.keywords for maker in makers)
+    if method and (builders := _generators(project, call.func.value, scope)):  # type: ignore[attr-defined]
+        return any(not builder.args and not builder.keywords for builder in builders)
     is_draw = method in DRAWS_IN_PLACE or bool(project.analysis.called(call, scope) & DRAWS)
     return is_draw and call in _calls_in_loops(project) and argument_for(call, [], "generator") is None
 
@@ -92,7 +92,7 @@ def is_drawn(project: Project, node: ast.expr, scope: Scope) -> bool:
 def _generators(project: Project, node: ast.expr, scope: Scope) -> list[ast.Call]:
     """Return the calls that make the generator of random numbers that an expression is."""
     values = project.analysis.evaluate(node, scope)
-    return [value.call for value in values if isinstance(value, Result) and value.maker in GENERATORS]
+    return [value.call for value in values if isinstance(value, Result) and value.builder in GENERATORS]
 
 
 def _calls_in_loops(project: Project) -> set[ast.AST]:
@@ -105,8 +105,8 @@ def _calls_in_loops(project: Project) -> set[ast.AST]:
 def datasets(project: Project, loaders: list[Place]) -> set[Scope]:
     """Return the project's own classes of which the data sets of some loaders are made."""
     classes: set[Scope] = set()
-    for maker, scope in loaders:
-        dataset = given_to(maker, "dataset")
+    for builder, scope in loaders:
+        dataset = given_to(builder, "dataset")
         for node, where in project.ranks.origins(dataset, scope) if dataset else ():
             values = project.analysis.evaluate(node, where)
             classes |= {value.scope for value in values if isinstance(value, Instance)}
@@ -115,20 +115,20 @@ def datasets(project: Project, loaders: list[Place]) -> set[Scope]:
 
 def _training_loaders(project: Project) -> list[Place]:
     loaders = [loader for loader in project.loaders if TRAIN in loader.roles]
-    return list(dict.fromkeys(place for loader in loaders for place in makers_of(project.analysis, loader)))
+    return list(dict.fromkeys(place for loader in loaders for place in builders_of(project.analysis, loader)))
 
 
-def _seeds_workers(project: Project, maker: ast.Call, scope: Scope) -> bool:
+def _seeds_workers(project: Project, builder: ast.Call, scope: Scope) -> bool:
     names = ("worker_init_fn", "generator")
-    return any(places_given(project.analysis, maker, scope, name) for name in names)
+    return any(places_given(project.analysis, builder, scope, name) for name in names)
 
 
-def _has_no_workers(project: Project, maker: ast.Call, scope: Scope) -> bool:
+def _has_no_workers(project: Project, builder: ast.Call, scope: Scope) -> bool:
     """Return whether a loader reads in the process itself, unless the command line says otherwise."""
     positions = ["dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers"]
-    given = argument_for(maker, positions, "num_workers")
+    given = argument_for(builder, positions, "num_workers")
     if given is None:
-        options = [k for k in maker.keywords if k.arg is None]
+        options = [k for k in builder.keywords if k.arg is None]
         return not options
     if isinstance(given, ast.Constant):
         return given.value == 0

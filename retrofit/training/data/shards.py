@@ -21,17 +21,19 @@ from ..distributed.ranks.ranks import Ranks
 from .loaders import Loader
 
 
-def makers_of(analysis: Analysis, loader: Loader) -> list[tuple[ast.Call, Scope]]:
+def builders_of(analysis: Analysis, loader: Loader) -> list[tuple[ast.Call, Scope]]:
     """Return the calls of DataLoader, or of a class derived from it, that can have made a loader, with their scopes."""
-    given = assignments_to(analysis, loader.home) if loader.home is not None and loader.home.key is None else []
+    given = (
+        assignments_to(analysis, loader.variable) if loader.variable is not None and loader.variable.key is None else []
+    )
     own_calls = {part for assignment in given if assignment.value for part in ast.walk(assignment.value)}
     for assignment in given:
         values = analysis.evaluate(assignment.value, assignment.scope)
         own_calls |= {value.call for value in values if isinstance(value, (Result, Instance)) and value.call}
     # What draws from a loader may be handed others too; those that are put into its variable are its own.
-    makers = [maker for maker in loader.makers if maker in own_calls] or loader.makers
-    made = [(maker, scope_of(analysis, maker)) for maker in makers]
-    own = [(maker, scope) for maker, scope in made if not analysis.called(maker, scope) & TRAINING_SHARES]
+    builders = [builder for builder in loader.builders if builder in own_calls] or loader.builders
+    made = [(builder, scope_of(analysis, builder)) for builder in builders]
+    own = [(builder, scope) for builder, scope in made if not analysis.called(builder, scope) & TRAINING_SHARES]
     return sorted(own, key=lambda place: place[1].source.place(place[0]))
 
 
@@ -40,19 +42,21 @@ def given_to(call: ast.Call, name: str) -> ast.expr | None:
     return argument_for(call, LOADER_PARAMETERS, name)
 
 
-def places_given(analysis: Analysis, maker: ast.Call, scope: Scope, name: str) -> list[tuple[ast.expr, Scope]]:
+def places_given(analysis: Analysis, builder: ast.Call, scope: Scope, name: str) -> list[tuple[ast.expr, Scope]]:
     """Return what a call of DataLoader can give for an argument, also in `**options`, and where."""
-    given = given_to(maker, name)
+    given = given_to(builder, name)
     if given is not None:
         return [(given, scope)]
-    options = [keyword.value for keyword in maker.keywords if keyword.arg is None]
+    options = [keyword.value for keyword in builder.keywords if keyword.arg is None]
     return [place for node in options for place in analysis.containers.places(node, scope, name)]
 
 
-def sampler_values(analysis: Analysis, maker: ast.Call, scope: Scope) -> Values:
+def sampler_values(analysis: Analysis, builder: ast.Call, scope: Scope) -> Values:
     """Return what the sampler of a loader can be, also the one that a BatchSampler draws from."""
-    found = {v for place in places_given(analysis, maker, scope, "sampler") for v in analysis.evaluate(*place)}
-    batches = {v for place in places_given(analysis, maker, scope, "batch_sampler") for v in analysis.evaluate(*place)}
+    found = {v for place in places_given(analysis, builder, scope, "sampler") for v in analysis.evaluate(*place)}
+    batches = {
+        v for place in places_given(analysis, builder, scope, "batch_sampler") for v in analysis.evaluate(*place)
+    }
     for value in batches:
         if isinstance(value, (Result, Instance)) and value.call is not None:
             inner_scope = scope_of(analysis, value.call)
@@ -64,25 +68,27 @@ def sampler_values(analysis: Analysis, maker: ast.Call, scope: Scope) -> Values:
 
 def distributed_samplers(analysis: Analysis, loader: Loader) -> list[Result]:
     """Return the calls of torch's DistributedSampler that a loader can draw by."""
-    values = {value for maker, scope in makers_of(analysis, loader) for value in sampler_values(analysis, maker, scope)}
-    found = [value for value in values if isinstance(value, Result) and value.maker in SHARDING_SAMPLERS]
+    values = {
+        value for builder, scope in builders_of(analysis, loader) for value in sampler_values(analysis, builder, scope)
+    }
+    found = [value for value in values if isinstance(value, Result) and value.builder in SHARDING_SAMPLERS]
     return sorted(found, key=lambda value: value.call.lineno)
 
 
 def is_sharded(ranks: Ranks, loader: Loader) -> bool:
     """Return whether each process draws other samples: by a sampler, or from a data set computed from its rank."""
-    return loader.is_shared_out or any(_is_cut(ranks, *place) for place in makers_of(ranks.analysis, loader))
+    return loader.is_split or any(_is_cut(ranks, *place) for place in builders_of(ranks.analysis, loader))
 
 
-def _is_cut(ranks: Ranks, maker: ast.Call, scope: Scope) -> bool:
+def _is_cut(ranks: Ranks, builder: ast.Call, scope: Scope) -> bool:
     analysis = ranks.analysis
-    for value in sampler_values(analysis, maker, scope):
+    for value in sampler_values(analysis, builder, scope):
         if isinstance(value, Instance) and analysis.classes.bases(value.scope) & SHARDING_SAMPLERS:
             return True
-        if isinstance(value, Result) and value.maker in SHARDING_SAMPLERS:
+        if isinstance(value, Result) and value.builder in SHARDING_SAMPLERS:
             return True
     names = ("dataset", "sampler", "batch_sampler")
-    given = (place for name in names for place in places_given(analysis, maker, scope, name))
+    given = (place for name in names for place in places_given(analysis, builder, scope, name))
     return any(RANK in ranks.sources_of(*place) for place in given)
 
 
@@ -106,7 +112,7 @@ def may_give(analysis: Analysis, call: ast.Call, scope: Scope, name: str) -> boo
             return True
         if keyword.arg is None:
             values = analysis.evaluate(keyword.value, scope)
-            known = [value for value in values if isinstance(value, Result) and value.maker == LOADER_WORKERS]
+            known = [value for value in values if isinstance(value, Result) and value.builder == LOADER_WORKERS]
             if not values or len(known) < len(values):
                 return True
     return False

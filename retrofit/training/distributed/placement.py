@@ -15,7 +15,7 @@ from retrofit.analysis.scopes import FUNCTIONS, own_nodes
 from .. import Project
 from ..files.guards import runs_on_one
 from .existing import exists_before, is_asked_for
-from .ranks.rank_branches import Partings, partings_of
+from .ranks.rank_branches import RankBranches, rank_branches_of
 from .ranks.rank_guards import rank_tests
 from .reads import binding_expression, changes, is_always_evaluated, is_plain, only_computes
 from .reductions import Reduction
@@ -48,8 +48,8 @@ def place_reductions(project: Project, reductions: Iterable[Reduction], guarded:
     """
     asked = list(dict.fromkeys(reductions))
     while asked:  # a test of what is reduced parts nothing; of what could not be placed, it does
-        partings = partings_of(project, {reduction.value for reduction in asked})
-        placed = _placed(partings, asked, guarded)
+        rank_branches = rank_branches_of(project, {reduction.value for reduction in asked})
+        placed = _placed(rank_branches, asked, guarded)
         left = [reduction for reduction in asked if reduction in placed.edits]
         if len(left) == len(asked):
             return placed
@@ -57,14 +57,14 @@ def place_reductions(project: Project, reductions: Iterable[Reduction], guarded:
     return Placed()
 
 
-def _placed(partings: Partings, reductions: list[Reduction], guarded: Collection[ast.stmt]) -> Placed:
+def _placed(rank_branches: RankBranches, reductions: list[Reduction], guarded: Collection[ast.stmt]) -> Placed:
     placed = Placed()
     groups: dict[tuple[object, ...], list[Reduction]] = defaultdict(list)
     for reduction in reductions:
         groups[reduction.scope, reduction.function, ast.dump(reduction.value)].append(reduction)
     names: dict[Source, set[str]] = {}
     for group in groups.values():
-        _Placing(partings, [*group, *_reduced_already(group)], guarded, placed, names).run()
+        _Placing(rank_branches, [*group, *_reduced_already(group)], guarded, placed, names).run()
     return placed
 
 
@@ -83,14 +83,14 @@ class _Placing:
 
     def __init__(
         self,
-        partings: Partings,
+        rank_branches: RankBranches,
         group: list[Reduction],
         guarded: Collection[ast.stmt],
         placed: Placed,
         names: dict[Source, set[str]],
     ) -> None:
-        self.partings, self.guarded, self.placed = partings, guarded, placed
-        self.analysis = partings.project.analysis
+        self.rank_branches, self.guarded, self.placed = rank_branches, guarded, placed
+        self.analysis = rank_branches.project.analysis
         self.scope, self.source, self.function = group[0].scope, group[0].source, group[0].function
         self.waiting = sorted(group, key=lambda reduction: self.source.span(reduction.value))
         self.taken = names.setdefault(self.source, _names_in(self.source))
@@ -141,7 +141,7 @@ class _Placing:
     def _outermost_guard(self, reduction: Reduction) -> ast.stmt | None:
         """Return the outermost statement that some ranks leave out, or will, with the value in it."""
         tests = rank_tests(self.analysis, self.scope, reduction.value)
-        tests += self.partings.around(self.scope, reduction.value)
+        tests += self.rank_branches.around(self.scope, reduction.value)
         found = [self.source.statement(test) for test in tests]
         found += [outer for outer in self._statements_around(reduction.value) if outer in self.guarded]
         return min(found, key=lambda statement: self.source.span(statement), default=None)
@@ -162,7 +162,7 @@ class _Placing:
         start = body[0] if isinstance(self.scope.node, FUNCTIONS) and isinstance(body, list) else None
         if start is not None and runs_on_one(self.analysis, self.scope, start):
             return True
-        if self.partings.is_entered_by_some(self.scope):
+        if self.rank_branches.is_entered_by_some(self.scope):
             return True
         around = self.source.ancestors(reduction.value)
         return any(isinstance(outer, ast.ExceptHandler) for outer in _until(around, self.scope.node))

@@ -6,12 +6,12 @@ import ast
 from dataclasses import dataclass
 
 from retrofit.analysis.flow.reachability import known_scopes
-from retrofit.analysis.flow.variables import Home
+from retrofit.analysis.flow.variables import Variable
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.runtime import EVALUATION_SHARES
 
-from ..data.loaders import EVALUATION, Loader, is_shared_out
+from ..data.loaders import EVALUATION, Loader, is_split
 from ..files.guards import runs_on_one
 from ..files.outputs import Output
 from .body import Body
@@ -35,7 +35,7 @@ class Evaluation:
 
 
 def find_evaluations(
-    analysis: Analysis, loaders: list[Loader], models: set[Home], outputs: list[Output]
+    analysis: Analysis, loaders: list[Loader], models: set[Variable], outputs: list[Output]
 ) -> list[Evaluation]:
     """Return the evaluations of a project."""
     reached = known_scopes(analysis)
@@ -82,6 +82,6 @@ def _batches(loop: Loop) -> ast.expr:
     outer, loader = drawn
     if any(loop.is_called(call, EVALUATION_SHARES) for node in outer for call in calls_in(node)):
         raise NotShareable("it is sharded already")
-    if is_shared_out(loop.analysis, loader, loop.scope):
+    if is_split(loop.analysis, loader, loop.scope):
         raise NotShareable("its loader is sharded already")
     return loader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.flow.name_uses import loaded_names, occurrences, stored_names
+from retrofit.analysis.flow.name_uses import loaded_names, name_uses, stored_names
 from retrofit.analysis.python_api import CLOCKS
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance, LocalFunction
@@ -36,7 +36,7 @@ class Body:
     def _own_names(self) -> set[str]:
         """Return the names that belong to one batch: in every batch they are written before they are read."""
         first: dict[str, type] = {}
-        for name in occurrences([self.loop.target, *self.loop.body]):
+        for name in name_uses([self.loop.target, *self.loop.body]):
             first.setdefault(name.id, type(name.ctx))
         return {name for name, context in first.items() if context is ast.Store} - self.clocks
 
@@ -45,7 +45,7 @@ class Body:
         showing = [node for node in ast.walk(self.loop) if isinstance(node, ast.stmt) and self._shows(node)]
         inside = {part for statement in showing for part in ast.walk(statement)}
         others = {
-            name.id for name in occurrences(self.loop.body) if isinstance(name.ctx, ast.Load) and name not in inside
+            name.id for name in name_uses(self.loop.body) if isinstance(name.ctx, ast.Load) and name not in inside
         }
         return (loaded_names(showing) & self.own) - others
 

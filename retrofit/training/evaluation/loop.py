@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.reachability import calls_within
-from retrofit.analysis.flow.variables import Home, homes_of, upstream
+from retrofit.analysis.flow.variables import Variable, upstream, variables_of
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.model.modules import is_module
@@ -28,7 +28,7 @@ class Loop:
     analysis: Analysis
     node: ast.For
     scope: Scope
-    models: frozenset[Home]
+    models: frozenset[Variable]
 
     @property
     def source(self) -> Source:
@@ -48,8 +48,8 @@ class Loop:
     def _is_model(self, call: ast.Call, scope: Scope) -> bool:
         if any(is_module(self.analysis, value) for value in self.analysis.evaluate(call.func, scope)):
             return True
-        homes = homes_of(self.analysis, call.func, scope)
-        return any(({home} | upstream(self.analysis, home)) & self.models for home in homes)
+        variables = variables_of(self.analysis, call.func, scope)
+        return any(({variable} | upstream(self.analysis, variable)) & self.models for variable in variables)
 
     def loader(self) -> tuple[list[ast.expr], ast.expr] | None:
         """Return what the loop draws from, and the one loader that hands on all its batches there, inside the others.

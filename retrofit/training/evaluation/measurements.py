@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import closure
-from retrofit.analysis.flow.variables import Home, homes_of, upstream
+from retrofit.analysis.flow.variables import Variable, upstream, variables_of
 from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -49,8 +49,8 @@ class Known:
 
 def find_measurements(analysis: Analysis, loaders: list[Loader], models: list[Model]) -> Iterator[Measurement]:
     """Yield the loops that measure a model in training on a loader which nothing trains from."""
-    homes = {home for model in models for home in ({model.home} | upstream(analysis, model.home))}
-    homes |= _copies(analysis, homes)
+    variables = {variable for model in models for variable in ({model.variable} | upstream(analysis, model.variable))}
+    variables |= _copies(analysis, variables)
     measured: dict[LoopNode, tuple[frozenset[str], frozenset[str]] | None] = {}  # of a loop that many loaders pass
     for loader in loaders:
         if loader.roles != {EVALUATION}:
@@ -59,22 +59,22 @@ def find_measurements(analysis: Analysis, loaders: list[Loader], models: list[Mo
             if use.loop is None:
                 continue
             if use.loop not in measured:
-                runs = _runs(analysis, use.loop, use.scope, homes)
+                runs = _runs(analysis, use.loop, use.scope, variables)
                 measured[use.loop] = _measured(analysis, use.loop, use.scope) if runs else None
             found = measured[use.loop]
             if found is not None:
                 yield Measurement(loader, use.loop, use.scope, *found)
 
 
-def _copies(analysis: Analysis, homes: set[Home]) -> set[Home]:
+def _copies(analysis: Analysis, variables: set[Variable]) -> set[Variable]:
     """Return the variables of copies and averages of the models: ema = copy.deepcopy(model), AveragedModel(model)."""
-    found: set[Home] = set()
+    found: set[Variable] = set()
     for node, scope in reached_nodes(analysis):
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
             continue
         copied = node.value.args if COPYING.search(last_name(node.value)) else []
-        if any(homes_of(analysis, argument, scope) & homes for argument in copied):
-            found |= {home for target in node.targets for home in homes_of(analysis, target, scope)}
+        if any(variables_of(analysis, argument, scope) & variables for argument in copied):
+            found |= {variable for target in node.targets for variable in variables_of(analysis, target, scope)}
     return found
 
 
@@ -110,9 +110,9 @@ def _is_list(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     return any(isinstance(value, Display) and isinstance(value.node, (ast.List, ast.ListComp)) for value in values)
 
 
-def _runs(analysis: Analysis, loop: LoopNode, scope: Scope, homes: set[Home]) -> bool:
+def _runs(analysis: Analysis, loop: LoopNode, scope: Scope, variables: set[Variable]) -> bool:
     calls = (node for node in ast.walk(loop) if isinstance(node, ast.Call))
-    return any(homes_of(analysis, call.func, scope) & homes for call in calls)
+    return any(variables_of(analysis, call.func, scope) & variables for call in calls)
 
 
 def name_in(node: ast.AST) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from string import Formatter
 
-from retrofit.analysis.flow.name_uses import occurrences
+from retrofit.analysis.flow.name_uses import name_uses
 from retrofit.analysis.scopes import own_nodes
 
 from ..loops import LOOPS
@@ -37,18 +37,18 @@ class Afterwards:
         around = [outer for outer in around if self.analysis.scope_at(self.source, outer) is self.scope]
         inside = set(ast.walk(self.loop))
         body = getattr(self.scope.node, "body", [])
-        everything = [name for name in occurrences(body) if name not in inside]
+        everything = [name for name in name_uses(body) if name not in inside]
         end = (self.loop.end_lineno or 0, self.loop.end_col_offset or 0)
-        behind = [name for name in everything if (name.lineno, name.col_offset) >= end]
+        later = [name for name in everything if (name.lineno, name.col_offset) >= end]
         if around:
             again = set(ast.walk(around[-1]))
             start = (around[-1].lineno, around[-1].col_offset)
             stop = (self.loop.lineno, self.loop.col_offset)
-            in_front = [n for n in everything if start <= (n.lineno, n.col_offset) < stop]
-            within = [n for n in behind if n in again or n.lineno <= (around[-1].end_lineno or 0)]
-            beyond = [n for n in behind if n not in within]
-            return [*within, *in_front, *beyond]
-        return behind
+            earlier = [n for n in everything if start <= (n.lineno, n.col_offset) < stop]
+            within = [n for n in later if n in again or n.lineno <= (around[-1].end_lineno or 0)]
+            beyond = [n for n in later if n not in within]
+            return [*within, *earlier, *beyond]
+        return later
 
     def _is_read_by_function(self, name: str) -> bool:
         return any(
@@ -101,7 +101,7 @@ class Afterwards:
         end = self.loop.end_lineno or 0
         body = own_nodes(self.scope.node)
         inside = set(ast.walk(self.loop))
-        readings = [
+        reads = [
             node
             for node in body
             if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript))
@@ -109,12 +109,12 @@ class Afterwards:
             and isinstance(node.ctx, ast.Load)
             and ast.unparse(node) == text
         ]
-        readings = [node for node in readings if node.lineno > end]
+        reads = [node for node in reads if node.lineno > end]
         if accumulator.kind != METER:
-            return bool(readings)
+            return bool(reads)
         meter = accumulator.meter
         assert meter is not None
-        for node in readings:
+        for node in reads:
             parent = self.source.parents[node]
             if isinstance(parent, ast.Call) and parent.func is node and "__call__" in meter.readers:
                 continue
@@ -122,7 +122,7 @@ class Afterwards:
             is_known = isinstance(parent, ast.Attribute) and parent.attr in known
             if meter.others and not is_known and not self._is_formatted(node, known):
                 raise NotShareable(f"line {node.lineno} reads more of {text} than what it adds up")
-        return bool(readings)
+        return bool(reads)
 
     def _is_formatted(self, node: ast.AST, attributes: set[str]) -> bool:
         """Return whether `"{m.avg}".format(m=meter)` shows some attributes of a meter and no others."""

@@ -71,7 +71,7 @@ class TorchDomain:
         self.project, self.analysis = project, project.analysis
         self.sinks = Sinks(self.analysis, project.outputs)
         self.shown: dict[ast.AST, Shown] = {}
-        sharded = [loader for loader in project.loaders if TRAIN in loader.roles or loader.is_shared_out]
+        sharded = [loader for loader in project.loaders if TRAIN in loader.roles or loader.is_split]
         uses = [use for loader in sharded for use in loader.uses]
         whole = {use.expression for loader in project.loaders if loader not in sharded for use in loader.uses}
         self.drawn = {use.expression for use in uses} - whole
@@ -150,8 +150,8 @@ class TorchDomain:
     def name(self, node: ast.Name | ast.Attribute, scope: Scope, flow: Flow) -> Flow:
         if not flow.differs and (node, scope) in self.project.batch_sizes and not _is_changed(node, scope):
             place = self.place(node, scope, tuple(scope.source.ancestors(node)), BATCH_SIZE, True)
-            is_mended = self._is_micro(node, scope)
-            return Flow(BATCH_SIZE) if place is not None and not is_mended else flow
+            is_fixed = self._is_micro(node, scope)
+            return Flow(BATCH_SIZE) if place is not None and not is_fixed else flow
         if isinstance(node, ast.Attribute):
             return flow
         is_loss = flow.differs and node.id in self.losses.names.get(scope, ())

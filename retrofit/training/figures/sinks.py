@@ -83,7 +83,7 @@ class Sinks:
 
     def _is_bar(self, node: ast.expr, scope: Scope) -> bool:
         values = self.analysis.evaluate(node, scope)
-        if any(isinstance(value, Result) and value.maker in BARS for value in values):
+        if any(isinstance(value, Result) and value.builder in BARS for value in values):
             return True
         made = [b.value for b in (scope.find(node.id) or (scope, []))[1]] if isinstance(node, ast.Name) else []
         return any(isinstance(value, ast.Call) and self.analysis.called(value, scope) & BARS for value in made)

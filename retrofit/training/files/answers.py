@@ -9,7 +9,7 @@ import ast
 from collections.abc import Collection, Iterator
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.flow.bindings import maker_of
+from retrofit.analysis.flow.bindings import builder_of
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -99,7 +99,7 @@ def _is_same(analysis: Analysis, path: tuple[ast.expr, Scope], call: Place) -> b
     """Return whether a call is given a path, or a name that lies under it: makedirs(os.path.join(path, "logs"))."""
     node, scope = path
     text = ast.unparse(node)
-    own = {maker_of(value) for value in analysis.evaluate(node, scope)} - {None}
+    own = {builder_of(value) for value in analysis.evaluate(node, scope)} - {None}
     given: list[ast.expr] = [*call[0].args, *(keyword.value for keyword in call[0].keywords)]
     given += [call[0].func.value] if isinstance(call[0].func, ast.Attribute) else []
     for part in (part for expression in given for part in ast.walk(expression)):
@@ -108,6 +108,6 @@ def _is_same(analysis: Analysis, path: tuple[ast.expr, Scope], call: Place) -> b
         is_same_scope = call[1] is scope or isinstance(node, ast.Constant) or "." in text
         if is_same_scope and ast.unparse(part) == text:
             return True
-        if own & ({maker_of(value) for value in analysis.evaluate(part, call[1])} - {None}):
+        if own & ({builder_of(value) for value in analysis.evaluate(part, call[1])} - {None}):
             return True
     return False

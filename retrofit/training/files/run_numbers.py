@@ -87,7 +87,7 @@ class _Search:
                 continue
             levels = self._levels(scope, clean)
             if isinstance(node, LOOPS):
-                later = loaded_names(other for other in own_nodes(scope.node) if _is_behind(other, node))
+                later = loaded_names(other for other in own_nodes(scope.node) if _is_after(other, node))
                 names = sorted(self._counted(node, scope) & later - clean)
             else:
                 is_number = node.value is not None and self._level(node.value, scope, levels) == NUMBER
@@ -221,7 +221,7 @@ def _is_in_loop(node: ast.AST, scope: Scope) -> bool:
     return False
 
 
-def _is_behind(node: ast.AST, loop: LoopNode) -> bool:
+def _is_after(node: ast.AST, loop: LoopNode) -> bool:
     return getattr(node, "lineno", 0) > (loop.end_lineno or loop.lineno)
 
 

@@ -13,7 +13,7 @@ from retrofit.analysis.values.kinds import Result
 from retrofit.training.torch_api.files import PATH_POSITIONS
 from retrofit.training.torch_api.runtime import EVALUATION_SHARES
 
-from ..data.loaders import is_shared_out, loaders_in
+from ..data.loaders import is_split, loaders_in
 from ..evaluation.measurements import spread
 from .outputs import Output
 
@@ -53,8 +53,8 @@ def _is_of_batch(analysis: Analysis, path: ast.expr, scope: Scope) -> bool:
 
 
 def _is_over_share(analysis: Analysis, loop: ast.For, scope: Scope) -> bool:
-    if any(is_shared_out(analysis, loader, scope) for loader in loaders_in(analysis, loop.iter, scope)):
+    if any(is_split(analysis, loader, scope) for loader in loaders_in(analysis, loop.iter, scope)):
         return True
     parts = (part for part in ast.walk(loop.iter) if isinstance(part, (ast.Name, ast.Call)))
     values = (value for part in parts for value in analysis.evaluate(part, scope))
-    return any(isinstance(value, Result) and value.maker in EVALUATION_SHARES for value in values)
+    return any(isinstance(value, Result) and value.builder in EVALUATION_SHARES for value in values)

@@ -86,4 +86,4 @@ class _Flow:
 
     def _is_distributed_criterion(self, node: ast.Call, scope: Scope) -> bool:
         values = self.analysis.evaluate(node.func, scope)
-        return any(isinstance(value, Result) and value.maker == DISTRIBUTE_CRITERION for value in values)
+        return any(isinstance(value, Result) and value.builder == DISTRIBUTE_CRITERION for value in values)

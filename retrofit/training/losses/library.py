@@ -28,7 +28,7 @@ def library_couplings(project: Project) -> Iterator[tuple[ast.Call, Scope, str, 
         if isinstance(node, ast.Call) and not _is_wrapped(project, node, scope):
             for value in _criteria(project, node, scope):
                 if value.call is node:
-                    yield node, scope, value.maker.rpartition(".")[2], node in more
+                    yield node, scope, value.builder.rpartition(".")[2], node in more
                     break
 
 
@@ -47,7 +47,7 @@ def _criteria(project: Project, node: ast.expr, scope: Scope) -> list[Result]:
 
 def couples(value: Result) -> bool:
     """Return whether what a call makes is a criterion of a library that couples the samples."""
-    package, name = value.maker.partition(".")[0], value.maker.rpartition(".")[2]
+    package, name = value.builder.partition(".")[0], value.builder.rpartition(".")[2]
     if name in COUPLING.get(package, ()):
         return not _has(value.call, GATHERS_ITSELF, True)
     if (package, name) in COUPLING_UNLESS:

@@ -17,7 +17,7 @@ from ..torch_api.tensors import COPIES
 from .terms import terms_in
 
 
-def readings(analysis: Analysis, loss: ast.expr, frame: Frame) -> Iterator[ast.Name]:
+def reads_of_loss(analysis: Analysis, loss: ast.expr, frame: Frame) -> Iterator[ast.Name]:
     """Yield `loss` of loss.item(), loss.data.item() and float(loss) in a loop around the backward call.
 
     Or in a loop within it. `loss` is what backward is called on; of the terms that it is a sum of `.item()` counts.

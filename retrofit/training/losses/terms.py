@@ -24,13 +24,13 @@ MEAN = "mean"
 class Term:
     """A call of a loss function of torch.
 
-    `maker` is where it gets its options: the call itself, that of nn.CrossEntropyLoss, or functools.partial(f, ...).
+    `builder` is where it gets its options: the call itself, that of nn.CrossEntropyLoss, or functools.partial(f, ...).
     """
 
     call: ast.Call
     scope: Scope
-    maker: ast.Call
-    maker_scope: Scope
+    builder: ast.Call
+    builder_scope: Scope
     name: str  # cross_entropy, CrossEntropyLoss
     options: dict[str, ast.expr | None]  # None: not known, in **options that cannot be seen
 
@@ -66,7 +66,9 @@ def terms_at(analysis: Analysis, node: ast.AST, scope: Scope) -> list[Term]:
     if not isinstance(node, ast.Call):
         return []
     terms = (_term(analysis, node, scope, value) for value in analysis.evaluate(node.func, scope))
-    return sorted((t for found in terms for t in found), key=lambda term: (term.maker.lineno, term.maker.col_offset))
+    return sorted(
+        (t for found in terms for t in found), key=lambda term: (term.builder.lineno, term.builder.col_offset)
+    )
 
 
 def term_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Term | None:
@@ -88,7 +90,7 @@ def _term(analysis: Analysis, call: ast.Call, scope: Scope, value: Value) -> lis
         names = [f.name.rpartition(".")[2] for f in functions if _is_function(f)]
         inner = options(value.call, value.scope)
         return [Term(call, scope, value.call, value.scope, n, {**inner, **options(call, scope, n)}) for n in names]
-    module, _, name = value.maker.rpartition(".")
+    module, _, name = value.builder.rpartition(".")
     if module not in ("torch.nn", "torch.nn.modules.loss") or not name.endswith("Loss"):
         return []
     outer = value.receiver
@@ -136,7 +138,7 @@ def _is_display(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether all of `**options` is written down in the project."""
     values = analysis.evaluate(node, scope)
     return bool(values) and all(
-        isinstance(value, Display) or (isinstance(value, Result) and value.maker == "dict") for value in values
+        isinstance(value, Display) or (isinstance(value, Result) and value.builder == "dict") for value in values
     )
 
 

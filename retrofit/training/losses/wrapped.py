@@ -25,7 +25,7 @@ def objects_inside(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Ins
     outer = node.value if isinstance(node, ast.Attribute) and node.attr == "module" else node
 
     def inside(value: Value) -> list[Value]:
-        if not isinstance(value, Result) or value.maker not in WRAPPERS:
+        if not isinstance(value, Result) or value.builder not in WRAPPERS:
             return []
         given = value.call.args[:2]  # of rd.model.data_parallel(nn.DataParallel, model) the second
         return [inner for part in given for inner in analysis.evaluate(part, value.scope)]

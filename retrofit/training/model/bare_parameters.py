@@ -77,5 +77,5 @@ def _is_of_module(analysis: Analysis, origin: Origin) -> bool:
 def _is_tensor(value: Value) -> bool:
     if not isinstance(value, Result) or value.receiver is not None:
         return False
-    package, _, name = value.maker.rpartition(".")
+    package, _, name = value.builder.rpartition(".")
     return package.partition(".")[0] == "torch" and name in TENSORS

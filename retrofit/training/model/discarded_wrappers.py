@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.flow.call_sites import call_chains
 from retrofit.analysis.flow.reachability import reached_nodes
-from retrofit.analysis.flow.variables import homes_of
+from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 
@@ -80,10 +80,10 @@ def _trained(project: Project) -> set[Variable]:
     calls = [(call.call, call.scope) for model in project.models for call in model.calls]
     calls += [(node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call)]
     return {
-        (home.scope, home.name)
+        (variable.scope, variable.name)
         for call, scope in calls
         if isinstance(call.func, (ast.Name, ast.Attribute)) and has_gradients(project.analysis, scope, call)
-        for home in homes_of(project.analysis, call.func, scope)
+        for variable in variables_of(project.analysis, call.func, scope)
     }
 
 

@@ -111,11 +111,11 @@ def _switches_on(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
         return isinstance(first, ast.Constant) and first.value is True
     if names & {"torch.inference_mode", "torch.autograd.inference_mode"}:
         return isinstance(first, ast.Constant) and first.value is False
-    return any(name.startswith((*DERIVING, *ATTACKING)) for name in names | _makers(analysis, node.func, scope))
+    return any(name.startswith((*DERIVING, *ATTACKING)) for name in names | _builders(analysis, node.func, scope))
 
 
-def _makers(analysis: Analysis, function: ast.expr, scope: Scope) -> set[str]:
+def _builders(analysis: Analysis, function: ast.expr, scope: Scope) -> set[str]:
     """Return what made the object that is called, or of which a method is: `torchattacks.PGD` for `attack(x, y)`."""
     parts = [function, function.value] if isinstance(function, ast.Attribute) else [function]
     values = [value for part in parts for value in analysis.evaluate(part, scope)]
-    return {value.maker for value in values if isinstance(value, Result)}
+    return {value.builder for value in values if isinstance(value, Result)}

@@ -25,7 +25,7 @@ def model_of(site: Site) -> ast.expr | None:
 
 def has_batchnorm(analysis: Analysis, site: Site) -> bool:
     """Return whether a wrapped model surely has BatchNorm layers."""
-    return any(_is_batchnorm(name) for name in makers(analysis, model_of(site), site.scope))
+    return any(_is_batchnorm(name) for name in builders(analysis, model_of(site), site.scope))
 
 
 def has_buffers(analysis: Analysis, site: Site) -> bool:
@@ -38,7 +38,7 @@ def has_buffers(analysis: Analysis, site: Site) -> bool:
     return False
 
 
-def makers(analysis: Analysis, node: ast.expr | None, scope: Scope) -> set[str]:
+def builders(analysis: Analysis, node: ast.expr | None, scope: Scope) -> set[str]:
     """Return the full names, or the last ones of methods, of all that is called to build the model `node`."""
     return {name for call, where in calls_of(analysis, node, scope) for name in _names(analysis, call, where)}
 
@@ -70,7 +70,7 @@ def _code_of(analysis: Analysis, node: ast.expr, scope: Scope) -> Iterator[Code]
         if isinstance(value, Instance):
             for owner in analysis.classes.mro(value.scope):
                 yield from ((child.node, child) for child in owner.children if child.is_function)
-        elif isinstance(value, Result) and value.call is not node and value.maker.startswith("torch"):
+        elif isinstance(value, Result) and value.call is not node and value.builder.startswith("torch"):
             yield value.call, value.scope
         elif isinstance(value, Display) and isinstance(value.node, (ast.List, ast.Tuple, ast.ListComp)):
             yield value.node, value.scope

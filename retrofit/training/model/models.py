@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from retrofit.analysis.flow.call_graph import nodes_run
-from retrofit.analysis.flow.variables import Home, homes_of, upstream
+from retrofit.analysis.flow.variables import Variable, upstream, variables_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction
@@ -31,32 +31,32 @@ class Call:
 class Model:
     """A variable that holds a model in training, and every call of it that the training loops make."""
 
-    home: Home
+    variable: Variable
     calls: list[Call] = field(default_factory=list, compare=False)
 
 
 def find_models(analysis: Analysis, paths: list[Path], optimizers: list[Optimizer]) -> list[Model]:
     """Return the models in training: called in a loop that trains, and given to an optimizer or switched by train()."""
     optimized = {
-        home
+        variable
         for optimizer in optimizers
         for node, scope in parameter_owners(analysis, optimizer)
-        for home in homes_of(analysis, node, scope)
+        for variable in variables_of(analysis, node, scope)
     }
     switched = _switched_to_training(analysis)
-    models: dict[Home, Model] = {}
-    for call, homes in _calls(analysis, paths):
-        for home in homes:
-            related = {home} | upstream(analysis, home)
-            if related & optimized or (not optimized and home in switched):
-                models.setdefault(home, Model(home)).calls.append(call)
-    whole = {kind: home for home, model in models.items() for kind in _kinds(analysis, model)}
+    models: dict[Variable, Model] = {}
+    for call, variables in _calls(analysis, paths):
+        for variable in variables:
+            related = {variable} | upstream(analysis, variable)
+            if related & optimized or (not optimized and variable in switched):
+                models.setdefault(variable, Model(variable)).calls.append(call)
+    whole = {kind: variable for variable, model in models.items() for kind in _kinds(analysis, model)}
     return [
         model
         for model in models.values()
-        if not _is_part(analysis, model.home, set(models))
+        if not _is_part(analysis, model.variable, set(models))
         and not _runs_inside(model, whole)
-        and not upstream(analysis, model.home) & set(models)  # another name for one of them: `net = model.eval()`
+        and not upstream(analysis, model.variable) & set(models)  # another name for one of them: `net = model.eval()`
     ]
 
 
@@ -71,40 +71,40 @@ def reachable_from_loops(
     return nodes_run(analysis, [(loop, frame.scope) for loop, frame in loops])
 
 
-def _calls(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Call, set[Home]]]:
+def _calls(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Call, set[Variable]]]:
     """Yield the calls of objects that live in variables, in everything that the training loops run."""
     for node, scope in reachable_from_loops(analysis, paths):
         if not isinstance(node, ast.Call):
             continue
         module = module_run(analysis, node, scope)
         if module is not None:
-            yield Call(node, scope), homes_of(analysis, module, scope)
+            yield Call(node, scope), variables_of(analysis, module, scope)
             continue
         is_method = any(isinstance(value, LocalFunction) for value in analysis.evaluate(node.func, scope))
         if not is_method:
-            yield Call(node, scope), homes_of(analysis, node.func, scope)
+            yield Call(node, scope), variables_of(analysis, node.func, scope)
         elif isinstance(node.func, ast.Attribute) and any(
             is_module(analysis, value) for value in analysis.evaluate(node.func.value, scope)
         ):
-            yield Call(node, scope, node.func.attr), homes_of(analysis, node.func.value, scope)
+            yield Call(node, scope, node.func.attr), variables_of(analysis, node.func.value, scope)
 
 
-def _switched_to_training(analysis: Analysis) -> set[Home]:
-    found: set[Home] = set()
+def _switched_to_training(analysis: Analysis) -> set[Variable]:
+    found: set[Variable] = set()
     for source in analysis.modules.sources.values():
         for node in source.nodes:
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.keywords:
                 continue
             if node.func.attr == "train" and all(isinstance(argument, ast.Constant) for argument in node.args):
-                found |= homes_of(analysis, node.func.value, analysis.scope_at(source, node))
+                found |= variables_of(analysis, node.func.value, analysis.scope_at(source, node))
     return found
 
 
-def _is_part(analysis: Analysis, home: Home, homes: set[Home]) -> bool:
-    """Return whether this is a layer of a class of models, of which another home holds one as a whole."""
-    if not home.is_attribute or not is_module(analysis, Instance(home.scope)):
+def _is_part(analysis: Analysis, variable: Variable, variables: set[Variable]) -> bool:
+    """Return whether this is a layer of a class of models, of which another variable holds one as a whole."""
+    if not variable.is_attribute or not is_module(analysis, Instance(variable.scope)):
         return False
-    return any(other is not home and other.scope is not home.scope for other in homes)
+    return any(other is not variable and other.scope is not variable.scope for other in variables)
 
 
 def _kinds(analysis: Analysis, model: Model) -> Iterator[Scope]:
@@ -115,7 +115,7 @@ def _kinds(analysis: Analysis, model: Model) -> Iterator[Scope]:
                 yield value.scope
 
 
-def _runs_inside(model: Model, whole: dict[Scope, Home]) -> bool:
+def _runs_inside(model: Model, whole: dict[Scope, Variable]) -> bool:
     """Return whether only the methods of another model call this one, which is a part of that: `self.decoder(x)`."""
     owners = [whole.get(call.scope.parent) if call.scope.parent else None for call in model.calls]
-    return all(owner is not None and owner != model.home for owner in owners)
+    return all(owner is not None and owner != model.variable for owner in owners)

@@ -16,4 +16,4 @@ def is_module(analysis: Analysis, value: Value) -> bool:
 
 def is_layer(analysis: Analysis, value: Value) -> bool:
     """Return whether a value is a module of the project, or something that torch.nn has made."""
-    return is_module(analysis, value) or (isinstance(value, Result) and value.maker.startswith(LAYER_PACKAGE))
+    return is_module(analysis, value) or (isinstance(value, Result) and value.builder.startswith(LAYER_PACKAGE))

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.flow.reachability import reached_nodes
-from retrofit.analysis.flow.variables import Home, homes_of, upstream
+from retrofit.analysis.flow.variables import Variable, upstream, variables_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Result
@@ -23,17 +23,19 @@ def read_modules(
     analysis: Analysis, optimizers: list[Optimizer], models: list[Model], in_batches: list[Node]
 ) -> Iterator[tuple[ast.Call, Scope]]:
     """Yield the calls of `parameters()` that give an optimizer what such a module has."""
-    called = {home for model in models for home in ({model.home} | upstream(analysis, model.home))}
-    read: set[Home] = set()
+    called = {variable for model in models for variable in ({model.variable} | upstream(analysis, model.variable))}
+    read: set[Variable] = set()
     for node, scope in in_batches:
         if isinstance(node, ast.Attribute) and _is_parameter(analysis, node, scope):
-            read |= homes_of(analysis, node.value, scope) - called
-    read = {home for home in read if not _is_layer(analysis, home) and not _is_handed_on(analysis, home)}
+            read |= variables_of(analysis, node.value, scope) - called
+    read = {
+        variable for variable in read if not _is_layer(analysis, variable) and not _is_handed_on(analysis, variable)
+    }
     for optimizer in optimizers if read else ():
         for owner, scope in parameter_owners(analysis, optimizer):
             method = scope.source.parents[owner]
             call = scope.source.parents[method]
-            if isinstance(call, ast.Call) and call.func is method and homes_of(analysis, owner, scope) & read:
+            if isinstance(call, ast.Call) and call.func is method and variables_of(analysis, owner, scope) & read:
                 yield call, scope
 
 
@@ -41,20 +43,20 @@ def _is_parameter(analysis: Analysis, node: ast.Attribute, scope: Scope) -> bool
     if node.attr in PARAMETERS_OF_LAYERS:
         return True
     values = analysis.evaluate(node, scope)
-    return any(isinstance(value, Result) and value.maker in PARAMETER_CLASSES for value in values)
+    return any(isinstance(value, Result) and value.builder in PARAMETER_CLASSES for value in values)
 
 
-def _is_layer(analysis: Analysis, home: Home) -> bool:
+def _is_layer(analysis: Analysis, variable: Variable) -> bool:
     """Return whether a module is part of another, whose wrapper averages its gradients."""
-    return home.is_attribute and is_module(analysis, Instance(home.scope))
+    return variable.is_attribute and is_module(analysis, Instance(variable.scope))
 
 
-def _is_handed_on(analysis: Analysis, home: Home) -> bool:
+def _is_handed_on(analysis: Analysis, variable: Variable) -> bool:
     """Return whether anything else gets hold of a module, perhaps to call it: Whole(encoder, decoder)."""
     for node, scope in reached_nodes(analysis):
         name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-        is_read = name == home.name and isinstance(node.ctx, ast.Load)  # type: ignore[attr-defined]
+        is_read = name == variable.name and isinstance(node.ctx, ast.Load)  # type: ignore[attr-defined]
         is_whole = is_read and not isinstance(scope.source.parents[node], ast.Attribute)
-        if is_whole and home in homes_of(analysis, node, scope):  # type: ignore[arg-type]
+        if is_whole and variable in variables_of(analysis, node, scope):  # type: ignore[arg-type]
             return True
     return False

@@ -24,7 +24,7 @@ from .unwrapping import takes_out
 
 
 @dataclass(frozen=True)
-class Standing:
+class WrapState:
     """The call of DDP that an object is the result of, or, when it `is_bare`, the argument of."""
 
     site: Site
@@ -36,7 +36,7 @@ class Wrapping:
 
     def __init__(self, analysis: Analysis, distribution: Distribution) -> None:
         self._analysis = analysis
-        self._memory: Memory[Standing | None] = Memory(None)
+        self._memory: Memory[WrapState | None] = Memory(None)
         self.sites = [site for site in distribution.wraps if site.names & DDP]
         self._by_call = {site.call: site for site in self.sites}
         self._inside = {}
@@ -49,24 +49,24 @@ class Wrapping:
 
     def wrapped(self, node: ast.expr, scope: Scope) -> Site | None:
         """Return the call of DDP whose result `node` is; None when it is not, or cannot be told."""
-        found = self._standing(node, scope) if self.sites else None
+        found = self._wrap_state(node, scope) if self.sites else None
         return found.site if found is not None and not found.is_bare else None
 
     def bare(self, node: ast.expr, scope: Scope) -> Site | None:
         """Return the call of DDP inside which `node` lies, when `node` is the model without the wrapper."""
-        found = self._standing(node, scope) if self.sites else None
+        found = self._wrap_state(node, scope) if self.sites else None
         return found.site if found is not None and found.is_bare else None
 
-    def _standing(self, node: ast.expr | None, scope: Scope) -> Standing | None:
+    def _wrap_state(self, node: ast.expr | None, scope: Scope) -> WrapState | None:
         return self._memory.once((node, scope), lambda: self._find(node, scope))
 
-    def _find(self, node: ast.expr | None, scope: Scope) -> Standing | None:
+    def _find(self, node: ast.expr | None, scope: Scope) -> WrapState | None:
         if isinstance(node, ast.Call):
             return self._of_call(node, scope)
         if isinstance(node, ast.Attribute) and node.attr == "module":
-            outer = self._standing(node.value, scope)
+            outer = self._wrap_state(node.value, scope)
             if outer is not None and not outer.is_bare:
-                return Standing(outer.site, is_bare=True)
+                return WrapState(outer.site, is_bare=True)
         if isinstance(node, ast.Name):
             found = scope.find(node.id)
             if found is not None:
@@ -75,27 +75,27 @@ class Wrapping:
             return self._of_attribute(node, scope)
         return None
 
-    def _of_call(self, node: ast.Call, scope: Scope) -> Standing | None:
+    def _of_call(self, node: ast.Call, scope: Scope) -> WrapState | None:
         if node in self._by_call:
-            return Standing(self._by_call[node])
+            return WrapState(self._by_call[node])
         if node.args and COMPILE in self._analysis.called(node, scope):
-            return self._standing(node.args[0], scope)
+            return self._wrap_state(node.args[0], scope)
         functions = [v for v in self._analysis.evaluate(node.func, scope) if isinstance(v, LocalFunction)]
         if functions:
             parts = [(part, function.scope) for function in functions for part in returns_of(function.node)]
-            return _common(self._standing(part, where) for part, where in parts)
+            return _common(self._wrap_state(part, where) for part, where in parts)
         if isinstance(node.func, ast.Attribute) and node.func.attr in SAME_OBJECT:
-            return self._standing(node.func.value, scope)
+            return self._wrap_state(node.func.value, scope)
         return None
 
-    def _of_name(self, node: ast.Name, scope: Scope, owner: Scope, bindings: list[Binding]) -> Standing | None:
+    def _of_name(self, node: ast.Name, scope: Scope, owner: Scope, bindings: list[Binding]) -> WrapState | None:
         placed = [(binding, owner) for binding in bindings]
         if owner is scope:
             placed = [(binding, owner) for binding in bindings if _line(binding) < node.lineno]
         found = self._of_bindings(placed, node, scope)
         return found or self._as_argument((owner, node.id), scope)
 
-    def _of_attribute(self, node: ast.Attribute, scope: Scope) -> Standing | None:
+    def _of_attribute(self, node: ast.Attribute, scope: Scope) -> WrapState | None:
         key = self.variable(node, scope)
         if key is None:
             return None
@@ -103,7 +103,7 @@ class Wrapping:
         before = [pair for pair in placed if pair[1] is not scope or _line(pair[0]) < node.lineno]
         return self._of_bindings(before, node, scope) or self._as_argument(key, scope)
 
-    def _of_bindings(self, placed: list[tuple[Binding, Scope]], node: ast.expr, scope: Scope) -> Standing | None:
+    def _of_bindings(self, placed: list[tuple[Binding, Scope]], node: ast.expr, scope: Scope) -> WrapState | None:
         """Return what the last of these bindings gives; one under a condition counts when it wraps."""
         ordered = sorted(placed, key=lambda pair: _line(pair[0]), reverse=True)
         for binding, owner in ordered:
@@ -120,11 +120,11 @@ class Wrapping:
                 return None
         return None
 
-    def _of_binding(self, binding: Binding, scope: Scope) -> Standing | None:
+    def _of_binding(self, binding: Binding, scope: Scope) -> WrapState | None:
         if binding.kind != "value" or binding.value is None:
             return None
         if not binding.path:
-            return self._standing(binding.value, scope)
+            return self._wrap_state(binding.value, scope)
         values = [(binding.value, scope)]
         if isinstance(binding.value, ast.Call):
             functions = self._analysis.functions_called(binding.value, scope)
@@ -134,21 +134,21 @@ class Wrapping:
             for value, where in values
             if isinstance(value, ast.Tuple) and len(value.elts) > binding.path[0]
         ]
-        return _common(self._standing(part, where) for part, where in parts)
+        return _common(self._wrap_state(part, where) for part, where in parts)
 
-    def _of_parameter(self, name: str, scope: Scope) -> Standing | None:
+    def _of_parameter(self, name: str, scope: Scope) -> WrapState | None:
         """Return what every call gives for a parameter, None where calls differ."""
         given = arguments_or_default(self._analysis, name, scope)
-        return _common(self._standing(argument, where) for argument, where in given)
+        return _common(self._wrap_state(argument, where) for argument, where in given)
 
     def _unwraps(self, binding: Binding, scope: Scope) -> bool:
         return binding.kind == "value" and takes_out(self._analysis, binding.value, scope)
 
-    def _as_argument(self, key: tuple[Scope, str], scope: Scope) -> Standing | None:
+    def _as_argument(self, key: tuple[Scope, str], scope: Scope) -> WrapState | None:
         site = self._inside.get(key)
         if site is None or (site.call in self._rebound and site.scope is not scope):
             return None  # elsewhere `self.model` of `self.model = DDP(self.model)` can be either
-        return Standing(site, is_bare=True)
+        return WrapState(site, is_bare=True)
 
     def _is_rebound(self, site: Site) -> bool:
         """Return whether the wrapper takes the place of its model: `self.model = DDP(self.model)`."""
@@ -175,7 +175,7 @@ def _line(binding: Binding) -> int:
     return getattr(binding.node, "lineno", 0) or getattr(binding.value, "lineno", 0)
 
 
-def _common(found: Iterable[Standing | None]) -> Standing | None:
+def _common(found: Iterable[WrapState | None]) -> WrapState | None:
     standings = set(found)
     return standings.pop() if len(standings) == 1 else None
 

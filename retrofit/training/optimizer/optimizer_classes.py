@@ -20,7 +20,7 @@ from retrofit.training.torch_api.optimizers import (
 
 
 @dataclass(frozen=True)
-class Maker:
+class Builder:
     """One class of optimizers that a call can run; "" as `name` is something else."""
 
     name: str
@@ -28,48 +28,48 @@ class Maker:
     local: Scope | None = None  # the class, where it is one of the project
 
 
-def makers_in(analysis: Analysis, call: ast.Call, scope: Scope) -> list[Maker]:
+def builders_in(analysis: Analysis, call: ast.Call, scope: Scope) -> list[Builder]:
     """Return what a call can run, of which some may make optimizers; nothing where it is not known."""
-    return [maker for value in analysis.evaluate(call.func, scope) for maker in _makers(analysis, value, None)]
+    return [builder for value in analysis.evaluate(call.func, scope) for builder in _builders(analysis, value, None)]
 
 
-def positions_of(analysis: Analysis, maker: Maker) -> list[str]:
+def positions_of(analysis: Analysis, builder: Builder) -> list[str]:
     """Return the names of the positional arguments of a class of optimizers."""
-    if OPTIMIZER_FUNCTIONS.match(maker.name):
+    if OPTIMIZER_FUNCTIONS.match(builder.name):
         return ["params"]
-    own = _own_arguments(analysis, maker)
+    own = _own_arguments(analysis, builder)
     return OPTIMIZER_PARAMETERS if own is None else own
 
 
-def takes_rate(analysis: Analysis, maker: Maker) -> bool:
+def takes_rate(analysis: Analysis, builder: Builder) -> bool:
     """Return whether a class has a learning rate of its own: not one that changes how another optimizer steps."""
-    return bool({"lr", "params"} & set(positions_of(analysis, maker)))
+    return bool({"lr", "params"} & set(positions_of(analysis, builder)))
 
 
-def _own_arguments(analysis: Analysis, maker: Maker) -> list[str] | None:
+def _own_arguments(analysis: Analysis, builder: Builder) -> list[str] | None:
     """Return the arguments of a class of the project; None where it hands on what it is given: *args, **kwargs."""
-    own = analysis.classes.method(maker.local, "__init__") if maker.local is not None else None
+    own = analysis.classes.method(builder.local, "__init__") if builder.local is not None else None
     if own is None or isinstance(own.node, ast.Lambda):
         return None
     names = parameters(own.node)[1:]
     return None if not names and own.node.args.vararg is not None else names
 
 
-def _makers(analysis: Analysis, value: Value, partial: Result | None) -> list[Maker]:
+def _builders(analysis: Analysis, value: Value, partial: Result | None) -> list[Builder]:
     if isinstance(value, Result) and value.is_partial and partial is None:
         inner = analysis.evaluate(value.call.args[0], value.scope)
-        return [maker for function in inner for maker in _makers(analysis, function, value)]
+        return [builder for function in inner for builder in _builders(analysis, function, value)]
     if isinstance(value, External):
-        return [Maker(_class_name(value.name), partial)]
+        return [Builder(_class_name(value.name), partial)]
     if isinstance(value, LocalClass):
         names = (_class_name(base) for base in sorted(analysis.classes.bases(value.scope)))
-        return [Maker(next((name for name in names if name), ""), partial, value.scope)]
+        return [Builder(next((name for name in names if name), ""), partial, value.scope)]
     if isinstance(value, Result):  # getattr(torch.optim, name)
         modules = analysis.named(value.call.args[0], value.scope) if _is_getattr(value) else set()
-        return [Maker("getattr" if "torch.optim" in modules else "", partial)] + [Maker("")] * (len(modules) > 1)
+        return [Builder("getattr" if "torch.optim" in modules else "", partial)] + [Builder("")] * (len(modules) > 1)
     if isinstance(value, Item):  # torch.optim.__dict__[name], vars(torch.optim)[name]
-        return [Maker("__dict__" if _is_table(analysis, value.base) else "", partial)]
-    return [Maker("")]
+        return [Builder("__dict__" if _is_table(analysis, value.base) else "", partial)]
+    return [Builder("")]
 
 
 def _is_table(analysis: Analysis, value: Value) -> bool:
@@ -79,7 +79,7 @@ def _is_table(analysis: Analysis, value: Value) -> bool:
 
 
 def _is_getattr(value: Result) -> bool:
-    return value.maker == "getattr" and bool(value.call.args)
+    return value.builder == "getattr" and bool(value.call.args)
 
 
 def _class_name(full: str) -> str:

@@ -17,7 +17,7 @@ from retrofit.analysis.values.kinds import LocalClass, LocalFunction, Result
 from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.modules import CHILDREN, LAYER_PACKAGE, MODULES, PARAMETERS
 
-from .optimizer_classes import Maker, makers_in, positions_of
+from .optimizer_classes import Builder, builders_in, positions_of
 
 _PARAMETERS = PARAMETERS | CHILDREN | MODULES
 
@@ -31,26 +31,26 @@ class Optimizer:
 
     call: ast.Call
     scope: Scope
-    makers: tuple[Maker, ...]
+    builders: tuple[Builder, ...]
     parameters: ast.expr | None
     rate: ast.expr | None
 
     @property
     def is_alone(self) -> bool:
         """Whether the call makes optimizers only, as far as is known: it is not a general factory."""
-        return all(maker.name for maker in self.makers)
+        return all(builder.name for builder in self.builders)
 
 
 def find_optimizers(analysis: Analysis) -> list[Optimizer]:
     """Return the optimizers that the running code makes from torch.optim, in source order."""
     found = []
     for node, scope in reached_nodes(analysis):
-        makers = makers_in(analysis, node, scope) if isinstance(node, ast.Call) else []
-        classes = [maker for maker in makers if maker.name]
+        builders = builders_in(analysis, node, scope) if isinstance(node, ast.Call) else []
+        classes = [builder for builder in builders if builder.name]
         if classes:
             assert isinstance(node, ast.Call)
             given = argument_for(node, ["params"], "params")
-            found.append(Optimizer(node, scope, tuple(makers), given, _rate(analysis, node, classes)))
+            found.append(Optimizer(node, scope, tuple(builders), given, _rate(analysis, node, classes)))
     return found
 
 
@@ -67,9 +67,9 @@ def parameter_owners(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast
     return list(dict.fromkeys((whole, scope) for node, scope in owners for whole in _wholes(node)))
 
 
-def _rate(analysis: Analysis, call: ast.Call, makers: list[Maker]) -> ast.expr | None:
+def _rate(analysis: Analysis, call: ast.Call, builders: list[Builder]) -> ast.expr | None:
     """Return what a call is given as learning rate."""
-    given = (argument_for(call, positions_of(analysis, maker), "lr") for maker in makers)
+    given = (argument_for(call, positions_of(analysis, builder), "lr") for builder in builders)
     return next((rate for rate in given if rate is not None), None)
 
 
@@ -104,8 +104,10 @@ def _given_in(function: LocalFunction) -> list[tuple[ast.expr, Scope]]:
 
 def _is_layer(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     values = () if getattr(node, "id", "") == "self" else analysis.evaluate(node, scope)
-    makers = [value.maker for value in values if isinstance(value, Result)]
-    is_of_torch = any(maker.startswith(LAYER_PACKAGE) and maker.rpartition(".")[2][:1].isupper() for maker in makers)
+    builders = [value.builder for value in values if isinstance(value, Result)]
+    is_of_torch = any(
+        builder.startswith(LAYER_PACKAGE) and builder.rpartition(".")[2][:1].isupper() for builder in builders
+    )
     return is_of_torch or any(is_module(analysis, value) for value in values)
 
 

@@ -103,7 +103,7 @@ def rate_rules(project: Project) -> Iterator[tuple[Place, str]]:
     summed, unbatched = summed_optimizers(project), unbatched_optimizers(project)
     for optimizer in project.optimizers if not project.distribution.is_by_hand else ():
         place = optimizer.scope.source.place(optimizer.call)
-        names = sorted({maker.name for maker in optimizer.makers if maker.name})
+        names = sorted({builder.name for builder in optimizer.builders if builder.name})
         adaptive = [name for name in names if not name.startswith(("SGD", "ASGD", "LARS"))]
         if optimizer.call in summed:
             yield place, "the learning rate stays: the loss is a sum, which grows with the batch of all processes"

@@ -20,14 +20,16 @@ def rates_of(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast.expr, S
     if optimizer.rate is not None:
         return [(optimizer.rate, optimizer.scope)]
     calls = [(optimizer.call, optimizer.scope)]
-    calls += [(maker.partial.call, maker.partial.scope) for maker in optimizer.makers if maker.partial is not None]
+    calls += [
+        (builder.partial.call, builder.partial.scope) for builder in optimizer.builders if builder.partial is not None
+    ]
     keywords = [(keyword, where) for call, where in calls for keyword in call.keywords]
     places = [(keyword.value, where) for keyword, where in keywords if keyword.arg == "lr"]
     options = [(keyword.value, where) for keyword, where in keywords if keyword.arg is None]
     return places + [place for node, where in options for place in analysis.containers.places(node, where, "lr")]
 
 
-def makers_of_rate(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast.Call, Scope]]:
+def builders_of_rate(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast.Call, Scope]]:
     """Return the calls whose result is the optimizer and nothing else: its own, or those of a general factory."""
     if optimizer.is_alone:
         return [(optimizer.call, optimizer.scope)]

@@ -14,7 +14,7 @@ from retrofit.training.torch_api.optimizers import SCHEDULE_NAMES
 from retrofit.training.torch_api.runtime import SAMPLES_PER_STEP
 
 from ..data.loaders import TRAIN
-from ..data.shards import given_to, is_same, makers_of
+from ..data.shards import builders_of, given_to, is_same
 from .rates import sets_rate
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def batch_sizes(project: Project) -> list[Place]:
     found = []
     for loader in project.loaders:
         if TRAIN in loader.roles:
-            for maker, scope in makers_of(project.analysis, loader):
-                size = given_to(maker, "batch_size")
+            for builder, scope in builders_of(project.analysis, loader):
+                size = given_to(builder, "batch_size")
                 if size is not None and not _is_changed(project, size, scope):
                     found.append((size, scope))
     return found

@@ -55,7 +55,7 @@ def step_schedules(project: Project) -> list[StepSchedule]:
 
 def _schedules_of_batches(project: Project) -> Iterator[tuple[ast.expr | ast.stmt, Scope]]:
     """Yield the calls that make schedules of their own length which are stepped for each batch."""
-    stepped = {maker for node, scope in project.in_batches for maker in _stepped(project, node, scope)}
+    stepped = {builder for node, scope in project.in_batches for builder in _stepped(project, node, scope)}
     for node, scope in reached_nodes(project.analysis) if stepped else ():
         made_from = list(lengths(project, node, scope)) if node in stepped else []
         if made_from and not any(_follows_batches(project, *place) for place in made_from):

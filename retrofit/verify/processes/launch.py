@@ -93,7 +93,7 @@ def run_together(
                         waiting.remove(run)
                         live.append(run)
                         run.start()
-                live = [run for run in live if run.goes_on()]
+                live = [run for run in live if run.continues()]
                 if on_progress is not None and live and time.monotonic() - reported >= PROGRESS_S:
                     reported = time.monotonic()
                     on_progress()
@@ -150,7 +150,7 @@ class _Run:
             )
             self._fork(target, settings, {**environ, **self.launch.environ})
 
-    def goes_on(self) -> bool:
+    def continues(self) -> bool:
         """Look after the run once and return whether there is something left to look after."""
         return next(self._life, "ended") is None
 

@@ -29,7 +29,7 @@ COLOURS = {
 }
 # Cells are a picture, which takes no CSS: colours that stand out on white and on black (Okabe and Ito 2008).
 RANK_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9")
-NOBODY, SEVERAL = "#808890", "#d55e00"
+NOT_DRAWN, SEVERAL = "#808890", "#d55e00"
 WIDTH = 6.2  # inches; one column of the page
 HEIGHT = 3.3
 FLOOR = 1e-17  # below the rounding of float64: where a log axis shows 0
@@ -316,6 +316,6 @@ def _coverage_rows(epoch: EpochCoverage) -> tuple[list[tuple[str, str, list[int]
         (f"rank {rank}", RANK_COLOURS[place % len(RANK_COLOURS)], sorted(set(samples)))
         for place, (rank, samples) in enumerate(sorted(ranks.items()))
     ]
-    nobody = [sample for sample, number in enumerate(times) if number == 0]
+    not_drawn = [sample for sample, number in enumerate(times) if number == 0]
     several = [sample for sample, number in enumerate(times) if number > 1]
-    return [*rows, ("nobody", NOBODY, nobody), ("more than once", SEVERAL, several)], size
+    return [*rows, ("nobody", NOT_DRAWN, not_drawn), ("more than once", SEVERAL, several)], size

@@ -24,7 +24,7 @@ Way = tuple[ast.expr, ast.AST]  # a test or what a loop iterates over, and the n
 
 
 @dataclass(frozen=True)
-class Partings:
+class RankBranches:
     """The tests of a project by which its ranks part, and the functions that only some of them may enter."""
 
     project: Project
@@ -60,10 +60,10 @@ class Partings:
         return any(self.parts(test, scope) for test in _leaving(scope, loop, loop))
 
 
-def partings_of(project: Project, together: Collection[ast.AST] = ()) -> Partings:
+def rank_branches_of(project: Project, together: Collection[ast.AST] = ()) -> RankBranches:
     """Return where ranks part in a project when the values of the nodes `together` are those of all ranks."""
     run = follow(project, together)[1] if together else followed(project)[1]
-    return Partings(project, frozenset(run.partings), frozenset(run.entered))
+    return RankBranches(project, frozenset(run.rank_branches), frozenset(run.entered))
 
 
 def ways_to(scope: Scope, node: ast.AST) -> Iterator[Way]:

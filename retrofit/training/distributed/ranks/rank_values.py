@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from functools import partial
 
-from retrofit.analysis.flow.bindings import bindings_of, maker_of
+from retrofit.analysis.flow.bindings import bindings_of, builder_of
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -60,7 +60,7 @@ def _tells_world_size(analysis: Analysis, origin: Origin) -> bool:
         return True
     if not isinstance(node, (ast.Name, ast.Attribute, ast.Call)) or called_so(node) != WORLD_SIZE:
         return False
-    return not any(maker_of(value) for value in analysis.evaluate(node, scope))
+    return not any(builder_of(value) for value in analysis.evaluate(node, scope))
 
 
 def _converted(analysis: Analysis, origin: Origin, functions: set[str]) -> list[Origin] | None:
@@ -72,4 +72,4 @@ def _converted(analysis: Analysis, origin: Origin, functions: set[str]) -> list[
 
 def _is_something_else(value: Value) -> bool:
     """Return whether what is called a rank is known to be no process: the place of a hit, the counter of a loop."""
-    return isinstance(value, Item) or (isinstance(value, Result) and value.maker.startswith(COMPUTING))
+    return isinstance(value, Item) or (isinstance(value, Result) and value.builder.startswith(COMPUTING))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.flow.bindings import maker_of
+from retrofit.analysis.flow.bindings import builder_of
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import Origin, origins
@@ -79,7 +79,7 @@ class Ranks:
                 return WORLD_SIZE
         found = RANK if last_name(node) in GPU_NAMES else called_so(node)
         is_read = isinstance(node, ast.Call) or isinstance(node.ctx, ast.Load)
-        is_known = found and any(maker_of(value) for value in self.analysis.evaluate(node, scope))
+        is_known = found and any(builder_of(value) for value in self.analysis.evaluate(node, scope))
         return found if is_read and not is_known else ""
 
     @cached_property

@@ -59,15 +59,15 @@ class CallReader:
             is_prediction = found.has_rows and node in self.reader.project.batch_values.calls
             return kinds.of(kinds.ROWS, found.axis) if is_prediction else found
         made = [value for value in self.analysis.evaluate(node.func, scope) if isinstance(value, Result)]
-        if any(value.maker == WHOLE_BATCH_LOSS for value in made):
+        if any(value.builder == WHOLE_BATCH_LOSS for value in made):
             return kinds.of(kinds.GLOBAL)
-        if DISTRIBUTE_CRITERION in {*(value.maker for value in made), *self.analysis.called(node, scope)}:
+        if DISTRIBUTE_CRITERION in {*(value.builder for value in made), *self.analysis.called(node, scope)}:
             return kinds.of(kinds.MEAN)
         if SUM_LOSS in self.analysis.called(node, scope):
             return kinds.of(kinds.WHOLE)
         if self.analysis.called(node, scope) & GLOBAL_REDUCTIONS:
             return kinds.of(kinds.GLOBAL)
-        if any(value.maker.rpartition(".")[2][:1].isupper() for value in made):
+        if any(value.builder.rpartition(".")[2][:1].isupper() for value in made):
             return self._of_object(node, scope, made, keys)
         return self._of_function(node, scope, frame, keys)
 
@@ -80,7 +80,7 @@ class CallReader:
 
     def _of_object(self, node: ast.Call, scope: Scope, made: list[Result], keys: Keys) -> Kind:
         """Return the kind of what an object of a library gives: a criterion, or a layer or a model."""
-        names = {value.maker.rpartition(".")[2] for value in made}
+        names = {value.builder.rpartition(".")[2] for value in made}
         if any("loss" in name.lower() or name.endswith("Criterion") for name in names):
             return self._of_library_loss(node, scope, [*node.keywords, *(k for v in made for k in v.call.keywords)])
         return kinds.of(kinds.UNKNOWN if _is_of_container(keys) else kinds.ROWS)
