@@ -31,6 +31,19 @@ class Binding:
     dotted: str = ""
     level: int = 0  # of a relative import
     member: str = ""  # from `dotted` import `member`
+    place: tuple[int, int] = field(init=False, compare=False)  # line and column
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "place", place_of(self.node))
+
+
+def place_of(node: ast.AST) -> tuple[int, int]:
+    """Return the line and the column of a node, those of its first part where it has none of its own."""
+    if isinstance(node, ast.comprehension):
+        node = node.target
+    elif isinstance(node, ast.withitem):
+        node = node.context_expr
+    return node.lineno, node.col_offset  # type: ignore[attr-defined]
 
 
 @dataclass(eq=False)

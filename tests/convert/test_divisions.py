@@ -184,6 +184,12 @@ def test_a_mean_over_selected_elements_is_listed(lines: str, tmp_path: Path) -> 
     assert finding.code == "RF302" and "chosen" in finding.message and not finding.edits
 
 
+def test_a_divisor_that_is_computed_from_itself_is_read(tmp_path: Path) -> None:
+    lines = "import somewhere\nn = somewhere.positives(y)\nn = max(n, 1)\nloss = ((model(x) - 1) ** 2).sum() / n"
+    (finding,) = (f for f in conversion(tmp_path, script(lines)).findings if f.code == "RF307")
+    assert "divided by what is not known" in finding.message
+
+
 def of_losses(lines: str, folder: Path) -> list[Finding]:
     """Return the findings about how a loss is computed."""
     train = f"for x, y in loader:\n    y = F.one_hot(y, 3).float() - 0.5\n    {lines}\n"

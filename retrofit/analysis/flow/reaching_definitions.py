@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+from operator import attrgetter
 
 from ..edits import block_of
-from ..scopes import Binding, Scope
+from ..scopes import Binding, Scope, place_of
 
 
 def live_bindings(name: ast.Name, scope: Scope) -> tuple[Scope, list[Binding]]:
@@ -15,26 +16,24 @@ def live_bindings(name: ast.Name, scope: Scope) -> tuple[Scope, list[Binding]]:
     the place that the last one comes before; elsewhere all of them.
     """
     owner, bindings = scope.find(name.id) or (scope, [])
-    within = [name, *scope.source.ancestors(name)]
-    inner = [binding for binding in bindings if isinstance(binding.node, ast.comprehension)]
-    own = [binding for binding in inner if _is_element(binding.node, within, scope)]
-    bindings = own[-1:] or [binding for binding in bindings if binding not in inner]
-    if owner is not scope or own:
+    inner = [b for b in bindings if b.kind == "item" and isinstance(b.node, ast.comprehension)]
+    if inner:
+        own = [binding for binding in inner if _is_element(binding.node, name, scope)]
+        if own:
+            return owner, own[-1:]
+        bindings = [binding for binding in bindings if binding not in inner]
+    if owner is not scope:
         return owner, bindings
     statement = scope.source.statement(name)
     around = {statement, *scope.source.ancestors(statement)}
-    before = [binding for binding in bindings if _place(binding) < _place_of(statement)]
-    settled = [binding for binding in before if binding.kind == "value" and _comes_first(binding, scope, around)]
-    settled = [binding for binding in settled if not isinstance(binding.node, ast.AugAssign)]
-    if not settled:
+    here = place_of(statement)
+    before = sorted([binding for binding in bindings if binding.place < here], key=attrgetter("place"))
+    last = next((i for i in reversed(range(len(before))) if _settles(before[i], scope, around)), None)
+    if last is None:
         return owner, bindings
-    last = max(settled, key=_place)
-    repeated = _repeated(statement, last.node, scope)
-    return owner, [
-        binding
-        for binding in bindings
-        if (_place(binding) >= _place(last) and binding in before) or _is_in(binding.node, repeated, scope)
-    ]
+    repeated = _repeated(statement, before[last].node, scope)
+    again = [b for b in bindings if _is_in(b.node, repeated, scope)] if repeated is not None else []
+    return owner, list(dict.fromkeys([*before[last:], *again]))
 
 
 def _repeated(statement: ast.stmt, first: ast.AST, scope: Scope) -> ast.AST | None:
@@ -50,12 +49,13 @@ def _repeated(statement: ast.stmt, first: ast.AST, scope: Scope) -> ast.AST | No
     return found
 
 
-def _is_in(node: ast.AST, outer: ast.AST | None, scope: Scope) -> bool:
-    return outer is not None and outer in (node, *scope.source.ancestors(node))
+def _is_in(node: ast.AST, outer: ast.AST, scope: Scope) -> bool:
+    return outer in (node, *scope.source.ancestors(node))
 
 
-def _is_element(generator: ast.AST, around: list[ast.AST], scope: Scope) -> bool:
-    """Return whether a place is in a comprehension with this generator, and not in what it goes through first."""
+def _is_element(generator: ast.AST, name: ast.Name, scope: Scope) -> bool:
+    """Return whether a name is in a comprehension with this generator, and not in what that goes through first."""
+    around = [name, *scope.source.ancestors(name)]
     comprehension = scope.source.parents[generator]
     if comprehension not in around:
         return False
@@ -63,19 +63,9 @@ def _is_element(generator: ast.AST, around: list[ast.AST], scope: Scope) -> bool
     return first not in around or first.iter not in around
 
 
-def _comes_first(binding: Binding, scope: Scope, around: set[ast.AST]) -> bool:
+def _settles(binding: Binding, scope: Scope, around: set[ast.AST]) -> bool:
     """Return whether an assignment is in one of the blocks around a place: it is always made on the way."""
     node = binding.node
-    return isinstance(node, ast.stmt) and any(part in around for part in block_of(scope.source, node))
-
-
-def _place(binding: Binding) -> tuple[int, int]:
-    return _place_of(binding.node)
-
-
-def _place_of(node: ast.AST) -> tuple[int, int]:
-    if isinstance(node, ast.comprehension):  # which has no place of its own
-        node = node.target
-    elif isinstance(node, ast.withitem):
-        node = node.context_expr
-    return node.lineno, node.col_offset  # type: ignore[attr-defined]
+    if binding.kind != "value" or not isinstance(node, ast.stmt) or isinstance(node, ast.AugAssign):
+        return False
+    return not around.isdisjoint(block_of(scope.source, node))

@@ -1,4 +1,4 @@
-"""Where a value comes from: the expressions that an expression can have its value from, through a whole project.
+"""Sources of a value: the expressions that an expression can have its value from, through a whole project.
 
 Names lead to the assignments that reach them, parameters to the arguments of all calls, attributes to their
 assignments, calls of the project's own functions to what these return, entries of containers to what is put there.
@@ -50,7 +50,7 @@ Through = Callable[[Origin], Optional[Iterable[Origin]]]
 def origins(analysis: Analysis, starts: Iterable[Origin], through: Through = lambda origin: None) -> Iterator[Origin]:
     """Yield expressions and all that their values can come from, nearest first.
 
-    `through` says where to go on from an expression: to the operands of a sum, say, or with () nowhere; with None to
+    `through` says where to continue from an expression: to the operands of a sum, say, or with () nowhere; with None to
     its `sources`.
     """
 

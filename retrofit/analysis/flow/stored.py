@@ -1,4 +1,4 @@
-"""What is put into objects after they are made: `x.append(y)`, `x[key] = y`, `x.update(key=y)`, `x.name = y`."""
+"""Contents that objects get after they are made: `x.append(y)`, `x[key] = y`, `x.update(key=y)`, `x.name = y`."""
 
 from __future__ import annotations
 

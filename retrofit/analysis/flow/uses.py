@@ -1,4 +1,4 @@
-"""Where a value goes: the expressions that have the value of an expression next, through a whole project.
+"""Uses of a value: the expressions that have the value of an expression next, through a whole project.
 
 Names lead to where they are read, arguments into the functions of the project, what these return to their calls. What
 operators and functions of libraries make of it is the caller's own question.
@@ -26,8 +26,8 @@ Onward = Callable[[ast.expr, Scope], Optional[Iterable[Use]]]
 def reached_by(analysis: Analysis, starts: Iterable[Use], onward: Onward = lambda node, scope: None) -> Iterator[Use]:
     """Yield expressions and all that have their values later, nearest first.
 
-    `onward` says where to go on from an expression: to the sum that it is part of, say, or with () nowhere; with None
-    to its `uses`.
+    `onward` says where to continue from an expression: to the sum that it is part of, say, or with () nowhere; with
+    None to its `uses`.
     """
 
     def step(use: Use) -> Iterable[Use]:

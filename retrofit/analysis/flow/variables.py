@@ -111,14 +111,11 @@ def assignments_to(analysis: Analysis, variable: Variable) -> list[Assignment]:
     found = [Assignment(_statement(scope, b.node), scope, part_of(b)) for b, scope in _bindings(analysis, variable)]
     scopes = {assignment.scope for assignment in found}
     for scope in scopes:
-        for node in own_nodes(scope.node):
-            function = _method_called(node)
-            if function is None:
-                continue
+        for node, function in _methods_called(analysis, scope):
             fills = function.attr in analysis.library.filling_methods or _is_of_project(analysis, function, scope)
             moves = function.attr in analysis.library.moving_methods
             if (fills or moves) and variable in variables_of(analysis, function.value, scope):
-                found.append(Assignment(node, scope, only_fills=fills))  # type: ignore[arg-type]
+                found.append(Assignment(node, scope, only_fills=fills))
     return sorted(set(found), key=lambda a: (a.scope.source.name, a.statement.lineno, a.statement.col_offset))
 
 
@@ -141,10 +138,14 @@ def _statement(scope: Scope, node: ast.AST) -> ast.stmt:
     return scope.source.statement(node)
 
 
-def _method_called(node: ast.AST) -> ast.Attribute | None:
-    """Return the method of a statement like `model.to(place)`, of which nothing but what it changes is left."""
-    function = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
-    return function if isinstance(function, ast.Attribute) else None
+def _methods_called(analysis: Analysis, scope: Scope) -> list[tuple[ast.stmt, ast.Attribute]]:
+    """Return the statements like `model.to(place)`, of which nothing but what they change is left, with the method."""
+    known: dict[Scope, list[tuple[ast.stmt, ast.Attribute]]] = analysis.fact("methods called", dict)
+    if scope not in known:
+        calls = [(node, node.value) for node in own_nodes(scope.node) if isinstance(node, ast.Expr)]
+        functions = [(node, call.func) for node, call in calls if isinstance(call, ast.Call)]
+        known[scope] = [(node, function) for node, function in functions if isinstance(function, ast.Attribute)]
+    return known[scope]
 
 
 def _is_of_project(analysis: Analysis, function: ast.Attribute, scope: Scope) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -60,6 +61,7 @@ class LossReader:
         self.calls = CallReader(self)
         self.reductions: dict[ast.expr, set[str]] = {}  # what each reduction over a batch makes of it: SUM, MEAN
         self._before_batches = set(_before_batches(project))
+        self._in_place: dict[Scope, dict[str, list[ast.AugAssign]]] = {}
         # Of itself an expression has what it has anyway.
         self._known: Memory[Kind] = Memory(CONSTANT, kinds.of(kinds.UNKNOWN))
 
@@ -114,7 +116,9 @@ class LossReader:
         first = kinds.join([first, *self._put_in(node, scope, frame, keys)])
         for binding in changed:
             first = self.changed(first, binding.node, owner, frame)  # type: ignore[arg-type]
-        for statement in _in_place(node.id, owner):
+        if owner not in self._in_place:
+            self._in_place[owner] = _in_place(owner)
+        for statement in self._in_place[owner].get(node.id, []):
             first = self.changed(first, statement, owner, frame)
         return first
 
@@ -239,7 +243,7 @@ class LossReader:
             for leaf, _ in kind.leaves:
                 self.reductions.setdefault(leaf, set()).add("")  # not that of all ranks by its sum alone
             return replace(kinds.per_size(kind), coupled=kind.coupled | kind.leaves)
-        if what == SIZE or looks_like_size(divisor, scope):
+        if what == SIZE or looks_like_size(self.analysis, divisor, scope):
             if kind.parts & {kinds.SUM, kinds.MEAN} and self._is_per_sample(divisor, scope):
                 return replace(kinds.of(kinds.SHARE), coupled=kind.coupled)
             return self._mean(kinds.per_size(kind), divisor, scope, whole)
@@ -311,18 +315,20 @@ def _is_of_sample(kind: Kind) -> bool:
     return not kind.has_rows or kind.parts == {kinds.SHARE}
 
 
-def _in_place(name: str, scope: Scope) -> Iterator[ast.AugAssign]:
-    """Yield `loss.div_(n)` and the like, statements of their own in a scope, as `loss /= n`."""
+def _in_place(scope: Scope) -> dict[str, list[ast.AugAssign]]:
+    """Return `loss.div_(n)` and the like, statements of their own in a scope, as `loss /= n`, by name."""
+    found: dict[str, list[ast.AugAssign]] = defaultdict(list)
     for node in own_nodes(scope.node):
         call = node.value if isinstance(node, ast.Expr) else None
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or len(call.args) != 1:
             continue
-        is_of_name = isinstance(call.func.value, ast.Name) and call.func.value.id == name
         operator = OPERATORS.get(call.func.attr[:-1]) if call.func.attr.endswith("_") else None
-        if is_of_name and operator is not None:
+        if isinstance(call.func.value, ast.Name) and operator is not None:
+            name = call.func.value.id
             statement = ast.copy_location(ast.AugAssign(ast.Name(name, ast.Store()), operator, call.args[0]), node)
             scope.source.parents[statement] = scope.source.parents[node]
-            yield statement
+            found[name].append(statement)
+    return found
 
 
 def _before_batches(project: Project) -> Iterator[Scope]:

@@ -7,7 +7,9 @@ import re
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
 from retrofit.training.data.batch_values import BATCH, GRADIENT
 
 from ..divisions import SIZE, Reader
@@ -25,7 +27,7 @@ class SampleLoops:
     """Answers whether a place is run once for each sample of a batch."""
 
     def __init__(self, project: Project) -> None:
-        self._values = project.batch_values
+        self._analysis, self._values = project.analysis, project.batch_values
         self.lists = Lists(project.analysis, self.is_within)
         self._reader = Reader(project.analysis, project.batch_values, project.distribution)
 
@@ -46,7 +48,7 @@ class SampleLoops:
                 last = args[min(1, len(args) - 1)]
                 if self.lists.is_fixed(last, scope):
                     return False
-                return self._reader.kind_of(last, scope) == SIZE or looks_like_size(last, scope)
+                return self._reader.kind_of(last, scope) == SIZE or looks_like_size(self._analysis, last, scope)
             if name in ("enumerate", "tqdm", "reversed") and args:
                 return self.goes_through(args[0], scope)
             if name in ("zip", "keys", "values", "items"):
@@ -61,31 +63,29 @@ class SampleLoops:
         return BATCH in sources and GRADIENT not in sources
 
 
-def looks_like_size(node: ast.expr, scope: Scope) -> bool:
+def looks_like_size(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether a divisor is the number of samples by how it is written: x.size(0), batch_size."""
-    if isinstance(node, ast.Name):
-        owner, bindings = scope.find(node.id) or (scope, [])
-        for binding in bindings:
-            value = binding.value
-            if value is None or isinstance(value, ast.Name) or binding.kind != "value":
-                continue
-            if binding.path[:1] == (0,) and last_name(value) in ("shape", "size"):  # n, c, h, w = x.shape
-                return True
-            if not binding.path and looks_like_size(value, owner):
-                return True
+    return any(_is_size(origin) for origin in origins(analysis, [Origin(node, scope)], _factors))
+
+
+def _is_size(origin: Origin) -> bool:
+    node, _, keys = origin
+    if keys:
+        return keys == (0,) and last_name(node) in ("shape", "size")  # of n, c, h, w = x.shape too
     if isinstance(node, (ast.Name, ast.Attribute)):
         return bool(NAMES.search(last_name(node))) and not OTHERS.search(last_name(node))
-    if isinstance(node, ast.BinOp):
-        is_product = isinstance(node.op, ast.Mult)
-        return is_product and any(looks_like_size(part, scope) for part in (node.left, node.right))
-    if isinstance(node, ast.Subscript):
-        is_first = isinstance(node.slice, ast.Constant) and node.slice.value == 0
-        return is_first and last_name(node.value) in ("shape", "size")
-    if not isinstance(node, ast.Call):
-        return False
-    name, first = last_name(node), node.args[0] if node.args else None
-    if name == "size":
+    first = node.args[0] if isinstance(node, ast.Call) and node.args else None
+    if last_name(node) == "size":
         return isinstance(first, ast.Constant) and first.value == 0
-    if name == "len" and first is not None:
-        return not LOADERS.search(ast.unparse(first))
-    return name in ("float", "int", "max") and first is not None and looks_like_size(first, scope)
+    return last_name(node) == "len" and first is not None and not LOADERS.search(ast.unparse(first))
+
+
+def _factors(origin: Origin) -> list[Origin] | None:
+    """Return what a number is a product of, or is converted from; None for a name, whose values count."""
+    node = origin.node
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return [origin.to(node.left), origin.to(node.right)]
+    if isinstance(node, ast.Call) and last_name(node) in ("float", "int", "max"):
+        return [origin.to(part) for part in node.args[:1]]
+    is_shape = isinstance(node, ast.Subscript) and last_name(node.value) in ("shape", "size")
+    return None if is_shape or (isinstance(node, ast.Name) and not origin.keys) else []
