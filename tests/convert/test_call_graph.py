@@ -1,4 +1,4 @@
-"""What calls run, what all paths to a place go through, and all that a value is computed from."""
+"""Functions that calls run, places on all paths to a call, and operands that a value is computed from."""
 
 from __future__ import annotations
 

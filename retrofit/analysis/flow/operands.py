@@ -1,4 +1,4 @@
-"""All that a value is computed from: where it comes from, and the operands of every operation on the way."""
+"""The operands and origins that a value is computed from, through a whole project."""
 
 from __future__ import annotations
 
