@@ -44,10 +44,15 @@ def default_of(function: Function, name: str) -> ast.expr | None:
 
 def returns_of(function: Function) -> list[ast.expr]:
     """Return the expressions that a function returns."""
-    if isinstance(function, ast.Lambda):
-        return [function.body]
+    known = vars(function)  # many ask, so the list stays with the node
+    if "returned" not in known:
+        known["returned"] = [function.body] if isinstance(function, ast.Lambda) else _returned(function.body)
+    return known["returned"]
+
+
+def _returned(body: list[ast.stmt]) -> list[ast.expr]:
     found: list[ast.expr] = []
-    waiting: list[ast.AST] = list(function.body)
+    waiting: list[ast.AST] = list(body)
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Return) and node.value is not None:

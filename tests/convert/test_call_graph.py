@@ -1,4 +1,4 @@
-"""What calls run, what all paths to a place go through, and all that a value is computed from."""
+"""Functions that calls run, places on all paths to a call, and operands that a value is computed from."""
 
 from __future__ import annotations
 
@@ -94,6 +94,8 @@ def test_functions_reached_from_a_call(tmp_path: Path) -> None:
         (["a = {'x': b, 'y': c}", "look(a['x'])"], {"b", "c"}),
         (["for a in range(b, c):", "    look(a)"], set()),
         (["a = b", "a += c", "look(a)"], {"b", "c"}),
+        (["a = b if c else 1", "look(a)"], {"b"}),
+        (["look(b if c else 1)"], {"b", "c"}),
         (["a = lambda x: b", "look(a(c))"], {"b", "c"}),
     ],
 )

@@ -1,4 +1,4 @@
-"""All that a value is computed from: where it comes from, and the operands of every operation on the way."""
+"""The operands and origins that a value is computed from, through a whole project."""
 
 from __future__ import annotations
 
@@ -26,13 +26,23 @@ def inputs(analysis: Analysis, origin: Origin, stored: bool = False) -> Iterator
     An element of what a call gives is not computed from the arguments: a number of a range, a batch of a loader.
     """
     node, scope = origin.node, origin.scope
-    yield from sources(analysis, origin)
+    for source in sources(analysis, origin):
+        yield from _branches(source)
     if isinstance(node, ast.Lambda):
         yield Origin(node.body, analysis.scope_of_node[node])
     elif origin.keys[:1] != (None,):
         yield from (origin.to(part, keys=()) for part in operands(node))
     for item in stored_in(analysis, node, scope) if stored else ():  # type: ignore[arg-type]
         yield Origin(item.value, item.scope)
+
+
+def _branches(origin: Origin) -> Iterator[Origin]:
+    """Yield the two values that a variable is set to by `x = a if test else b`: it is not computed from the test."""
+    if isinstance(origin.node, ast.IfExp):
+        for part in (origin.node.body, origin.node.orelse):
+            yield from _branches(origin.to(part))
+    else:
+        yield origin
 
 
 def operands(node: ast.AST) -> Iterator[ast.expr]:

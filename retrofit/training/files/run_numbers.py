@@ -6,14 +6,14 @@ A process that looks a moment later finds what another one has made meanwhile, a
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Union
 
-from retrofit.analysis.calls import returns_of
+from retrofit.analysis.calls import argument_for, given_parameters, returns_of
 from retrofit.analysis.flow.name_uses import loaded_names, stored_names
 from retrofit.analysis.flow.reachability import reached_nodes
-from retrofit.analysis.flow.uses import Use, reached_by, reads_of, uses
+from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -54,6 +54,7 @@ def numbered_names(analysis: Analysis, outputs: list[Output]) -> list[Numbered]:
 class _Search:
     def __init__(self, analysis: Analysis, named: list[tuple[ast.Call, Scope]]) -> None:
         self.analysis = analysis
+        self.named = named
         self.outputs = {call for call, _ in named}
         self.returned: dict[ast.AST, int] = {}  # by function
 
@@ -180,19 +181,35 @@ class _Search:
         return found
 
     def _names_output(self, names: set[str], scope: Scope) -> bool:
-        """Return whether a file or a folder is named by one of some variables, here or where they are handed to."""
-        variables = [ast.parse(name, mode="eval").body for name in names]
-        reads = [use for variable in variables for use in reads_of(self.analysis, variable, scope)]
-        return any(node in self.outputs for node, _ in reached_by(self.analysis, reads, self._onward))
+        """Return whether a file or a folder is named by one of some names, here or where they are handed to."""
+        starts = [(_with_copies(names, scope), scope)]
+        return any(self._is_output_named(held, where) for held, where in closure(starts, self._handed_on))
 
-    def _onward(self, node: ast.expr, scope: Scope) -> Iterator[Use]:
-        """Yield what is made of a name, and where that goes."""
-        parent = scope.source.parents.get(node)
-        while parent is not None and not isinstance(parent, (ast.expr, ast.stmt)):
-            parent = scope.source.parents.get(parent)
-        if isinstance(parent, ast.expr):
-            yield parent, scope
-        yield from uses(self.analysis, node, scope)
+    def _is_output_named(self, names: frozenset[str], scope: Scope) -> bool:
+        wide = {name for name in names if "." in name or scope.parent is None}
+        return any(_has(call, names if where is scope else wide) for call, where in self.named)
+
+    def _handed_on(self, held: tuple[frozenset[str], Scope]) -> Iterator[tuple[frozenset[str], Scope]]:
+        """Yield the parameters for which calls in a function give one of its names."""
+        names, scope = held
+        for call in [node for node in own_nodes(scope.node) if isinstance(node, ast.Call)]:
+            for function in self.analysis.functions_called(call, scope):
+                bound = given_parameters(function.scope)
+                given = {name: argument_for(call, bound, name) for name in bound}
+                taken = {name for name, value in given.items() if value is not None and _has(value, names)}
+                if taken:
+                    yield _with_copies(taken, function.scope), function.scope
+
+
+def _with_copies(names: set[str], scope: Scope) -> frozenset[str]:
+    """Return names with those that are made of them in a function."""
+    found, before = set(names), set[str]()
+    while found != before:
+        before = set(found)
+        for node in own_nodes(scope.node):
+            if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and _has(node.value, found):
+                found |= _targets(node)
+    return frozenset(found)
 
 
 def _returned(scope: Scope) -> list[ast.expr]:
@@ -210,6 +227,10 @@ def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> set[str]:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     parts = [part for target in targets for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
     return {_key(part) for part in parts} - {""}
+
+
+def _has(node: ast.AST, names: Collection[str]) -> bool:
+    return any(_key(part) in names for part in ast.walk(node) if isinstance(part, (ast.Name, ast.Attribute)))
 
 
 def _is_in_loop(node: ast.AST, scope: Scope) -> bool:

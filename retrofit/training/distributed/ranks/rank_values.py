@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from functools import partial
 
 from retrofit.analysis.flow.bindings import bindings_of, builder_of
-from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.flow.sources import MOST_ORIGINS, Origin, origins
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Item, Result, Value
@@ -17,15 +18,24 @@ from .rank_sources import asked_for, called_so
 
 def is_rank(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether an expression is the number of the process, or tells it as `rank % num_gpus` does."""
-    known: dict[tuple[ast.expr, Scope], bool] = analysis.fact("ranks", dict)
-    if (node, scope) not in known:
-        found = origins(analysis, [Origin(node, scope)], partial(_parts_of_rank, analysis))
-        known[node, scope] = any(_tells_rank(analysis, origin) for origin in found)
-    return known[node, scope]
+    known: dict[Origin, bool] = analysis.fact("ranks", dict)
+    start = Origin(node, scope)
+    if start not in known:
+        seen = []
+        for origin in origins(analysis, [start], partial(_parts_of_rank, analysis, known)):
+            seen.append(origin)
+            if known.get(origin) or _tells_rank(analysis, origin):
+                known[start] = True
+                return True
+        is_complete = len(seen) < MOST_ORIGINS
+        known.update(dict.fromkeys(seen if is_complete else [start], False))
+    return known[start]
 
 
-def _parts_of_rank(analysis: Analysis, origin: Origin) -> list[Origin] | None:
+def _parts_of_rank(analysis: Analysis, known: dict[Origin, bool], origin: Origin) -> Iterable[Origin] | None:
     node = origin.node
+    if origin in known:
+        return ()
     if isinstance(node, ast.BinOp):
         return [origin.to(node.left), origin.to(node.right)]
     return _converted(analysis, origin, {"int", "str"})
