@@ -11,6 +11,17 @@ import pytest
 from rank_pool import RankPool
 from verify.projects.launch import Launcher
 
+# The longest files, which run first: none of them is left to one worker at the end.
+LONGEST = (
+    "test_strategies.py", "test_converted_projects.py", "test_pages.py", "test_interrupted_training.py",
+    "test_tasks.py", "test_same_training.py", "test_zero.py", "test_watchdog.py", "test_documents.py",
+    "test_models.py", "test_verified.py", "test_async_save.py", "test_sharded_ema.py", "test_lesson.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
 
 @pytest.fixture(scope="session")
 def _pools() -> Iterator[dict[int, RankPool]]:
@@ -20,8 +31,8 @@ def _pools() -> Iterator[dict[int, RankPool]]:
         pool.stop()
 
 
-@pytest.fixture
-def ranks(_pools: dict[int, RankPool]):
+@pytest.fixture(scope="session")
+def ranks(_pools: dict[int, RankPool]) -> Callable[[int], RankPool]:
     """`ranks(2).run(task, *args)` runs a task on two real gloo ranks."""
 
     def of_size(world_size: int) -> RankPool:
@@ -47,7 +58,7 @@ def launcher() -> Iterator[Launcher]:
 
 
 @pytest.fixture(autouse=True)
-def _leave_nothing_behind() -> Iterator[None]:
+def _leave_nothing() -> Iterator[None]:
     """Fail a test that leaves an environment variable, a thread or a process group behind."""
     environment, threads = dict(os.environ), set(threading.enumerate())
     yield

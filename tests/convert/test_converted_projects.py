@@ -5,7 +5,6 @@ UPDATE_GOLDEN=1 writes the diffs in golden/ anew.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import shutil
@@ -17,13 +16,11 @@ from pathlib import Path
 import pytest
 from convert.case import Case
 from convert.feature_cases import FEATURE_CASES
+from convert.golden_projects import GoldenProjects, copy_case
 from convert.shape_cases import SHAPE_CASES
 from verify.projects.launch import Launcher
 
-from retrofit.analysis.files.start import Start
-from retrofit.convert.added.files import additions
 from retrofit.convert.plan import is_converted, plan_conversion
-from retrofit.convert.writing.write import write_all
 from retrofit.rules.registry import find_all
 from retrofit.training import read_project
 
@@ -39,28 +36,6 @@ BAR = re.compile(r"\x1b\[A|[^\r\n\]]*\[\d\d:\d\d[^\]\r\n]*\]")  # what is printe
 OF_TORCH = re.compile(r"\[Gloo\] Rank \d+ is connected to .*\n|.*UserWarning: 'pin_memory' argument .*\n.*\n")
 NAMED_BY_TIME = {"timestamp_dir_csv_plots", "config_registry", "graph_and_reload"}
 NAMED_BY_LOSS = {"toplevel_constants"}  # of which several processes make another one: they shuffle in another way
-
-
-def copy_case(case: Case, target: Path) -> Path:
-    shutil.copytree(HERE / "projects" / case.name, target, ignore=shutil.ignore_patterns("__pycache__"))
-    return target
-
-
-def convert(folder: Path, entry: str) -> str:
-    """Convert a project in place and return the diff of its own files, with the figures that are listed."""
-    project = read_project(folder / entry)
-    conversion = plan_conversion(project)
-    assert not conversion.refusals, conversion.refusals
-    diff = "".join(_diff(file.source.name, file.source.text, file.text) for file in conversion.files)
-    files = {file.path: file.data for file in conversion.files}
-    start = Start(project.entry.path, folder)
-    write_all(folder, {**files, **additions(start, vendor=True)}, start)
-    return diff + "".join(f"# {finding.place}: {finding.message}\n" for finding in conversion.listed)
-
-
-def _diff(name: str, before: str, after: str) -> str:
-    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, lineterm="", n=1)
-    return "".join(f"{line}\n" for line in lines)
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
@@ -84,15 +59,14 @@ def shown(text: str, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("example", CASES, ids=lambda example: example.name)
-def test_the_diff_is_the_expected_one(example: Case, tmp_path: Path) -> None:
-    folder = copy_case(example, tmp_path / "project")
+def test_the_diff_is_the_expected_one(example: Case, tmp_path: Path, golden_projects: GoldenProjects) -> None:
     if example.refused:
-        refusals = plan_conversion(read_project(folder / example.entry)).refusals
+        refusals = plan_conversion(read_project(copy_case(example, tmp_path / "project") / example.entry)).refusals
         diff = "".join(f"{finding.place}: {finding.code} {finding.refusal}\n" for finding in refusals)
         assert refusals
     else:
-        diff = convert(folder, example.entry)
-        project = read_project(folder / example.entry)
+        converted = golden_projects.converted(example)
+        diff, project = converted.diff, read_project(converted.folder / example.entry)
         assert is_converted(project) and not plan_conversion(project).files
         assert [str(finding) for finding in find_all(project)] == []  # each rule sees that its hazard is gone
     golden = HERE / "golden" / f"{example.name}.diff"
@@ -124,34 +98,21 @@ def run_original(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -
     return lambda example: run(example.name)
 
 
-@pytest.fixture(scope="module")
-def copy_converted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case, Path], Path]:
-    """Make a copy of a converted project; it is converted once for all tests."""
-
-    @cache
-    def converted(name: str) -> Path:
-        (example,) = (example for example in CONVERTED if example.name == name)
-        folder = copy_case(example, tmp_path_factory.mktemp("converted") / "project")
-        convert(folder, example.entry)
-        return folder
-
-    return lambda example, target: shutil.copytree(converted(example.name), target)
-
-
 @pytest.mark.parametrize("example", CONVERTED, ids=lambda example: example.name)
 def test_one_process_is_the_original_bit_for_bit(
     example: Case,
     tmp_path: Path,
     launcher: Launcher,
     run_original: Callable[[Case], OriginalRun],
-    copy_converted: Callable[[Case, Path], Path],
+    golden_projects: GoldenProjects,
 ) -> None:
-    original, converted = run_original(example), copy_converted(example, tmp_path / "project")
-    run = launcher.run(converted, example.entry, example.arguments, **BATCH)
+    original = run_original(example)
+    folder = shutil.copytree(golden_projects.converted(example).folder, tmp_path / "project")
+    run = launcher.run(folder, example.entry, example.arguments, **BATCH)
     assert run["statuses"] == [0], run["outputs"][0]
-    assert shown(run["outputs"][0], converted) == original.lines
+    assert shown(run["outputs"][0], folder) == original.lines
     if example.name not in NAMED_BY_TIME:
-        assert files_in(converted) == original.files
+        assert files_in(folder) == original.files
 
 
 @pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.slow)])
@@ -162,9 +123,10 @@ def test_several_processes_train_and_one_writes(
     tmp_path: Path,
     launcher: Launcher,
     run_original: Callable[[Case], OriginalRun],
-    copy_converted: Callable[[Case, Path], Path],
+    golden_projects: GoldenProjects,
 ) -> None:
-    alone, folder = run_original(example), copy_converted(example, tmp_path / "several")
+    alone = run_original(example)
+    folder = shutil.copytree(golden_projects.converted(example).folder, tmp_path / "several")
     run = launcher.run(folder, example.entry, example.arguments, world_size, **BATCH, SHOW_WRITES="1")
     assert run["statuses"] == [0] * world_size, "\n".join(run["outputs"])
     assert not any(OF_TORCH.sub("", output) for output in run["outputs"][1:]), run["outputs"][1]

@@ -51,18 +51,29 @@ class Launcher:
         arguments: list[str],
         world_size: int = 1,
         timeout_s: float = 600.0,
+        waits_at_exit: bool = False,
         **environment: str,
     ) -> dict[str, Any]:
-        """Run `script` in `folder` with additional environment variables; see the module."""
+        """Run `script` in `folder` with additional environment variables; see the module.
+
+        `waits_at_exit`: each process ends as the interpreter does, with its threads and exit functions.
+        """
         assert self._process.stdin and self._process.stdout
         request = {"folder": str(folder), "script": script, "arguments": arguments, "world_size": world_size}
-        self._process.stdin.write(json.dumps({**request, "timeout_s": timeout_s, "environment": environment}) + "\n")
+        request.update(timeout_s=timeout_s, waits_at_exit=waits_at_exit, environment=environment)
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
 
 def run(
-    folder: str, script: str, arguments: list[str], world_size: int, timeout_s: float, environment: dict[str, str]
+    folder: str,
+    script: str,
+    arguments: list[str],
+    world_size: int,
+    timeout_s: float,
+    waits_at_exit: bool,
+    environment: dict[str, str],
 ) -> dict[str, Any]:
     """Fork the ranks of one run, wait for them and return what the module's docstring says."""
     started, port = time.monotonic(), _free_port()
@@ -72,7 +83,11 @@ def run(
         pid = os.fork()
         if pid == 0:
             os.environ.update(environment)
-            _become_rank(folder, script, arguments, rank, world_size, port, outputs[rank].fileno())
+            sys.path[1:1] = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
+            status = _become_rank(folder, script, arguments, rank, world_size, port, outputs[rank].fileno())
+            if waits_at_exit:
+                sys.exit(status)
+            os._exit(status)  # the interpreter's own exit after DDP can abort under load
         pids[pid] = rank
     statuses = _wait(pids, started + timeout_s)
     texts = []
@@ -86,7 +101,8 @@ def run(
 
 def _become_rank(
     folder: str, script: str, arguments: list[str], rank: int, world_size: int, port: int, output: int
-) -> None:
+) -> int:
+    """Run the script in this process and return its exit status."""
     status = 1
     try:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -106,12 +122,13 @@ def _become_rank(
         status = 0
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)  # the interpreter's own exit after DDP can abort under load
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return status
 
 
 def _keep_backends() -> None:
@@ -169,7 +186,9 @@ def _free_port() -> int:
 
 def main() -> None:
     import tensorboardX  # noqa: F401
-    import torch._dynamo  # noqa: F401  every optimizer imports it, 2 s of work
+    import torch._dynamo
+    import torch.distributed.checkpoint  # noqa: F401
+    import torchvision.transforms.v2  # noqa: F401
 
     gc.freeze()  # no fork's collector looks through the modules
 
