@@ -73,8 +73,15 @@ def closure(starts: Iterable[T], step: Callable[[T], Iterable[T]]) -> Iterator[T
             waiting += step(item)
 
 
-def sources(analysis: Analysis, origin: Origin) -> Iterator[Origin]:
-    """Yield the expressions, one step before, that an expression can have its value from."""
+def sources(analysis: Analysis, origin: Origin) -> tuple[Origin, ...]:
+    """Return the expressions, one step before, that an expression can have its value from."""
+    known: dict[Origin, tuple[Origin, ...]] = analysis.fact("sources", dict)
+    if origin not in known:
+        known[origin] = tuple(_sources(analysis, origin))
+    return known[origin]
+
+
+def _sources(analysis: Analysis, origin: Origin) -> Iterator[Origin]:
     node, scope, keys = origin
     if isinstance(node, ast.Name):
         owner, bindings = live_bindings(node, scope)
