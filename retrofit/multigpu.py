@@ -3257,6 +3257,9 @@ class LaunchedJob:
 
 def launch(argv: Sequence[str]) -> int:
     """Run the launcher module `argv[0]` with the arguments that follow it and return the job's exit status."""
+    if not argv:
+        say_as_launcher("name a launcher and its arguments: torch.distributed.run --nproc_per_node=2 train.py")
+        return 2
     job, expected = LaunchedJob(), (KeyboardInterrupt,)
     try:
         expected += job.watch()  # type: ignore[assignment]
@@ -3291,4 +3294,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 bc49e5d7fce9605b81a6817c50807f9b63a51f156480e3957af8340161b0cdc6
+# Unchanged while the text above has the SHA-256 3de5c106f9a824d7a2435bda86f3cb65399543f7dbd5098933c9970a324a65ab

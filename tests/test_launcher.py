@@ -147,3 +147,10 @@ def test_a_failed_rank_is_named_last_without_a_traceback_of_the_launcher(ended: 
     assert re.search(r"rank 1 .* was killed by SIGKILL; often that is the system, out of memory", killed.last[-1])
     for case in (failed, killed):
         assert "Traceback" not in case.output and "ChildFailedError" not in case.output
+
+
+def test_without_arguments_it_says_what_to_name() -> None:
+    command = [sys.executable, str(Path(__file__).parents[1] / "retrofit" / "multigpu.py")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert ended.returncode == 2 and "Traceback" not in ended.stderr
+    assert "[launcher] name a launcher and its arguments" in ended.stderr

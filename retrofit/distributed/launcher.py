@@ -116,6 +116,9 @@ class LaunchedJob:
 
 def launch(argv: Sequence[str]) -> int:
     """Run the launcher module `argv[0]` with the arguments that follow it and return the job's exit status."""
+    if not argv:
+        say_as_launcher("name a launcher and its arguments: torch.distributed.run --nproc_per_node=2 train.py")
+        return 2
     job, expected = LaunchedJob(), (KeyboardInterrupt,)
     try:
         expected += job.watch()  # type: ignore[assignment]

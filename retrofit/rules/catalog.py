@@ -37,10 +37,6 @@ class Rule:
     references: tuple[str, ...] = ()
     found_in: str = SINGLE
 
-    def remedy_for(self, uses_runtime: bool) -> str:
-        """Return what to write in a script that uses the runtime, or could; else in plain torch."""
-        return self.remedy if uses_runtime else self.in_torch
-
 
 _ALL = (
     # --- RF0: the script itself -----------------------------------------------------------------------------------

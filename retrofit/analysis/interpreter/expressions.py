@@ -14,8 +14,6 @@ from .state import NONE, Flow, Root, drawn_too, flattened, joined, mixed
 if TYPE_CHECKING:
     from .interpreter import Interpreter
 
-TEXTS = (ast.JoinedStr, ast.FormattedValue)
-
 
 class Expressions:
     """Evaluates expressions in the running frame of an interpreter."""

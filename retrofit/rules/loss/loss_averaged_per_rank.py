@@ -7,7 +7,10 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import Edit, surround
+from retrofit.analysis.flow.sources import Origin, Part, origins
+from retrofit.analysis.flow.stored import literal_key
 from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Item, Member, Result
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -15,14 +18,15 @@ from retrofit.training import Project
 from retrofit.training.data.batch_values import BATCH, GRADIENT, UNEVEN
 from retrofit.training.losses.divisions import COUNT, RATIO, SUM, UNKNOWN, Division, without_guard
 from retrofit.training.losses.flow import loss_parts
-from retrofit.training.losses.masks import is_selected
 from retrofit.training.losses.reductions.coupling import coupled_nodes, is_made_global
 from retrofit.training.losses.reductions.reduction import reader_of
 from retrofit.training.losses.terms import MEAN, Term, loss_expressions, terms_at
 from retrofit.training.torch_api.losses import COUNTED, ELEMENTWISE
-from retrofit.training.torch_api.tensors import PACK_SEQUENCE
+from retrofit.training.torch_api.tensors import COMPARISONS, INTEGER_CASTS, PACK_SEQUENCE, RESHAPES, SAME_ENTRIES
 
 RULE = CATALOG["RF302"]
+COMPARING = COMPARISONS | {"bool", "nonzero"}
+KEEPING = SAME_ENTRIES | INTEGER_CASTS | RESHAPES
 HELP_COUNT = "divide by the number of all processes: loss_sum / rd.loss.rank_share(rd.loss.batch_count(valid))"
 HELP_CHOSEN = (
     "divide the sum by the number of all processes: x.sum() / rd.loss.rank_share(rd.loss.batch_count(x.numel()))"
@@ -157,7 +161,7 @@ def _is_of_some(project: Project, term: Term) -> bool:
     target = argument_for(term.call, ["input", "target"], "target")
     if term.reduction != MEAN or term.name not in COUNTED | ELEMENTWISE:
         return False
-    if target is not None and is_selected(project.analysis, target, term.scope):
+    if target is not None and _is_selected(project.analysis, target, term.scope):
         return True
     values = list(project.analysis.evaluate(target, term.scope))
     while values:
@@ -209,3 +213,39 @@ def _place_of(project: Project, division: Division) -> tuple[ast.expr, ast.expr]
     divisors = {other.divisor for other in project.divisions if other.loss == SUM and other.is_settled}
     is_alone = len(bindings) == len(made) == 1 and divisors.issuperset(reads)
     return (made[0], without_guard(made[0])) if is_alone else None
+
+
+def _is_selected(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether an expression can be what a mask leaves of a tensor."""
+    return any(
+        (
+            isinstance(part, ast.Subscript)
+            and any(_is_mask(origin.node) for origin in _same(analysis, part.slice, where))
+        )
+        or (isinstance(part, ast.Call) and _method(part) == "masked_select")
+        for part, where, _ in _same(analysis, node, scope)
+    )
+
+
+def _same(analysis: Analysis, node: ast.expr, scope: Scope) -> Iterator[Origin]:
+    """Yield an expression and what has the same entries, in another order or of another type: `x` of x.view(-1)."""
+
+    def through(origin: Origin) -> list[Origin] | None:
+        if isinstance(origin.node, ast.Call) and _method(origin.node) in KEEPING:
+            return [origin.to(origin.node.func.value)]  # type: ignore[attr-defined]
+        is_of_tensor = isinstance(origin.node, ast.Subscript) and not isinstance(literal_key(origin.node.slice), str)
+        return [] if is_of_tensor else None
+
+    return origins(analysis, [Origin(node, scope)], through)
+
+
+def _is_mask(node: Part) -> bool:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
+        return True
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr)):
+        return True
+    return isinstance(node, ast.Compare) or (isinstance(node, ast.Call) and _method(node) in COMPARING)
+
+
+def _method(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ""

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 
+from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import surround
+from retrofit.analysis.flow.operands import is_loop_variable
 from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.flow.variables import Variable, upstream, variables_of
 from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Instance, Result, Value
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.model.bare_parameters import bare_parameters
-from retrofit.training.model.read_modules import read_modules
+from retrofit.training.model.models import Model
+from retrofit.training.model.modules import is_module
+from retrofit.training.optimizer.optimizers import Optimizer, parameter_owners
+from retrofit.training.torch_api.modules import PARAMETER_CLASSES, PARAMETERS_OF_LAYERS
 from retrofit.training.torch_api.runtime import DISTRIBUTE_PARAMETER
+from retrofit.training.torch_api.tensors import CONVERTS, DRAWN, DRAWN_LIKE, FILLED, FILLED_LIKE, TENSOR_CLASSES
 
 RULE = CATALOG["RF211"]
+Node = tuple[ast.AST, Scope]
+TENSORS = TENSOR_CLASSES | FILLED | FILLED_LIKE | DRAWN | DRAWN_LIKE | CONVERTS | {"Parameter"}
+JOINING = {"list", "tuple", "itertools.chain", "filter", "iter"}
+ENTRY = (None,)  # any entry of a list
 INVALID = [
     """\
 model = rd.distribute_model(Net())
@@ -90,14 +104,14 @@ def find(project: Project) -> Iterator[Finding]:
         return
     per_batch = {node for node, _ in project.in_batches}  # what is optimized for one batch alone is each process's own
     optimizers = [optimizer for optimizer in project.optimizers if optimizer.call not in per_batch]
-    for node, scope in bare_parameters(project.analysis, optimizers):
+    for node, scope in _bare_parameters(project.analysis, optimizers):
         if node in per_batch:
             continue
         message = f"the gradient of {ast.unparse(node)} is not averaged over the processes"
         edits = surround(scope.source, node, "rd.model.distribute_parameter(", ")")
         yield found(RULE, scope.source, node, message, edits)
 
-    for call, scope in read_modules(project.analysis, optimizers, project.models, project.in_batches):
+    for call, scope in _read_modules(project.analysis, optimizers, project.models, project.in_batches):
         if not _is_fixed(project, call, scope):
             message = f"no wrapper averages the gradients of {ast.unparse(call.func.value)}, which nothing calls"  # type: ignore[attr-defined]
             edits = surround(scope.source, call, "map(rd.model.distribute_parameter, ", ")")
@@ -120,3 +134,104 @@ def _reduces_gradients(project: Project) -> bool:
         for argument in node.args
         for part in ast.walk(argument)
     )
+
+
+def _bare_parameters(analysis: Analysis, optimizers: list[Optimizer]) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield the expressions of tensors that belong to no model, where they are put among an optimizer's parameters."""
+    starts = [Origin(o.parameters, o.scope, ENTRY) for o in optimizers if o.parameters is not None]
+    for node, scope in reached_nodes(analysis):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_param_group":
+            group = argument_for(node, ["param_group"], "param_group")
+            starts += [Origin(group, scope)] if group is not None else []
+    found = [o for o in origins(analysis, starts, partial(_parts, analysis)) if _is_variable_of_tensor(analysis, o)]
+    yield from dict.fromkeys((o.node, o.scope) for o in found if not _is_of_module(analysis, o))  # type: ignore[misc]
+
+
+def _parts(analysis: Analysis, origin: Origin) -> Iterable[Origin] | None:
+    """Return what a list or a group is put together from; None for what has it from elsewhere."""
+    node = origin.node
+    if isinstance(node, ast.AugAssign):
+        return [origin.to(node.value)]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return [origin.to(node.left), origin.to(node.right)]
+    if isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values)
+        given = [value for key, value in pairs if isinstance(key, ast.Constant) and key.value == "params"]
+        return [origin.to(part, keys=ENTRY) for part in given]
+    if isinstance(node, ast.Call):
+        return _parts_of_call(analysis.called(node, origin.scope), node, origin)
+    return () if _is_variable_of_tensor(analysis, origin) else None
+
+
+def _parts_of_call(names: set[str], node: ast.Call, origin: Origin) -> list[Origin] | None:
+    """Return what a call joins, or dict(params=...) holds; None for another call."""
+    if names & JOINING:
+        return [origin.to(part.value if isinstance(part, ast.Starred) else part) for part in node.args]
+    given = [keyword.value for keyword in node.keywords if keyword.arg == "params"]
+    return [origin.to(part, keys=ENTRY) for part in given] if "dict" in names else None
+
+
+def _is_variable_of_tensor(analysis: Analysis, origin: Origin) -> bool:
+    """Return whether a name, an attribute or an entry holds a tensor; the variable of a loop only passes it on."""
+    node, scope = origin.node, origin.scope
+    if not isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
+        return False
+    is_tensor = any(_is_tensor(value) for value in analysis.evaluate(node, scope))
+    return is_tensor and not is_loop_variable(analysis, node, scope)
+
+
+def _is_of_module(analysis: Analysis, origin: Origin) -> bool:
+    """Return whether a tensor is an attribute of a module, whose wrapper averages its gradient."""
+    if not isinstance(origin.node, ast.Attribute):
+        return False
+    return any(is_module(analysis, value) for value in analysis.evaluate(origin.node.value, origin.scope))
+
+
+def _is_tensor(value: Value) -> bool:
+    if not isinstance(value, Result) or value.receiver is not None:
+        return False
+    package, _, name = value.builder.rpartition(".")
+    return package.partition(".")[0] == "torch" and name in TENSORS
+
+
+def _read_modules(
+    analysis: Analysis, optimizers: list[Optimizer], models: list[Model], in_batches: list[Node]
+) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield the calls of `parameters()` that give an optimizer what such a module has."""
+    called = {variable for model in models for variable in ({model.variable} | upstream(analysis, model.variable))}
+    read: set[Variable] = set()
+    for node, scope in in_batches:
+        if isinstance(node, ast.Attribute) and _is_parameter(analysis, node, scope):
+            read |= variables_of(analysis, node.value, scope) - called
+    read = {
+        variable for variable in read if not _is_layer(analysis, variable) and not _is_handed_on(analysis, variable)
+    }
+    for optimizer in optimizers if read else ():
+        for owner, scope in parameter_owners(analysis, optimizer):
+            method = scope.source.parents[owner]
+            call = scope.source.parents[method]
+            if isinstance(call, ast.Call) and call.func is method and variables_of(analysis, owner, scope) & read:
+                yield call, scope
+
+
+def _is_parameter(analysis: Analysis, node: ast.Attribute, scope: Scope) -> bool:
+    if node.attr in PARAMETERS_OF_LAYERS:
+        return True
+    values = analysis.evaluate(node, scope)
+    return any(isinstance(value, Result) and value.builder in PARAMETER_CLASSES for value in values)
+
+
+def _is_layer(analysis: Analysis, variable: Variable) -> bool:
+    """Return whether a module is part of another, whose wrapper averages its gradients."""
+    return variable.is_attribute and is_module(analysis, Instance(variable.scope))
+
+
+def _is_handed_on(analysis: Analysis, variable: Variable) -> bool:
+    """Return whether anything else gets hold of a module, perhaps to call it: Whole(encoder, decoder)."""
+    for node, scope in reached_nodes(analysis):
+        name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        is_read = name == variable.name and isinstance(node.ctx, ast.Load)  # type: ignore[attr-defined]
+        is_whole = is_read and not isinstance(scope.source.parents[node], ast.Attribute)
+        if is_whole and variable in variables_of(analysis, node, scope):  # type: ignore[arg-type]
+            return True
+    return False
