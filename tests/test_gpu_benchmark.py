@@ -47,7 +47,7 @@ def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_part_that_fails_or_hangs_is_reported_and_the_others_go_on(
+def test_a_part_that_fails_or_hangs_is_reported_and_the_others_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(SCRIPT.parent))

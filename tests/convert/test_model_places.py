@@ -156,7 +156,7 @@ loader = DataLoader(TensorDataset(torch.randn(16, 4)), 4, shuffle=True)
 
 
 @pytest.mark.parametrize(
-    ("made", "behind"), [("Wide", "def fit(self, loader):"), ("Trainer", "self.model = nn.Linear(4, 1)")]
+    ("made", "later"), [("Wide", "def fit(self, loader):"), ("Trainer", "self.model = nn.Linear(4, 1)")]
 )
 def test_a_derived_class_trains_the_model_that_it_builds(tmp_path: Path, made: str, later: str) -> None:
     lines = converted(tmp_path, DERIVED.format(made=made))

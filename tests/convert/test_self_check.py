@@ -117,7 +117,7 @@ def test_the_known_runtime_modules_are_its_top_level_modules() -> None:
     import retrofit.distributed as rd
 
     assert len(rd.__all__) <= 25
-    folder = {path.stem for path in RUNTIME.iterdir() if not path.name.startswith("_")}
+    folder = {path.stem for path in [*RUNTIME.iterdir(), *RUNTIME.glob("*/*.py")] if not path.name.startswith("_")}
     exported = {name for name in folder if name in vars(rd) and hasattr(getattr(rd, name), "__all__")}
     assert exported == MODULES
 

@@ -89,7 +89,7 @@ def test_an_unknown_strategy_is_refused():
 
 def without_the_kit():
     with mock.patch.dict("retrofit.distributed.ddp.model.STRATEGIES", ddp=wrap_ddp, clear=True):
-        with pytest.raises(ValueError, match=r"unknown strategy 'fsdp'; use one of: ddp; .*pip install torch-retrofit"):
+        with pytest.raises(ValueError, match=r"unknown strategy 'fsdp'; use one of: ddp; .*pip install CLONE"):
             distribute_model(Model(), strategy="fsdp")
         assert isinstance(distribute_model(Model()), DDPWrapper)
 
