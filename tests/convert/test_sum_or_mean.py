@@ -117,6 +117,8 @@ LISTS = [
     "loss = 0\nfor m in range(len(outs)):\n    loss = loss + F.mse_loss(outs[m], y)",
     "loss = F.mse_loss(out, y) * (1 - 2 / (x.size()[-1] * x.size()[-2]))",
     "size = x.size()\nloss = F.mse_loss(out, y) * (size[1] / x.stride()[0] + x.dim())",
+    "(w,) = x.shape[1:]\nloss = F.mse_loss(out, y) * w",
+    "loss = F.mse_loss(out, y) * x.shape[::-1][0]",
 ]
 MEANS = [
     "loss = F.mse_loss(out, y)",

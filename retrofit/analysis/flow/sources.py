@@ -96,7 +96,9 @@ def _sources(analysis: Analysis, origin: Origin) -> Iterator[Origin]:
     elif isinstance(node, ast.Subscript):
         given = analysis.containers.given_as_keyword(node, scope)
         yield from (origin.to(*place) for place in given)
-        inner = keys if isinstance(node.slice, ast.Slice) else (literal_key(node.slice), *keys)
+        inner = (
+            _before_slice(node.slice, keys) if isinstance(node.slice, ast.Slice) else (literal_key(node.slice), *keys)
+        )
         yield from () if given else [origin.to(node.value, keys=inner)]
     elif isinstance(node, ast.IfExp):
         yield from (origin.to(part) for part in (node.body, node.orelse))
@@ -128,6 +130,15 @@ def entries(origin: Origin) -> Iterator[Origin]:
         yield origin.to(node.elt, keys=rest)
     elif isinstance(node, ast.DictComp):
         yield origin.to(node.value, keys=rest)
+
+
+def _before_slice(part: ast.Slice, keys: Keys) -> Keys:
+    """Return the keys, in the whole, of an entry of a slice: `x[2:]` begins with `x[2]`; None where it is not known."""
+    first = 0 if part.lower is None else literal_key(part.lower)
+    is_known = part.step is None and isinstance(first, int) and first >= 0
+    if keys and is_known and isinstance(keys[0], int) and keys[0] >= 0:
+        return (keys[0] + first, *keys[1:])  # type: ignore[operator]
+    return (None, *keys[1:]) if keys else keys
 
 
 def may_be(key: object, wanted: object) -> bool:
