@@ -177,7 +177,7 @@ class _Search:
         made = list(sources(self.analysis, Origin(node, scope)))
         loaders = {binding.value for binding in drawn}
         found += [(origin.node, origin.scope) for origin in made if origin.node not in loaders]  # type: ignore[misc]
-        if isinstance(node, ast.Attribute) and class_of_own(node, scope) is None and not made:
+        if isinstance(node, ast.Attribute) and class_of_own(node, scope) is None:
             return [step.to(node.value, learns=step.learns and node.attr not in PLAIN), *(step.to(*p) for p in found)]
         return [step.to(*place) for place in found]
 
