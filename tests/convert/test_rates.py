@@ -237,3 +237,24 @@ def test_a_rate_logged_by_another_function_is_the_one_in_use(
         f"{HEAD}{define}\n\noptimizer = SGD(model.parameters(), lr=args.lr)\n{call}\nprint('rate', {shown})\n{TRAIN}"
     )
     assert f"print('rate', rd.scaled_lr({shown}))" in converted(tmp_path, script)
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("load('c.cfg')['lr']", "group['lr'] = rd.scaled_lr(lr)"),
+        ("load('c.cfg')['training']['lr']", "group['lr'] = rd.scaled_lr(lr)"),
+        ("optimizer.param_groups[0]['lr']", "group['lr'] = lr\n"),
+        ("optimizer.state_dict()['param_groups'][0]['lr']", "group['lr'] = lr\n"),
+        ("optimizer.defaults['lr']", "group['lr'] = lr\n"),
+    ],
+)
+def test_only_the_rate_of_an_optimizer_is_scaled_already(setting: str, expected: str, tmp_path: Path) -> None:
+    adjust = (
+        "def adjust(optimizer, epoch, base):\n    lr = base * 0.1 ** epoch\n"
+        "    for group in optimizer.param_groups:\n        group['lr'] = lr\n\n\n"
+    )
+    text = f"from configured import load\n{HEAD}{adjust}optimizer = SGD(model.parameters(), lr=args.lr)\n"
+    text += f"for epoch in range(2):\n    adjust(optimizer, epoch, {setting})\n"
+    text += "".join(f"    {line}\n" for line in TRAIN.splitlines())
+    assert expected in "\n".join(converted(tmp_path, text)) + "\n"

@@ -9,8 +9,7 @@ from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Display, Item, Member, Value, name_of
-from retrofit.training.torch_api.launch import SETTINGS_PACKAGES
+from retrofit.analysis.values.kinds import Display
 
 from .optimizers import Optimizer
 
@@ -93,8 +92,14 @@ def follows_optimizer(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
 def _is_own_rate(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
     """Return whether this is what an optimizer or a schedule says of its rate: group["lr"], schedule.get_last_lr."""
     if isinstance(node, ast.Subscript):
-        return _key(node) == "initial_lr" or (_key(node) == "lr" and not _is_setting(analysis, node.value, scope))
+        return _key(node) == "initial_lr" or (_key(node) == "lr" and _is_of_optimizer(analysis, node.value, scope))
     return isinstance(node, ast.Attribute) and node.attr in ("get_last_lr", "get_lr", "base_lrs")
+
+
+def _is_of_optimizer(analysis: Analysis, holder: ast.expr, scope: Scope) -> bool:
+    """Return whether a group, or another object with a rate, comes from an optimizer or from its saved state."""
+    is_default = isinstance(holder, ast.Attribute) and holder.attr == "defaults"  # optimizer.defaults["lr"]
+    return is_default or any(_reads_groups(origin.node) for origin in computed_from(analysis, holder, scope))
 
 
 def _key(node: ast.Subscript) -> object:
@@ -108,19 +113,11 @@ def _is_group(node: ast.expr, scope: Scope) -> bool:
     return any(_reads_groups(source) for source in sources if source is not None)
 
 
-def _reads_groups(node: ast.expr) -> bool:
+def _reads_groups(node: ast.AST) -> bool:
+    """Return whether this is `optimizer.param_groups`, or the same of a saved state, or an element of it."""
     """Return whether this is `optimizer.param_groups`, or an element of it."""
-    return any(isinstance(part, ast.Attribute) and part.attr == "param_groups" for part in ast.walk(node))
-
-
-def _is_setting(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
-    """Return whether `node["lr"]` is what the user has chosen: an entry of a dict, of a file of settings."""
-    return not _is_group(node, scope) and any(_is_chosen(value) for value in analysis.evaluate(node, scope))
-
-
-def _is_chosen(value: Value) -> bool:
-    while isinstance(value, (Item, Member)):
-        value = value.base
-    if isinstance(value, Display):
-        return isinstance(value.node, (ast.Dict, ast.DictComp))
-    return name_of(value).startswith(SETTINGS_PACKAGES)
+    return any(
+        (isinstance(part, ast.Attribute) and part.attr == "param_groups")
+        or (isinstance(part, ast.Subscript) and _key(part) == "param_groups")
+        for part in ast.walk(node)
+    )
