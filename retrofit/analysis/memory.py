@@ -35,8 +35,10 @@ class Memory(Generic[T]):
             self._lowest_cut = min(self._lowest_cut, self._open.get(question, 0))
             return self._circular if question in self._open else self._too_deep
         depth = self._open[question] = len(self._open)
-        answer = compute()
-        del self._open[question]
+        try:
+            answer = compute()
+        finally:
+            del self._open[question]
         self._rounds[question] += 1
         if self._lowest_cut >= depth or self._rounds[question] >= MOST_ROUNDS:
             self.known[question] = answer

@@ -122,3 +122,13 @@ def test_a_function_of_a_mean_is_listed(loss: str, tmp_path: Path) -> None:
     found = conversion(tmp_path, HEAD + before + TRAIN.replace("LOSS", loss)).findings
     (finding,) = (finding for finding in found if finding.code == "RF302")
     assert not finding.edits and "not a linear function" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_listed"),
+    [("sorted([criterion(x, y), other(x, y)])[0]", True), ("list([criterion(x, y), other(x, y)])[0]", False)],
+)
+def test_a_choice_by_size_is_listed_and_a_choice_by_place_is_not(loss: str, is_listed: bool, tmp_path: Path) -> None:
+    before = "criterion = nn.CrossEntropyLoss(ignore_index=2)\nother = nn.MultiMarginLoss()\n"
+    found = conversion(tmp_path, HEAD + before + TRAIN.replace("LOSS", loss)).findings
+    assert any("not a linear function" in finding.message for finding in found) == is_listed

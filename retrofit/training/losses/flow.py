@@ -18,6 +18,7 @@ from .terms import terms_at
 
 JOINING = JOINS | SUMS_OF_SEVERAL  # functions of several losses
 SCALING = {"scale", "scale_loss", "mean", "float"}
+ENTRIES_AS_THEY_ARE = {"list", "tuple", "iter", "next", "enumerate", "zip", "reversed", "dict", "deque"}
 KNOWN = {"torch", "numpy", "math", "retrofit"}
 SUMMING = (ast.Add, ast.Sub, ast.Mult)
 
@@ -33,7 +34,7 @@ def loss_parts(analysis: Analysis, path: Path) -> dict[tuple[Part, Scope], bool]
     assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
     flow = _Flow(analysis)
     parts = list(origins(analysis, [Origin(call.func.value, frame.scope)], flow.operands))
-    inside = [operand for part in parts if flow.bends(part) for operand in flow.operands(part) or ()]
+    inside = [inner for part in parts if flow.bends(part) for inner in flow.inside(part)]
     bent = {(part.node, part.scope) for part in origins(analysis, inside, flow.operands)}
     return {(part.node, part.scope): (part.node, part.scope) not in bent for part in parts}
 
@@ -54,6 +55,11 @@ class _Flow:
         if isinstance(node, ast.Call):
             return self._of_call(node, origin)
         return list(entries(origin)) or None
+
+    def inside(self, origin: Origin) -> Iterable[Origin]:
+        """Return what an expression is made of, one step before."""
+        found = self.operands(origin)
+        return sources(self.analysis, origin) if found is None else found
 
     def _of_call(self, node: ast.Call, origin: Origin) -> list[Origin] | None:
         scope, keys = origin.scope, origin.keys
@@ -82,7 +88,7 @@ class _Flow:
         if not node.args:
             return False
         names = self.analysis.called(node, scope)
-        return last_name(node) not in JOINING | SCALING and not any(name.partition(".")[0] in KNOWN for name in names)
+        return last_name(node) not in JOINING | SCALING | ENTRIES_AS_THEY_ARE and not any(name.partition(".")[0] in KNOWN for name in names)
 
     def _is_distributed_criterion(self, node: ast.Call, scope: Scope) -> bool:
         values = self.analysis.evaluate(node.func, scope)

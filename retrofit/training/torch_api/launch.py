@@ -15,7 +15,6 @@ HOLDS_SETTINGS = frozenset({
     "yaml.full_load", "json.load", "json.loads", "toml.load", "tomllib.load", "docopt.docopt", "absl.flags.FLAGS",
     "simple_parsing.parse", "tyro.cli",
 })  # fmt: skip
-SETTINGS_PACKAGES = ("argparse.", "yaml.", "json.", "toml.", "omegaconf.", "vars")
 SETTINGS_NAMES = frozenset({
     "args", "arg", "opt", "opts", "option", "options", "config", "conf", "cfg", "hparams", "hps", "hp", "params",
     "flags", "settings", "cli_args", "configs",

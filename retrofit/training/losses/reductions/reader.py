@@ -67,10 +67,11 @@ class LossReader:
 
     def kind(self, node: ast.expr, scope: Scope, frame: Frame | None = None, keys: Keys = ()) -> Kind:
         """Return how `node` depends on the batch; `keys`: of the items there in containers that it is."""
-        if len(self._known.known) > MOST_STEPS:
-            return kinds.of(kinds.UNKNOWN)
         keys = keys[:MOST_KEYS]
-        return self._known.once((node, scope, frame, keys), lambda: self._kind(node, scope, frame, keys))
+        question = (node, scope, frame, keys)
+        if len(self._known.known) > MOST_STEPS and question not in self._known.known:
+            return kinds.of(kinds.UNKNOWN)
+        return self._known.once(question, lambda: self._kind(node, scope, frame, keys))
 
     def _kind(self, node: ast.expr, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         if isinstance(node, ast.Name):
