@@ -18,8 +18,8 @@ from .terms import terms_at
 
 JOINING = JOINS | SUMS_OF_SEVERAL  # functions of several losses
 SCALING = {"scale", "scale_loss", "mean", "float"}
-ENTRIES_AS_THEY_ARE = {"list", "tuple", "iter", "next", "enumerate", "zip", "reversed", "dict", "deque"}
 KNOWN = {"torch", "numpy", "math", "retrofit"}
+KEEPING = JOINING | SCALING | {"list", "tuple", "iter", "next", "enumerate", "zip", "reversed", "dict", "deque"}
 SUMMING = (ast.Add, ast.Sub, ast.Mult)
 
 
@@ -88,7 +88,7 @@ class _Flow:
         if not node.args:
             return False
         names = self.analysis.called(node, scope)
-        return last_name(node) not in JOINING | SCALING | ENTRIES_AS_THEY_ARE and not any(name.partition(".")[0] in KNOWN for name in names)
+        return last_name(node) not in KEEPING and not any(name.partition(".")[0] in KNOWN for name in names)
 
     def _is_distributed_criterion(self, node: ast.Call, scope: Scope) -> bool:
         values = self.analysis.evaluate(node.func, scope)
