@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from .scopes import FUNCTIONS, Binding, Function, Scope, own_nodes, parameters
@@ -133,3 +133,12 @@ def last_name(node: ast.AST) -> str:
     if isinstance(node, ast.Call):
         return last_name(node.func)
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def without_methods(node: ast.expr, names: Collection[str]) -> ast.expr:
+    """Return `x` of x.detach().cpu().data, where `names` are these methods without arguments and attributes."""
+    while True:
+        inner = node.func if isinstance(node, ast.Call) and not node.args else node
+        if not isinstance(inner, ast.Attribute) or inner.attr not in names:
+            return node
+        node = inner.value

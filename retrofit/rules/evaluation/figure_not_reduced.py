@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.calls import without_methods
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
@@ -78,16 +78,7 @@ READ_OR_COPIED = COPIES | READS
 
 def find(project: Project) -> Iterator[Finding]:
     for root in figures_of(project).reducible:
-        value = root.node if root.kind == LIST else without_copies(root.node)
+        value = root.node if root.kind == LIST else without_methods(root.node, READ_OR_COPIED)
         edits = [reduce_value(root.scope, value, FUNCTIONS.get(root.kind, "rd.reduce_total"))]
         message = f"a {WORDS.get(root.kind, 'sum')} over one rank's share of the batch"
         yield found(RULE, root.scope.source, root.node, message, edits)
-
-
-def without_copies(node: ast.expr) -> ast.expr:
-    """Return `loss` of loss.detach().cpu().item(): what comes from the runtime has all of these."""
-    while True:
-        inner = node.func if isinstance(node, ast.Call) and not node.args else node
-        if not isinstance(inner, ast.Attribute) or inner.attr not in READ_OR_COPIED:
-            return node
-        node = inner.value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.calls import without_methods
 from retrofit.analysis.flow.branches import branches_around
 from retrofit.analysis.flow.name_uses import stored_names
 from retrofit.analysis.flow.sources import closure
@@ -28,9 +29,10 @@ def reads_of_loss(analysis: Analysis, loss: ast.expr, frame: Frame) -> Iterator[
         if not isinstance(node, ast.Call):
             continue
         if len(node.args) == 1 and "float" in analysis.called(node, frame.scope):
-            value, known = _without_copies(node.args[0]), names  # a term that is not a tensor can be read so too
+            # A term that is not a tensor can be read so too.
+            value, known = without_methods(node.args[0], COPIES), names
         elif not node.args and isinstance(node.func, ast.Attribute) and node.func.attr == "item":
-            value, known = _without_copies(node.func.value), terms
+            value, known = without_methods(node.func.value, COPIES), terms
         else:
             continue
         if isinstance(value, ast.Name) and value.id in known and _is_of_training(value, frame):
@@ -55,15 +57,6 @@ def terms_of(losses: set[str], frame: Frame) -> set[str]:
         return {term for value in values if value is not None for term in terms_in(value)}
 
     return set(closure(losses, terms))
-
-
-def _without_copies(node: ast.expr) -> ast.expr:
-    """Return `loss` of loss.detach().cpu() and loss.data."""
-    while True:
-        inner = node.func if isinstance(node, ast.Call) and not node.args else node
-        if not isinstance(inner, ast.Attribute) or inner.attr not in COPIES:
-            return node
-        node = inner.value
 
 
 def _is_of_training(name: ast.Name, frame: Frame) -> bool:
