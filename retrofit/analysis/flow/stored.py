@@ -14,6 +14,7 @@ from ..values.inference import Analysis
 from ..values.kinds import Instance, LocalModule
 
 Variable = tuple[Scope, str]  # a scope and a name in it, or a class and an attribute of its objects
+OTHER_MEANINGS = frozenset({"add", "insert", "push", "put"})  # of what is no container: they give a result
 
 
 @dataclass(frozen=True)
@@ -87,14 +88,14 @@ def _all_stored(analysis: Analysis) -> dict[Variable, list[Stored]]:
     found: dict[Variable, list[Stored]] = defaultdict(list)
     for scope in analysis.scopes():
         for node in own_nodes(scope.node):
-            for container, stored in _stored_by(node, scope):
+            for container, stored in _stored_by(analysis, node, scope):
                 variable = own_variable(container, scope)
                 if variable is not None:
                     found[variable].append(stored)
     return dict(found)
 
 
-def _stored_by(node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Stored]]:
+def _stored_by(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Stored]]:
     """Yield the container that a node fills, with what it puts in there."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
@@ -102,12 +103,24 @@ def _stored_by(node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Stored]]
                 yield target.value, Stored(node.value, scope, literal_key(target.slice))
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         name, owner = node.func.attr, node.func.value
+        if name in OTHER_MEANINGS and not _stores(analysis, node, owner, scope):
+            return
         if name in ADDS_ONE and node.args:
             key = literal_key(node.args[0]) if name == "setdefault" else None
             yield owner, Stored(node.args[-1], scope, key)
         elif name in ADDS_ALL:
             yield from ((owner, Stored(argument, scope, is_spread=True)) for argument in node.args)
             yield from ((owner, Stored(keyword.value, scope, keyword.arg)) for keyword in node.keywords if keyword.arg)
+
+
+def _stores(analysis: Analysis, node: ast.Call, owner: ast.expr, scope: Scope) -> bool:
+    """Return whether `x.add(y)` puts something into x: its result is not used, and x is no array."""
+    if not isinstance(scope.source.parents.get(node), ast.Expr):
+        return False
+    if node.func.attr != "add":  # type: ignore[attr-defined]
+        return True
+    packages = {name.partition(".")[0] for name in analysis.named(owner, scope)}
+    return packages.isdisjoint(analysis.library.functional_packages)
 
 
 def _all_set(analysis: Analysis) -> dict[str, list[tuple[ast.expr, ast.expr, Scope]]]:
