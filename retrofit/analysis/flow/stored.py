@@ -13,7 +13,7 @@ from ..scopes import Scope, own_nodes, parameters
 from ..values.inference import Analysis
 from ..values.kinds import Instance, LocalModule
 
-Variable = tuple[Scope, str]  # a scope and a name in it, or a class and an attribute of its objects
+ScopedName = tuple[Scope, str]  # a scope and a name in it, or a class and an attribute of its objects
 OTHER_MEANINGS = frozenset({"add", "insert", "push", "put"})  # of what is no container: they give a result
 
 
@@ -32,7 +32,7 @@ class Stored:
 
 def stored_in(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Stored]:
     """Return what is put into the container that a name, or an attribute of the project's objects, holds."""
-    known: dict[Variable, list[Stored]] = analysis.fact("stored", lambda: _all_stored(analysis))
+    known: dict[ScopedName, list[Stored]] = analysis.fact("stored", lambda: _all_stored(analysis))
     return [stored for variable in _variables(analysis, node, scope) for stored in known.get(variable, [])]
 
 
@@ -58,7 +58,7 @@ def literal_key(node: ast.expr | None) -> object:
     return node.value if isinstance(node, ast.Constant) else None
 
 
-def own_variable(node: ast.expr, scope: Scope) -> Variable | None:
+def own_variable(node: ast.expr, scope: Scope) -> ScopedName | None:
     """Return the variable that a name is, or `self.name` in a method."""
     if isinstance(node, ast.Name):
         found = scope.find(node.id)
@@ -73,7 +73,7 @@ def own_variable(node: ast.expr, scope: Scope) -> Variable | None:
     return (owner, node.attr) if owner is not None else None
 
 
-def _variables(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Variable]:
+def _variables(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ScopedName]:
     if isinstance(node, ast.Name):
         found = scope.find(node.id)
         return [(found[0], node.id)] if found is not None else []
@@ -84,8 +84,8 @@ def _variables(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Variabl
     return [(part, node.attr) for owner in owners for part in analysis.classes.mro(owner)]
 
 
-def _all_stored(analysis: Analysis) -> dict[Variable, list[Stored]]:
-    found: dict[Variable, list[Stored]] = defaultdict(list)
+def _all_stored(analysis: Analysis) -> dict[ScopedName, list[Stored]]:
+    found: dict[ScopedName, list[Stored]] = defaultdict(list)
     for scope in analysis.scopes():
         for node in own_nodes(scope.node):
             for container, stored in _stored_by(analysis, node, scope):
@@ -133,8 +133,8 @@ def _all_set(analysis: Analysis) -> dict[str, list[tuple[ast.expr, ast.expr, Sco
     return dict(found)
 
 
-def _all_changes(analysis: Analysis) -> dict[Variable, list[tuple[ast.AugAssign, Scope]]]:
-    found: dict[Variable, list[tuple[ast.AugAssign, Scope]]] = defaultdict(list)
+def _all_changes(analysis: Analysis) -> dict[ScopedName, list[tuple[ast.AugAssign, Scope]]]:
+    found: dict[ScopedName, list[tuple[ast.AugAssign, Scope]]] = defaultdict(list)
     for scope in analysis.scopes():
         for node in own_nodes(scope.node):
             if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
