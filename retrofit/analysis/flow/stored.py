@@ -14,7 +14,7 @@ from ..values.inference import Analysis
 from ..values.kinds import Instance, LocalModule
 
 ScopedName = tuple[Scope, str]  # a scope and a name in it, or a class and an attribute of its objects
-OTHER_MEANINGS = frozenset({"add", "insert", "push", "put"})  # of what is no container: they give a result
+OTHER_MEANINGS = frozenset({"add", "insert", "push", "put"})  # for other objects: they return a result
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _stored_by(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[tupl
 
 
 def _stores(analysis: Analysis, node: ast.Call, owner: ast.expr, scope: Scope) -> bool:
-    """Return whether `x.add(y)` puts something into x: its result is not used, and x is no array."""
+    """Return whether `x.add(y)` puts something into x: its result is not used, and x is not an array."""
     if not isinstance(scope.source.parents.get(node), ast.Expr):
         return False
     if node.func.attr != "add":  # type: ignore[attr-defined]
