@@ -60,6 +60,7 @@ import torch.distributed as dist
 from torch import nn
 from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense_tensors
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parallel.scatter_gather import scatter_kwargs
 from torch.nn.utils.rnn import PackedSequence
@@ -577,20 +578,10 @@ class Watchdog:
         # On a GPU the thread waits, and computes, wherever it needs a result; what it waits for has been begun.
         has_begun = any(begun) and torch.cuda.is_available() and torch.cuda.is_initialized()
         waits = has_begun or frame.f_globals.get("__name__", "").startswith(WAITING_MODULES)
-        state = {
-            "rank": self.rank,
-            "process": self._process,
-            "beat": now,
-            "left": "",
-            "step": _step,
-            "where": place_of(frame),
-            "finished": finished,
-            "calls": list(self._journal.calls),
-            "begun": begun,
-            "waits_s": now - self._journal.opened_at if call else now - self._since if waits else 0.0,
-            **self._waited,
-            **known,
-        }
+        since = self._journal.opened_at if call else self._since if waits else now
+        state = {"rank": self.rank, "process": self._process, "beat": now, "left": "", "step": _step}
+        state |= {"where": place_of(frame), "finished": finished, "calls": list(self._journal.calls), "begun": begun}
+        state |= {"waits_s": now - since, **self._waited, **known}
         self._ask("set", f"state/{self.rank}", json.dumps(state))
         return state
 
@@ -2473,19 +2464,29 @@ def convert_sync_batchnorm(model: nn.Module) -> nn.Module:
     """Return `model` with every BatchNorm layer synchronised over ranks; outside a group, `model` as it is.
 
     On CUDA this is torch's own nn.SyncBatchNorm, on the CPU `CPUSyncBatchNorm`. Call it on every rank before wrapping.
+    Raises ValueError for a layer with a forward of its own, which neither would run.
     """
     if not is_distributed():
         return model
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)}
+    forwards = (_BatchNorm.forward, nn.SyncBatchNorm.forward, CPUSyncBatchNorm.forward)
+    for name, layer in layers.items():
+        if type(layer).forward not in forwards or "forward" in layer.__dict__:
+            raise ValueError(
+                f"{name or 'the model'} is a BatchNorm layer with a forward of its own ({type(layer).__qualname__}), "
+                "which a synchronised layer would not run; RETROFIT_BATCHNORM=local, or "
+                "rd.distribute_model(model, sync_batchnorm=False), leaves every rank its own statistics"
+            )
     if torch.cuda.is_available():
         return nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    for layer in model.modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not isinstance(layer, CPUSyncBatchNorm):
+    for layer in layers.values():
+        if not isinstance(layer, CPUSyncBatchNorm):
             layer.__dict__["replaced"] = type(layer)
             layer.__class__ = CPUSyncBatchNorm  # in place: its parameters and hooks stay what they are
     return model
 
 
-class CPUSyncBatchNorm(nn.modules.batchnorm._BatchNorm):
+class CPUSyncBatchNorm(_BatchNorm):
     """BatchNorm of (N, C, ...) over the batches of all ranks. Collective: every rank, in training mode.
 
     In a file it is the layer that it replaced, which needs nothing of the runtime to be read; a copy is like itself.
@@ -2562,10 +2563,9 @@ def sync_batch_norm(
         output = output * weight.view(shape)
     if bias is not None:
         output = output + bias.view(shape)
-    total = float(count.detach())
-    if running_mean is not None:
+    if running_mean is not None and running_var is not None:
+        total = float(count.detach())
         running_mean.lerp_(mean.detach().to(running_mean.dtype), momentum)
-    if running_var is not None:
         unbiased = variance.detach() * total / max(total - 1, 1)
         running_var.lerp_(unbiased.to(running_var.dtype), momentum)
     return output.to(input.dtype)
@@ -2576,7 +2576,7 @@ def own_statistics(module: nn.Module) -> Iterator[None]:
     """Let synchronised BatchNorm layers in training mode use this rank's batch; in evaluation mode they do not wait."""
     waiting = waiting_layers(module)
     for layer in waiting:
-        layer.forward = partial(nn.modules.batchnorm._BatchNorm.forward, layer)  # type: ignore[method-assign,arg-type]
+        layer.forward = partial(_BatchNorm.forward, layer)  # type: ignore[method-assign,arg-type]
     try:
         yield
     finally:
@@ -3090,7 +3090,7 @@ def distribute_model(
 
     `strategy`, for a training loop that is written for `rd.strategies`: a value of `--strategy`; DDP by default.
     `options` go to the strategy's wrapper and win over the flags. None comes back as None. Collective: every rank.
-    Raises ValueError for an unknown strategy or value of a variable, RuntimeError before setup_distributed.
+    Raises ValueError for an unknown strategy, value or kind of BatchNorm layer, RuntimeError before setup_distributed.
     """
     if model is None:  # a part that the options leave out: `encoder = Encoder() if args.vae else None`
         return model
@@ -3294,4 +3294,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 3de5c106f9a824d7a2435bda86f3cb65399543f7dbd5098933c9970a324a65ab
+# Unchanged while the text above has the SHA-256 acbb8325d347cde33a34d0b860336352b24b8a4b387488c1e141d9065cfedae5

@@ -117,7 +117,7 @@ def decorate(source: Source, function: ast.stmt, line: str) -> Edit:
 
 
 def _above_comment(source: Source, statement: ast.stmt) -> int:
-    """Return where the comment lines begin that stand right above a statement; its own line where there are none.
+    """Return where the comment lines right above a statement begin; its own line where there are none.
 
     Those that open the file belong to the file: its interpreter, its encoding, its licence.
     """

@@ -43,7 +43,9 @@ def files_needed(conversion: Conversion) -> list[ChangedFile]:
     """Return the modules that use the runtime already, for another script, and that this one needs as they are."""
     changed = {file.source for file in conversion.files}
     sources = [source for source in conversion.project.sources if source not in changed]
-    needed = [ChangedFile(source, source.text) for source in sources if runtime_name(source)]
+    needed = [
+        ChangedFile(source, source.text) for source in sources if runtime_name(conversion.project.modules, source)
+    ]
     return [file for file in needed if file.path.read_bytes() == file.data]
 
 
@@ -65,7 +67,7 @@ def plan_conversion(project: Project) -> Conversion:
     for source, changes in edits.items():
         text = _changed(source, changes, authors)
         is_new = len(places_of_name(_parsed(source, text, authors))) > len(places_of_name(source.tree))
-        if is_new and runtime_name(source) != NAME:
+        if is_new and runtime_name(project.modules, source) != NAME:
             conversion.findings += _other_meanings(project, source)
             changes.insert(0, runtime_import(source, changes, project.runtime))
             text = _changed(source, changes, authors)
@@ -118,8 +120,7 @@ def _changed(source: Source, changes: list[Edit], authors: Authors) -> str:
 def is_converted(project: Project) -> bool:
     """Return whether the script uses the runtime already; a module may do so for another script."""
     joins = (name for site in project.distribution.joins for name in site.names)
-    own = project.modules.find(FILE_MODULE, 0, project.entry)  # a module of the project with the runtime's name
-    has_imported = runtime_name(project.entry) is not None and own is None
+    has_imported = runtime_name(project.modules, project.entry) is not None
     return has_imported or any(name.startswith(f"{RUNTIME}.") for name in joins)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from retrofit.analysis.edits import Edit
 from retrofit.analysis.files.modules import Modules
-from retrofit.analysis.files.runtime_names import FILE_MODULE
+from retrofit.analysis.files.runtime_names import FILE_MODULE, RUNTIME
 from retrofit.analysis.files.source import Place, Source, SourceError
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
@@ -44,12 +44,13 @@ __all__ = ["Place", "Project", "Source", "SourceError", "read_project"]
 class Project:
     """The facts about a project. Each is worked out when it is first asked for.
 
-    `runtime` is the module from which a converted text imports the runtime.
+    `runtime` is the module from which a converted text imports the runtime: the library where the project has a module
+    of its own with the name of the runtime file.
     """
 
     def __init__(self, modules: Modules, runtime: str = FILE_MODULE) -> None:
         self.modules = modules
-        self.runtime = runtime
+        self.runtime = RUNTIME if modules.find(FILE_MODULE, 0, modules.entry) else runtime
         self.analysis = Analysis(self.modules, TORCH)
 
     @property

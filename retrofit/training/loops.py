@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.branches import is_in_body
 from retrofit.analysis.flow.call_sites import sites_of
 from retrofit.analysis.flow.main_guard import is_under_main_of_another
-from retrofit.analysis.scopes import FUNCTIONS, Scope, parameters
+from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalFunction
 
@@ -58,10 +59,30 @@ def backward_calls(analysis: Analysis) -> Iterator[tuple[ast.Call, Scope]]:
                 yield node, scope
 
 
-def paths_to(analysis: Analysis, node: ast.AST, scope: Scope, anywhere: bool = False) -> list[Path]:
+def closure_steps(analysis: Analysis) -> dict[ast.AST, list[CallSite]]:
+    """Return the functions that `optimizer.step(closure)` runs, with these calls."""
+
+    def compute() -> dict[ast.AST, list[CallSite]]:
+        found: dict[ast.AST, list[CallSite]] = defaultdict(list)
+        for scope in analysis.scopes():
+            for node in own_nodes(scope.node):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "step":
+                    for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+                        for value in analysis.evaluate(argument, scope):
+                            if isinstance(value, LocalFunction):
+                                found[value.node].append(CallSite(node, scope))
+        return dict(found)
+
+    return analysis.fact("closure steps", compute)
+
+
+def paths_to(
+    analysis: Analysis, node: ast.AST, scope: Scope, anywhere: bool = False, closures: bool = False
+) -> list[Path]:
     """Return the ways from a start of the program (a module, a function that nothing calls) to `node`.
 
-    What another script would do as the program is left out, unless `anywhere`.
+    What another script would do as the program is left out, unless `anywhere`. With `closures`, what an optimizer's
+    step runs is called there.
     """
     found: list[Path] = []
     of_another = partial(is_under_main_of_another, analysis)
@@ -69,6 +90,8 @@ def paths_to(analysis: Analysis, node: ast.AST, scope: Scope, anywhere: bool = F
     def extend(frames: tuple[Frame, ...]) -> None:
         outermost = frames[-1].scope
         callers = sites_of(analysis, outermost)
+        if closures:
+            callers = [*callers, *closure_steps(analysis).get(outermost.node, [])]
         further = [site for site in callers if not any(site.scope is frame.scope for frame in frames)]
         further = [site for site in further if not is_ruled_out(frames[-1], site)]
         last = frames[-1]
@@ -88,8 +111,8 @@ def training_paths(analysis: Analysis) -> list[Path]:
 
     def compute() -> list[Path]:
         calls = list(backward_calls(analysis))
-        for anywhere in (False, True):
-            paths = [path for call, scope in calls for path in paths_to(analysis, call, scope, anywhere)]
+        for anywhere, closures in ((False, False), (True, False), (False, True)):
+            paths = [path for call, scope in calls for path in paths_to(analysis, call, scope, anywhere, closures)]
             if any(path.loops for path in paths):
                 break
         paths = [path for path in paths if path.loops]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from retrofit.analysis.edits import Edit, block_of, insert_after, insert_before
+from retrofit.analysis.files.modules import Modules
 from retrofit.analysis.files.runtime_names import RUNTIME, canonical
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.main_guard import is_main_guard
@@ -56,11 +57,15 @@ def import_edit(source: Source, line: str, before: float = float("inf")) -> Edit
     return insert_before(source, body[0], [line, ""]) if body else Edit(source, 0, 0, line + source.newline)
 
 
-def runtime_name(source: Source) -> str | None:
-    """Return the name under which a file has imported the runtime at its top, None if it has not."""
+def runtime_name(modules: Modules, source: Source) -> str | None:
+    """Return the name under which a file has imported the runtime at its top, None if it has not.
+
+    A module of the project that has the name of the runtime file is not the runtime.
+    """
     for statement in _top_imports(source):
         for alias in statement.names:
-            if isinstance(statement, ast.Import) and canonical(alias.name) == RUNTIME:
+            is_runtime = isinstance(statement, ast.Import) and canonical(alias.name) == RUNTIME
+            if is_runtime and modules.find(alias.name, 0, source) is None:
                 return alias.asname or alias.name
     return None
 

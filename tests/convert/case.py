@@ -11,6 +11,6 @@ class Case:
     arguments: list[str]  # of a run that takes seconds on one CPU core
     entry: str = "train.py"
     checkpoint: str = ""  # glob in the project's folder of the checkpoint that the run writes ("": it writes none)
-    resume: list[str] = field(default_factory=list)  # added to go on from it; "{checkpoint}" stands for its path
+    resume: list[str] = field(default_factory=list)  # added to go on from it; "{checkpoint}" is its path
     refused: str = ""  # why the project cannot be converted correctly ("": it can)
     note: str = ""  # the one pattern that the project is about

@@ -126,6 +126,36 @@ def test_the_script_that_trains_is_found(
     assert "no script in" in check(capsys, str(tmp_path / "none"))[2]
 
 
+IN_CLOSURE = """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.randn(16, 3)), 4, shuffle=True)
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (x,) in loader:
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(STEP)
+"""
+
+
+@pytest.mark.parametrize("step", ["closure", "closure=closure", "lambda: closure()"])
+def test_a_training_in_a_closure_is_found_and_not_converted(
+    step: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(IN_CLOSURE.replace("STEP", step))
+    (tmp_path / "plot.py").write_text("print('no training')\n")
+    assert f" findings in {tmp_path / 'train.py'}" in check(capsys, str(tmp_path))[1]
+    assert main(["convert", str(tmp_path)]) == 1
+    assert "train.py:15:5: RF003 the optimizer's step runs the closure itself" in capsys.readouterr().err
+
+
 def test_usage_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(capsys, str(tmp_path / "gone.py"))[0] == 2
     (tmp_path / "old.py").write_text("print 'x'\n")

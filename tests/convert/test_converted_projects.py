@@ -31,7 +31,7 @@ CONVERTED = [case for case in CASES if not case.refused]
 BATCH = {"RETROFIT_BATCH": "global"}
 # What differs between two runs of one program: times, rates, the folders that are named after them.
 VARYING = re.compile(r"[\d?]+:[\d?]\d?(:\d\d)?([.,]\d+)?|[\d.?]+ ?\w+/s|[\d.?]+s/\w+|\d{4}-\d\d-\d\d|\d+\.\d+ ?s\b")
-BAR = re.compile(r"\x1b\[A|[^\r\n\]]*\[\d\d:\d\d[^\]\r\n]*\]")  # what is printed next may stand behind it
+BAR = re.compile(r"\x1b\[A|[^\r\n\]]*\[\d\d:\d\d[^\]\r\n]*\]")  # what is printed next may follow on its line
 # What torch itself says on every rank: 2.8 of gloo, all of pinned memory without a GPU.
 OF_TORCH = re.compile(r"\[Gloo\] Rank \d+ is connected to .*\n|.*UserWarning: 'pin_memory' argument .*\n.*\n")
 NAMED_BY_TIME = {"timestamp_dir_csv_plots", "config_registry", "graph_and_reload"}

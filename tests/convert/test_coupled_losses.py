@@ -298,6 +298,7 @@ start(Trainer)
         "loss = HOW((out - y) ** 2); loss *= factor * settings.weight",
         "loss = HOW((out - y) ** 2) * (1 - 3 / (x.size()[-1] * x.shape[1]))",
         "size = x.size(); width = min(size[1], 3) // 2; loss = HOW((out - y) ** 2) * (width / size[1])",
+        "weights = torch.ones(3); weights.add(out.sum()); loss = HOW((out - y) ** 2) * weights.sum()",
     ],
 )
 def test_a_factor_known_before_the_batch_couples_no_samples(loss: str, how: str, tmp_path: Path) -> None:

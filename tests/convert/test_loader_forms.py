@@ -40,7 +40,7 @@ for epoch in range(2):
         optimizer.step()
     print(evaluate(val_loader))
 """
-# LOADER stands for the loader's name, {indent} for the white space in front of the line.
+# LOADER is the loader's name, {indent} for the white space in front of the line.
 SAME = [
     "for (x,) in LOADER",
     "for i, (x,) in enumerate(LOADER)",

@@ -1,4 +1,4 @@
-"""Rules go by what the code does: each of these scripts says a word that means nothing where it stands."""
+"""Rules go by what the code does: each of these scripts says a word that means nothing there."""
 
 from __future__ import annotations
 

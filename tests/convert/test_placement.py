@@ -139,7 +139,7 @@ def _words(text: str) -> list[str]:
 
 
 class Stub:
-    """What stands for the runtime, wandb and print in a body that is run without them, and notes what it is told."""
+    """A stub of the runtime, wandb and print in a body that is run without them; it notes what it is told."""
 
     def __init__(self, is_main: bool, offset: float) -> None:
         self.is_main, self.reduced, self.seen = is_main, 0, []

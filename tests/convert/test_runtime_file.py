@@ -145,6 +145,23 @@ def test_a_file_of_the_project_keeps_its_name(tmp_path: Path, capsys: pytest.Cap
     assert "no multigpu.py of retrofit" in capsys.readouterr().err
 
 
+def test_a_module_of_the_project_with_the_name_of_the_file_is_not_the_runtime(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, script = (f"import {name} as rd\nrd.setup_distributed()\n{SCRIPT}" for name in ("multigpu", "helpers"))
+    for name, text in (("train", own), ("other", script)):
+        (tmp_path / f"{name}.py").write_text(text)
+    for name in ("multigpu", "helpers"):
+        (tmp_path / f"{name}.py").write_text("def setup_distributed():\n    pass\n")
+    found = {}
+    for name in ("train", "other"):
+        main(["check", str(tmp_path / f"{name}.py")])
+        found[name] = capsys.readouterr().out.replace(f"{name}.py", "script.py")
+    assert found["train"] == found["other"] and "RF605" in found["train"]
+    assert main(["convert", str(tmp_path / "train.py"), "--no-vendor"]) == 1
+    assert "rd is something else here; give that another name" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("first", "second", "said"),
     [

@@ -1,4 +1,4 @@
-"""Scripts whose parts stand in unusual places: names that shadow modules, choices of GPUs, files of other scripts."""
+"""Scripts whose parts are in unusual places: names that shadow modules, choices of GPUs, files of other scripts."""
 
 from __future__ import annotations
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
 from convert.test_placement import script_of
 
 from retrofit.analysis.edits import Edit, surround
-from retrofit.analysis.files.runtime_names import MODULES
+from retrofit.analysis.files.runtime_names import MODULES, canonical
 from retrofit.cli import main
 from retrofit.convert.plan import plan_conversion
 from retrofit.convert.self_check import ConversionError
@@ -120,6 +121,16 @@ def test_the_known_runtime_modules_are_its_top_level_modules() -> None:
     folder = {path.stem for path in [*RUNTIME.iterdir(), *RUNTIME.glob("*/*.py")] if not path.name.startswith("_")}
     exported = {name for name in folder if name in vars(rd) and hasattr(getattr(rd, name), "__all__")}
     assert exported == MODULES
+
+
+def test_every_path_to_a_function_of_the_runtime_is_known_and_can_be_taken() -> None:
+    paths = [".".join(path.relative_to(RUNTIME).with_suffix("").parts) for path in RUNTIME.rglob("[!_]*.py")]
+    assert {"ddp.model", "process.process_group", "loss"} <= {*paths}
+    for module in [*paths, *MODULES]:
+        function = next(name for name in vars(resolve_name(f"retrofit.distributed.{module}")) if name[0] != "_")
+        assert canonical(f"retrofit.distributed.{module}.{function}") == f"retrofit.distributed.{function}"
+    for wrong in ("ddp.distribute_model", "process.barrier", "gone.barrier"):
+        assert canonical(f"retrofit.distributed.{wrong}") == f"retrofit.distributed.{wrong}"
 
 
 RANKS = """\

@@ -185,6 +185,14 @@ def test_installed_and_optional_modules_are_not_missing(tmp_path: Path) -> None:
     assert missing_modules(open_project(str(tmp_path / "train.py"))[0].modules) == []
 
 
+def test_a_module_that_the_runtime_no_longer_has_is_missing(tmp_path: Path) -> None:
+    lines = "from retrofit.distributed.process_group import barrier\nfrom retrofit.distributed.loss import sum_loss\n"
+    write(tmp_path, {"train.py": lines + OF_LIB, **LIB})
+    (missing,) = missing_modules(open_project(str(tmp_path / "train.py"))[0].modules)
+    assert missing.startswith("train.py:1: `from retrofit.distributed.process_group import barrier` finds no module")
+    assert "`import retrofit.distributed as rd`" in missing
+
+
 # ---- what is written, and that it starts
 
 

@@ -1,6 +1,6 @@
 """Experiment trackers as scripts use them: rank 0 has the run, the others the tool's own disabled one.
 
-The modules `wandb` and `mlflow` here stand for the real ones: they note what they are told.
+The modules `wandb` and `mlflow` here are stubs: they note what they are told.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ distributed = len("several") > 1
 
 
 def wrap_state(folder: Path, *lines: str) -> str:
-    """Return how the model in `look(model)` stands to the wrapper."""
+    """Return the state of the model in `look(model)`: wrapped, taken out of its wrapper, or neither."""
     (folder / "train.py").write_text(HEAD + "".join(f"{line}\n" for line in lines))
     project = read_project(folder / "train.py")
     for scope in project.analysis.scopes():

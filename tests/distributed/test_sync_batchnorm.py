@@ -171,3 +171,40 @@ def wrong_shape():
 def test_a_wrong_shape_is_refused(ranks):
     for text in ranks(2).run(wrong_shape):
         assert "(N, C, ...), got 1 dimension" in text
+
+
+class NormAndRelu(nn.BatchNorm2d):
+    def forward(self, input):
+        return super().forward(input).relu()
+
+
+def refused(has_gpu):
+    replaced = nn.BatchNorm2d(4)
+    replaced.forward = torch.relu
+    messages = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+        for layer in (NormAndRelu(4), replaced):
+            with pytest.raises(ValueError) as error:
+                convert_sync_batchnorm(nn.Sequential(nn.Conv2d(3, 4, 1), layer))
+            messages.append(str(error.value))
+    return messages
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_a_layer_with_a_forward_of_its_own_is_refused(ranks, has_gpu):
+    for messages in ranks(2).run(refused, has_gpu):
+        for message, kind in zip(messages, ("NormAndRelu", "BatchNorm2d")):
+            assert message.startswith(f"1 is a BatchNorm layer with a forward of its own ({kind})")
+            assert "RETROFIT_BATCHNORM=local" in message and "sync_batchnorm=False" in message
+
+
+def own_forward_kept():
+    import retrofit.distributed as rd
+
+    model = rd.distribute_model(nn.Sequential(nn.Conv2d(3, 4, 1), NormAndRelu(4)), sync_batchnorm=False)
+    return bool((model(torch.randn(2, 3, 2, 2)) >= 0).all())
+
+
+def test_a_layer_with_a_forward_of_its_own_keeps_it_without_synchronisation(ranks):
+    assert ranks(2).run(own_forward_kept) == [True, True]

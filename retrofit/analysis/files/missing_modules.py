@@ -12,9 +12,11 @@ from retrofit import import_path
 
 from .modules import Import, Modules
 from .repository import common_folder, may_hold, tree_of
+from .runtime_names import RUNTIME
 from .source import Place, printable
 
 MOST_FOLDERS = 5000
+REMEDY = f"`import {RUNTIME} as rd`, and rd.setup_distributed, rd.model.unwrap_model: docs/api.md lists all names"
 LEFT_OUT = {"node_modules", "site-packages", "dist-packages", "__pycache__", "retrofit"}
 
 
@@ -25,14 +27,15 @@ def missing_modules(modules: Modules) -> list[str]:
     places = _places(modules, absolute) if absolute else {}
     lines = []
     for one in wanted:
-        if one.level or one.dotted in places or _is_of_package(modules, one):
+        if not one.level and one.dotted.startswith(f"{RUNTIME}."):
+            lines.append(f"{_place(one)}: `{_text(one)}` finds no module; write {REMEDY}")
+        elif one.level or one.dotted in places or _is_of_package(modules, one):
             lines.append(f"{_place(one)}: {_line(modules, one, places.get(one.dotted, []))}")
     return lines + _beyond_package(modules)
 
 
 def _line(modules: Modules, one: Import, found: list[Path]) -> str:
-    text = " ".join(one.source.segment(one.node).split())
-    entry = modules.entry.path
+    text, entry = _text(one), modules.entry.path
     if not found:
         hint = "is it a git submodule that is not here, or in another folder, which --root has to name?"
         return f"`{text}` finds no module, so it is not read; {hint}"
@@ -45,6 +48,10 @@ def _line(modules: Modules, one: Import, found: list[Path]) -> str:
         f"`{text}` is not read: {one.dotted} is in {place}, which Python does not search; set PYTHONPATH={place}, "
         f"with --root {root}"
     )
+
+
+def _text(one: Import) -> str:
+    return " ".join(one.source.segment(one.node).split())
 
 
 def _is_of_package(modules: Modules, one: Import) -> bool:

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from .named_imports import ANYTHING, modules_named, named_imports
 from .repository import common_folder, folders_above, may_hold
-from .runtime_names import FILE_MODULE, is_runtime_file
+from .runtime_names import FILE_MODULE, RUNTIME, is_module, is_runtime_file
 from .search_path import Added, added_folders
 from .source import Source, SourceError, read_source
 from .standard_library import standard_modules
 
 MOST_FILES = 500
 IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
-RUNTIME = ("retrofit", FILE_MODULE)  # names that need not be found
+OWN = ("retrofit", FILE_MODULE)  # names that need not be found
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,9 @@ class Modules:
         """Return whether a statement finds something, were it only a folder or a compiled module."""
         dotted, level, source = statement.dotted, statement.level, statement.source
         top = dotted.partition(".")[0]
-        if (level == 0 and (top in standard_modules() or top in RUNTIME)) or self.find(dotted, level, source):
+        if level == 0 and dotted.startswith(f"{RUNTIME}."):
+            return is_module(dotted[len(RUNTIME) + 1 :])
+        if (level == 0 and (top in standard_modules() or top in OWN)) or self.find(dotted, level, source):
             return True
         folders = [_package(source, level)] if level else self.folders
         if not dotted:  # from . import names

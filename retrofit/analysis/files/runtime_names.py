@@ -6,12 +6,13 @@ a converted script, are `retrofit.distributed.sum_loss` in every table of the an
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 RUNTIME, FILE_MODULE = "retrofit.distributed", "multigpu"
 FILE_NAME = f"{FILE_MODULE}.py"
 FILE_MARK = "The functions by which this project trains on many GPUs"  # so it begins
-# The modules of the runtime through which a script reaches a function. A test compares them with the runtime.
+# The modules that `rd` has as attributes, wherever their files are. A test compares them with the runtime.
 MODULES = frozenset(
     {
         "checkpoint", "collectives", "data", "devices", "environment", "evaluation", "job", "learning_rate", "loss",
@@ -19,6 +20,7 @@ MODULES = frozenset(
     }
 )  # fmt: skip
 _PREFIX = f"{RUNTIME}."
+_LIBRARY = Path(__file__).resolve().parents[2] / "distributed"
 
 
 def canonical(name: str) -> str:
@@ -27,8 +29,22 @@ def canonical(name: str) -> str:
         name = _PREFIX + name[len(FILE_MODULE) + 1 :]
     if not name.startswith(_PREFIX):
         return RUNTIME if name == FILE_MODULE else name
-    module, _, inner = name[len(_PREFIX) :].partition(".")
-    return f"{RUNTIME}.{inner}" if inner and module in MODULES else name
+    parts = name[len(_PREFIX) :].split(".")
+    for length in range(len(parts) - 1, 0, -1):
+        module = ".".join(parts[:length])
+        if module in MODULES or _has_file(module):
+            return ".".join([RUNTIME, *parts[length:]])
+    return name
+
+
+def is_module(path: str) -> bool:
+    """Return whether `retrofit.distributed.<path>` can be imported."""
+    return _has_file(path) or _has_file(f"{path}.__init__")
+
+
+@cache
+def _has_file(path: str) -> bool:
+    return _LIBRARY.joinpath(*path.split(".")[:-1], f"{path.rpartition('.')[2]}.py").is_file()
 
 
 def is_runtime_file(path: Path) -> bool:

@@ -31,7 +31,7 @@ def printable(text: str) -> str:
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """Where something stands: `path` relative to the project, line and column counted from 1."""
+    """The place of something: `path` relative to the project, line and column counted from 1."""
 
     path: str
     line: int

@@ -47,7 +47,7 @@ def loaded_names(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def _free_names(function: ast.AST) -> Iterator[ast.Name]:
-    """Yield what a function reads from outside: it may be called where it stands."""
+    """Yield what a function reads from outside: it may be called where it is defined."""
     own = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
     for node in ast.walk(function):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in own:

@@ -13,7 +13,8 @@ from ..scopes import Scope, own_nodes, parameters
 from ..values.inference import Analysis
 from ..values.kinds import Instance, LocalModule
 
-Variable = tuple[Scope, str]  # a scope and a name in it, or a class and an attribute of its objects
+ScopedName = tuple[Scope, str]  # a scope and a name in it, or a class and an attribute of its objects
+OTHER_MEANINGS = frozenset({"add", "insert", "push", "put"})  # for other objects: they return a result
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Stored:
 
 def stored_in(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Stored]:
     """Return what is put into the container that a name, or an attribute of the project's objects, holds."""
-    known: dict[Variable, list[Stored]] = analysis.fact("stored", lambda: _all_stored(analysis))
+    known: dict[ScopedName, list[Stored]] = analysis.fact("stored", lambda: _all_stored(analysis))
     return [stored for variable in _variables(analysis, node, scope) for stored in known.get(variable, [])]
 
 
@@ -57,7 +58,7 @@ def literal_key(node: ast.expr | None) -> object:
     return node.value if isinstance(node, ast.Constant) else None
 
 
-def own_variable(node: ast.expr, scope: Scope) -> Variable | None:
+def own_variable(node: ast.expr, scope: Scope) -> ScopedName | None:
     """Return the variable that a name is, or `self.name` in a method."""
     if isinstance(node, ast.Name):
         found = scope.find(node.id)
@@ -72,7 +73,7 @@ def own_variable(node: ast.expr, scope: Scope) -> Variable | None:
     return (owner, node.attr) if owner is not None else None
 
 
-def _variables(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Variable]:
+def _variables(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ScopedName]:
     if isinstance(node, ast.Name):
         found = scope.find(node.id)
         return [(found[0], node.id)] if found is not None else []
@@ -83,18 +84,18 @@ def _variables(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Variabl
     return [(part, node.attr) for owner in owners for part in analysis.classes.mro(owner)]
 
 
-def _all_stored(analysis: Analysis) -> dict[Variable, list[Stored]]:
-    found: dict[Variable, list[Stored]] = defaultdict(list)
+def _all_stored(analysis: Analysis) -> dict[ScopedName, list[Stored]]:
+    found: dict[ScopedName, list[Stored]] = defaultdict(list)
     for scope in analysis.scopes():
         for node in own_nodes(scope.node):
-            for container, stored in _stored_by(node, scope):
+            for container, stored in _stored_by(analysis, node, scope):
                 variable = own_variable(container, scope)
                 if variable is not None:
                     found[variable].append(stored)
     return dict(found)
 
 
-def _stored_by(node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Stored]]:
+def _stored_by(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Stored]]:
     """Yield the container that a node fills, with what it puts in there."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
@@ -102,12 +103,24 @@ def _stored_by(node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Stored]]
                 yield target.value, Stored(node.value, scope, literal_key(target.slice))
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         name, owner = node.func.attr, node.func.value
+        if name in OTHER_MEANINGS and not _stores(analysis, node, owner, scope):
+            return
         if name in ADDS_ONE and node.args:
             key = literal_key(node.args[0]) if name == "setdefault" else None
             yield owner, Stored(node.args[-1], scope, key)
         elif name in ADDS_ALL:
             yield from ((owner, Stored(argument, scope, is_spread=True)) for argument in node.args)
             yield from ((owner, Stored(keyword.value, scope, keyword.arg)) for keyword in node.keywords if keyword.arg)
+
+
+def _stores(analysis: Analysis, node: ast.Call, owner: ast.expr, scope: Scope) -> bool:
+    """Return whether `x.add(y)` puts something into x: its result is not used, and x is not an array."""
+    if not isinstance(scope.source.parents.get(node), ast.Expr):
+        return False
+    if node.func.attr != "add":  # type: ignore[attr-defined]
+        return True
+    packages = {name.partition(".")[0] for name in analysis.named(owner, scope)}
+    return packages.isdisjoint(analysis.library.functional_packages)
 
 
 def _all_set(analysis: Analysis) -> dict[str, list[tuple[ast.expr, ast.expr, Scope]]]:
@@ -120,8 +133,8 @@ def _all_set(analysis: Analysis) -> dict[str, list[tuple[ast.expr, ast.expr, Sco
     return dict(found)
 
 
-def _all_changes(analysis: Analysis) -> dict[Variable, list[tuple[ast.AugAssign, Scope]]]:
-    found: dict[Variable, list[tuple[ast.AugAssign, Scope]]] = defaultdict(list)
+def _all_changes(analysis: Analysis) -> dict[ScopedName, list[tuple[ast.AugAssign, Scope]]]:
+    found: dict[ScopedName, list[tuple[ast.AugAssign, Scope]]] = defaultdict(list)
     for scope in analysis.scopes():
         for node in own_nodes(scope.node):
             if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):

@@ -58,7 +58,7 @@ class Analysis:
         self._callers: dict[Function, list[CallSite]] = {}
         self._index_calls()
 
-    # Where things stand.
+    # Scopes, facts, callers.
 
     def scopes(self) -> Iterator[Scope]:
         for scope in self.module_scopes.values():

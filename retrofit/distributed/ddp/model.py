@@ -56,7 +56,7 @@ def distribute_model(
 
     `strategy`, for a training loop that is written for `rd.strategies`: a value of `--strategy`; DDP by default.
     `options` go to the strategy's wrapper and win over the flags. None comes back as None. Collective: every rank.
-    Raises ValueError for an unknown strategy or value of a variable, RuntimeError before setup_distributed.
+    Raises ValueError for an unknown strategy, value or kind of BatchNorm layer, RuntimeError before setup_distributed.
     """
     if model is None:  # a part that the options leave out: `encoder = Encoder() if args.vae else None`
         return model

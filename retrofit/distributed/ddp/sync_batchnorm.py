@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..process.process_group import group_for, is_distributed
 from .unwrap import reduced_as
@@ -20,19 +21,29 @@ def convert_sync_batchnorm(model: nn.Module) -> nn.Module:
     """Return `model` with every BatchNorm layer synchronised over ranks; outside a group, `model` as it is.
 
     On CUDA this is torch's own nn.SyncBatchNorm, on the CPU `CPUSyncBatchNorm`. Call it on every rank before wrapping.
+    Raises ValueError for a layer with a forward of its own, which neither would run.
     """
     if not is_distributed():
         return model
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)}
+    forwards = (_BatchNorm.forward, nn.SyncBatchNorm.forward, CPUSyncBatchNorm.forward)
+    for name, layer in layers.items():
+        if type(layer).forward not in forwards or "forward" in layer.__dict__:
+            raise ValueError(
+                f"{name or 'the model'} is a BatchNorm layer with a forward of its own ({type(layer).__qualname__}), "
+                "which a synchronised layer would not run; RETROFIT_BATCHNORM=local, or "
+                "rd.distribute_model(model, sync_batchnorm=False), leaves every rank its own statistics"
+            )
     if torch.cuda.is_available():
         return nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    for layer in model.modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not isinstance(layer, CPUSyncBatchNorm):
+    for layer in layers.values():
+        if not isinstance(layer, CPUSyncBatchNorm):
             layer.__dict__["replaced"] = type(layer)
             layer.__class__ = CPUSyncBatchNorm  # in place: its parameters and hooks stay what they are
     return model
 
 
-class CPUSyncBatchNorm(nn.modules.batchnorm._BatchNorm):
+class CPUSyncBatchNorm(_BatchNorm):
     """BatchNorm of (N, C, ...) over the batches of all ranks. Collective: every rank, in training mode.
 
     In a file it is the layer that it replaced, which needs nothing of the runtime to be read; a copy is like itself.
@@ -109,10 +120,9 @@ def sync_batch_norm(
         output = output * weight.view(shape)
     if bias is not None:
         output = output + bias.view(shape)
-    total = float(count.detach())
-    if running_mean is not None:
+    if running_mean is not None and running_var is not None:
+        total = float(count.detach())
         running_mean.lerp_(mean.detach().to(running_mean.dtype), momentum)
-    if running_var is not None:
         unbiased = variance.detach() * total / max(total - 1, 1)
         running_var.lerp_(unbiased.to(running_var.dtype), momentum)
     return output.to(input.dtype)
@@ -123,7 +133,7 @@ def own_statistics(module: nn.Module) -> Iterator[None]:
     """Let synchronised BatchNorm layers in training mode use this rank's batch; in evaluation mode they do not wait."""
     waiting = waiting_layers(module)
     for layer in waiting:
-        layer.forward = partial(nn.modules.batchnorm._BatchNorm.forward, layer)  # type: ignore[method-assign,arg-type]
+        layer.forward = partial(_BatchNorm.forward, layer)  # type: ignore[method-assign,arg-type]
     try:
         yield
     finally:

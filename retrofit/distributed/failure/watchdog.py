@@ -147,20 +147,10 @@ class Watchdog:
         # On a GPU the thread waits, and computes, wherever it needs a result; what it waits for has been begun.
         has_begun = any(begun) and torch.cuda.is_available() and torch.cuda.is_initialized()
         waits = has_begun or frame.f_globals.get("__name__", "").startswith(WAITING_MODULES)
-        state = {
-            "rank": self.rank,
-            "process": self._process,
-            "beat": now,
-            "left": "",
-            "step": _step,
-            "where": place_of(frame),
-            "finished": finished,
-            "calls": list(self._journal.calls),
-            "begun": begun,
-            "waits_s": now - self._journal.opened_at if call else now - self._since if waits else 0.0,
-            **self._waited,
-            **known,
-        }
+        since = self._journal.opened_at if call else self._since if waits else now
+        state = {"rank": self.rank, "process": self._process, "beat": now, "left": "", "step": _step}
+        state |= {"where": place_of(frame), "finished": finished, "calls": list(self._journal.calls), "begun": begun}
+        state |= {"waits_s": now - since, **self._waited, **known}
         self._ask("set", f"state/{self.rank}", json.dumps(state))
         return state
 

@@ -175,7 +175,7 @@ def _caught_errors(analysis: Analysis, path: Path, runs: Collection[ast.AST]) ->
 
 
 def _around(analysis: Analysis, path: Path) -> Iterator[_Caught]:
-    """Yield what stands around a backward call in the outermost loop; what is around that ends the training."""
+    """Yield what is around a backward call in the outermost loop; what is around that loop ends the training."""
     num_loops = len(path.loops)
     for frame in path.frames:
         inner: ast.AST = frame.node

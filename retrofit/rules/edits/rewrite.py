@@ -40,8 +40,8 @@ class ChangedFile:
         return len(places_of_name(_parsed(self.source, self.text))) > len(places_of_name(self.source.tree))
 
 
-def changed_files(findings: Iterable[Finding], runtime: str) -> list[ChangedFile]:
-    """Return the files that edits change, each with the import of `runtime` that it needs.
+def changed_files(project: Project, findings: Iterable[Finding]) -> list[ChangedFile]:
+    """Return the files that edits change, each with the import of the runtime that it needs.
 
     Raises EditConflict when two rules want to change the same text, which is an error of the rules.
     """
@@ -49,14 +49,14 @@ def changed_files(findings: Iterable[Finding], runtime: str) -> list[ChangedFile
     for finding in findings:
         for edit in finding.edits:
             edits[edit.source].append(edit)
-    return [_changed(source, changes, runtime) for source, changes in edits.items()]
+    return [_changed(project, source, changes) for source, changes in edits.items()]
 
 
-def _changed(source: Source, changes: list[Edit], runtime: str) -> ChangedFile:
+def _changed(project: Project, source: Source, changes: list[Edit]) -> ChangedFile:
     file = ChangedFile(source, apply_edits(source, changes))
-    if not file.uses_runtime or runtime_name(source) == NAME:
+    if not file.uses_runtime or runtime_name(project.modules, source) == NAME:
         return file
-    file = ChangedFile(source, apply_edits(source, [runtime_import(source, changes, runtime), *changes]))
+    file = ChangedFile(source, apply_edits(source, [runtime_import(source, changes, project.runtime), *changes]))
     _parsed(source, file.text)
     return file
 

@@ -43,7 +43,7 @@ def rewritten(project: Project, files: list[ChangedFile], reduces: bool = True) 
             break
         lines = {names[path]: _lines(given[path], text) for path, text in result.texts.items()}
         result.reduced += [replace(_moved(finding, lines), edits=finding.edits) for finding in asked]
-        _take(result, changed_files(asked, project.runtime))
+        _take(result, changed_files(project, asked))
     left = figure_not_reduced.find(result.project)  # in places that some ranks do not come to
     result.listed = list(figure_of_one_rank.find(result.project))
     result.listed += [replace(f, message=f"rank 0's share: {f.message}", edits=()) for f in left]
@@ -52,7 +52,7 @@ def rewritten(project: Project, files: list[ChangedFile], reduces: bool = True) 
 
 def found_figures(project: Project, findings: Iterable[Finding]) -> list[Finding]:
     """Return the figures of one rank that are left after the edits of findings, in the places of a project."""
-    result = rewritten(project, changed_files(findings, project.runtime))
+    result = rewritten(project, changed_files(project, findings))
     reduced = [replace(finding, edits=(), is_reduced=True) for finding in result.reduced]
     return [*reduced, *in_places_of(project, result.texts, result.listed)]
 

@@ -14,6 +14,7 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN, loaders_in
 from retrofit.training.distributed.frameworks import find_framework
+from retrofit.training.loops import closure_steps
 from retrofit.training.steps.skipped_steps import skips
 from retrofit.training.torch_api.data import SHARDING_SAMPLERS
 from retrofit.training.torch_api.distributed import JOIN_GROUP, SPAWNS
@@ -45,6 +46,16 @@ for step in range(10):
 """,
     """\
 model = DDP(Net())  # RF003
+""",
+    """\
+for images, labels in loader:
+
+    def closure():
+        loss = criterion(model(images), labels)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)  # RF003
 """,
 ]
 VALID = [
@@ -124,6 +135,14 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
         text = "the training loop draws from no DataLoader, so there is nothing to shard"
         removed = sorted(_removed_next(project), key=lambda reason: reason[0].lineno)  # type: ignore[attr-defined]
         yield removed[0] if removed else (frame.node, frame.scope.source, text)
+    steps = {site.call for sites in closure_steps(project.analysis).values() for site in sites}
+    for frame in (frame for path in project.paths for frame in path.frames[1:]):
+        if frame.node in steps:
+            text = (
+                "the optimizer's step runs the closure itself, as often as it likes; if it does so once, write "
+                "`loss = closure()`, and step() without an argument after it"
+            )
+            yield frame.node, frame.scope.source, text
     fixed = {node for node, _, _ in incomplete_batches(project)}
     for path in project.paths:
         for skip in skips(project.analysis, path):

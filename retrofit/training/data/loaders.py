@@ -118,7 +118,7 @@ def is_split(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
 
 
 def _entry_is_split(analysis: Analysis, variable: Variable | None) -> bool:
-    """Return whether `loaders["train"] = rd.distribute_loader(...)` stands where the dict lives."""
+    """Return whether `loaders["train"] = rd.distribute_loader(...)` is written in the scope of the dict."""
     if variable is None or variable.key is None:
         return False
     entries = variable.scope.entries.get(variable.name, [])

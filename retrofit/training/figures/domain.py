@@ -10,9 +10,8 @@ from retrofit.analysis.interpreter.state import NONE, OTHER, SAME, Flow, Root, e
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
-from retrofit.training.model.modules import is_layer, is_module
+from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.data import SAME_ELEMENTS
-from retrofit.training.torch_api.modules import CLIP_GRADIENTS, GRADIENTS_OFF
 from retrofit.training.torch_api.runtime import (
     EVALUATION_SHARES,
     OWN_BATCH_SIZES,
@@ -21,12 +20,7 @@ from retrofit.training.torch_api.runtime import (
     TRAINING_SHARES,
 )
 from retrofit.training.torch_api.tensors import (
-    ARRAY_PACKAGES,
-    ENTRY_FREE,
     ENTRYWISE,
-    OPERATORS,
-    VALUES_AND_INDICES,
-    VIEWS,
     WITHOUT_HISTORY,
 )
 
@@ -37,18 +31,16 @@ from ..data.loaders import EVALUATION, TRAIN
 from ..data.random_draws import draws_in_loop
 from ..loops import LOOPS, calls_without_training, phase_of
 from ..losses.reductions.reduction import SUM_OF_RANKS, reduction_for
-from ..losses.terms import MEAN as REDUCED_MEAN
-from ..losses.terms import terms_at
 from . import kinds
+from .calls import Calls, made_of
 from .decisions import decides
-from .kinds import BATCH, BATCH_SIZE, CHOSEN, LAYOUT, LIST, MEAN, PER_SIZE, REDUCIBLE, SHAPE, SIZE, SUM, TENSORS
+from .kinds import BATCH, BATCH_SIZE, CHOSEN, LAYOUT, LIST, MEAN, PER_SIZE, SHAPE, SIZE, SUM, TENSORS
 from .loss_names import LossNames
 from .shown import Shown
 from .sinks import Sinks
 from .together import gives_the_same, made_the_same
 
 SOURCES = EVALUATION_SHARES | TRAINING_SHARES
-SAME_FUNCTIONS = ENTRY_FREE | CLIP_GRADIENTS | GRADIENTS_OFF
 
 
 def _run_by(analysis: Analysis, scope: Scope, calls: set[ast.Call]) -> Iterator[LocalFunction]:
@@ -93,6 +85,7 @@ class TorchDomain:
         # What one value is computed from: all of it is reduced, or none. None is something that was not followed.
         self.bonds: set[frozenset[Root | None]] = set()
         self._inner: dict[Scope, bool] = {}
+        self.calls = Calls(self.analysis, self.models, self.terms, self.operation, self._bound)
 
     # Where values differ.
 
@@ -188,22 +181,7 @@ class TorchDomain:
         kind = SIZE if name == "size" and base.kind in TENSORS else kinds.of_method(base.kind, name, None)
         if kind == OTHER and base.kind in TENSORS and name not in ENTRYWISE:
             kind = base.kind  # `outputs.logits`, `batch.x`
-        return self._kept(base, kind, name)
-
-    def _kept(self, base: Flow, kind: str, name: str) -> Flow:
-        if kind == SAME:
-            return NONE
-        if kind == OTHER:
-            return mixed([base])
-        is_kept = name in kinds.KEEPING or name.startswith("loss") or (base.is_term and name in kinds.SCALARS)
-        is_term = base.is_term and is_kept
-        if is_term and name in WITHOUT_HISTORY and kind in TENSORS and name == "item":
-            kind = MEAN  # of the one number that a model has computed as its loss
-        elif name == "item" and kind in TENSORS:
-            return mixed([replace(base, kind=kind)])
-        return replace(
-            base, kind=kind, is_read=base.is_read or name in WITHOUT_HISTORY, is_term=is_term, cells=frozenset()
-        )
+        return made_of(base, kind, name)
 
     def item(self, base: Flow, index: ast.expr, key: Flow) -> Flow:
         if base.kind == OTHER:
@@ -260,83 +238,10 @@ class TorchDomain:
         return Flow(kind, is_term=all(flow.is_term for flow in given), inputs=inputs)
 
     def call(self, node: ast.Call, scope: Scope, receiver: Flow, given: list[Flow]) -> Flow:
-        flows = [flow for flow in (receiver, *given) if flow.differs]
-        if not flows:
-            return NONE
-        flow = self._called(node, scope, receiver, given)
-        if node in self.terms and flow.differs and not flow.is_read and not self._hands_through(node):
-            if flow.kind == OTHER:
-                return Flow(MEAN, is_term=True) if not any(f.is_read or f.roots for f in flows) else flow
-            return replace(flow, is_term=True)
-        return flow
-
-    def _hands_through(self, node: ast.Call) -> bool:
-        """Return whether a call is of a method that makes no loss: images.cuda()."""
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        return name in kinds.KEEPING | ENTRYWISE | kinds.TURNING | VIEWS
-
-    def _called(self, node: ast.Call, scope: Scope, receiver: Flow, given: list[Flow]) -> Flow:
-        names = self.analysis.called(node, scope)
-        flows = [flow for flow in (receiver, *given) if flow.differs]
-        if names & SAME_FUNCTIONS:
-            return NONE
-        terms = terms_at(self.analysis, node, scope)
-        if terms:
-            kind = {REDUCED_MEAN: MEAN, "sum": SUM, "none": BATCH}.get(terms[0].reduction, OTHER)
-            return Flow(kind) if kind != OTHER and not any(f.is_read for f in flows) else mixed(flows)
-        if node in self.models or self._is_module_call(node, scope):
-            return Flow(BATCH) if all(f.kind in TENSORS for f in flows) else mixed(flows)
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name in kinds.MAKING and all(flow.kind in {SIZE, SHAPE} | TENSORS for flow in flows):
-            return Flow(BATCH)
-        is_arithmetic = name.rstrip("_") in OPERATORS and len(given) == 1
-        if receiver.differs and (is_arithmetic or not any(flow.kind not in TENSORS | {SAME} for flow in given)):
-            return self._method(node, receiver, name, given)
-        if names & {"len"} and given:
-            return self._length(given[0])
-        if names & {"float", "int"} and given:
-            return replace(given[0], is_read=True) if given[0].kind in REDUCIBLE else self._read(given[0])
-        if names & {"max", "min"} and len(given) == 2 and given[0].kind in (SIZE, SUM) and not given[1].differs:
-            return given[0]
-        if names & {"sum"} and len(given) == 1:
-            return replace(given[0], cells=frozenset()) if given[0].kind in (MEAN, SUM) else mixed(given)
-        is_known = bool(names) and all(full.partition(".")[0] in ARRAY_PACKAGES for full in names)
-        are_tensors = all(flow.kind in TENSORS | {SAME} for flow in given[1:])
-        if is_known and given and given[0].differs and (are_tensors or name in kinds.KEEPING):
-            flow = self._kept(given[0], kinds.of_method(given[0].kind, name, node, 1), name)
-            return self._with_parts(flow, name) if "torch" in {full.partition(".")[0] for full in names} else flow
-        is_unused = isinstance(scope.source.parents.get(node), ast.Expr)  # as of writer.writerow(...)
-        return mixed(flows) if is_unused or name in kinds.FORMATTING else self._bound(flows)
-
-    def _read(self, flow: Flow) -> Flow:
-        return self._kept(flow, flow.kind, "item") if flow.kind in TENSORS else mixed([flow])
-
-    def _length(self, flow: Flow) -> Flow:
-        if flow.kind in (BATCH, CHOSEN):
-            return Flow(SIZE if flow.kind == BATCH else SUM, is_read=False)
-        return mixed([flow])
-
-    def _method(self, node: ast.Call, receiver: Flow, name: str, given: list[Flow]) -> Flow:
-        if receiver.kind == OTHER:
-            return NONE if name in kinds.FIXED else mixed([receiver, *given])
-        if name.rstrip("_") in OPERATORS and len(given) == 1:
-            operator = ast.BinOp(ast.Name("_", ast.Load()), OPERATORS[name.rstrip("_")], ast.Name("_", ast.Load()))
-            return self.operation(operator, [receiver, given[0]])
-        kind = kinds.of_method(receiver.kind, name, node)
-        return self._with_parts(self._kept(receiver, kind, name), name)
-
-    def _with_parts(self, flow: Flow, name: str) -> Flow:
-        """Return what gives values and their places along a dimension as a pair: `values, indices = x.max(1)`."""
-        if name not in VALUES_AND_INDICES or flow.kind not in TENSORS:
-            return flow
-        part = replace(flow, place=None)
-        return replace(flow, parts=(part, part))
-
-    def _is_module_call(self, node: ast.Call, scope: Scope) -> bool:
-        return any(is_layer(self.analysis, value) for value in self.analysis.evaluate(node.func, scope))
+        return self.calls.value(node, scope, receiver, given)
 
     def is_opaque(self, call: ast.Call, scope: Scope) -> bool:
-        if call in self.models and self._is_module_call(call, scope):
+        if call in self.models and self.calls.is_of_module(call, scope):
             return True
         for value in self.analysis.evaluate(call.func, scope):
             if isinstance(value, LocalClass) and is_module(self.analysis, Instance(value.scope)):

@@ -139,7 +139,7 @@ class _Search:
         return False
 
     def _is_named_again(self, path: ast.expr, scope: Scope, inside: set[ast.AST]) -> bool:
-        """Return whether a file's own name, `samples.pt`, stands where something may read it, anywhere else."""
+        """Return whether a file's own name, `samples.pt`, is written anywhere else where something may read it."""
         made = [
             v.call if isinstance(v, Result) else v.node
             for v in self.analysis.evaluate(path, scope)

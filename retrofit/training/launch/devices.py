@@ -59,7 +59,7 @@ def named_devices(analysis: Analysis, nodes: Iterable[tuple[ast.AST, Scope]]) ->
 
 
 class _Lead(NamedTuple):
-    """An expression that a device comes from, the one that stands where the device is asked for, and how certain.
+    """An expression that a device comes from, the one where the device is asked for, and how certain.
 
     `is_certain`: it is a device whatever it looks like.
     """

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.flow.call_sites import call_chains
 from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.stored import ScopedName
 from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -20,8 +21,6 @@ from .unwrapping import takes_out
 if TYPE_CHECKING:
     from .. import Project
 
-Variable = tuple[Scope, str]  # the scope that a name belongs to, or the class of an attribute
-
 
 @dataclass(frozen=True)
 class Discard:
@@ -30,7 +29,7 @@ class Discard:
     statement: ast.Assign
     scope: Scope
     target: ast.expr
-    variable: Variable
+    variable: ScopedName
 
 
 def discards(project: Project) -> list[Discard]:
@@ -75,7 +74,7 @@ def _wraps(project: Project, statement: ast.Assign, scope: Scope) -> bool:
     return holds_call or project.wrapping.wrapped(statement.value, scope) is not None
 
 
-def _trained(project: Project) -> set[Variable]:
+def _trained(project: Project) -> set[ScopedName]:
     """Return the variables whose models the training calls with gradients."""
     calls = [(call.call, call.scope) for model in project.models for call in model.calls]
     calls += [(node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call)]

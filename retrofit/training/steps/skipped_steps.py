@@ -58,7 +58,7 @@ def loss_names(call: ast.AST) -> set[str]:
 
 
 def _is_read(node: ast.AST, losses: set[str]) -> bool:
-    """Return whether this is `loss.item()`, which is made that of all processes where it stands."""
+    """Return whether this is `loss.item()`, which is made that of all processes where it is written."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "item":
         return False
     return isinstance(node.func.value, ast.Name) and node.func.value.id in losses

@@ -1,0 +1,147 @@
+"""The values that calls make of one rank's samples: losses, models, methods of tensors, functions of libraries."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Container
+from dataclasses import dataclass, replace
+
+from retrofit.analysis.interpreter.state import NONE, OTHER, SAME, Flow, mixed
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
+from retrofit.training.model.modules import is_layer
+from retrofit.training.torch_api.modules import CLIP_GRADIENTS, GRADIENTS_OFF
+from retrofit.training.torch_api.tensors import (
+    ARRAY_PACKAGES,
+    ENTRY_FREE,
+    ENTRYWISE,
+    OPERATORS,
+    VALUES_AND_INDICES,
+    VIEWS,
+    WITHOUT_HISTORY,
+)
+
+from ..losses.terms import MEAN as REDUCED_MEAN
+from ..losses.terms import terms_at
+from . import kinds
+from .kinds import BATCH, CHOSEN, MEAN, REDUCIBLE, SHAPE, SIZE, SUM, TENSORS
+
+SAME_FUNCTIONS = ENTRY_FREE | CLIP_GRADIENTS | GRADIENTS_OFF
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The calls of a project: those of `models`, and those that are `terms` of a loss.
+
+    `operation` returns what an operator makes of values, `bound` what is computed from several of them.
+    """
+
+    analysis: Analysis
+    models: Container[ast.Call]
+    terms: Container[ast.AST]
+    operation: Callable[[ast.expr, list[Flow]], Flow]
+    bound: Callable[[list[Flow]], Flow]
+
+    def value(self, node: ast.Call, scope: Scope, receiver: Flow, given: list[Flow]) -> Flow:
+        """Return what a call gives of its receiver and its arguments."""
+        flows = [flow for flow in (receiver, *given) if flow.differs]
+        if not flows:
+            return NONE
+        flow = self._called(node, scope, receiver, given)
+        if node in self.terms and flow.differs and not flow.is_read and not _hands_through(node):
+            if flow.kind == OTHER:
+                return Flow(MEAN, is_term=True) if not any(f.is_read or f.roots for f in flows) else flow
+            return replace(flow, is_term=True)
+        return flow
+
+    def _called(self, node: ast.Call, scope: Scope, receiver: Flow, given: list[Flow]) -> Flow:
+        names = self.analysis.called(node, scope)
+        flows = [flow for flow in (receiver, *given) if flow.differs]
+        if names & SAME_FUNCTIONS:
+            return NONE
+        terms = terms_at(self.analysis, node, scope)
+        if terms:
+            kind = {REDUCED_MEAN: MEAN, "sum": SUM, "none": BATCH}.get(terms[0].reduction, OTHER)
+            return Flow(kind) if kind != OTHER and not any(f.is_read for f in flows) else mixed(flows)
+        if node in self.models or self.is_of_module(node, scope):
+            return Flow(BATCH) if all(f.kind in TENSORS for f in flows) else mixed(flows)
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name in kinds.MAKING and all(flow.kind in {SIZE, SHAPE} | TENSORS for flow in flows):
+            return Flow(BATCH)
+        is_arithmetic = name.rstrip("_") in OPERATORS and len(given) == 1
+        if receiver.differs and (is_arithmetic or not any(flow.kind not in TENSORS | {SAME} for flow in given)):
+            return self._method(node, receiver, name, given)
+        built_in = _of_builtin(names, given)
+        if built_in is not None:
+            return built_in
+        is_known = bool(names) and all(full.partition(".")[0] in ARRAY_PACKAGES for full in names)
+        are_tensors = all(flow.kind in TENSORS | {SAME} for flow in given[1:])
+        if is_known and given and given[0].differs and (are_tensors or name in kinds.KEEPING):
+            flow = made_of(given[0], kinds.of_method(given[0].kind, name, node, 1), name)
+            return _with_parts(flow, name) if "torch" in {full.partition(".")[0] for full in names} else flow
+        is_unused = isinstance(scope.source.parents.get(node), ast.Expr)  # as of writer.writerow(...)
+        return mixed(flows) if is_unused or name in kinds.FORMATTING else self.bound(flows)
+
+    def _method(self, node: ast.Call, receiver: Flow, name: str, given: list[Flow]) -> Flow:
+        if receiver.kind == OTHER:
+            return NONE if name in kinds.FIXED else mixed([receiver, *given])
+        if name.rstrip("_") in OPERATORS and len(given) == 1:
+            operator = ast.BinOp(ast.Name("_", ast.Load()), OPERATORS[name.rstrip("_")], ast.Name("_", ast.Load()))
+            return self.operation(operator, [receiver, given[0]])
+        kind = kinds.of_method(receiver.kind, name, node)
+        return _with_parts(made_of(receiver, kind, name), name)
+
+    def is_of_module(self, node: ast.Call, scope: Scope) -> bool:
+        return any(is_layer(self.analysis, value) for value in self.analysis.evaluate(node.func, scope))
+
+
+def made_of(base: Flow, kind: str, name: str) -> Flow:
+    """Return what an attribute or a method makes of a value, when it is of a kind then."""
+    if kind == SAME:
+        return NONE
+    if kind == OTHER:
+        return mixed([base])
+    is_kept = name in kinds.KEEPING or name.startswith("loss") or (base.is_term and name in kinds.SCALARS)
+    is_term = base.is_term and is_kept
+    if is_term and name in WITHOUT_HISTORY and kind in TENSORS and name == "item":
+        kind = MEAN  # of the one number that a model has computed as its loss
+    elif name == "item" and kind in TENSORS:
+        return mixed([replace(base, kind=kind)])
+    return replace(base, kind=kind, is_read=base.is_read or name in WITHOUT_HISTORY, is_term=is_term, cells=frozenset())
+
+
+def _hands_through(node: ast.Call) -> bool:
+    """Return whether a call is of a method that makes no loss: images.cuda()."""
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    return name in kinds.KEEPING | ENTRYWISE | kinds.TURNING | VIEWS
+
+
+def _of_builtin(names: set[str], given: list[Flow]) -> Flow | None:
+    """Return what Python's own functions of numbers give, None for other calls."""
+    if names & {"len"} and given:
+        return _length(given[0])
+    if names & {"float", "int"} and given:
+        return replace(given[0], is_read=True) if given[0].kind in REDUCIBLE else _read(given[0])
+    if names & {"max", "min"} and len(given) == 2 and given[0].kind in (SIZE, SUM) and not given[1].differs:
+        return given[0]
+    if names & {"sum"} and len(given) == 1:
+        return replace(given[0], cells=frozenset()) if given[0].kind in (MEAN, SUM) else mixed(given)
+    return None
+
+
+def _read(flow: Flow) -> Flow:
+    return made_of(flow, flow.kind, "item") if flow.kind in TENSORS else mixed([flow])
+
+
+def _length(flow: Flow) -> Flow:
+    if flow.kind in (BATCH, CHOSEN):
+        return Flow(SIZE if flow.kind == BATCH else SUM, is_read=False)
+    return mixed([flow])
+
+
+def _with_parts(flow: Flow, name: str) -> Flow:
+    """Return what gives values and their places along a dimension as a pair: `values, indices = x.max(1)`."""
+    if name not in VALUES_AND_INDICES or flow.kind not in TENSORS:
+        return flow
+    part = replace(flow, place=None)
+    return replace(flow, parts=(part, part))
