@@ -2,9 +2,11 @@
 
   python benchmarks/check_speed.py                              everything, with docs/check_speed.png
   python benchmarks/check_speed.py --sizes 500 5000 --rounds 3  less
+  python benchmarks/check_speed.py --before DIR --scripts FILE  this checkout and another one, on the same scripts
 
 Each round starts all commands in turn, so that a noisy machine disturbs all equally; the median of the rounds is given,
 and the median of the ratios round by round. TorchFix is installed into a virtual environment in a temporary folder.
+With --before, neither TorchFix nor the start-up is measured, and the seconds are those of the CPU.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -37,6 +40,9 @@ TICKS = [0.1, 0.3, 1, 3, 10, 30, 100, 300]  # seconds
 
 def main() -> int:
     args = get_arguments()
+    if args.before:
+        compare(args)
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         torchfix = install_torchfix(Path(folder, "venv")) if args.torchfix else None
         projects = {}
@@ -69,7 +75,16 @@ def get_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--picture", type=Path, default=ROOT / "docs" / "check_speed.png", help="(default: %(default)s)"
     )
-    return parser.parse_args()
+    parser.add_argument(
+        "--before", type=Path, metavar="DIR", help="a checkout to compare this one with (default: none)"
+    )
+    parser.add_argument(
+        "--scripts", type=Path, nargs="+", default=[], metavar="FILE", help="to compare on, next to those of --sizes"
+    )
+    args = parser.parse_args()
+    if args.scripts and not args.before:
+        parser.error("--scripts are compared on: name the other checkout with --before DIR")
+    return args
 
 
 def environment() -> dict[str, Any]:
@@ -93,10 +108,10 @@ def install_torchfix(folder: Path) -> list[str]:
     return [str(python), "-m", "torchfix", "-j", "1"]
 
 
-def seconds(command: list[str]) -> float:
-    """Return the time of a command; it may find something (status 1), not fail."""
+def seconds(command: list[str], folder: Path = ROOT) -> float:
+    """Return the time of a command in a folder; it may find something (status 1), not fail."""
     started = time.perf_counter()
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     taken = time.perf_counter() - started
     if result.returncode not in (0, 1) or "Traceback" in result.stderr:
         raise RuntimeError(f"{command} failed with status {result.returncode}:\n{result.stderr}")
@@ -165,6 +180,53 @@ def row(lines: int, taken: dict[str, list[float]]) -> dict[str, float]:
         figures["torchfix / retrofit"] = statistics.median(a / b for a, b in zip(theirs, ours))
         figures["torchfix / retrofit without start-up"] = statistics.median(a / b for a, b in zip(their_work, work))
     return figures
+
+
+def compare(args: argparse.Namespace) -> None:
+    """Print the CPU seconds of a check by another checkout and by this one, which take turns, script by script."""
+    checkouts = [checkout(folder) for folder in (args.before, ROOT)]
+    with tempfile.TemporaryDirectory() as folder:
+        generated = [write_project(Path(folder, f"project {size}"), size)[0] for size in args.sizes]
+        scripts = [path.resolve() for path in [*args.scripts, *generated]]
+        taken: dict[tuple[Path, Path], list[float]] = {(script, kit): [] for script in scripts for kit in checkouts}
+        for number in tqdm(range(args.rounds + 1), unit="rounds"):
+            for script, kit in taken:
+                value = cpu_seconds([*RETROFIT, str(script)], kit)
+                if number:
+                    taken[script, kit].append(value)
+    rows = [
+        {
+            "script": "/".join(script.parts[-2:]),
+            "before": statistics.median(taken[script, checkouts[0]]),
+            "now": statistics.median(taken[script, checkouts[1]]),
+            "ratio": statistics.median(new / old for old, new in zip(*(taken[script, kit] for kit in checkouts))),
+        }
+        for script in scripts
+    ]
+    for row in rows:
+        print(f"{row['before']:7.2f} s {row['now']:7.2f} s  {row['ratio']:5.2f}x  {row['script']}")
+    before, now = (sum(row[column] for row in rows) for column in ("before", "now"))
+    print(f"{before:7.2f} s {now:7.2f} s  {now / before:5.2f}x  all")
+    if args.output:
+        figures = {"environment": environment(), "scripts": rows}
+        args.output.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+def checkout(folder: Path) -> Path:
+    """Return the folder, in which Python must find its own copy of the kit."""
+    place = [*PYTHON, "-c", "import retrofit; print(retrofit.__file__)"]
+    found = subprocess.run(place, cwd=folder, capture_output=True, text=True, check=False).stdout.strip() or "none"
+    if not Path(found).is_relative_to(folder.resolve()):
+        raise ValueError(f"{folder} is not a checkout of retrofit: Python finds there: {found}; name its top folder")
+    return folder.resolve()
+
+
+def cpu_seconds(command: list[str], folder: Path) -> float:
+    """Return the user and system time of a command, which other work on the machine disturbs less."""
+    started = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds(command, folder)
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime - started.ru_utime + ended.ru_stime - started.ru_stime
 
 
 def print_report(figures: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -21,27 +21,43 @@ class Memory(Generic[T]):
         self._circular, self._too_deep = circular, circular if too_deep is None else too_deep
         self._open: dict[object, int] = {}
         self._most_depth = max(LEAST_DEPTH, sys.getrecursionlimit() // CALLS_PER_ANSWER)
-        self._lowest_cut = self._most_depth
+        self._missing = 0  # by depth, one bit for each open question whose answer the present one lacks
+        self._partial: dict[object, tuple[T, int]] = {}  # answers that lack a part, with what each one lacks
+        self._lacking: defaultdict[int, list[object]] = defaultdict(list)  # the same by the last question opened
         self._rounds: Counter[object] = Counter()
 
     def once(self, question: object, compute: Callable[[], T]) -> T:
         """Return the answer to a question, from `compute` where it is not known yet.
 
-        What was worked out while a question that it depends on was open is not kept: it lacks a part.
+        What was worked out while a question that it depends on was open lacks a part: it counts until that is closed.
         """
         if question in self.known:
             return self.known[question]
-        if question in self._open or len(self._open) >= self._most_depth:
-            self._lowest_cut = min(self._lowest_cut, self._open.get(question, 0))
-            return self._circular if question in self._open else self._too_deep
-        depth = self._open[question] = len(self._open)
+        depth = len(self._open)
+        if question in self._open:
+            self._missing |= 1 << self._open[question]
+            return self._circular
+        if depth >= self._most_depth:
+            self._missing |= (1 << depth) - 1
+            return self._too_deep
+        if question in self._partial:
+            answer, missing = self._partial[question]
+            self._missing |= missing
+            return answer
+        before, self._missing = self._missing, 0
+        self._open[question] = depth
         try:
             answer = compute()
         finally:
             del self._open[question]
+            missing = self._missing & ~(1 << depth)
+            self._missing = before | missing
+            for other in self._lacking.pop(depth, ()):
+                del self._partial[other]
         self._rounds[question] += 1
-        if self._lowest_cut >= depth or self._rounds[question] >= MOST_ROUNDS:
+        if not missing or self._rounds[question] >= MOST_ROUNDS:
             self.known[question] = answer
-        if self._lowest_cut >= depth:  # nothing below depends on what is still open above
-            self._lowest_cut = self._most_depth
+        else:
+            self._partial[question] = answer, missing
+            self._lacking[missing.bit_length() - 1].append(question)
         return answer

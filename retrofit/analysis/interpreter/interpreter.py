@@ -75,8 +75,9 @@ class Interpreter:
 
     def new_cell(self, node: ast.AST, kind: Scope | None = None, is_source: bool = False) -> Cell:
         cell = Cell(node, self.frame.calls, kind, is_source)
+        is_made_again = cell in self.made_in
         self.made_in[cell] = self.batches
-        if kind is None:
+        if kind is None and is_made_again:
             for variable in [variable for variable in self.memory.state if variable[0] == cell]:
                 del self.memory.state[variable]
         return cell

@@ -259,7 +259,7 @@ class _UnusedLayers:
         return {part for text in texts for part in text.split(".")}
 
     def _nodes(self) -> Iterator[ast.AST]:
-        return (node for source in self.analysis.modules.sources.values() for node in ast.walk(source.tree))
+        return (node for source in self.analysis.modules.sources.values() for node in source.nodes)
 
 
 def _receiver(method: Scope | None) -> str:

@@ -127,13 +127,21 @@ def name_in(node: ast.AST) -> str:
 
 def spread(scope: Scope, names: Iterable[str]) -> Known:
     """Return the names in a function that are computed from these names."""
-    known = Known(scope, frozenset(names))
-    pairs = [pair for node in own_nodes(scope.node) for pair in _assignments(node)]
+    known = frozenset(names)
     while True:
-        more = {name for name, value in pairs if known.holds(value)}
-        if more <= known.names:
-            return known
-        known = Known(scope, known.names | more)
+        more = {name for name, read in _names_set(scope) if not read.isdisjoint(known)}
+        if more <= known:
+            return Known(scope, known)
+        known |= more
+
+
+def _names_set(scope: Scope) -> list[tuple[str, frozenset[str]]]:
+    """Return each name that a function sets, with the names that decide about its value."""
+    known = vars(scope.node)  # as that of `own_nodes`, the list stays with the node
+    if "names_set" not in known:
+        pairs = (pair for node in own_nodes(scope.node) for pair in _assignments(node))
+        known["names_set"] = [(name, frozenset(map(name_in, ast.walk(value)))) for name, value in pairs]
+    return known["names_set"]
 
 
 def _assignments(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:

@@ -57,6 +57,7 @@ class _Search:
         self.named = named
         self.outputs = {call for call, _ in named}
         self.returned: dict[ast.AST, int] = {}  # by function
+        self._counters: dict[LoopNode, set[str]] = {}
 
     def all(self) -> Iterator[Numbered]:
         waiting = list(dict.fromkeys(scope for node, scope in reached_nodes(self.analysis) if self._looks(node, scope)))
@@ -82,11 +83,11 @@ class _Search:
     def _in(self, scope: Scope) -> Iterator[Numbered]:
         """Yield the first statements of a function after which all processes have the same name, until none is left."""
         clean: set[str] = set()
+        levels = self._levels(scope, clean)
         nodes = [node for node in own_nodes(scope.node) if isinstance(node, (ast.Assign, ast.AnnAssign, *LOOPS))]
         for node in nodes:
             if _is_in_loop(node, scope):
                 continue
-            levels = self._levels(scope, clean)
             if isinstance(node, LOOPS):
                 later = loaded_names(other for other in own_nodes(scope.node) if _is_after(other, node))
                 names = sorted(self._counted(node, scope) & later - clean)
@@ -94,8 +95,9 @@ class _Search:
                 is_number = node.value is not None and self._level(node.value, scope, levels) == NUMBER
                 names = sorted(_targets(node) - clean) if is_number else []
             if names and self._names_output(set(names), scope):
-                clean |= set(names)
                 yield self._placed(node, scope, tuple(names), levels)
+                clean |= set(names)
+                levels = self._levels(scope, clean)
 
     def _placed(self, node: Naming, scope: Scope, names: tuple[str, ...], levels: dict[str, int]) -> Numbered:
         """Return where all processes have a name: after the tests of what is in the folder, if it has one there."""
@@ -158,6 +160,11 @@ class _Search:
 
     def _counted(self, loop: LoopNode, scope: Scope) -> set[str]:
         """Return the names that a loop counts on until nothing of that name is there."""
+        if loop not in self._counters:
+            self._counters[loop] = self._counted_by(loop, scope)
+        return self._counters[loop]
+
+    def _counted_by(self, loop: LoopNode, scope: Scope) -> set[str]:
         tests = [loop.test] if isinstance(loop, ast.While) else []
         for part in ast.walk(loop):
             leaves = isinstance(part, ast.If) and any(isinstance(s, (ast.Break, ast.Return)) for s in ast.walk(part))

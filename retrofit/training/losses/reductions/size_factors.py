@@ -72,6 +72,8 @@ class SizeFactors:
         length = self._length(origin)
         if length != NOTHING:
             return length
+        if _is_number(node) and isinstance(next(iter(origin.keys), None), str):
+            return NOTHING
         if isinstance(node, ast.BinOp):
             return _of_operation(node.op, *(self._at(origin.to(part)) for part in (node.left, node.right)))
         if isinstance(node, ast.UnaryOp):
@@ -120,6 +122,11 @@ def _measured(origin: Origin) -> tuple[ast.expr | None, bool]:
     if keys == (0,) and isinstance(shape, ast.Attribute):
         return (shape.value, True) if shape.attr == ("shape" if shape is node else "size") else (None, False)
     return None, False
+
+
+def _is_number(node: ast.AST) -> bool:
+    """Return whether this is computed from numbers or tensors, which have no entries by name: no union of dicts."""
+    return isinstance(node, ast.UnaryOp) or (isinstance(node, ast.BinOp) and not isinstance(node.op, ast.BitOr))
 
 
 def _is_zero(node: ast.expr) -> bool:
