@@ -342,7 +342,7 @@ class Analysis:
                 for function in self.functions_called(site.call, site.scope):
                     callers[function.node].append(site)
             self._callers = callers
-            self._memory.known.clear()
+            self._memory = Memory(NOTHING)
         self.classes.index()
 
     def functions_called(self, call: ast.Call, scope: Scope) -> list[LocalFunction]:
