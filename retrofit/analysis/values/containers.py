@@ -65,7 +65,8 @@ class Containers:
             if "enumerate" in names:
                 return self.elements(node.args[0], scope, path[1:]) if path[:1] == (1,) else NOTHING
             if "zip" in names and path:
-                return self.elements(node.args[path[0]], scope, path[1:]) if path[0] < len(node.args) else NOTHING
+                is_given = -len(node.args) <= path[0] < len(node.args)
+                return self.elements(node.args[path[0]], scope, path[1:]) if is_given else NOTHING
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr == "items" and path[:1] == (1,):
                 return self.at(self._anything(analysis.evaluate(node.func.value, scope)), path[1:])
@@ -82,7 +83,7 @@ class Containers:
         """Return what callers give for `kwargs["name"]` in a function with **kwargs, and where."""
         key = node.slice.value if isinstance(node.slice, ast.Constant) else None
         sites = self._callers_of_options(node.value, scope) if key is not None else []
-        keywords = [(keyword, site.scope) for site in sites for keyword in site.call.keywords]
+        keywords = [pair for site in sites for pair in site.keywords()]
         return [(keyword.value, where) for keyword, where in keywords if keyword.arg == key]
 
     def places(self, node: ast.expr, scope: Scope, key: str, depth: int = MOST_DEPTH) -> list[tuple[ast.expr, Scope]]:
@@ -97,7 +98,7 @@ class Containers:
         pairs += [(_literal(name), part, owner) for name, part in owner.entries.get(getattr(node, "id", ""), [])]
         pairs += [pair for call in _updates(node, owner) for pair in _arguments(call, owner)]
         for site in self._callers_of_options(node, scope):
-            pairs += [(keyword.arg, keyword.value, site.scope) for keyword in site.call.keywords]
+            pairs += [(keyword.arg, keyword.value, where) for keyword, where in site.keywords()]
         found = [(part, where) for name, part, where in pairs if name == key]
         others = [(part, where) for name, part, where in pairs if name is None and depth and part is not node]
         return found + [place for part, where in others for place in self.places(part, where, key, depth - 1)]

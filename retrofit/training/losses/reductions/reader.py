@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.calls import argument_for, default_of, given_parameters, last_name, returns_of
+from retrofit.analysis.calls import CallSite, default_of, given_parameters, last_name, returns_of
 from retrofit.analysis.flow.bindings import arguments_for, class_of_own
+from retrofit.analysis.flow.keys import Keys, may_be
 from retrofit.analysis.flow.reaching_definitions import live_bindings
-from retrofit.analysis.flow.sources import MOST_KEYS, Keys, Origin, entries, may_be
+from retrofit.analysis.flow.sources import MOST_KEYS, Origin, entries
 from retrofit.analysis.flow.stored import changes_of, stored_in
 from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes
@@ -41,8 +42,7 @@ class Frame:
     """A call of a function of the project on the way, by which its parameters are known."""
 
     function: ast.AST
-    call: ast.Call
-    scope: Scope
+    site: CallSite
     outer: Frame | None
 
     def is_of(self, function: ast.AST) -> bool:
@@ -110,7 +110,7 @@ class LossReader:
         owner, bindings = live_bindings(node, scope)
         if not bindings:
             return kinds.of(kinds.UNKNOWN)
-        if any(binding.kind == "import" for binding in bindings):
+        if all(binding.kind == "import" for binding in bindings):
             return CONSTANT
         changed = [binding for binding in bindings if isinstance(binding.node, ast.AugAssign)]
         first = kinds.join(self.of_binding(b, owner, frame, keys) for b in bindings if b not in changed)
@@ -155,9 +155,10 @@ class LossReader:
             inner = inner.outer
         default = default_of(function, name)
         if inner is not None:
-            given = argument_for(inner.call, given_parameters(scope), name)
-            if given is not None:
-                return self.kind(given, inner.scope, inner.outer, keys)
+            given_here = inner.site.argument(given_parameters(scope), name)
+            if given_here is not None:
+                value, where = given_here
+                return self.kind(value, where, inner.outer if where is inner.site.scope else None, keys)
             return self.kind(default, scope.parent or scope) if default is not None else self._of_unknown(scope)
         sites = arguments_for(self.analysis, name, scope)
         found = [self.kind(given, where, None, keys) for given, where in sites if given is not None]
@@ -303,7 +304,8 @@ class LossReader:
 
     def returned(self, function: LocalFunction, call: ast.Call, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         """Return the kind of what a call of a function of the project gives."""
-        inner = None if frame is not None and frame.is_of(function.node) else Frame(function.node, call, scope, frame)
+        site = self.analysis.site_of(call, scope, function)
+        inner = None if frame is not None and frame.is_of(function.node) else Frame(function.node, site, frame)
         values = returns_of(function.node)
         reached = (
             [v for v in values if not is_ruled_out(self.analysis, v, function.scope)] if len(values) > 1 else values
