@@ -18,7 +18,7 @@ from ..scopes import Binding, Scope, own_nodes
 from ..values.inference import Analysis
 from ..values.kinds import Display, Instance, LocalClass, LocalFunction, LocalModule, Result, Value
 from .bindings import bindings_of
-from .keys import Key, Keys, before_slice, may_be
+from .keys import Key, Keys, before_slice, keys_inside, later, may_be
 from .parameters import given_for, has_unknown_caller
 from .reaching_definitions import live_bindings
 from .stored import changes_of, literal_key, set_from_outside, stored_in
@@ -30,6 +30,7 @@ MOST_ORIGINS = 1000  # of one value
 MOST_KEYS = 4  # of containers in containers
 IN_ORDER = frozenset({"list", "tuple", "iter", "collections.deque"})  # hold what their first argument gives
 IN_OTHER_ORDER = frozenset({"set", "frozenset", "sorted", "reversed"})
+PASSING_ON = IN_ORDER | IN_OTHER_ORDER | {"enumerate", "zip", "dict"}  # functions of Python: entries of their arguments
 
 
 class NotFollowed(ast.expr_context):
@@ -208,9 +209,7 @@ def _rest_of(binding: Binding, scope: Scope, keys: Keys) -> Origin:
     """Return where an entry of `rest` in `first, *rest = values` comes from."""
     assert binding.rest_of is not None
     *path, first = binding.path
-    key, *inner = keys or (None,)
-    is_known = isinstance(key, int) and key >= 0
-    entry = (key + first if is_known else None, *inner) if keys else ()  # type: ignore[operator]
+    entry = (later(keys[0], first), *keys[1:]) if keys else ()
     return Origin(binding.rest_of, scope, (*_iterated(binding), *path, *entry)[:MOST_KEYS])
 
 
@@ -258,14 +257,10 @@ def _of_star(analysis: Analysis, name: str, module: Scope, keys: Keys, seen: See
 
 def _put_in(analysis: Analysis, origin: Origin) -> Iterator[Origin]:
     """Yield what is put into a container under the key that is asked for."""
-    keys = origin.keys
-    for stored in stored_in(analysis, origin.node, origin.scope) if keys else ():  # type: ignore[arg-type]
-        if stored.is_spread:
-            yield Origin(stored.value, stored.scope, (None, *keys[1:]) if isinstance(keys[0], int) else keys)
-        elif keys[0] is Key.ELEMENT and isinstance(stored.key, str):
-            continue  # an iteration gives the key
-        elif may_be(stored.key, keys[0]):
-            yield Origin(stored.value, stored.scope, keys[1:])
+    for stored in stored_in(analysis, origin.node, origin.scope) if origin.keys else ():  # type: ignore[arg-type]
+        keys = keys_inside(stored, origin.keys)
+        if keys is not None:
+            yield Origin(stored.value, stored.scope, keys)
 
 
 def _of_attribute(analysis: Analysis, node: ast.Attribute, origin: Origin) -> Iterator[Origin]:

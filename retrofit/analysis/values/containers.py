@@ -64,6 +64,9 @@ class Containers:
             names = analysis.called(node, scope)
             if "enumerate" in names:
                 return self.elements(node.args[0], scope, path[1:]) if path[:1] == (1,) else NOTHING
+            if "zip" in names and path and isinstance(node.args[0], ast.Starred):  # the rows of what is given
+                rows = self._anything(analysis.evaluate(node.args[0].value, scope))
+                return self.at(self._anything(rows), path[1:])
             if "zip" in names and path:
                 is_given = -len(node.args) <= path[0] < len(node.args)
                 return self.elements(node.args[path[0]], scope, path[1:]) if is_given else NOTHING
@@ -77,7 +80,18 @@ class Containers:
     def _element(self, value: Value, node: ast.expr | None, path: tuple[int, ...]) -> Values:
         if isinstance(value, Result) and value.builder in ("enumerate", "zip") and value.call is not node:
             return self.elements(value.call, value.scope, path)  # with a progress bar or a name around it
-        return self.at(self.entry(value, None), path)
+        return self.at(self._iterated(value), path)
+
+    def _iterated(self, value: Value) -> Values:
+        """Return what an iteration gives: of a dict, its keys."""
+        if isinstance(value, Display) and isinstance(value.node, ast.Dict):
+            names = [
+                name for name, _ in (*zip(value.node.keys, value.node.values), *later_entries(value.node, value.scope))
+            ]
+            return self._union([name for name in names if name is not None], value.scope)
+        if isinstance(value, Display) and isinstance(value.node, ast.DictComp):
+            return self._analysis.evaluate(value.node.key, value.scope)
+        return self.entry(value, None)
 
     def given_as_keyword(self, node: ast.Subscript, scope: Scope) -> list[tuple[ast.expr, Scope]]:
         """Return what callers give for `kwargs["name"]` in a function with **kwargs, and where."""

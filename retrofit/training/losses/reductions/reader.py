@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import CallSite, default_of, given_parameters, last_name, returns_of
 from retrofit.analysis.flow.bindings import arguments_for, class_of_own
-from retrofit.analysis.flow.keys import Keys, may_be
+from retrofit.analysis.flow.keys import Key, Keys, keys_inside
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import MOST_KEYS, Origin, entries
 from retrofit.analysis.flow.stored import changes_of, stored_in
@@ -95,11 +95,13 @@ class LossReader:
             return kinds.nonlinear(sides) if sides.has_rows else CONSTANT
         if isinstance(node, ast.Subscript):
             return self._of_subscript(node, scope, frame, keys)
-        if isinstance(node, (ast.Tuple, ast.List, ast.Dict)):
+        if isinstance(node, (ast.Tuple, ast.List, ast.Set, ast.Dict)):
             parts = entries(Origin(node, scope, keys))
             return kinds.join(self.kind(part, scope, frame, rest) for part, _, rest in parts)  # type: ignore[arg-type]
-        if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
-            element = self.kind(node.elt, scope, frame, keys[1:])
+        if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
+            is_key = keys[:1] == (Key.ELEMENT,)  # of a dict an iteration gives the key
+            part = node.elt if not isinstance(node, ast.DictComp) else node.key if is_key else node.value
+            element = self.kind(part, scope, frame, keys[1:])
             is_of_samples = any(self.samples.goes_through(part.iter, scope) for part in node.generators)
             return element if not is_of_samples or element.parts <= {kinds.SHARE} else kinds.of(kinds.ROWS)
         return CONSTANT
@@ -145,7 +147,7 @@ class LossReader:
         assert binding.value is not None
         if any(last_name(part) in PARAMETERS for part in ast.walk(binding.value) if isinstance(part, ast.Call)):
             return kinds.of(kinds.PENALTY)
-        return self.kind(binding.value, scope, frame, (None, *binding.path, *keys))
+        return self.kind(binding.value, scope, frame, (Key.ELEMENT, *binding.path, *keys))
 
     def _of_parameter(self, name: str, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         function = scope.node
@@ -189,9 +191,10 @@ class LossReader:
     def _put_in(self, node: ast.expr, scope: Scope, frame: Frame | None, keys: Keys) -> Iterator[Kind]:
         """Yield what is put into a list or a dict: losses.append(loss), losses["box"] = loss."""
         for stored in stored_in(self.analysis, node, scope):
-            if keys and not stored.is_spread and not may_be(stored.key, keys[0]):
+            inner = keys_inside(stored, keys or (None,))
+            if inner is None:
                 continue
-            found = self.kind(stored.value, stored.scope, frame, (None, *keys[1:]) if stored.is_spread else keys[1:])
+            found = self.kind(stored.value, stored.scope, frame, inner)
             is_of_samples = stored.key is None and found.parts and self.samples.is_within(stored.value, stored.scope)
             yield kinds.of(kinds.ROWS) if is_of_samples else found
 
