@@ -219,8 +219,8 @@ def _not_followed(analysis: Analysis, binding: Binding, scope: Scope, keys: Keys
     known: dict[tuple[Binding, Scope], ast.Name] = analysis.fact("names not followed", dict)
     if (binding, scope) not in known:
         line, column = binding.place
-        name = ast.Name(binding.name, NotFollowed(), lineno=line, col_offset=column)
-        known[binding, scope] = ast.fix_missing_locations(name)
+        place = {"lineno": line, "col_offset": column, "end_lineno": line, "end_col_offset": column}
+        name = known[binding, scope] = ast.Name(binding.name, NotFollowed(), **place)
         scope.source.parents[name] = binding.node
     return Origin(known[binding, scope], scope, keys)
 
