@@ -4,17 +4,47 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .scopes import FUNCTIONS, Binding, Function, Scope, own_nodes, parameters
+from .scopes import FUNCTIONS, Binding, Function, Scope, own_nodes, parameters, positions_in
 
 
 @dataclass(frozen=True)
 class CallSite:
-    """A call of a function of the project and the scope it is in."""
+    """A call of a function of the project and the scope it is in.
+
+    `bound`: the calls of functools.partial that have given it arguments before, the innermost one first.
+    """
 
     call: ast.Call
     scope: Scope
+    bound: tuple[CallSite, ...] = ()
+
+    def argument(self, names: list[str], name: str) -> tuple[ast.expr, Scope] | None:
+        """Return the expression that is given for the parameter `name`, and its scope; None if none can be seen."""
+        for keyword, scope in reversed(self.keywords()):
+            if keyword.arg == name:
+                return keyword.value, scope
+        given = self.positional()
+        position = names.index(name) if name in names else len(given)
+        before = given[: position + 1]
+        is_seen = len(before) > position and not any(isinstance(part, ast.Starred) for part, _ in before)
+        return given[position] if is_seen else None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether arguments are given that cannot be seen: `*values`, `**options`."""
+        is_spread = any(isinstance(part, ast.Starred) for part, _ in self.positional())
+        return is_spread or any(keyword.arg is None for keyword, _ in self.keywords())
+
+    def positional(self) -> list[tuple[ast.expr, Scope]]:
+        """Return the arguments without a name, each with its scope."""
+        bound = [(part, site.scope) for site in self.bound for part in site.call.args[1:]]
+        return [*bound, *((part, self.scope) for part in self.call.args)]
+
+    def keywords(self) -> list[tuple[ast.keyword, Scope]]:
+        """Return the arguments with a name, each with its scope; of two with one name the later one counts."""
+        return [(keyword, site.scope) for site in (*self.bound, self) for keyword in site.call.keywords]
 
 
 def argument_for(call: ast.Call, names: list[str], name: str) -> ast.expr | None:
@@ -73,19 +103,25 @@ def attribute_assignments(scope: Scope) -> Iterator[Binding]:
     for node in own_nodes(scope.node):
         if isinstance(node, ast.Assign):
             for target in node.targets:
-                yield from _attribute_targets(target, names[0], node, node.value)
+                yield from _attribute_targets(target, names[0], Binding("", node, "value", node.value))
         elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            yield from _attribute_targets(node.target, names[0], node, node.value)
+            yield from _attribute_targets(node.target, names[0], Binding("", node, "value", node.value))
+        elif isinstance(node, (ast.For, ast.AsyncFor)):
+            yield from _attribute_targets(node.target, names[0], Binding("", node, "item", node.iter))
+        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+            yield from _attribute_targets(node.optional_vars, names[0], Binding("", node, "enter", node.context_expr))
 
 
-def _attribute_targets(
-    target: ast.expr, receiver: str, node: ast.AST, value: ast.expr, path: tuple[int, ...] = ()
-) -> Iterator[Binding]:
+def _attribute_targets(target: ast.expr, receiver: str, whole: Binding) -> Iterator[Binding]:
+    """Yield the bindings of attributes of the receiver in a target, `whole` being what the target as a whole gets."""
     if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == receiver:
-        yield Binding(target.attr, node, "value", value, path)
+        yield replace(whole, name=target.attr)
+    elif isinstance(target, ast.Starred):
+        rest = replace(whole, kind="other", value=None, rest_of=whole.value)
+        yield from _attribute_targets(target.value, receiver, rest)
     elif isinstance(target, (ast.Tuple, ast.List)):
-        for index, part in enumerate(target.elts):
-            yield from _attribute_targets(part, receiver, node, value, (*path, index))
+        for index, part in positions_in(target):
+            yield from _attribute_targets(part, receiver, replace(whole, path=(*whole.path, index)))
 
 
 def later_entries(node: ast.Dict, scope: Scope) -> list[tuple[ast.expr, ast.expr]]:

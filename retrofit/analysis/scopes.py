@@ -11,6 +11,7 @@ from .files.source import Source
 
 Function = Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+MATCHED = {"MatchAs": "name", "MatchStar": "name", "MatchMapping": "rest"}  # patterns (Python 3.10) that bind a name
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,8 @@ class Binding:
 
     kind "value": from the expression `value`; "item": an element of it (for, comprehension); "enter": what a with
     statement makes of it; "parameter", "definition", "import" and "other" (except, del, match) have no expression.
-    `path`: indices into the value where a tuple is taken apart. `dotted`: for an import, what is imported.
+    `path`: indices into the value where a tuple is taken apart, from its end after a `*rest`. `rest_of`: for `*rest`
+    itself, of kind "other", the value; its `path` leads to the first entry. `dotted`: for an import, what is imported.
     """
 
     name: str
@@ -27,6 +29,7 @@ class Binding:
     kind: str
     value: ast.expr | None = None
     path: tuple[int, ...] = ()
+    rest_of: ast.expr | None = None
     dotted: str = ""
     level: int = 0  # of a relative import
     member: str = ""  # from `dotted` import `member`
@@ -169,6 +172,8 @@ class _Builder:
                 self._bind(scope, Binding(node.name, node, "other"))
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             self._bind_imports(scope, node)
+        elif type(node).__name__ in MATCHED and getattr(node, MATCHED[type(node).__name__]):
+            self._bind(scope, Binding(getattr(node, MATCHED[type(node).__name__]), node, "other"))
 
     def _bind_imports(self, scope: Scope, node: ast.Import | ast.ImportFrom) -> None:
         if isinstance(node, ast.Import):
@@ -196,15 +201,23 @@ class _Builder:
         if isinstance(target, ast.Name):
             self._bind(scope, Binding(target.id, node, kind, value, path))
         elif isinstance(target, (ast.Tuple, ast.List)):
-            for index, part in enumerate(target.elts):
-                if isinstance(part, ast.Starred):
-                    self._bind_target(scope, part.value, node, "other", None)
-                else:
+            for index, part in positions_in(target):
+                if not isinstance(part, ast.Starred):
                     self._bind_target(scope, part, node, kind, value, (*path, index))
+                elif isinstance(part.value, ast.Name):
+                    self._bind(scope, Binding(part.value.id, node, "other", None, (*path, index), rest_of=value))
 
     def _bind(self, scope: Scope, binding: Binding) -> None:
         owner = scope.outer_names.get(binding.name, scope)
         owner.bindings.setdefault(binding.name, []).append(binding)
+
+
+def positions_in(target: ast.Tuple | ast.List) -> Iterator[tuple[int, ast.expr]]:
+    """Yield the parts of a target with their indices, which count from the end after a `*rest`."""
+    is_after_rest = False
+    for index, part in enumerate(target.elts):
+        yield index - len(target.elts) if is_after_rest else index, part
+        is_after_rest |= isinstance(part, ast.Starred)
 
 
 def own_nodes(owner: ast.Module | ast.ClassDef | Function) -> list[ast.AST]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Union
 
-from retrofit.analysis.calls import CallSite, argument_for, default_of
+from retrofit.analysis.calls import CallSite, default_of
 from retrofit.analysis.edits import block_of
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.branches import is_in_body
@@ -168,14 +168,15 @@ def truth_in_call(scope: Scope, site: CallSite, test: ast.expr) -> bool | None:
         return bool(test.value) if isinstance(test, ast.Constant) else None
     names = parameters(scope.node)
     bound = names[1:] if names[:1] == ["self"] else names
-    return _truth(test, lambda name: _given(scope, site.call, bound, name))
+    return _truth(test, lambda name: _given(scope, site, bound, name))
 
 
-def _given(scope: Scope, call: ast.Call, bound: list[str], name: str) -> ast.expr | None:
+def _given(scope: Scope, site: CallSite, bound: list[str], name: str) -> ast.expr | None:
     """Return the value of a name in a function when it is called so: an argument, a default, its one assignment."""
     if name in bound:
         assert isinstance(scope.node, FUNCTIONS)
-        return argument_for(call, bound, name) or default_of(scope.node, name)
+        given = site.argument(bound, name)
+        return given[0] if given is not None else None if site.is_open else default_of(scope.node, name)
     values = [binding.value for binding in scope.bindings.get(name, []) if binding.kind == "value" and not binding.path]
     return values[0] if len(values) == 1 else None
 

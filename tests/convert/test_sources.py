@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,11 +89,87 @@ def looked_at(folder: Path, *lines: str) -> tuple[Analysis, ast.expr, Scope]:
         (["class A:", "  @property", "  def x(self):", "    return 1", "look(A().x)"], ["1"]),
         ([OWN, "box = Box(1)", "box.a = 2", "look(box.a)"], ["1", "2"]),
         (["def f(x=3):", "    look(x)", "options = read()", "f(**options)"], ["3"]),
+        (["a, *b = [1, 2, 3]", "look(b[0])"], ["2"]),
+        (["*a, b = [1, 2, 3]", "look(b)"], ["3"]),
+        (["for a, *b in [(1, 2, 3)]:", "    look(b[1])"], ["3"]),
+        (["class A:", "  def f(self):", "    for self.x in [1, 2]:", "      look(self.x)"], ["1", "2"]),
+        (["class A:", "  def f(self):", "    a, *self.x = 1, 2", "    look(self.x[0])"], ["2"]),
+        (["class A:", "  x = 1", "A.x = 2", "look(A.x)"], ["1", "2"]),
+        (["a, b = reversed([1, 2])", "look(a)"], ["1", "2"]),
+        (["look(sorted([1, 2])[0])"], ["1", "2"]),
+        (["look(list({1, 2})[0])"], ["1", "2"]),
+        (["look(tuple([1, 2])[1])"], ["2"]),
+        (["for key in {'x': 1}:", "    look(key)"], ["'x'"]),
+        (["a = {'x': 1}", "a['y'] = 2", "for i, key in enumerate(a):", "    look(key)"], ["'x'"]),
+        (["a = {'x': 1}", "look(list(a)[0])"], ["'x'"]),
+        (["a = {'x': 1}", "look(list(a.values())[0])"], ["1"]),
+        (["for key, value in {'x': 1}.items():", "    look(key)"], ["'x'"]),
+        (["pairs = [(1, 2), (3, 4)]", "a, b = zip(*pairs)", "look(b[0])"], ["2"]),
+        (["def f():", "    yield 1", "    yield from [2, 3]", "look(list(f())[0])"], ["1", "2", "3"]),
+        (["a = [1, 2]", "while later:", "    a = a[1:]", "look(a[0])"], ["1", "2"]),
         (["a = a", "look(a)"], []),
     ],
 )
 def test_sources(lines: list[str], expected: list[str], tmp_path: Path) -> None:
     assert sorted(set(found_in(tmp_path, *lines))) == sorted(expected)
+
+
+PARTIAL = ["from functools import partial", "def f(x, y=1, *rest, **options):", "    look(y)"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([*PARTIAL, "partial(f, y=2)(0)"], ["2"]),
+        ([*PARTIAL, "partial(f, y=2)(0, y=3)"], ["3"]),
+        ([*PARTIAL, "partial(f, 0)(2)"], ["2"]),
+        ([*PARTIAL, "partial(partial(f, 0), 2)()"], ["2"]),
+        ([*PARTIAL, "g = partial(f, 0)", "g()"], ["1"]),
+        ([*PARTIAL[:2], "    look(rest[0])", "partial(f, 0, 1)(2)"], ["2"]),
+        ([*PARTIAL[:2], "    look(options['z'])", "partial(f, z=2)(0)"], ["2"]),
+        (
+            [*PARTIAL, "def g():", "    y = 2", "    return partial(f, y=y)", "def h():", "    y = 3", "    g()(0)"],
+            ["2"],
+        ),
+    ],
+)
+def test_arguments_of_partial_are_arguments_of_the_function(
+    lines: list[str], expected: list[str], tmp_path: Path
+) -> None:
+    assert found_in(tmp_path, *lines) == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["try:", "    from fancy import a", "except ImportError:", "    a = 1", "look(a)"], ["1", "a"]),
+        (["if later:", "    def a(): pass", "else:", "    a = 1", "look(a)"], ["1", "a"]),
+        (["a = 1", "try:", "    run()", "except ValueError as a:", "    look(a)"], ["1", "a"]),
+        (["def f(x):", "    x = x or 1", "    look(x)"], ["1", "x"]),
+        (["def f(x=1):", "    look(x)"], ["1", "x"]),
+        (["def f(x=1):", "    look(x)", "f()", "map(f, data)"], ["1", "x"]),
+        (["def f(x=1):", "    look(x)", "f()", "Thread(target=f)"], ["1", "x"]),
+        (["def f(x=1):", "    look(x)", "g = f", "g()", "print(g())"], ["1"]),
+        (["def f(x=1):", "    look(x)", "losses = {'f': f}", "losses[name]()"], ["1"]),
+    ],
+)
+def test_what_is_not_followed_is_a_source_too(lines: list[str], expected: list[str], tmp_path: Path) -> None:
+    assert sorted(set(found_in(tmp_path, *lines))) == expected
+
+
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="the match statement is new in Python 3.10")
+def test_what_a_pattern_binds_is_not_followed(tmp_path: Path) -> None:
+    assert sorted(found_in(tmp_path, "a = 1", "match x:", "    case [a]:", "        look(a)")) == ["1", "a"]
+
+
+def test_star_imports_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "__init__.py").write_text("from .size import *\n")
+    (tmp_path / "parts" / "size.py").write_text("SIZE = 4\n")
+    assert found_in(tmp_path, "from parts import *", "look(SIZE)") == ["4"]
+    assert found_in(tmp_path, "from parts import SIZE", "look(SIZE)") == ["4"]
+    assert found_in(tmp_path, "import parts", "look(parts.SIZE)") == ["4"]
+    assert sorted(found_in(tmp_path, "SIZE = 3", "from parts import *", "look(SIZE)")) == ["3", "4"]
 
 
 def test_a_value_of_another_module_is_followed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 from pathlib import Path
@@ -10,8 +11,11 @@ import pytest
 from convert.conversion import add_runtime, conversion, converted
 from verify.projects.launch import Launcher
 
+from retrofit.analysis.scopes import Scope
 from retrofit.convert.plan import plan_conversion
-from retrofit.training import read_project
+from retrofit.training import Project, read_project
+from retrofit.training.losses.reductions import kinds, reader
+from retrofit.training.losses.reductions.reduction import backward_kind
 
 HEAD = """\
 import argparse
@@ -315,3 +319,85 @@ def test_by_default_the_rate_of_a_mean_alone_follows_the_batch(
     of_means = figures(launcher.run(original, "train.py", [*whole, "--lr", str(0.01 * world_size)]), *means)
     assert figures(run, *sums) == pytest.approx(of_sums, rel=1e-9)
     assert figures(run, *means) == pytest.approx(of_means, rel=1e-9)
+
+
+def backward_of(folder: Path, *lines: str) -> tuple[Project, ast.Call, Scope]:
+    """Return the project of a script with these lines in its loop over the batches, and the call of backward there."""
+    (folder / "train.py").write_text("".join([HEAD, "for x, y in loader:\n", *(f"    {line}\n" for line in lines)]))
+    project = read_project(folder / "train.py")
+    frame = next(path.frames[0] for path in project.paths)
+    assert isinstance(frame.node, ast.Call)
+    return project, frame.node, frame.scope
+
+
+def test_what_is_known_of_a_loss_stays_known_when_no_more_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, backward, scope = backward_of(tmp_path, "loss = F.mse_loss(model(x)[1], y)", "loss.backward()")
+    assert backward_kind(project, backward, scope).parts == {kinds.MEAN}
+    monkeypatch.setattr(reader, "MOST_STEPS", 0)
+    assert backward_kind(project, backward, scope).parts == {kinds.MEAN}
+
+
+TWO = ["one, two = F.l1_loss(model(x)[1], y), F.mse_loss(model(x)[1], y, reduction='sum')"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["a, b = reversed((one, two))", "loss = b"], {kinds.MEAN, kinds.SUM}),
+        (["loss = sorted([one, two])[0]"], {kinds.MEAN, kinds.SUM}),
+        (["loss = list((one, two))[0]"], {kinds.MEAN}),
+        (["pairs = [(one, two), (one, two)]", "a, b = zip(*pairs)", "loss = sum(a)"], {kinds.MEAN}),
+        (["loss = dict(a=one, b=two)['b']"], {kinds.SUM}),
+        (["loss = sum({'a': one, 'b': two}.values())"], {kinds.MEAN, kinds.SUM}),
+        (["values = {name: value for name, value in [('a', two)]}", "loss = values['a']"], {kinds.SUM}),
+        (["loss = 0", "for name, value in {'a': two}.items():", "    loss = loss + value"], {kinds.SUM}),
+        (["values = {'a': two}", "loss = 0", "for name in values:", "    loss = loss + values[name]"], {kinds.SUM}),
+    ],
+)
+def test_the_kind_of_a_loss_that_is_taken_from_a_container(lines: list[str], expected: set, tmp_path: Path) -> None:
+    project, backward, scope = backward_of(tmp_path, *TWO, *lines, "loss.backward()")
+    assert backward_kind(project, backward, scope).parts == expected
+
+
+CUSTOM = """\
+def custom(p, y, reduction="mean"):
+    if reduction == "sum":
+        return ((p - y) ** 2).sum()
+    return ((p - y) ** 2).mean()
+"""
+
+
+@pytest.mark.parametrize(
+    ("criterion", "expected"),
+    [
+        ("partial(own.custom, reduction='sum')", {kinds.SUM}),
+        ("partial(lambda weight, p, y: own.custom(p, y, 'sum'), 1)", {kinds.SUM}),
+        ("partial(own.custom)", {kinds.MEAN}),
+        ("next(map(own.custom, [model(x)[1]], [y])) or own.custom", {kinds.MEAN, kinds.SUM}),
+    ],
+)
+def test_what_partial_binds_decides_and_no_default_alone(criterion: str, expected: set, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(CUSTOM)
+    lines = [
+        "from functools import partial",
+        "import own",
+        f"criterion = {criterion}",
+        "loss = criterion(model(x)[1], y)",
+    ]
+    project, backward, scope = backward_of(tmp_path, *lines, "loss.backward()")
+    assert backward_kind(project, backward, scope).parts == expected
+
+
+def test_a_name_that_is_imported_or_none_does_not_decide(tmp_path: Path) -> None:
+    function = (
+        "def custom(p, y):\n    try:\n        from fancy import weights\n    except ImportError:\n"
+        '        weights = None\n    if weights is not None:\n        return F.mse_loss(p, y, reduction="sum")\n'
+        "    return F.mse_loss(p, y)\n\n\n"
+    )
+    (tmp_path / "own.py").write_text("import torch.nn.functional as F\n\n\n" + function)
+    project, backward, scope = backward_of(
+        tmp_path, "import own", "loss = own.custom(model(x)[1], y)", "loss.backward()"
+    )
+    assert backward_kind(project, backward, scope).parts == {kinds.MEAN, kinds.SUM}

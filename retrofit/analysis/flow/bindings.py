@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 
-from ..calls import argument_for, default_of, given_parameters
+from ..calls import default_of, given_parameters
 from ..scopes import FUNCTIONS, Binding, Scope
 from ..values.inference import Analysis
-from ..values.kinds import Display, Instance, Result, Value
+from ..values.kinds import Display, Instance, LocalClass, Result, Value
 
 
 def bindings_of(analysis: Analysis, node: ast.expr, scope: Scope) -> list[tuple[Binding, Scope]]:
@@ -16,7 +16,9 @@ def bindings_of(analysis: Analysis, node: ast.expr, scope: Scope) -> list[tuple[
         found = scope.find(node.id)
         return [(binding, found[0]) for binding in found[1]] if found else []
     if isinstance(node, ast.Attribute):
-        owners = {value.scope for value in analysis.evaluate(node.value, scope) if isinstance(value, Instance)}
+        owners = {
+            value.scope for value in analysis.evaluate(node.value, scope) if isinstance(value, (Instance, LocalClass))
+        }
         return [pair for owner in owners for pair in analysis.classes.attribute_bindings(owner, node.attr)]
     return []
 
@@ -31,7 +33,7 @@ def arguments_for(analysis: Analysis, name: str, scope: Scope) -> list[tuple[ast
     """Return what every call gives for a parameter of the function that `scope` is of, None where it gives nothing."""
     assert isinstance(scope.node, FUNCTIONS)
     names = given_parameters(scope)
-    return [(argument_for(site.call, names, name), site.scope) for site in analysis.callers(scope.node)]
+    return [site.argument(names, name) or (None, site.scope) for site in analysis.callers(scope.node)]
 
 
 def arguments_or_default(analysis: Analysis, name: str, scope: Scope) -> list[tuple[ast.expr | None, Scope]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ..scopes import Scope
 from ..values.inference import Analysis
 from .bindings import bindings_of
+from .keys import Key
 from .sources import Origin, origins, sources
 from .stored import stored_in
 
@@ -30,7 +31,7 @@ def inputs(analysis: Analysis, origin: Origin, stored: bool = False) -> Iterator
         yield from _branches(source)
     if isinstance(node, ast.Lambda):
         yield Origin(node.body, analysis.scope_of_node[node])
-    elif origin.keys[:1] != (None,):
+    elif origin.keys[:1] not in ((None,), (Key.ELEMENT,)):
         yield from (origin.to(part, keys=()) for part in operands(node))
     for item in stored_in(analysis, node, scope) if stored else ():  # type: ignore[arg-type]
         yield Origin(item.value, item.scope)

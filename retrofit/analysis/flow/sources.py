@@ -12,27 +12,36 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import NamedTuple, Optional, TypeVar, Union
 
-from ..calls import CallSite, argument_for, default_of, given_parameters, is_property, returns_of
-from ..scopes import FUNCTIONS, Binding, Scope, own_nodes
+from ..calls import is_property, returns_of
+from ..python_api import MAPPINGS
+from ..scopes import Binding, Scope, own_nodes
 from ..values.inference import Analysis
-from ..values.kinds import Instance, LocalFunction, LocalModule, Result
+from ..values.kinds import Display, Instance, LocalClass, LocalFunction, LocalModule, Result, Value
 from .bindings import bindings_of
+from .keys import Key, Keys, before_slice, keys_inside, later, may_be
+from .parameters import given_for, has_unknown_caller
 from .reaching_definitions import live_bindings
 from .stored import changes_of, literal_key, set_from_outside, stored_in
 
 T = TypeVar("T", bound=Hashable)
 Part = Union[ast.expr, ast.AugAssign]
-Keys = tuple[object, ...]
 Seen = frozenset[tuple[Scope, str]]  # names of modules that imports lead through
-MOST_ORIGINS = 1000  # of one value
+MOST_ORIGINS = 10_000  # of one value: a model of 4,000 lines has searches of more than 3,000
 MOST_KEYS = 4  # of containers in containers
-WITH_ENTRIES = frozenset({"list", "tuple", "set", "frozenset", "sorted", "reversed", "iter", "collections.deque"})
+IN_ORDER = frozenset({"list", "tuple", "iter", "collections.deque"})  # hold what their first argument gives
+IN_OTHER_ORDER = frozenset({"set", "frozenset", "sorted", "reversed"})
+PASSING_ON = IN_ORDER | IN_OTHER_ORDER | {"enumerate", "zip", "dict"}  # functions of Python: entries of their arguments
+
+
+class NotFollowed(ast.expr_context):
+    """Of a name that is the end of a search: what one of its bindings gives it is not known."""
 
 
 class Origin(NamedTuple):
     """An expression that a value can come from, or a statement `x += y` that changes it, with its scope.
 
-    `keys`: of which entry of the containers it is the value, outermost first; None for any entry.
+    `keys`: of which entry of the containers it is the value, outermost first; None for any entry, ELEMENT for any that
+    an iteration gives.
     """
 
     node: Part
@@ -64,8 +73,9 @@ def origins(analysis: Analysis, starts: Iterable[Origin], through: Through = lam
 def closure(starts: Iterable[T], step: Callable[[T], Iterable[T]]) -> Iterator[T]:
     """Yield all that steps lead to from `starts`, each once and what is near first."""
     waiting = deque(starts)
+    most = MOST_ORIGINS * len(waiting)
     seen: set[T] = set()
-    while waiting and len(seen) < MOST_ORIGINS:
+    while waiting and len(seen) < most:
         item = waiting.popleft()
         if item not in seen:
             seen.add(item)
@@ -74,7 +84,11 @@ def closure(starts: Iterable[T], step: Callable[[T], Iterable[T]]) -> Iterator[T
 
 
 def sources(analysis: Analysis, origin: Origin) -> tuple[Origin, ...]:
-    """Return the expressions, one step before, that an expression can have its value from."""
+    """Return the expressions, one step before, that an expression can have its value from.
+
+    A name that is also bound by something else (an import of a library, a def, `except as`, a call that is not seen)
+    has a name without sources among them, the same one, in the context NotFollowed.
+    """
     known: dict[Origin, tuple[Origin, ...]] = analysis.fact("sources", dict)
     if origin not in known:
         known[origin] = tuple(_sources(analysis, origin))
@@ -84,11 +98,7 @@ def sources(analysis: Analysis, origin: Origin) -> tuple[Origin, ...]:
 def _sources(analysis: Analysis, origin: Origin) -> Iterator[Origin]:
     node, scope, keys = origin
     if isinstance(node, ast.Name):
-        owner, bindings = live_bindings(node, scope)
-        yield from (found for binding in bindings for found in _of_binding(analysis, binding, owner, keys))
-        if owner.parent is None:
-            yield from (Origin(*place, keys) for place in set_from_outside(analysis, owner, node.id))
-        yield from _put_in(analysis, origin)
+        yield from _of_name(analysis, node, origin) if is_followed(node) else ()
     elif isinstance(node, ast.Attribute):
         yield from _of_attribute(analysis, node, origin)
     elif isinstance(node, ast.Call):
@@ -97,7 +107,7 @@ def _sources(analysis: Analysis, origin: Origin) -> Iterator[Origin]:
         given = analysis.containers.given_as_keyword(node, scope)
         yield from (origin.to(*place) for place in given)
         inner = (
-            _before_slice(node.slice, keys) if isinstance(node.slice, ast.Slice) else (literal_key(node.slice), *keys)
+            before_slice(node.slice, keys) if isinstance(node.slice, ast.Slice) else (literal_key(node.slice), *keys)
         )
         yield from () if given else [origin.to(node.value, keys=inner)]
     elif isinstance(node, ast.IfExp):
@@ -110,40 +120,50 @@ def _sources(analysis: Analysis, origin: Origin) -> Iterator[Origin]:
         yield from entries(origin)
 
 
+def is_followed(node: Part) -> bool:
+    """Return whether the value of an expression is followed: not of a name that a search ends with."""
+    return not isinstance(node, ast.Name) or not isinstance(node.ctx, NotFollowed)
+
+
+def _of_name(analysis: Analysis, node: ast.Name, origin: Origin) -> Iterator[Origin]:
+    owner, bindings = live_bindings(node, origin.scope)
+    yield from (found for binding in bindings for found in _of_binding(analysis, binding, owner, origin.keys))
+    if owner.parent is None or not bindings:
+        yield from (Origin(*place, origin.keys) for place in set_from_outside(analysis, owner.module, node.id))
+        yield from _of_star(analysis, node.id, owner.module, origin.keys)
+    yield from _put_in(analysis, origin)
+
+
 def entries(origin: Origin) -> Iterator[Origin]:
     """Yield the entries of a written container that are asked for, all of them where no key is."""
     node, key, rest = origin.node, *(origin.keys[:1] or (None,)), origin.keys[1:]
     if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
-        is_index = isinstance(key, int) and not any(isinstance(part, ast.Starred) for part in node.elts)
-        for part in node.elts[key:][:1] if is_index else node.elts:  # type: ignore[index]
-            if isinstance(part, ast.Starred):
-                yield origin.to(part.value, keys=(None, *rest))
-            else:
-                yield origin.to(part, keys=rest)
+        yield from (
+            origin.to(part.value, keys=(Key.ELEMENT, *rest))
+            if isinstance(part, ast.Starred)
+            else origin.to(part, keys=rest)
+            for part in _at(node, key)
+        )
     elif isinstance(node, ast.Dict):
         for name, value in zip(node.keys, node.values):
             if name is None:
                 yield origin.to(value)
+            elif key is Key.ELEMENT:
+                yield origin.to(name, keys=rest)
             elif may_be(literal_key(name), key):
                 yield origin.to(value, keys=rest)
     elif isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
         yield origin.to(node.elt, keys=rest)
     elif isinstance(node, ast.DictComp):
-        yield origin.to(node.value, keys=rest)
+        yield origin.to(node.key if key is Key.ELEMENT else node.value, keys=rest)
 
 
-def _before_slice(part: ast.Slice, keys: Keys) -> Keys:
-    """Return the keys, in the whole, of an entry of a slice: `x[2:]` begins with `x[2]`; None where it is not known."""
-    first = 0 if part.lower is None else literal_key(part.lower)
-    is_known = part.step is None and isinstance(first, int) and first >= 0
-    if keys and is_known and isinstance(keys[0], int) and keys[0] >= 0:
-        return (keys[0] + first, *keys[1:])  # type: ignore[operator]
-    return (None, *keys[1:]) if keys else keys
-
-
-def may_be(key: object, wanted: object) -> bool:
-    """Return whether two keys can be the same; None is one that is not known."""
-    return key is None or wanted is None or key == wanted
+def _at(node: ast.Tuple | ast.List | ast.Set, key: object) -> list[ast.expr]:
+    """Return the parts of a display that an index can mean: those from a `*part` on may be at any later index."""
+    parts = node.elts
+    if not isinstance(key, int) or isinstance(node, ast.Set) or any(isinstance(part, ast.Starred) for part in parts):
+        return parts
+    return [parts[key]] if -len(parts) <= key < len(parts) else []
 
 
 def functions_run(analysis: Analysis, node: ast.Call, scope: Scope) -> list[LocalFunction]:
@@ -166,52 +186,56 @@ def _of_binding(
     if isinstance(binding.node, ast.AugAssign):
         yield Origin(binding.node, scope, keys)
     elif binding.kind == "parameter":
-        yield from _of_parameter(analysis, binding.name, scope, keys)
+        given = given_for(analysis, binding.name, scope, keys)
+        found = [Origin(node, where, inner[:MOST_KEYS]) for node, where, inner in given]
+        yield from found
+        if not found or has_unknown_caller(analysis, scope):
+            yield _not_followed(analysis, binding, scope, keys)
     elif binding.kind == "import":
         yield from _imported(analysis, binding, scope, keys, seen)
+    elif binding.rest_of is not None:
+        yield _rest_of(binding, scope, keys)
     elif binding.value is not None:
-        element: Keys = (None,) if binding.kind == "item" else ()
-        yield Origin(binding.value, scope, (*element, *binding.path, *keys)[:MOST_KEYS])
+        yield Origin(binding.value, scope, (*_iterated(binding), *binding.path, *keys)[:MOST_KEYS])
+    else:
+        yield _not_followed(analysis, binding, scope, keys)
 
 
-def _of_parameter(analysis: Analysis, name: str, scope: Scope, keys: Keys) -> Iterator[Origin]:
-    """Yield what calls, and starts of processes, give for a parameter, and its default where one gives nothing."""
-    function = scope.node
-    assert isinstance(function, FUNCTIONS)
-    names, sites = given_parameters(scope), analysis.callers(function)
-    if name not in names:
-        yield from (found for site in sites if keys for found in _of_rest(site, name, scope, keys))
-        return
-    given = {site: argument_for(site.call, names, name) for site in sites}
-    yield from (Origin(value, site.scope, keys) for site, value in given.items() if value is not None)
-    for site in (site for site, value in given.items() if value is None):
-        options = [keyword.value for keyword in site.call.keywords if keyword.arg is None]
-        spread = [part.value for part in site.call.args if isinstance(part, ast.Starred)]
-        yield from (Origin(part, site.scope, (name, *keys)[:MOST_KEYS]) for part in options)
-        yield from (Origin(part, site.scope, (None, *keys)[:MOST_KEYS]) for part in spread)
-    started = analysis.spawned.given(scope, name)
-    yield from [Origin(*started, keys)] if started is not None else []
-    default = default_of(function, name)
-    if default is not None and (not given or None in given.values()):
-        yield Origin(default, scope.parent or scope, keys)
+def _iterated(binding: Binding) -> Keys:
+    """Return the key of what a binding takes apart, in what its statement says: an element, of `for x in values`."""
+    return (Key.ELEMENT,) if isinstance(binding.node, (ast.For, ast.AsyncFor, ast.comprehension)) else ()
 
 
-def _of_rest(site: CallSite, name: str, scope: Scope, keys: Keys) -> Iterator[Origin]:
-    """Yield the entries of `*arguments`, or of `**options`, that a call gives."""
-    given = scope.node.args  # type: ignore[union-attr]
-    if given.vararg is not None and name == given.vararg.arg:
-        rest = site.call.args[len(given_parameters(scope)) - len(given.kwonlyargs) :]
-        yield from entries(Origin(ast.Tuple(rest, ast.Load()), site.scope, keys))
-    elif given.kwarg is not None and name == given.kwarg.arg:
-        found = [keyword for keyword in site.call.keywords if may_be(keyword.arg, keys[0])]
-        yield from (Origin(part.value, site.scope, keys[1:] if part.arg else keys) for part in found)
+def _rest_of(binding: Binding, scope: Scope, keys: Keys) -> Origin:
+    """Return where an entry of `rest` in `first, *rest = values` comes from."""
+    assert binding.rest_of is not None
+    *path, first = binding.path
+    entry = (later(keys[0], first), *keys[1:]) if keys else ()
+    return Origin(binding.rest_of, scope, (*_iterated(binding), *path, *entry)[:MOST_KEYS])
+
+
+def _not_followed(analysis: Analysis, binding: Binding, scope: Scope, keys: Keys) -> Origin:
+    """Return a name without sources for a binding that gives it something unknown."""
+    known: dict[tuple[Binding, Scope], ast.Name] = analysis.fact("names not followed", dict)
+    if (binding, scope) not in known:
+        line, column = binding.place
+        place = {"lineno": line, "col_offset": column, "end_lineno": line, "end_col_offset": column}
+        name = known[binding, scope] = ast.Name(binding.name, NotFollowed(), **place)
+        scope.source.parents[name] = binding.node
+    return Origin(known[binding, scope], scope, keys)
 
 
 def _imported(analysis: Analysis, binding: Binding, scope: Scope, keys: Keys, seen: Seen) -> Iterator[Origin]:
     path = analysis.modules.find(binding.dotted, binding.level, scope.source)
     source = analysis.modules.sources.get(path) if path else None
-    if source is not None and binding.member:
-        yield from _of_module(analysis, binding.member, analysis.module_scopes[source], keys, seen)
+    if source is None or not binding.member:
+        yield _not_followed(analysis, binding, scope, keys)
+        return
+    module = analysis.module_scopes[source]
+    found = list(_of_module(analysis, binding.member, module, keys, seen))
+    yield from found
+    if not found and (module, binding.member) not in seen:
+        yield _not_followed(analysis, binding, scope, keys)
 
 
 def _of_module(analysis: Analysis, name: str, module: Scope, keys: Keys, seen: Seen = frozenset()) -> Iterator[Origin]:
@@ -220,16 +244,24 @@ def _of_module(analysis: Analysis, name: str, module: Scope, keys: Keys, seen: S
     yield from (Origin(*place, keys) for place in set_from_outside(analysis, module, name))
     for binding in module.bindings.get(name, []):
         yield from _of_binding(analysis, binding, module, keys, seen | {(module, name)})
+    yield from _of_star(analysis, name, module, keys, seen | {(module, name)})
+
+
+def _of_star(analysis: Analysis, name: str, module: Scope, keys: Keys, seen: Seen = frozenset()) -> Iterator[Origin]:
+    """Yield what a module has under a name by `from other import *`."""
+    for binding in module.star_imports:
+        path = analysis.modules.find(binding.dotted, binding.level, module.source)
+        source = analysis.modules.sources.get(path) if path else None
+        if source is not None:
+            yield from _of_module(analysis, name, analysis.module_scopes[source], keys, seen)
 
 
 def _put_in(analysis: Analysis, origin: Origin) -> Iterator[Origin]:
     """Yield what is put into a container under the key that is asked for."""
-    keys = origin.keys
-    for stored in stored_in(analysis, origin.node, origin.scope) if keys else ():  # type: ignore[arg-type]
-        if stored.is_spread:
-            yield Origin(stored.value, stored.scope, keys if isinstance(keys[0], str) else (None, *keys[1:]))
-        elif may_be(stored.key, keys[0]):
-            yield Origin(stored.value, stored.scope, keys[1:])
+    for stored in stored_in(analysis, origin.node, origin.scope) if origin.keys else ():  # type: ignore[arg-type]
+        keys = keys_inside(stored, origin.keys)
+        if keys is not None:
+            yield Origin(stored.value, stored.scope, keys)
 
 
 def _of_attribute(analysis: Analysis, node: ast.Attribute, origin: Origin) -> Iterator[Origin]:
@@ -240,7 +272,7 @@ def _of_attribute(analysis: Analysis, node: ast.Attribute, origin: Origin) -> It
     for value in analysis.evaluate(node.value, scope):
         if isinstance(value, LocalModule):
             yield from _of_module(analysis, node.attr, value.scope, keys)
-        elif isinstance(value, Instance):
+        elif isinstance(value, (Instance, LocalClass)):
             yield from (Origin(*place, keys) for place in set_from_outside(analysis, value.scope, node.attr))
             yield from (Origin(*change, keys) for change in changes_of(analysis, value.scope, node.attr))
             method = analysis.classes.method(value.scope, node.attr)
@@ -256,10 +288,12 @@ def _of_call(analysis: Analysis, node: ast.Call, origin: Origin) -> Iterator[Ori
     if functions:
         return
     names = analysis.called(node, origin.scope)
-    if node.args and names & (WITH_ENTRIES | set(analysis.library.same_functions)):
-        yield origin.to(node.args[0])
+    if node.args and names & IN_OTHER_ORDER:
+        yield origin.to(node.args[0], keys=(Key.ELEMENT, *origin.keys[1:]) if origin.keys else ())
+    elif node.args and names & (IN_ORDER | set(analysis.library.same_functions)):
+        yield origin.to(node.args[0], keys=_in_iteration(analysis, node.args[0], origin))
     elif names & {"enumerate", "zip", "next", "dict"}:
-        yield from _of_builtin(node, names, origin)
+        yield from _of_builtin(analysis, node, names, origin)
     elif isinstance(node.func, ast.Attribute):
         yield from _of_method(analysis, node, node.func, origin)
 
@@ -270,24 +304,54 @@ def _yielded(function: LocalFunction, keys: Keys) -> Iterator[Origin]:
         if isinstance(node, ast.Yield) and node.value is not None:
             yield Origin(node.value, function.scope, keys[1:])
         elif isinstance(node, ast.YieldFrom):
-            yield Origin(node.value, function.scope, keys)
+            yield Origin(node.value, function.scope, (Key.ELEMENT, *keys[1:]))
 
 
-def _of_builtin(node: ast.Call, names: set[str], origin: Origin) -> Iterator[Origin]:
+def _in_iteration(analysis: Analysis, node: ast.expr, origin: Origin) -> Keys:
+    """Return the keys of a value in what is gone through for it: the index in a list, not that in a dict."""
+    if not origin.keys:
+        return ()
+    key, rest = origin.keys[0], origin.keys[1:]
+    is_index = isinstance(key, int) and not any(map(_is_mapping, analysis.evaluate(node, origin.scope)))
+    return (key if is_index else Key.ELEMENT, *rest)
+
+
+def _is_mapping(value: Value) -> bool:
+    if isinstance(value, Display):
+        return isinstance(value.node, (ast.Dict, ast.DictComp))
+    return isinstance(value, Result) and value.builder in MAPPINGS
+
+
+def _of_builtin(analysis: Analysis, node: ast.Call, names: set[str], origin: Origin) -> Iterator[Origin]:
     keys = origin.keys
     if "next" in names and node.args:
-        yield from (origin.to(part, keys=(None, *keys) if part is node.args[0] else keys) for part in node.args[:2])
-    elif "enumerate" in names and node.args and keys[1:2] in ((), (1,), (None,)):
-        yield origin.to(node.args[0], keys=(*keys[:1], *keys[2:]))
+        yield from (
+            origin.to(part, keys=(Key.ELEMENT, *keys) if part is node.args[0] else keys) for part in node.args[:2]
+        )
+    elif "enumerate" in names and node.args and keys[1:2] in ((), (1,), (-1,), (None,)):
+        inner = _in_iteration(analysis, node.args[0], origin)
+        yield origin.to(node.args[0], keys=(*inner[:1], *inner[2:]))
     elif "zip" in names and keys:
-        index = keys[1] if len(keys) > 1 else None
-        parts = node.args[index : index + 1] if isinstance(index, int) else node.args
-        yield from (origin.to(part, keys=(keys[0], *keys[2:])) for part in parts)
+        yield from _of_zip(analysis, node, origin)
     elif "dict" in names and keys:
         yield from (origin.to(part) for part in node.args)
         for keyword in node.keywords:
-            if may_be(keyword.arg, keys[0]):
+            if keyword.arg is None or (keys[0] is not Key.ELEMENT and may_be(keyword.arg, keys[0])):
                 yield origin.to(keyword.value, keys=keys[1:] if keyword.arg else keys)
+
+
+def _of_zip(analysis: Analysis, node: ast.Call, origin: Origin) -> Iterator[Origin]:
+    """Yield `a[i]` for zip(a, b)[i][0], and `pairs[0][i]` for zip(*pairs)[i][0]."""
+    column = origin.keys[1] if len(origin.keys) > 1 else None
+    is_spread = any(isinstance(part, ast.Starred) for part in node.args)
+    is_known = isinstance(column, int) and -len(node.args) <= column < len(node.args)
+    for part in [node.args[column]] if is_known and not is_spread else node.args:  # type: ignore[call-overload]
+        if isinstance(part, ast.Starred):
+            row = column if len(node.args) == 1 and column is not None else Key.ELEMENT
+            yield origin.to(part.value, keys=(row, *origin.keys[:1], *origin.keys[2:]))
+        else:
+            inner = _in_iteration(analysis, part, origin)
+            yield origin.to(part, keys=(*inner[:1], *inner[2:]))
 
 
 def _of_method(analysis: Analysis, node: ast.Call, method: ast.Attribute, origin: Origin) -> Iterator[Origin]:
@@ -299,5 +363,10 @@ def _of_method(analysis: Analysis, node: ast.Call, method: ast.Attribute, origin
         yield from (origin.to(part) for part in node.args[1:2])
     elif method.attr == "values" and keys:
         yield origin.to(method.value, keys=(None, *keys[1:]))
-    elif method.attr == "items" and keys and keys[1:2] in ((), (1,), (None,)):
-        yield origin.to(method.value, keys=(None, *keys[2:]))
+    elif method.attr == "keys" and keys:
+        yield origin.to(method.value, keys=(Key.ELEMENT, *keys[1:]))
+    elif method.attr == "items" and keys:
+        if keys[1:2] != (0,):
+            yield origin.to(method.value, keys=(None, *keys[2:]))
+        if keys[1:2] in ((0,), (None,)):
+            yield origin.to(method.value, keys=(Key.ELEMENT, *keys[2:]))

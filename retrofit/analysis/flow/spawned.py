@@ -40,6 +40,10 @@ class Spawned:
                             found[value.scope].append(CallSite(call, scope))
         return found
 
+    def starts(self, function: Scope) -> bool:
+        """Return whether a function is run by a process of its own."""
+        return function in self._sites
+
     def gives_rank(self, function: Scope, name: str) -> bool:
         """Return whether a parameter is the rank: the first one of a function that is spawned."""
         return function in self.functions and given_parameters(function)[:1] == [name]

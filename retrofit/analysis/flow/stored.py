@@ -11,7 +11,7 @@ from ..calls import is_method
 from ..python_api import ADDS_ALL, ADDS_ONE
 from ..scopes import Scope, own_nodes, parameters
 from ..values.inference import Analysis
-from ..values.kinds import Instance, LocalModule
+from ..values.kinds import Instance, LocalClass, LocalModule
 
 ScopedName = tuple[Scope, str]  # a scope and a name in it, or a class and an attribute of its objects
 OTHER_MEANINGS = frozenset({"add", "insert", "push", "put"})  # for other objects: they return a result
@@ -47,7 +47,8 @@ def set_from_outside(analysis: Analysis, owner: Scope, name: str) -> Iterator[tu
     known = analysis.fact("attributes set", lambda: _all_set(analysis))
     for holder, value, scope in known.get(name, []):
         kinds = analysis.evaluate(holder, scope)
-        if any(isinstance(kind, (Instance, LocalModule)) and kind.scope is owner for kind in kinds):
+        held = {kind.scope for kind in kinds if isinstance(kind, (Instance, LocalClass, LocalModule))}
+        if any(owner in analysis.classes.mro(kind) or kind in (owner, *analysis.classes.mro(owner)) for kind in held):
             yield value, scope
 
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from ..calls import argument_for, default_of, given_parameters
+from ..calls import default_of, given_parameters
 from ..memory import Memory
 from ..scopes import FUNCTIONS, Binding, Scope, own_nodes
 from ..values.inference import Analysis
@@ -244,7 +244,8 @@ class _Trace:
         assert value is not None
         lists = [v for v in self.analysis.evaluate(value, scope) if isinstance(v, Display)]
         entries = [(v.node.elts, v.scope) for v in lists if isinstance(v.node, (ast.List, ast.Tuple))]
-        variables = [self.of(elts[binding.path[0]], where) for elts, where in entries if binding.path[0] < len(elts)]
+        index = binding.path[0]
+        variables = [self.of(elts[index], where) for elts, where in entries if -len(elts) <= index < len(elts)]
         return set().union(*variables)
 
     def _hands_on(self, value: ast.expr | None, scope: Scope) -> bool:
@@ -278,9 +279,11 @@ class _Trace:
         for site in self.analysis.callers(function):
             if site.call in self.leave_out:
                 continue
-            argument = argument_for(site.call, names, name) or default_of(function, name)
+            argument, default = site.argument(names, name), default_of(function, name)
             if argument is not None:
-                found |= self.of(argument, site.scope)
+                found |= self.of(*argument)
+            elif default is not None:
+                found |= self.of(default, scope.parent or scope)
         # A parameter that is given another value in the function lives there from then on.
         own = [b for b in scope.bindings.get(name, []) if b.kind == "value"]
         return found or ({Variable(scope, name)} if own or not self.analysis.callers(function) else set())
@@ -332,7 +335,7 @@ def part_of(binding: Binding) -> ast.expr | None:
     """Return the expression that a name gets of `a, b = x, y`."""
     value = binding.value
     for index in binding.path:
-        if not isinstance(value, (ast.Tuple, ast.List)) or index >= len(value.elts):
+        if not isinstance(value, (ast.Tuple, ast.List)) or not -len(value.elts) <= index < len(value.elts):
             return None
         value = value.elts[index]
     return value

@@ -64,8 +64,12 @@ class Containers:
             names = analysis.called(node, scope)
             if "enumerate" in names:
                 return self.elements(node.args[0], scope, path[1:]) if path[:1] == (1,) else NOTHING
+            if "zip" in names and path and isinstance(node.args[0], ast.Starred):  # the rows of what is given
+                rows = self._anything(analysis.evaluate(node.args[0].value, scope))
+                return self.at(self._anything(rows), path[1:])
             if "zip" in names and path:
-                return self.elements(node.args[path[0]], scope, path[1:]) if path[0] < len(node.args) else NOTHING
+                is_given = -len(node.args) <= path[0] < len(node.args)
+                return self.elements(node.args[path[0]], scope, path[1:]) if is_given else NOTHING
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr == "items" and path[:1] == (1,):
                 return self.at(self._anything(analysis.evaluate(node.func.value, scope)), path[1:])
@@ -76,13 +80,24 @@ class Containers:
     def _element(self, value: Value, node: ast.expr | None, path: tuple[int, ...]) -> Values:
         if isinstance(value, Result) and value.builder in ("enumerate", "zip") and value.call is not node:
             return self.elements(value.call, value.scope, path)  # with a progress bar or a name around it
-        return self.at(self.entry(value, None), path)
+        return self.at(self._iterated(value), path)
+
+    def _iterated(self, value: Value) -> Values:
+        """Return what an iteration gives: of a dict, its keys."""
+        if isinstance(value, Display) and isinstance(value.node, ast.Dict):
+            names = [
+                name for name, _ in (*zip(value.node.keys, value.node.values), *later_entries(value.node, value.scope))
+            ]
+            return self._union([name for name in names if name is not None], value.scope)
+        if isinstance(value, Display) and isinstance(value.node, ast.DictComp):
+            return self._analysis.evaluate(value.node.key, value.scope)
+        return self.entry(value, None)
 
     def given_as_keyword(self, node: ast.Subscript, scope: Scope) -> list[tuple[ast.expr, Scope]]:
         """Return what callers give for `kwargs["name"]` in a function with **kwargs, and where."""
         key = node.slice.value if isinstance(node.slice, ast.Constant) else None
         sites = self._callers_of_options(node.value, scope) if key is not None else []
-        keywords = [(keyword, site.scope) for site in sites for keyword in site.call.keywords]
+        keywords = [pair for site in sites for pair in site.keywords()]
         return [(keyword.value, where) for keyword, where in keywords if keyword.arg == key]
 
     def places(self, node: ast.expr, scope: Scope, key: str, depth: int = MOST_DEPTH) -> list[tuple[ast.expr, Scope]]:
@@ -97,7 +112,7 @@ class Containers:
         pairs += [(_literal(name), part, owner) for name, part in owner.entries.get(getattr(node, "id", ""), [])]
         pairs += [pair for call in _updates(node, owner) for pair in _arguments(call, owner)]
         for site in self._callers_of_options(node, scope):
-            pairs += [(keyword.arg, keyword.value, site.scope) for keyword in site.call.keywords]
+            pairs += [(keyword.arg, keyword.value, where) for keyword, where in site.keywords()]
         found = [(part, where) for name, part, where in pairs if name == key]
         others = [(part, where) for name, part, where in pairs if name is None and depth and part is not node]
         return found + [place for part, where in others for place in self.places(part, where, key, depth - 1)]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..calls import CallSite, argument_for, default_of, is_classmethod, is_method, is_property, returns_of
+from ..calls import CallSite, default_of, is_classmethod, is_method, is_property, returns_of
 from ..files.modules import Modules
 from ..files.runtime_names import canonical
 from ..files.source import Source
@@ -78,6 +78,11 @@ class Analysis:
     def callers(self, function: Function) -> list[CallSite]:
         """Return the calls of a function of the project, as far as they can be told."""
         return self._callers.get(function, [])
+
+    def site_of(self, call: ast.Call, scope: Scope, function: LocalFunction) -> CallSite:
+        """Return a call as one of this function, with what functools.partial has bound before."""
+        sites = (site for site in self.callers(function.node) if site.call is call)
+        return next(sites, CallSite(call, scope))
 
     # Values.
 
@@ -193,8 +198,8 @@ class Analysis:
             return frozenset([LocalClass(scope.parent) if is_of_class else Instance(scope.parent)])
         found: set[Value] = set()
         for site in self.callers(function):
-            argument = argument_for(site.call, names[1:] if has_receiver else names, name)
-            found |= self.evaluate(argument, site.scope)
+            argument = site.argument(names[1:] if has_receiver else names, name)
+            found |= self.evaluate(*argument) if argument is not None else NOTHING
         default = default_of(function, name)
         return frozenset(found | self.evaluate(default, scope.parent or scope))
 
@@ -339,20 +344,31 @@ class Analysis:
             self.classes.index()
             callers: dict[Function, list[CallSite]] = defaultdict(list)
             for site in sites:
-                for function in self.functions_called(site.call, site.scope):
-                    callers[function.node].append(site)
+                for value in self.evaluate(site.call.func, site.scope):
+                    for function, bound in self.functions_of(value):
+                        callers[function.node].append(replace(site, bound=bound))
             self._callers = callers
             self._memory = Memory(NOTHING)
         self.classes.index()
 
     def functions_called(self, call: ast.Call, scope: Scope) -> list[LocalFunction]:
         """Return the functions of the project that a call can run: a class's __init__, an object's forward too."""
+        values = (value for value in self.evaluate(call.func, scope) if not isinstance(value, Result))
+        return [function for value in values for function, _ in self.functions_of(value)]
+
+    def functions_of(
+        self, value: Value, bound: tuple[CallSite, ...] = ()
+    ) -> Iterator[tuple[LocalFunction, tuple[CallSite, ...]]]:
+        """Yield the functions that a call of a value runs, with the calls of functools.partial that it is made by."""
         found: list[LocalFunction | None] = []
-        for value in self.evaluate(call.func, scope):
-            if isinstance(value, LocalFunction):
-                found.append(value)
-            elif isinstance(value, LocalClass):
-                found.append(self.classes.method(value.scope, "__init__"))
-            elif isinstance(value, Instance):
-                found += [self.classes.method(value.scope, name) for name in ("__call__", "forward")]
-        return [function for function in found if function]
+        if isinstance(value, LocalFunction):
+            found.append(value)
+        elif isinstance(value, LocalClass):
+            found.append(self.classes.method(value.scope, "__init__"))
+        elif isinstance(value, Instance):
+            found += [self.classes.method(value.scope, name) for name in ("__call__", "forward")]
+        elif isinstance(value, Result) and value.is_partial and all(value.call is not site.call for site in bound):
+            outer = (CallSite(value.call, value.scope), *bound)
+            for inner in self.evaluate(value.call.args[0], value.scope):
+                yield from self.functions_of(inner, outer)
+        yield from ((function, bound) for function in found if function)

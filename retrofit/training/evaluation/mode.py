@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.flow.call_sites import sites_of
-from retrofit.analysis.memory import Memory
+from retrofit.analysis.flow.call_graph import holds_on_every_path
 from retrofit.analysis.scopes import Scope, own_nodes
 
 from ..model.gradients import has_gradients, is_switched_off, switches_on
@@ -19,7 +18,6 @@ class Mode:
 
     def __init__(self, loop: Loop) -> None:
         self.loop, self.analysis = loop, loop.analysis
-        self._known: Memory[bool] = Memory(True, too_deep=False)  # of a function that calls itself, the others decide
 
     def require_evaluation(self) -> None:
         for call, inner, scope in self.loop.model_calls():
@@ -27,19 +25,11 @@ class Mode:
                 raise NotShareable(WITH_GRADIENTS)
         if switches_on(self.analysis, self.loop.node, self.loop.scope):
             raise NotShareable(WITH_GRADIENTS)
-        if not self._is_evaluating(self.loop.scope, self.loop.node):
+        if not holds_on_every_path(self.analysis, self.loop.node, self.loop.scope, _is_set_before):
             raise NotShareable("model.eval() was not found before it")
 
-    def _is_evaluating(self, scope: Scope, node: ast.AST) -> bool:
-        """Return whether the model is put into evaluation mode before a node, in its function or by all callers."""
-        return self._known.once(node, lambda: _is_set_before(scope, node) or self._is_called_evaluating(scope))
 
-    def _is_called_evaluating(self, scope: Scope) -> bool:
-        sites = sites_of(self.analysis, scope)
-        return bool(sites) and all(self._is_evaluating(site.scope, site.call) for site in sites)
-
-
-def _is_set_before(scope: Scope, node: ast.AST) -> bool:
+def _is_set_before(node: ast.AST, scope: Scope) -> bool:
     """Return whether `model.eval()` comes before a node in its function."""
     for call in own_nodes(scope.node):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.lineno < node.lineno:  # type: ignore[attr-defined]

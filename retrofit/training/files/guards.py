@@ -15,6 +15,7 @@ from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.call_graph import holds_on_every_path
 from retrofit.analysis.flow.call_sites import sites_of
 from retrofit.analysis.flow.main_guard import is_main_guard, is_under_main_of_another
+from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalFunction
@@ -130,11 +131,10 @@ def _is_method_on_one(analysis: Analysis, scope: Scope) -> bool:
     if not is_method(scope) or getattr(scope.node, "name", "") == "__init__":
         return False
     assert scope.parent is not None
-    known: dict[Scope, bool] = analysis.fact("made on one", dict)
-    if scope.parent not in known:
-        known[scope.parent] = False  # what makes other objects of its own class does not say where the first is made
-        known[scope.parent] = _is_made_on_one(analysis, scope.parent)
-    return known[scope.parent]
+    owner = scope.parent
+    # What makes other objects of its own class does not say where the first is made.
+    known: Memory[bool] = analysis.fact("made on one", lambda: Memory(False))
+    return known.once(owner, lambda: _is_made_on_one(analysis, owner))
 
 
 def _is_made_on_one(analysis: Analysis, class_scope: Scope) -> bool:

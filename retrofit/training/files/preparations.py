@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from retrofit.analysis.calls import argument_for, given_parameters
+from retrofit.analysis.calls import given_parameters
 from retrofit.analysis.flow.call_graph import nodes_run
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import closure
@@ -124,9 +124,9 @@ class _Search:
         path, scope, _ = place
         if isinstance(path, ast.Name) and isinstance(scope.node, FUNCTIONS) and path.id in given_parameters(scope):
             for site in self.analysis.callers(scope.node):
-                given = argument_for(site.call, given_parameters(scope), path.id)
+                given = site.argument(given_parameters(scope), path.id)
                 if given is not None:
-                    yield given, site.scope, site.call
+                    yield *given, site.call
 
     def _is_taken(self, path: ast.expr, scope: Scope, inside: set[ast.AST]) -> bool:
         """Return whether a node that is not in `inside` can read what has this path."""

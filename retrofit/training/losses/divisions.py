@@ -9,7 +9,7 @@ from typing import Union
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.reaching_definitions import live_bindings
-from retrofit.analysis.flow.sources import Origin, Part, functions_run, sources
+from retrofit.analysis.flow.sources import Origin, Part, functions_run, is_followed, sources
 from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -101,6 +101,8 @@ class Reader:
         node, scope, _ = origin
         if isinstance(node, ast.AugAssign):
             return self._over_change(node, origin)
+        if not is_followed(node):
+            return UNKNOWN
         if not self.values.sources_of(node, scope):
             return NOTHING
         if isinstance(node, ast.UnaryOp):
@@ -155,6 +157,8 @@ class Reader:
         node, scope, keys = origin
         if isinstance(node, ast.AugAssign):
             return self._kind_at(origin.to(node.value)) if isinstance(node.op, ast.Add) else UNKNOWN
+        if not is_followed(node):
+            return UNKNOWN
         node = without_guard(node)
         if BATCH not in self.values.sources_of(node, scope):
             return NOTHING

@@ -49,9 +49,10 @@ class _Flow:
         if isinstance(node, ast.AugAssign):
             return [origin.to(node.value)] if isinstance(node.op, SUMMING) else []
         if isinstance(node, ast.BinOp):
-            return [origin.to(part) for part in (node.left, node.right)[: 1 + isinstance(node.op, SUMMING)]]
+            parts = (node.left, node.right)[: 1 + isinstance(node.op, SUMMING)]
+            return [origin.to(part, keys=()) for part in parts]  # a number has no entries
         if isinstance(node, ast.UnaryOp):
-            return [origin.to(node.operand)]
+            return [origin.to(node.operand, keys=())]
         if isinstance(node, ast.Call):
             return self._of_call(node, origin)
         return list(entries(origin)) or None

@@ -132,7 +132,7 @@ class Wrapping:
         parts = [
             (value.elts[binding.path[0]], where)
             for value, where in values
-            if isinstance(value, ast.Tuple) and len(value.elts) > binding.path[0]
+            if isinstance(value, ast.Tuple) and -len(value.elts) <= binding.path[0] < len(value.elts)
         ]
         return _common(self._wrap_state(part, where) for part, where in parts)
 

@@ -6,6 +6,8 @@ import ast
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.keys import Key, Keys
+from retrofit.analysis.flow.sources import PASSING_ON, Origin, sources
 from retrofit.analysis.python_api import LISTS_OBJECTS, LOOKS_UP
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Result
@@ -34,7 +36,7 @@ from .axes import axes_of, einsum_kind, reshaped
 from .kinds import CONSTANT, Kind
 
 if TYPE_CHECKING:
-    from .reader import Frame, Keys, LossReader
+    from .reader import Frame, LossReader
 
 JOINING = JOINS | SUMS_OF_SEVERAL | {"tensor_split"}
 SAME = SAME_ARRAY | REPEATS | LOOKS_UP | LISTS_OBJECTS | {"requires_grad_", "squeeze", "neg", "as_tensor"}
@@ -69,7 +71,17 @@ class CallReader:
             return kinds.of(kinds.GLOBAL)
         if any(value.builder.rpartition(".")[2][:1].isupper() for value in made):
             return self._of_object(node, scope, made, keys)
+        passed_on = self._passed_on(node, scope, keys)
+        if passed_on:
+            return kinds.join(self.reader.kind(part, scope, frame, inner) for part, inner in passed_on)
         return self._of_function(node, scope, frame, keys)
+
+    def _passed_on(self, node: ast.Call, scope: Scope, keys: Keys) -> list[tuple[ast.expr, Keys]]:
+        """Return the arguments whose entries a function of Python passes on: list(losses)[0], zip(a, b)."""
+        if not keys or PASSING_ON.isdisjoint(self.analysis.called(node, scope)):
+            return []
+        found = sources(self.analysis, Origin(node, scope, keys))
+        return [(part, inner) for part, _, inner in found if isinstance(part, ast.expr)]
 
     def _of_term(self, reduction: str, node: ast.Call, scope: Scope) -> Kind:
         if reduction == "none":
@@ -219,4 +231,4 @@ class CallReader:
 
 def _is_of_container(keys: Keys) -> bool:
     """Return whether what is asked for is an entry of a dict, or all that is in something."""
-    return any(key is None or isinstance(key, str) for key in keys)
+    return any(key is None or isinstance(key, (str, Key)) for key in keys)

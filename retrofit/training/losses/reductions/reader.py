@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.calls import argument_for, default_of, given_parameters, last_name, returns_of
+from retrofit.analysis.calls import CallSite, default_of, given_parameters, last_name, returns_of
 from retrofit.analysis.flow.bindings import arguments_for, class_of_own
+from retrofit.analysis.flow.keys import Key, Keys, keys_inside
 from retrofit.analysis.flow.reaching_definitions import live_bindings
-from retrofit.analysis.flow.sources import MOST_KEYS, Keys, Origin, entries, may_be
+from retrofit.analysis.flow.sources import MOST_KEYS, Origin, entries
 from retrofit.analysis.flow.stored import changes_of, stored_in
 from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes
@@ -41,8 +42,7 @@ class Frame:
     """A call of a function of the project on the way, by which its parameters are known."""
 
     function: ast.AST
-    call: ast.Call
-    scope: Scope
+    site: CallSite
     outer: Frame | None
 
     def is_of(self, function: ast.AST) -> bool:
@@ -95,11 +95,13 @@ class LossReader:
             return kinds.nonlinear(sides) if sides.has_rows else CONSTANT
         if isinstance(node, ast.Subscript):
             return self._of_subscript(node, scope, frame, keys)
-        if isinstance(node, (ast.Tuple, ast.List, ast.Dict)):
+        if isinstance(node, (ast.Tuple, ast.List, ast.Set, ast.Dict)):
             parts = entries(Origin(node, scope, keys))
             return kinds.join(self.kind(part, scope, frame, rest) for part, _, rest in parts)  # type: ignore[arg-type]
-        if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
-            element = self.kind(node.elt, scope, frame, keys[1:])
+        if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
+            is_key = keys[:1] == (Key.ELEMENT,)  # of a dict an iteration gives the key
+            part = node.elt if not isinstance(node, ast.DictComp) else node.key if is_key else node.value
+            element = self.kind(part, scope, frame, keys[1:])
             is_of_samples = any(self.samples.goes_through(part.iter, scope) for part in node.generators)
             return element if not is_of_samples or element.parts <= {kinds.SHARE} else kinds.of(kinds.ROWS)
         return CONSTANT
@@ -110,7 +112,7 @@ class LossReader:
         owner, bindings = live_bindings(node, scope)
         if not bindings:
             return kinds.of(kinds.UNKNOWN)
-        if any(binding.kind == "import" for binding in bindings):
+        if all(binding.kind == "import" for binding in bindings):
             return CONSTANT
         changed = [binding for binding in bindings if isinstance(binding.node, ast.AugAssign)]
         first = kinds.join(self.of_binding(b, owner, frame, keys) for b in bindings if b not in changed)
@@ -145,7 +147,7 @@ class LossReader:
         assert binding.value is not None
         if any(last_name(part) in PARAMETERS for part in ast.walk(binding.value) if isinstance(part, ast.Call)):
             return kinds.of(kinds.PENALTY)
-        return self.kind(binding.value, scope, frame, (None, *binding.path, *keys))
+        return self.kind(binding.value, scope, frame, (Key.ELEMENT, *binding.path, *keys))
 
     def _of_parameter(self, name: str, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         function = scope.node
@@ -155,9 +157,10 @@ class LossReader:
             inner = inner.outer
         default = default_of(function, name)
         if inner is not None:
-            given = argument_for(inner.call, given_parameters(scope), name)
-            if given is not None:
-                return self.kind(given, inner.scope, inner.outer, keys)
+            given_here = inner.site.argument(given_parameters(scope), name)
+            if given_here is not None:
+                value, where = given_here
+                return self.kind(value, where, inner.outer if where is inner.site.scope else None, keys)
             return self.kind(default, scope.parent or scope) if default is not None else self._of_unknown(scope)
         sites = arguments_for(self.analysis, name, scope)
         found = [self.kind(given, where, None, keys) for given, where in sites if given is not None]
@@ -188,9 +191,10 @@ class LossReader:
     def _put_in(self, node: ast.expr, scope: Scope, frame: Frame | None, keys: Keys) -> Iterator[Kind]:
         """Yield what is put into a list or a dict: losses.append(loss), losses["box"] = loss."""
         for stored in stored_in(self.analysis, node, scope):
-            if keys and not stored.is_spread and not may_be(stored.key, keys[0]):
+            inner = keys_inside(stored, keys or (None,))
+            if inner is None:
                 continue
-            found = self.kind(stored.value, stored.scope, frame, (None, *keys[1:]) if stored.is_spread else keys[1:])
+            found = self.kind(stored.value, stored.scope, frame, inner)
             is_of_samples = stored.key is None and found.parts and self.samples.is_within(stored.value, stored.scope)
             yield kinds.of(kinds.ROWS) if is_of_samples else found
 
@@ -303,7 +307,8 @@ class LossReader:
 
     def returned(self, function: LocalFunction, call: ast.Call, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         """Return the kind of what a call of a function of the project gives."""
-        inner = None if frame is not None and frame.is_of(function.node) else Frame(function.node, call, scope, frame)
+        site = self.analysis.site_of(call, scope, function)
+        inner = None if frame is not None and frame.is_of(function.node) else Frame(function.node, site, frame)
         values = returns_of(function.node)
         reached = (
             [v for v in values if not is_ruled_out(self.analysis, v, function.scope)] if len(values) > 1 else values

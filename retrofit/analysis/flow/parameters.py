@@ -1,0 +1,84 @@
+"""What functions are given for their parameters, and the functions that are also called where nobody can see it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ..calls import CallSite, default_of, given_parameters
+from ..scopes import FUNCTIONS, Function, Scope, own_nodes
+from ..values.inference import Analysis
+from ..values.kinds import Instance, LocalClass, LocalFunction, Result, Value
+from .keys import Key, Keys, may_be
+
+Given = tuple[ast.expr, Scope, Keys]  # of which entry it is the value; see `Origin`
+
+
+def given_for(analysis: Analysis, name: str, scope: Scope, keys: Keys) -> Iterator[Given]:
+    """Yield what calls, and starts of processes, give for a parameter, and its default where one gives nothing."""
+    function = scope.node
+    assert isinstance(function, FUNCTIONS)
+    names, sites = given_parameters(scope), analysis.callers(function)
+    if name not in names:
+        yield from (found for site in sites if keys for found in _of_rest(site, name, scope, keys))
+        return
+    given = [site.argument(names, name) for site in sites]
+    yield from ((*place, keys) for place in given if place is not None)
+    for site in (site for site, place in zip(sites, given) if place is None):
+        yield from ((part.value, where, (name, *keys)) for part, where in site.keywords() if part.arg is None)
+        spread = [(part.value, where) for part, where in site.positional() if isinstance(part, ast.Starred)]
+        yield from ((*place, (Key.ELEMENT, *keys)) for place in spread)
+    started = analysis.spawned.given(scope, name)
+    yield from [(*started, keys)] if started is not None else []
+    default = default_of(function, name)
+    if default is not None and (None in given or has_unknown_caller(analysis, scope)):
+        yield default, scope.parent or scope, keys
+
+
+def _of_rest(site: CallSite, name: str, scope: Scope, keys: Keys) -> Iterator[Given]:
+    """Yield the entries of `*arguments`, or of `**options`, that a call gives."""
+    parameters = scope.node.args  # type: ignore[union-attr]
+    key, rest = keys[0], keys[1:]
+    if parameters.vararg is not None and name == parameters.vararg.arg:
+        given = site.positional()[len(given_parameters(scope)) - len(parameters.kwonlyargs) :]
+        is_index = isinstance(key, int) and not any(isinstance(part, ast.Starred) for part, _ in site.positional())
+        for part, where in given[key:][:1] if is_index else given:  # type: ignore[index]
+            is_spread = isinstance(part, ast.Starred)
+            yield (part.value, where, (Key.ELEMENT, *rest)) if is_spread else (part, where, rest)  # type: ignore[attr-defined]
+    elif parameters.kwarg is not None and name == parameters.kwarg.arg:
+        for keyword, where in site.keywords():
+            if keyword.arg is None or (key is not Key.ELEMENT and may_be(keyword.arg, key)):
+                yield keyword.value, where, rest if keyword.arg else keys
+
+
+def has_unknown_caller(analysis: Analysis, scope: Scope) -> bool:
+    """Return whether a function is called where that cannot be seen: no call of it is, or a library is handed it."""
+    function = scope.node
+    assert isinstance(function, FUNCTIONS)
+    if not analysis.callers(function):
+        return not analysis.spawned.starts(scope)
+    handed_on: set[Function] = analysis.fact("handed on", lambda: set(_handed_on(analysis)))
+    return function in handed_on
+
+
+def _handed_on(analysis: Analysis) -> Iterator[Function]:
+    """Yield the functions that are given to functions of libraries: map(function, values), Thread(target=function)."""
+    for scope in analysis.scopes():
+        for call in own_nodes(scope.node):
+            if isinstance(call, ast.Call) and not _is_followed(analysis, call, scope):
+                given = (*call.args, *(keyword.value for keyword in call.keywords))
+                values = (value for part in given for value in analysis.evaluate(part, scope) if _is_function(value))
+                yield from (function.node for value in values for function, _ in analysis.functions_of(value))
+
+
+def _is_followed(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call runs code of the project, or one of the functions by which others are followed."""
+    library = analysis.library
+    followed = {"functools.partial", *library.starting, *library.starting_with_rank, *library.same_functions}
+    if analysis.called(call, scope) & followed:
+        return True
+    return any(isinstance(v, (LocalFunction, LocalClass, Instance)) for v in analysis.evaluate(call.func, scope))
+
+
+def _is_function(value: Value) -> bool:
+    return isinstance(value, LocalFunction) or (isinstance(value, Result) and value.is_partial)
