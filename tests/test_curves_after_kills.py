@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from image_folder import folder_options, make_images
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboardX import SummaryWriter
-from test_interrupted_training import make_images
 
 from segmentation.curves import CurveWriter
 
 IMAGES, BATCH, EPOCHS = 16, 4, 3
 TRAINING = ["--layers", "18", "--crop_size", "32", "--batchsize", str(BATCH), "--epochs", str(EPOCHS)]
-TRAINING += ["--val_epoch", "0", "--dataset", "folder", "--numclasses", "3", "--model_type", "swin_mlp"]
-TRAINING += ["--workers", "0", "--chk_interval", "9", "--chk_steps", "2", "--logdir", "log", "--dataset_path", "data"]
+TRAINING += ["--val_epoch", "0", "--model_type", "swin_mlp", *folder_options(Path("data"))]
+TRAINING += ["--workers", "0", "--chk_interval", "9", "--chk_steps", "2", "--logdir", "log"]
 PROGRAM = """
 import os, signal, sys
 import train

@@ -14,16 +14,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from guide_commands import unused_port
-from PIL import Image
+from image_folder import folder_options, make_images
+from verify.projects.launch import Launcher
 
 REPO = Path(__file__).resolve().parent.parent
 IMAGES, BATCH = 48, 4  # to train on (a quarter as many validate); per rank and step
 TRAINING = ["--layers", "18", "--crop_size", "32", "--batchsize", str(BATCH), "--epochs", "2", "--val_epoch", "1"]
-TRAINING += ["--dataset", "folder", "--numclasses", "3"]
 DEADLINE_S = 300
 TRAIN_PY = str(REPO / "train.py")
 STARTS: dict[int | str, list[str]] = {
@@ -34,28 +33,13 @@ STARTS: dict[int | str, list[str]] = {
 }
 
 
-def make_images(folder: Path, number_to_train: int = IMAGES) -> Path:
-    """Write images of 32 x 32 pixels with masks of three classes, every fifth of them for validation."""
-    random = np.random.default_rng(0)
-    for kind, shape, end in (("images", (32, 32, 3), 255), ("masks", (32, 32), 3)):
-        (folder / kind).mkdir(parents=True)
-        for number in range(number_to_train * 5 // 4):
-            pixels = random.integers(0, end, shape, dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / kind / f"{number:03d}.png")
-    return folder
-
-
 @contextmanager
 def training(start: int | str, logdir: Path, *arguments: str) -> Iterator[subprocess.Popen]:
     """Start train.py as a user does, in a process group of its own that is gone afterwards.
 
     `start`: how many processes, or "script" for train_torchrun.sh with two.
     """
-    data = logdir.with_name("data")
-    if not data.exists():
-        make_images(data)
-    command = [*STARTS[start], *TRAINING, "--dataset_path", str(data)]
-    command += ["--logdir", str(logdir), *arguments]
+    command = [*STARTS[start], *TRAINING, *folder_options(images_for(logdir)), "--logdir", str(logdir), *arguments]
     with open(logdir.with_suffix(".txt"), "a") as output:
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable}
         process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True, env=environ)
@@ -67,9 +51,19 @@ def training(start: int | str, logdir: Path, *arguments: str) -> Iterator[subpro
             process.wait()
 
 
-def run_to_the_end(world_size: int, logdir: Path, *arguments: str) -> None:
-    with training(world_size, logdir, *arguments) as process:
-        assert process.wait(DEADLINE_S) == 0, logdir.with_suffix(".txt").read_text()
+def images_for(logdir: Path) -> Path:
+    """Return the folder of images next to a log folder, made when it is first asked for."""
+    folder = logdir.with_name("data")
+    return folder if folder.exists() else make_images(folder, IMAGES)
+
+
+def run_to_the_end(launcher: Launcher, world_size: int, logdir: Path, *arguments: str) -> None:
+    """Train in processes that need no start of Python: no signal goes to them."""
+    options = [*TRAINING, *folder_options(images_for(logdir)), "--logdir", str(logdir), *arguments]
+    ended = launcher.run(REPO, TRAIN_PY, options, world_size, DEADLINE_S)
+    assert ended["statuses"] == [0] * world_size, ended["outputs"]
+    with logdir.with_suffix(".txt").open("a") as output:
+        output.write(ended["outputs"][0])
 
 
 def wait_for(logdir: Path, text: str) -> None:
@@ -109,20 +103,20 @@ def options_for(world_size: int) -> tuple[str, ...]:
 class Undisturbed(dict[int, dict]):
     """The final checkpoints of runs to the end, by world size, each made when it is first asked for."""
 
-    def __init__(self, folders: pytest.TempPathFactory) -> None:
+    def __init__(self, launcher: Launcher, folders: pytest.TempPathFactory) -> None:
         super().__init__()
-        self.folders = folders
+        self.launcher, self.folders = launcher, folders
 
     def __missing__(self, world_size: int) -> dict:
         logdir = self.folders.mktemp(f"uninterrupted_{world_size}") / "log"
-        run_to_the_end(world_size, logdir, *options_for(world_size))
+        run_to_the_end(self.launcher, world_size, logdir, *options_for(world_size))
         self[world_size] = final_checkpoint(logdir)
         return self[world_size]
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict]:
-    return Undisturbed(tmp_path_factory)
+def uninterrupted(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict]:
+    return Undisturbed(launcher, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -173,38 +167,42 @@ def assert_curves_are_whole(logdir: Path, world_size: int) -> None:
     "world_size", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
 )
 def test_asked_to_stop_in_mid_epoch(
-    tmp_path: Path, uninterrupted: dict[int, dict], interrupted: Callable[[int, Path], Path], world_size: int
+    tmp_path: Path,
+    launcher: Launcher,
+    uninterrupted: dict[int, dict],
+    interrupted: Callable[[int, Path], Path],
+    world_size: int,
 ) -> None:
     logdir = interrupted(world_size, tmp_path)
     position = torch.load(sorted(logdir.glob("*/checkpoint_*.pt"))[-1], weights_only=True)["position"]
     assert position["epoch"] == 1
     assert 0 < position["step"] < IMAGES // (BATCH * world_size)
-    run_to_the_end(world_size, logdir, "--resume", "auto", *options_for(world_size))
+    run_to_the_end(launcher, world_size, logdir, "--resume", "auto", *options_for(world_size))
     assert_same_state(final_checkpoint(logdir), uninterrupted[world_size])
     assert_curves_are_whole(logdir, world_size)
 
 
 @pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_killed_at_once(tmp_path: Path, uninterrupted: dict[int, dict], world_size: int) -> None:
+def test_killed_at_once(tmp_path: Path, launcher: Launcher, uninterrupted: dict[int, dict], world_size: int) -> None:
     logdir = tmp_path / "log"
     options = options_for(world_size)
     with training(world_size, logdir, *options) as process:
         wait_for(logdir, "epoch 2/2:  ")
         os.killpg(process.pid, signal.SIGKILL)  # launcher, ranks and loader workers
-    run_to_the_end(world_size, logdir, "--resume", "auto", *options)
+    run_to_the_end(launcher, world_size, logdir, "--resume", "auto", *options)
     assert_same_state(final_checkpoint(logdir), uninterrupted[world_size])
     assert_curves_are_whole(logdir, world_size)
 
 
 def test_asked_to_stop_and_the_newest_checkpoint_damaged(
-    tmp_path: Path, uninterrupted: dict[int, dict], interrupted: Callable[[int, Path], Path]
+    tmp_path: Path, launcher: Launcher, uninterrupted: dict[int, dict], interrupted: Callable[[int, Path], Path]
 ) -> None:
     logdir = interrupted(1, tmp_path)
     newest = sorted(logdir.glob("*/checkpoint_*.pt"))[-1]
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 0xFF
     newest.write_bytes(content)
-    run_to_the_end(1, logdir, "--resume", "auto", *options_for(1))
+    run_to_the_end(launcher, 1, logdir, "--resume", "auto", *options_for(1))
     text = logdir.with_suffix(".txt").read_text()
     assert f"checkpoint {newest} is damaged" in text
     assert newest.with_name(newest.name + ".damaged").exists()
@@ -224,7 +222,7 @@ def test_ctrl_c_saves_and_exits_with_0(tmp_path: Path) -> None:
 
 def run_second(logdir: Path) -> subprocess.CompletedProcess[str]:
     """Continue a run that is under way, to its end."""
-    command = [*STARTS[1], *TRAINING, "--dataset_path", str(logdir.with_name("data")), *options_for(2)]
+    command = [*STARTS[1], *TRAINING, *folder_options(logdir.with_name("data")), *options_for(2)]
     command += ["--logdir", str(logdir), "--resume", "auto"]
     return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
 
@@ -251,14 +249,16 @@ def test_ctrl_c_at_the_launch_script_ends_with_our_line(
     assert "Traceback" not in text and "SignalException" not in text
 
 
-def test_two_ranks_continue_as_one_and_again_as_two(tmp_path: Path, interrupted: Callable[[int, Path], Path]) -> None:
+def test_two_ranks_continue_as_one_and_again_as_two(
+    tmp_path: Path, launcher: Launcher, interrupted: Callable[[int, Path], Path]
+) -> None:
     logdir = interrupted(2, tmp_path)
-    run_to_the_end(1, logdir, *options_for(2), "--resume", "auto")
+    run_to_the_end(launcher, 1, logdir, *options_for(2), "--resume", "auto")
     text = logdir.with_suffix(".txt").read_text()
     assert "notice: resumed with world_size 2 -> 1, global_batch 8 -> 4" in text
     assert "Effective lr: 0.002" in text
     assert "Effective lr: 0.001" in text
-    run_to_the_end(2, logdir, *options_for(2), "--resume", "auto", "--epochs", "3")
+    run_to_the_end(launcher, 2, logdir, *options_for(2), "--resume", "auto", "--epochs", "3")
     text = logdir.with_suffix(".txt").read_text()
     assert "world_size 1 -> 2, global_batch 4 -> 8" in text
     (run,) = logdir.iterdir()
