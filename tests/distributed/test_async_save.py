@@ -13,8 +13,9 @@ from unittest import mock
 
 import pytest
 import torch
-from run_program import ROOT, program_environment, run_python
+from run_program import ROOT, program_environment
 from torch import nn
+from verify.projects.launch import Launcher
 
 import retrofit.distributed as rd
 from retrofit.distributed.checkpoint import full as checkpoint
@@ -209,15 +210,18 @@ def test_after_a_kill_in_mid_write_the_previous_checkpoint_is_found(tmp_path: Pa
 
 @pytest.mark.parametrize("then", ["return", "raise", "cleanup"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_exit_waits_for_the_save_in_progress(tmp_path: Path, kind: str, then: str) -> None:
-    result = run_python("-c", SAVE_SLOWLY, str(tmp_path), kind, then, "0.5")
-    assert result.returncode == (1 if then == "raise" else 0), result.stderr
-    assert [rd.checkpoint.read_checkpoint(path)["epoch"] for path in rd.checkpoint.checkpoints_in(tmp_path)] == [2, 1]
+def test_an_exit_waits_for_the_save_in_progress(launcher: Launcher, tmp_path: Path, kind: str, then: str) -> None:
+    (tmp_path / "program.py").write_text(SAVE_SLOWLY)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    ended = launcher.run(tmp_path, "program.py", [str(folder), kind, then, "0.5"], waits_at_exit=True)
+    assert ended["statuses"] == [1 if then == "raise" else 0], ended["outputs"]
+    assert [rd.checkpoint.read_checkpoint(path)["epoch"] for path in rd.checkpoint.checkpoints_in(folder)] == [2, 1]
     if then == "cleanup":
-        assert "checkpoint_0002" in result.stdout
+        assert "checkpoint_0002" in ended["outputs"][0]
 
 
-NOBODY_ASKS = """
+UNREAD_ERROR = """
 import sys
 from torch import nn
 import retrofit.distributed as rd
@@ -225,7 +229,8 @@ rd.save_checkpoint(nn.Linear(4, 4), None, 1, sys.argv[1], sharded=False, asynchr
 """
 
 
-def test_an_unread_error_is_printed_at_the_end(tmp_path: Path) -> None:
+def test_an_unread_error_is_printed_at_the_end(launcher: Launcher, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(UNREAD_ERROR)
     (tmp_path / "file").write_text("")
-    result = run_python("-c", NOBODY_ASKS, str(tmp_path / "file" / "c.pt"))
-    assert f"WriteError: could not write checkpoint {tmp_path / 'file' / 'c.pt'}: " in result.stderr
+    ended = launcher.run(tmp_path, "program.py", [str(tmp_path / "file" / "c.pt")], waits_at_exit=True)
+    assert f"WriteError: could not write checkpoint {tmp_path / 'file' / 'c.pt'}: " in ended["outputs"][0]
