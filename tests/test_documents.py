@@ -99,7 +99,7 @@ def test_the_old_launcher(tmp_path: Path) -> None:
     "start",
     [
         pytest.param("use_env", marks=pytest.mark.slow),
-        pytest.param("fsdp", marks=NEEDS_FSDP2),
+        pytest.param("fsdp", marks=[NEEDS_FSDP2, pytest.mark.slow]),
         pytest.param("fsdp.sh", marks=[NEEDS_FSDP2, pytest.mark.slow]),
         "ddp.sh",
     ],

@@ -60,8 +60,11 @@ def alone() -> dict[str, dict[str, Any]]:
     return {precision: train(NUM_STEPS, precision) for precision in TOLERANCE}
 
 
-@pytest.mark.parametrize("accum_steps", [1, 2])
-@pytest.mark.parametrize("precision", TOLERANCE)
+# bf16 with accumulation is a further case: each has been shown without the other.
+@pytest.mark.parametrize(
+    ("precision", "accum_steps"),
+    [("fp32", 1), ("fp32", 2), ("bf16", 1), pytest.param("bf16", 2, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("run", [marked(name) for name in RUNS])
 def test_the_losses_equal_those_of_one_process(
     ranks: Any, zero_ranks: Any, alone: dict[str, dict[str, Any]], run: str, precision: str, accum_steps: int
