@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing.spawn  # noqa: F401  notes sys.executable, which is still that of this interpreter
 import os
 import threading
 from collections.abc import Iterator
 from typing import Callable
 
 import pytest
+from forked_python import ForkedPython
 from rank_pool import RankPool
 from verify.projects.launch import Launcher
 
@@ -55,6 +57,19 @@ def launcher() -> Iterator[Launcher]:
     """`launcher.run(folder, script, arguments)` runs a script in one or more processes, without a launcher's start."""
     with Launcher() as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def _forked_python() -> Iterator[ForkedPython]:
+    with ForkedPython() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def forked_python(_forked_python: ForkedPython) -> Iterator[None]:
+    """What the tests of a file start with sys.executable, or as `python` or `torchrun`, is forked."""
+    with _forked_python.in_place():
+        yield
 
 
 @pytest.fixture(autouse=True)

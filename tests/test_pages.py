@@ -37,6 +37,8 @@ from retrofit.verify.checks import CHECKS
 from retrofit.verify.command import add_parser
 from train import get_arguments
 
+pytestmark = pytest.mark.usefixtures("forked_python")
+
 PAGES = [str(page.relative_to(ROOT)) for page in written_pages()]
 READMES = ("README.md", "README.zh-CN.md")
 TROUBLE = ("docs/troubleshooting.md", "docs/zh-CN/troubleshooting.md")

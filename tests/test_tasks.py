@@ -26,6 +26,8 @@ import train
 import utils
 from segmentation.losses import cross_entropy_sum, num_valid_pixels
 
+pytestmark = pytest.mark.usefixtures("forked_python")
+
 IMAGES, BATCH = 48, 8  # to train on (a quarter as many validate); per rank and step
 SMALL = ["--layers", "18", "--crop_size", "32", "--batchsize", str(BATCH), "--epochs", "2", "--lr", "0.02"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
