@@ -141,7 +141,7 @@ def become(
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)
-        sys.executable = executable
+        sys.executable, tempfile.tempdir = executable, None
         sys.modules["numpy"].random.seed()  # as random and torch, each program has draws of its own
         is_unbuffered = arguments[0] == "-u" or "PYTHONUNBUFFERED" in environment
         if arguments[0] == "-u":

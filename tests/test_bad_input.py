@@ -25,6 +25,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from forked_python import ForkedPython
 from PIL import Image
 from torch.utils.data import RandomSampler
 
@@ -33,7 +34,6 @@ from retrofit.distributed.data.sharding import ShardedSampler
 from retrofit.distributed.process.environment import DistributedEnvironment
 from retrofit.distributed.process.process_group import gpu_index
 
-pytestmark = pytest.mark.usefixtures("forked_python")
 ROOT = Path(__file__).resolve().parents[1]
 REAL_PYTHON = sys.executable  # what it starts inherits the limit of a file's size
 DEADLINE_S = 180.0
@@ -435,7 +435,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def results(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, trained: Path
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, trained: Path, forks: ForkedPython
 ) -> Iterator[dict[str, Result]]:
     """The results of all cases that were asked for, run two at a time."""
     calls = (getattr(item, "callspec", None) for item in request.session.items)
@@ -445,7 +445,7 @@ def results(
     running: dict[str, Start] = {}
     finished: dict[str, Result] = {}
     folder = tmp_path_factory.mktemp("bad_input")
-    with socket.create_server(("", 0)) as occupied:
+    with socket.create_server(("", 0)) as occupied, forks.in_place():
         port = occupied.getsockname()[1]
         while waiting or running:
             while waiting and len(running) < PARALLEL:

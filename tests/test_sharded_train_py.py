@@ -22,6 +22,7 @@ pytestmark = pytest.mark.skipif(
 SMALL = ["--model_type", "swin_mlp", "--layers", "18", "--crop_size", "32", "--workers", "0", "--batchsize", "8"]
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_one_process_tests_and_continues_sharded_checkpoints(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
