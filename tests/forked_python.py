@@ -5,9 +5,9 @@
 
 `python` and `torchrun` on PATH are replaced too, and so shell scripts and torchrun start with it what they start.
 Signals and the exit status are passed on, and a process that is killed takes its program with it. Not as in a fresh
-interpreter: the program has a process group and limits of its own, torch has read the environment of the test session
-(OMP_NUM_THREADS=1), and no sitecustomize is read. Start for real what depends on these. Options of the interpreter
-other than -u, -m and -c start a fresh one.
+interpreter: the program has the process group and the limits of the tests, and is no child of what started it; torch
+has read the environment of the tests (OMP_NUM_THREADS=1); no sitecustomize is read. Start for real what depends on
+these. Options of the interpreter other than -u, -m and -c start a fresh one.
 """
 
 from __future__ import annotations
