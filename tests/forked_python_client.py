@@ -14,7 +14,8 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signa
 
 def main(address, real_python, executable, *arguments):
     first = arguments[1:2] if arguments[:1] == ("-u",) else arguments[:1]
-    if not first or (first[0].startswith("-") and first[0] not in ("-m", "-c")):
+    is_odd = not first or (first[0].startswith("-") and first[0] not in ("-m", "-c"))
+    if is_odd or os.path.basename(first[0]) == "dependencies.py":  # keeps a record for each interpreter
         os.execv(real_python, [real_python, *arguments])
     request = {"executable": executable, "folder": os.getcwd(), "environment": dict(os.environ)}
     content = json.dumps({**request, "arguments": arguments}).encode()

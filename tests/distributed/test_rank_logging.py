@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from verify.projects.launch import Launcher
+from forked_python import ForkedPython
+from run_program import run_python
 
 from retrofit.distributed.job import rank_logging
 from retrofit.distributed.job.rank_logging import RankLog, keep_rank_log_in, setup_rank_logging
 
-Run = tuple[Path, list[str]]
 PROGRAM = """
 import logging, sys, warnings
 from pathlib import Path
@@ -55,27 +56,30 @@ main()
 
 
 @pytest.fixture(scope="module")
-def run(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The folder and the output by rank of a run of three ranks, of which rank 1 fails at the end."""
+def run(forks: ForkedPython, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """The folder and the output of a run of three ranks, of which rank 1 fails at the end."""
     folder = tmp_path_factory.mktemp("logging")
-    (folder / "program.py").write_text(PROGRAM)
-    ended = launcher.run(folder, "program.py", [str(folder)], 3)
-    assert ended["statuses"][1] != 0
-    return folder, ended["outputs"]
+    script = folder / "program.py"
+    script.write_text(PROGRAM)
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=3")
+    with forks.in_place():
+        return folder, run_python(*launcher, str(script), str(folder))
 
 
-def test_only_rank_0_is_on_the_console(run: Run) -> None:
-    _, outputs = run
-    lines = outputs[0].splitlines()
+def test_only_rank_0_is_on_the_console(run: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    stderr = run[1].stderr
+    lines = stderr.splitlines()
     for said in ("info of 0", "early warning of 0", "own of 0", "ERROR:root:late error of 0"):
-        assert said in lines, outputs[0]
-    assert "UserWarning: python warning of 0" in outputs[0]
+        assert said in lines, stderr
+    assert "UserWarning: python warning of 0" in stderr
     for said in ("warning of 1", "file, of 1", "own of 1", "error of 1", "info of 1", "info of 2"):
-        assert said not in "".join(outputs)
+        assert said not in stderr
 
 
-def test_the_file_of_a_rank_has_messages_from_before_the_folder_existed(run: Run) -> None:
-    assert "1 sees ['rank1.log']" in run[1][1]
+def test_the_file_of_a_rank_has_messages_from_before_the_folder_existed(
+    run: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    assert "1 sees ['rank1.log']" in run[1].stdout
     text = (run[0] / "run" / "rank1.log").read_text()
     order = ["WARNING early: early warning of 1", "ERROR file: into both files", "ERROR own: own of 1"]
     order += ["UserWarning: python warning of 1", "ERROR root: late error of 1"]
@@ -84,20 +88,22 @@ def test_the_file_of_a_rank_has_messages_from_before_the_folder_existed(run: Run
     assert text.count("own of 1") == 1 and "info" not in text and "of 0" not in text
 
 
-def test_the_file_ends_with_the_error_that_ended_the_rank(run: Run) -> None:
+def test_the_file_ends_with_the_error_that_ended_the_rank(
+    run: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
     text = (run[0] / "run" / "rank1.log").read_text()
     assert text.rstrip().endswith("[rank 1/3] ValueError: enough")
-    assert "[rank 1/3] ValueError: enough" in run[1][1]
+    assert "[rank 1/3] ValueError: enough" in run[1].stderr and run[1].returncode != 0
 
 
-def test_a_rank_without_warnings_leaves_no_file(run: Run) -> None:
+def test_a_rank_without_warnings_leaves_no_file(run: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     names = {path.name for path in (run[0] / "run").iterdir()}
     assert names <= {"rank1.log", "rank2.log"}
     if "rank2.log" in names:  # all that rank 2 can say is that rank 1 has gone
         assert "stopped: rank 1 failed first" in (run[0] / "run" / "rank2.log").read_text().splitlines()[0]
 
 
-def test_a_handler_that_writes_elsewhere_is_kept(run: Run) -> None:
+def test_a_handler_that_writes_elsewhere_is_kept(run: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     assert (run[0] / "elsewhere1.txt").read_text() == "into both files, of 1\n"
 
 
@@ -171,15 +177,13 @@ def test_an_unknown_level() -> None:
         setup_rank_logging("LOUD")
 
 
-def test_the_default_changes_no_output_of_a_process(launcher: Launcher, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("forked_python")
+def test_the_default_changes_no_output_of_a_process() -> None:
     """What Python shows without any set-up, warnings of all kinds, is shown just so behind ours."""
     said = (
         "import logging, warnings; logging.getLogger('a').error('e'); warnings.warn('p'); logging.warning('w %d', 1); "
         "logging.getLogger('a').error('e')"
     )
     ours = "from retrofit.distributed.job.rank_logging import setup_rank_logging as s; s('INFO')"
-    shown = []
-    for first in ("pass", ours):
-        (tmp_path / "program.py").write_text(f"{first}\n{said}")
-        shown += launcher.run(tmp_path, "program.py", [])["outputs"]
+    shown = [run_python("-c", f"{first}\n{said}").stderr for first in ("pass", ours)]
     assert shown[0] == shown[1] and shown[0].startswith("e\n") and shown[0].endswith("WARNING:root:w 1\nERROR:a:e\n")

@@ -208,6 +208,7 @@ rd.barrier()
 """
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_a_failed_rank_is_named_under_torchrun_too(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(VANISHES)
     started = time.monotonic()
