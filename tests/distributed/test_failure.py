@@ -30,6 +30,7 @@ main()
 """
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_a_failing_rank_ends_the_job_with_one_traceback(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(PROGRAM)
