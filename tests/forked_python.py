@@ -16,6 +16,7 @@ import atexit
 import gc
 import importlib
 import json
+import multiprocessing.process
 import os
 import runpy
 import select
@@ -139,6 +140,7 @@ def become(
             os.dup2(stream, number)
             os.close(stream)
         os.chdir(folder)
+        multiprocessing.process.ORIGINAL_DIR = folder  # where a loader's worker looks for the script
         os.environ.clear()
         os.environ.update(environment)
         sys.executable, tempfile.tempdir = executable, None
