@@ -27,7 +27,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import traceback
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -136,44 +135,52 @@ def become(
     """Be `python ARGUMENTS` and end with its exit status."""
     status = 1
     try:
-        for number, stream in enumerate(streams):
-            os.dup2(stream, number)
-            os.close(stream)
-        os.chdir(folder)
-        multiprocessing.process.ORIGINAL_DIR = folder  # where a loader's worker looks for the script
-        os.environ.clear()
-        os.environ.update(environment)
-        sys.executable, tempfile.tempdir = executable, None
-        sys.modules["numpy"].random.seed()  # as random and torch, each program has draws of its own
-        is_unbuffered = arguments[0] == "-u" or "PYTHONUNBUFFERED" in environment
-        if arguments[0] == "-u":
-            arguments = arguments[1:]
-        for number, name in ((1, "stdout"), (2, "stderr")):
-            errors = "backslashreplace" if number == 2 else None
-            stream = open(number, "w", closefd=False, errors=errors)  # noqa: SIM115  used until the program's end
-            stream.reconfigure(line_buffering=number == 2 or stream.isatty(), write_through=is_unbuffered)
-            setattr(sys, name, stream)
-            setattr(sys, f"__{name}__", stream)
-        status = run(arguments)
+        is_unbuffered = arguments[0] == "-u"
+        enter(streams, executable, folder, environment, is_unbuffered or "PYTHONUNBUFFERED" in environment)
+        run(arguments[1:] if is_unbuffered else arguments)
+        status = 0
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
         if isinstance(error.code, str):
             print(error.code, file=sys.stderr)
     except BaseException as error:
-        traceback.print_exc()
-        if isinstance(error, KeyboardInterrupt):
-            atexit.register(signal.raise_signal, signal.SIGINT)
-            atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        trace = error.__traceback__
+        while trace and trace.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        status = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     finally:
         # The interpreter's end without the freeing of all modules.
         threading._shutdown()
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
+        if status < 0:
+            signal.signal(-status, signal.SIG_DFL)
+            os.kill(os.getpid(), -status)
         os._exit(status & 0xFF)
 
 
-def run(arguments: list[str]) -> int:
+def enter(streams: list[int], executable: str, folder: str, environment: dict[str, str], is_unbuffered: bool) -> None:
+    """Take over the client's streams, folder and environment."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(folder)
+    multiprocessing.process.ORIGINAL_DIR = folder  # where a loader's worker looks for the script
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.executable, tempfile.tempdir = executable, None
+    sys.modules["numpy"].random.seed()  # as random and torch, each program has draws of its own
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        errors = "backslashreplace" if number == 2 else None
+        text = open(number, "w", closefd=False, errors=errors)  # noqa: SIM115  used until the program's end
+        text.reconfigure(line_buffering=number == 2 or text.isatty(), write_through=is_unbuffered)
+        setattr(sys, name, text)
+        setattr(sys, f"__{name}__", text)
+
+
+def run(arguments: list[str]) -> None:
     """Run a script, a module or a text in this process."""
     searched = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     if arguments[0] == "-c":
@@ -186,7 +193,6 @@ def run(arguments: list[str]) -> int:
     else:
         sys.argv, sys.path[:1] = arguments, [os.path.dirname(os.path.realpath(arguments[0])), *searched]
         runpy.run_path(arguments[0], run_name="__main__")
-    return 0
 
 
 if __name__ == "__main__":
