@@ -1,4 +1,4 @@
-"""The process that stands for a program of forked_python.py: passes signals to it and ends with its exit status.
+"""What starts a program of forked_python.py sees this process: it passes signals on and ends with its exit status.
 
 python -IS forked_python_client.py SOCKET REAL_PYTHON EXECUTABLE ARGUMENTS...
 """
