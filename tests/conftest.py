@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import multiprocessing.spawn  # noqa: F401  notes sys.executable, which is still that of this interpreter
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Callable
 
 import pytest
+from forked_python import ForkedPython
 from rank_pool import RankPool
 from verify.projects.launch import Launcher
 
 # The longest files, which run first: none of them is left to one worker at the end.
 LONGEST = (
-    "test_strategies.py", "test_converted_projects.py", "test_pages.py", "test_interrupted_training.py",
-    "test_tasks.py", "test_same_training.py", "test_zero.py", "test_watchdog.py", "test_documents.py",
-    "test_models.py", "test_verified.py", "test_async_save.py", "test_sharded_ema.py", "test_lesson.py",
+    "test_interrupted_training.py", "test_pages.py", "test_converted_projects.py", "test_strategies.py",
+    "test_vscode.py", "test_restarts.py", "test_verify_seeded_bugs.py", "test_verify_sound_projects.py",
+    "test_verified.py", "test_reference_project.py", "test_zero.py", "test_same_training.py", "test_tasks.py",
+    "test_documents.py", "test_watchdog.py", "test_two_hosts.py", "test_lesson.py", "test_bad_input.py",
+    "test_models.py", "test_guide.py", "test_doctor.py", "test_odd_files.py", "test_trace_run.py",
+    "test_async_save.py", "test_sharded_ema.py",
 )  # fmt: skip
 
 
@@ -51,9 +57,25 @@ def zero_ranks() -> Iterator[Callable[[int], RankPool]]:
 
 
 @pytest.fixture(scope="session")
-def launcher() -> Iterator[Launcher]:
+def forks() -> Iterator[ForkedPython]:
+    """`with forks.in_place():` forks what the block starts with sys.executable, or as `python` or `torchrun`."""
+    with ForkedPython() as started:
+        yield started
+
+
+@pytest.fixture
+def forked_python(forks: ForkedPython) -> Iterator[None]:
+    """The same for the whole test."""
+    with forks.in_place():
+        yield
+
+
+@pytest.fixture(scope="session")
+def launcher(forks: ForkedPython) -> Iterator[Launcher]:
     """`launcher.run(folder, script, arguments)` runs a script in one or more processes, without a launcher's start."""
-    with Launcher() as started:
+    with ExitStack() as stack:
+        with forks.in_place():
+            started = stack.enter_context(Launcher())
         yield started
 
 

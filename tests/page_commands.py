@@ -53,20 +53,21 @@ IN_DEMO = (
     ("python -m retrofit convert train.py --undo", 0),
     ("python -m retrofit convert train.py --write", 0),
 )
-# Run from here with small sizes: the words that are added to a command.
+# What these start is run with small sizes: the words that are added.
 SMALL = [
     *("--layers", "18", "--crop_size", "32", "--batchsize", "4", "--epochs", "1", "--warmup_epoch", "0"),
     *("--workers", "0", "--dataset", "synthetic", "--dry_run"),
 ]
 STARTED = (
     "python train.py",
-    "python train.py --distributed",
     "bash train_torchrun.sh --strategy ddp --comm_hook bf16",
     "bash train_torchrun.sh --strategy fsdp --model_type swin_mlp --wrap_layers SwinTransformerBlock",
-    "torchrun --nproc_per_node=2 train.py --config configs/ddp_example.yaml --task train",
 )
 # Run by another test.
 TESTED = {
+    "python train.py --distributed": "tests/test_tasks.py::test_a_dry_run_writes_nothing",
+    "torchrun --nproc_per_node=2 train.py --config configs/ddp_example.yaml --task train":
+        "tests/test_tasks.py::test_training_ends_with_the_class_table_and_the_summary",
     "python train.py --distributed --local_rank=0": "tests/test_tasks.py::test_a_dry_run_writes_nothing",
     "torchrun --nproc_per_node=2 --standalone train.py --distributed":
         "tests/test_tasks.py::test_training_ends_with_the_class_table_and_the_summary",

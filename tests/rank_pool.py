@@ -27,6 +27,13 @@ TASK_TIMEOUT_S = 300.0
 PRELOADED = ["torch", "torch._dynamo", "torch.distributed.fsdp", "torchvision", "tensorboardX", "rich.table"]
 
 
+def fork_server() -> multiprocessing.context.ForkServerContext:
+    """Return the context whose processes are forked from one that has imported torch."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
 class RankError(AssertionError):
     """A task failed on some rank; the message holds every rank's traceback."""
 
@@ -68,8 +75,7 @@ class RankPool:
 
     def _start(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="rank_pool_"))
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
+        context = fork_server()
         for rank in range(self.world_size):
             ours, theirs = context.Pipe()
             place = (rank, self.world_size, str(self._folder))

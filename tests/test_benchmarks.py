@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed.fsdp as fsdp
 from two_hosts import why_not
+from verify.projects.launch import Launcher
 
 ROOT = Path(__file__).resolve().parent.parent
 UNWANTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -86,7 +87,8 @@ def test_the_table_of_communication_hooks(tmp_path: Path) -> None:
     assert [row[2] for row in sent[:3]] == ["1.0000", "0.5000", "0.5000"] and float(sent[3][2]) < 0.1
 
 
-def test_without_two_hosts_nothing_is_measured() -> None:
-    ended = run("comm_hooks.py", PATH="")
-    assert ended.returncode == 2
-    assert ended.stderr.startswith("no two hosts here: ") and ended.stderr.endswith("; nothing was measured\n")
+def test_without_two_hosts_nothing_is_measured(launcher: Launcher) -> None:
+    ended = launcher.run(ROOT, str(ROOT / "benchmarks" / "comm_hooks.py"), [], PATH="")
+    assert ended["statuses"] == [2]
+    (text,) = ended["outputs"]
+    assert text.startswith("no two hosts here: ") and text.endswith("; nothing was measured\n")

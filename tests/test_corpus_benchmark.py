@@ -15,6 +15,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 from corpus_compare import default_mode, foreign_writes, parity, samples_once
 from corpus_page import ROOT, Row, summary
 
+pytestmark = pytest.mark.usefixtures("forked_python")
+
 SCRIPT = """
 import torch
 import utils

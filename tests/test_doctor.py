@@ -38,6 +38,7 @@ def taken_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_a_whole_examination_as_json() -> None:
     ended = doctor("--json", "--workers", "1", "--nproc", "2", "--deadline", "200", timeout_s=300)
     report = json.loads(ended.stdout)
@@ -52,6 +53,7 @@ def test_a_whole_examination_as_json() -> None:
     assert "all-reduce of 2 processes over gloo" in ended.stderr and "asking torch" in ended.stderr
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_a_port_in_use_exits_with_status_1(taken_port: int) -> None:
     ended = doctor("--no-allreduce", MASTER_PORT=str(taken_port))
     assert ended.returncode == 1

@@ -20,6 +20,8 @@ sys.path.insert(0, str(ROOT / "docs"))
 from make_documents import DOCUMENTS, DOCUMENTS_TEST, PAGE, TASKS_TEST, page
 
 sys.path.remove(str(ROOT / "docs"))
+
+pytestmark = pytest.mark.usefixtures("forked_python")
 SIZES = ("--crop_size", "32", "--batchsize", "8", "--workers", "0", "--dry_run")
 
 

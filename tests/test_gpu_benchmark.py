@@ -40,10 +40,11 @@ def test_the_parts_run_on_the_cpu_with_torch_and_torchvision_alone(tmp_path: Pat
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is visible")
-def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
-    ended = run_benchmark("--output", str(tmp_path / "figures"))
-    assert ended.returncode == 2
-    assert "no GPU to measure" in ended.stderr and "--device cpu" in ended.stderr
+def test_without_a_gpu_it_says_so(launcher: Any, tmp_path: Path) -> None:
+    ended = launcher.run(ROOT, str(SCRIPT), ["--output", str(tmp_path / "figures")])
+    assert ended["statuses"] == [2]
+    (text,) = ended["outputs"]
+    assert "no GPU to measure" in text and "--device cpu" in text
     assert not list(tmp_path.iterdir())
 
 

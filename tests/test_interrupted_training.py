@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from forked_python import ForkedPython
 from guide_commands import unused_port
 from image_folder import folder_options, make_images
 from verify.projects.launch import Launcher
@@ -222,20 +223,21 @@ def test_ctrl_c_saves_and_exits_with_0(tmp_path: Path) -> None:
 
 def run_second(logdir: Path) -> subprocess.CompletedProcess[str]:
     """Continue a run that is under way, to its end."""
-    command = [*STARTS[1], *TRAINING, *folder_options(logdir.with_name("data")), *options_for(2)]
+    command = [sys.executable, TRAIN_PY, *TRAINING, *folder_options(logdir.with_name("data")), *options_for(2)]
     command += ["--logdir", str(logdir), "--resume", "auto"]
     return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
 
 
 def test_ctrl_c_at_the_launch_script_ends_with_our_line(
-    tmp_path: Path, interrupted: Callable[[int, Path], Path]
+    tmp_path: Path, forks: ForkedPython, interrupted: Callable[[int, Path], Path]
 ) -> None:
     logdir = interrupted(2, tmp_path)
     logdir.with_suffix(".txt").write_text("")
     resumed = ("--resume", "auto", "--epochs", "500", "--master_port", str(unused_port()))
     with training("script", logdir, *options_for(2), *resumed) as process:
         wait_for(logdir, "epoch 3/500:  ")
-        second = run_second(logdir)
+        with forks.in_place():
+            second = run_second(logdir)
         os.killpg(process.pid, signal.SIGINT)  # as the terminal does: not every torch has its ranks in this group
         assert process.wait(DEADLINE_S) == 0
     (run,) = logdir.iterdir()

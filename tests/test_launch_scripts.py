@@ -29,6 +29,7 @@ def project(tmp_path: Path) -> Project:
 # ---- with a real launcher ----------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("forked_python")
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_every_rank_runs_train_py_with_the_arguments_as_given(project: Project, script: str) -> None:
     given = ["--dataset_path", "my images/*", "it's", 'say "hi" $HOME', "", "--flag=a b", "--epochs=1\\2"]

@@ -22,6 +22,8 @@ from retrofit.convert.plan import plan_conversion
 from retrofit.rules.catalog import CATALOG
 from retrofit.training import read_project
 
+pytestmark = pytest.mark.usefixtures("forked_python")
+
 ROOT = Path(__file__).resolve().parents[1]
 LESSON = ROOT / "examples" / "lesson"
 PAGES = ("lesson.md", "lesson.zh-CN.md")

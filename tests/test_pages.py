@@ -6,6 +6,7 @@ import argparse
 import ast
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from guide_commands import run as run_guide
 from page_commands import (
     GENERATED,
     IN_DEMO,
@@ -28,6 +28,7 @@ from page_commands import (
     make_pages,
     written_pages,
 )
+from verify.projects.launch import Launcher
 
 from retrofit.doctor.finding import Plan
 from retrofit.doctor.report import plain_lines
@@ -35,6 +36,8 @@ from retrofit.doctor.system import memory
 from retrofit.verify.checks import CHECKS
 from retrofit.verify.command import add_parser
 from train import get_arguments
+
+pytestmark = pytest.mark.usefixtures("forked_python")
 
 PAGES = [str(page.relative_to(ROOT)) for page in written_pages()]
 READMES = ("README.md", "README.zh-CN.md")
@@ -109,8 +112,13 @@ def test_the_commands_of_the_kit_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", STARTED)
-def test_a_training_starts_as_shown(command: str, tmp_path: Path) -> None:
-    run_guide(command, *SMALL, "--logdir", str(tmp_path / "log"), NPROC_PER_NODE="2")
+def test_a_training_starts_as_shown(command: str, launcher: Launcher, tmp_path: Path) -> None:
+    """The options of each command train; test_launch_scripts.py has what the script makes of them."""
+    program, _, options = re.fullmatch(r"(python train\.py|bash train_torchrun\.sh)( (.*))?", command).groups("")
+    world_size = 1 if program == "python train.py" else 2
+    arguments = [*shlex.split(options), *SMALL, "--logdir", str(tmp_path / "log")]
+    ended = launcher.run(ROOT, str(ROOT / "train.py"), arguments, world_size, CUDA_VISIBLE_DEVICES="")
+    assert ended["statuses"] == [0] * world_size, ended["outputs"]
 
 
 def test_the_finding_of_doctor_is_what_it_prints(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,9 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from image_folder import folder_options, make_images
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from verify.projects.launch import Launcher
 
 from retrofit.distributed.job import process_identity
 from retrofit.distributed.job.process_identity import own_identity
@@ -28,25 +30,29 @@ from retrofit.distributed.job.restart_store import ABSENT, fresh_store, may_rest
 from retrofit.distributed.job.run_lock import LOCK_FILE, RunInUse, release_runs
 
 ROOT = Path(__file__).resolve().parent.parent
-IMAGES = 320  # of the one epoch
-GLOBAL_BATCH = 32
+IMAGES = 80  # of the one epoch
+GLOBAL_BATCH = 8
 STEPS = IMAGES // GLOBAL_BATCH
-TRAINING = ["--layers", "18", "--crop_size", "32", "--batchsize", "16", "--epochs", "1", "--val_epoch", "1"]
+TRAINING = ["--layers", "18", "--crop_size", "32", "--batchsize", "4", "--epochs", "1", "--val_epoch", "1"]
 TRAINING += ["--model_type", "swin_mlp"]  # quick; test_interrupted_training.py has BatchNorm
 OPTIONS = ["--workers", "1", "--ema_decay", "0.9", "--chk_steps", "2"]
 DEADLINE_S = 300
 
 
-class Job:
-    """`bash train_torchrun.sh` with two processes, its output in a file."""
+def options(data: Path, logdir: Path) -> list[str]:
+    return [*TRAINING, *folder_options(data), "--logdir", str(logdir), *OPTIONS]
 
-    def __init__(self, logdir: Path, max_restarts: int) -> None:
+
+class Job:
+    """`bash train_torchrun.sh` with two processes and one restart, its output in a file."""
+
+    def __init__(self, data: Path, logdir: Path) -> None:
         self.output = logdir.with_name(f"{logdir.name}.txt")
-        command = ["bash", str(ROOT / "train_torchrun.sh"), *TRAINING, "--logdir", str(logdir), *OPTIONS]
+        command = ["bash", str(ROOT / "train_torchrun.sh"), *options(data, logdir)]
         environ = {
             **os.environ,
             "PYTHON": sys.executable,
-            "MAX_RESTARTS": str(max_restarts),
+            "MAX_RESTARTS": "1",
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",
         }
@@ -99,8 +105,8 @@ def assert_same_training(one: Path, other: Path) -> None:
 def start():
     jobs: list[Job] = []
 
-    def start_job(logdir: Path, max_restarts: int = 0) -> Job:
-        jobs.append(Job(logdir, max_restarts))
+    def start_job(data: Path, logdir: Path) -> Job:
+        jobs.append(Job(data, logdir))
         return jobs[-1]
 
     yield start_job
@@ -108,17 +114,18 @@ def start():
         job.end()
 
 
-def test_a_worker_killed_at_a_random_step_changes_nothing(tmp_path: Path, start) -> None:
+def test_a_worker_killed_at_a_random_step_changes_nothing(tmp_path: Path, start, launcher: Launcher) -> None:
     seed = random.SystemRandom().randrange(10**6)
     draw = random.Random(seed)
     step, rank = draw.randrange(1, STEPS - 2), draw.randrange(2)
     print(f"seed {seed}: SIGKILL for rank {rank} once step {step} of {STEPS} is done")
-    undisturbed = start(tmp_path / "undisturbed")
-    assert undisturbed.process.wait(DEADLINE_S) == 0, undisturbed.text()
+    data = make_images(tmp_path / "data", IMAGES)
+    undisturbed = launcher.run(ROOT, str(ROOT / "train.py"), options(data, tmp_path / "undisturbed"), 2, DEADLINE_S)
+    assert undisturbed["statuses"] == [0, 0], undisturbed["outputs"]
     (undisturbed_run,) = (tmp_path / "undisturbed").iterdir()
 
     logdir = tmp_path / "log"
-    job = start(logdir, max_restarts=1)
+    job = start(data, logdir)
     job.wait_for_step(step)
     (run,) = logdir.iterdir()
     # A newer run of somebody else, finished: what `--resume auto` would take.

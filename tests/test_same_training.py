@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from image_folder import folder_options, make_images
 from torch import nn
 from training import run_training
+from verify.projects.launch import Launcher
 
 from retrofit.distributed import DDPWrapper, get_rank, get_world_size
 from retrofit.distributed.collectives import reduce_sum
@@ -29,13 +28,10 @@ def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tens
 
 
 @pytest.fixture(scope="module")
-def one_process(_pools: Any) -> dict[str, Any]:
+def one_process(ranks: Any) -> dict[str, Any]:
     """20 steps of a lorm model on scribbles (valid pixels uneven over images), in a group of one, in float64."""
-    from rank_pool import RankPool
-
-    pool = _pools.setdefault(1, RankPool(1))
     arguments = [*SCRIBBLES, "--model_type", "deeplabv3p_lorm", "--sync_bn"]
-    return pool.run(run_training, arguments, 6 * NUM_STEPS, True, timeout_s=600)[0]
+    return ranks(1).run(run_training, arguments, 6 * NUM_STEPS, True, timeout_s=600)[0]
 
 
 @pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.slow)])
@@ -137,8 +133,6 @@ def test_accumulation_communicates_once_per_step(ranks: Any) -> None:
         [
             "--model_type",
             "deeplabv3p_lorm",
-            "--dataset",
-            "synthetic_scribble",
             "--ema_decay",
             "0.9",
             "--clip_grad",
@@ -161,19 +155,12 @@ def test_accumulation_communicates_once_per_step(ranks: Any) -> None:
     ],
     ids=["lorm", "bf16"],
 )
-def test_one_process_is_the_original_program_bit_for_bit(tmp_path: Path, extra: list[str]) -> None:
-    arguments = ["--layers", "18", "--crop_size", "32", "--epochs", "1", "--batchsize", "32", "--workers", "2", *extra]
-    environment = {**os.environ, "PYTHONPATH": str(REPO), "OMP_NUM_THREADS": "1"}
-    runs = [
-        subprocess.Popen(
-            [sys.executable, str(REPO / script), *arguments, "--logdir", str(tmp_path / folder)],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for script, folder in (("tests/single_gpu/train.py", "original"), ("train.py", "retrofitted"))
-    ]  # fmt: skip
-    for run in runs:
-        output, _ = run.communicate(timeout=600)
-        assert run.returncode == 0, output
+def test_one_process_is_the_original_program_bit_for_bit(tmp_path: Path, launcher: Launcher, extra: list[str]) -> None:
+    arguments = ["--layers", "18", "--crop_size", "32", "--epochs", "1", "--batchsize", "8", "--workers", "2", *extra]
+    arguments += folder_options(make_images(tmp_path / "data", 32))
+    for script, folder in (("tests/single_gpu/train.py", "original"), ("train.py", "retrofitted")):
+        ended = launcher.run(REPO, str(REPO / script), [*arguments, "--logdir", str(tmp_path / folder)])
+        assert ended["statuses"] == [0], ended["outputs"]
     (original,) = (tmp_path / "original").glob("*/epoch_1.pt")
     (retrofitted,) = (tmp_path / "retrofitted").glob("*/checkpoint_*.pt")
     before, after = (torch.load(path, weights_only=True) for path in (original, retrofitted))

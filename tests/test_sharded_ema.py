@@ -67,6 +67,12 @@ def assert_close(result: dict[str, Any], expected: dict[str, Any]) -> None:
     assert any(changed), "the average is the weights"
 
 
+@pytest.fixture(scope="module")
+def alone(ranks: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The training of one process."""
+    return ranks(1).run(averaged, str(tmp_path_factory.mktemp("alone")), DDP)[0]
+
+
 @needs_fsdp2
 @pytest.mark.parametrize(
     "first, second",
@@ -78,9 +84,8 @@ def assert_close(result: dict[str, Any], expected: dict[str, Any]) -> None:
     ids=["fsdp-ddp", "grad_op-grad_op", "ddp-fsdp"],
 )
 def test_a_sharded_average_equals_that_of_one_process_and_continues_under_another_strategy(
-    ranks: Any, tmp_path: Path, first: Any, second: Any
+    ranks: Any, tmp_path: Path, alone: dict[str, Any], first: Any, second: Any
 ) -> None:
-    alone = ranks(1).run(averaged, str(tmp_path / "0"), DDP)[0]
     begun = ranks(first[0]).run(averaged, str(tmp_path / "1"), first[1])
     results = ranks(second[0]).run(averaged, str(tmp_path / "2"), second[1], begun[0]["paths"][1])  # after one epoch
     for result in (*begun, *results):

@@ -16,6 +16,7 @@ import guide_commands
 import numpy as np
 import pytest
 import torch
+from forked_python import ForkedPython
 from guide_commands import ROOT, STARTS
 from guide_commands import run as run_guide
 from image_folder import CLASSES, SIZE, folder_options, make_images
@@ -25,6 +26,8 @@ from verify.projects.launch import Launcher
 import train
 import utils
 from segmentation.losses import cross_entropy_sum, num_valid_pixels
+
+pytestmark = pytest.mark.usefixtures("forked_python")
 
 IMAGES, BATCH = 48, 8  # to train on (a quarter as many validate); per rank and step
 SMALL = ["--layers", "18", "--crop_size", "32", "--batchsize", str(BATCH), "--epochs", "2", "--lr", "0.02"]
@@ -45,10 +48,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, data: list[str]) -> tuple[Path, str]:
+def trained(tmp_path_factory: pytest.TempPathFactory, data: list[str], forks: ForkedPython) -> tuple[Path, str]:
     """The log folder of a training on two ranks, and what it printed."""
     logdir = tmp_path_factory.mktemp("trained") / "log"
-    return logdir, run_guide(STARTS["train"], *SMALL, *data, "--workers", "1", "--logdir", str(logdir)).stdout
+    with forks.in_place():
+        ended = run_guide(STARTS["train"], *SMALL, *data, "--workers", "1", "--logdir", str(logdir))
+    return logdir, ended.stdout
 
 
 def test_training_ends_with_the_class_table_and_the_summary(trained: tuple[Path, str]) -> None:

@@ -23,6 +23,7 @@ import retrofit.distributed as rd
 from retrofit.distributed import get_rank, load_checkpoint, save_checkpoint
 from retrofit.distributed.collectives import broadcast_object
 from retrofit.distributed.data.random_state import seed_everything, split_random_streams
+from segmentation.datasets.synthetic import DEFAULT_LENGTH
 
 
 def start(*arguments: str, checkpoint: Any = None) -> Any:
@@ -94,16 +95,16 @@ def validate_odd_set() -> tuple[int, list[list[int]]]:
     import train
 
     started = start()
-    started.val_loader.dataset.length = 63  # two ranks get 32 and 31
+    started.val_loader.dataset.length = 23  # two ranks get 12 and 11
     confusion, *_ = train.evaluate(started.args, started.state.model, started.val_loader)
     return confusion.num_samples, confusion.matrix.tolist()
 
 
 def test_4_validation_is_exact_on_an_odd_set(ranks: Any) -> None:
     ((num_samples, matrix),) = ranks(1).run(validate_odd_set)
-    assert num_samples == 63
-    assert ranks(2).run(validate_odd_set) == [(63, matrix), (63, matrix)]
-    assert ranks(3).run(validate_odd_set) == [(63, matrix)] * 3
+    assert num_samples == 23
+    assert ranks(2).run(validate_odd_set) == [(23, matrix)] * 2
+    assert ranks(3).run(validate_odd_set) == [(23, matrix)] * 3
 
 
 # 5. `--l_lorm 0` left the lorm parameters without gradient: DDP stopped at step 2.
@@ -166,14 +167,14 @@ def scale_over_epochs_and_resume() -> dict[str, Any]:
         # fp16 needs a GPU; the scaler itself is the same on the CPU, and here it doubles its scale every step.
         return torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=1)
 
-    with mock.patch.object(train, "gradient_scaler", real_scaler):
-        started = start("--epochs", "2", "--batchsize", "80")
+    with mock.patch.object(train, "gradient_scaler", real_scaler), mock.patch.dict(DEFAULT_LENGTH, train=16):
+        started = start("--epochs", "2")
         state = started.state
         for _ in range(2):
             train.train_one_epoch(started.args, state, started.folder, started.writer, rd.job.Interruption())
         path = train.save_state(started.args, state, started.folder, started.writer)
         content = {**rd.checkpoint.read_checkpoint(path), "path": path, "is_newest": False}
-        resumed = start("--epochs", "3", "--batchsize", "80", checkpoint=content).state
+        resumed = start("--epochs", "3", checkpoint=content).state
     momenta, restored = (
         [of_parameter["momentum_buffer"] for of_parameter in one.optimizer.state_dict()["state"].values()]
         for one in (state, resumed)

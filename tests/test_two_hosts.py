@@ -14,12 +14,14 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from image_folder import folder_options, make_images
 from two_hosts import TwoHosts, two_hosts, why_not
 
 from scripts.launch.rendezvous import interface_with, leads_here, own_address_towards, problem_with, resolve
 
 ROOT = Path(__file__).resolve().parent.parent
-TRAINING = ["--layers", "18", "--crop_size", "32", "--batchsize", "160", "--epochs", "1", "--val_epoch", "1"]
+TRAINING = ["--layers", "18", "--crop_size", "32", "--batchsize", "4", "--epochs", "1", "--val_epoch", "1"]
+IMAGES = 80
 DEADLINE_S = 300
 
 
@@ -49,7 +51,8 @@ def text_of(folder: Path, host: int) -> str:
 
 def test_a_training_on_two_hosts(tmp_path: Path, hosts: TwoHosts) -> None:
     hosts.slow_down(1000)
-    arguments = [*TRAINING, "--workers", "0", "--logdir", str(tmp_path / "log")]
+    arguments = [*TRAINING, *folder_options(make_images(tmp_path / "data", 16)), "--workers", "0"]
+    arguments += ["--logdir", str(tmp_path / "log")]
     # Each host keeps what it trained: rank 0's checkpoint is all that a run writes.
     keep = tmp_path / "sitecustomize.py"
     keep.write_text(KEEP_WEIGHTS)
@@ -63,7 +66,7 @@ def test_a_training_on_two_hosts(tmp_path: Path, hosts: TwoHosts) -> None:
     for host in (0, 1):
         name = hosts.interfaces[host]
         assert f"GLOO_SOCKET_IFNAME={name} NCCL_SOCKET_IFNAME=={name} " in text_of(tmp_path, host).replace("\\", "")
-    assert "2 process(es), ddp, global batch 320" in text_of(tmp_path, 0)
+    assert "2 process(es), ddp, global batch 8" in text_of(tmp_path, 0)
     weights = [torch.load(tmp_path / f"weights_{rank}.pt", weights_only=True) for rank in (0, 1)]
     (checkpoint,) = tmp_path.glob("log/*/checkpoint_0001_00000000.pt")
     saved = torch.load(checkpoint, weights_only=True)["model"]
@@ -94,7 +97,7 @@ if "RANK" in os.environ and "KEEP" in os.environ:
 
 @pytest.mark.slow
 def test_a_worker_killed_on_one_host_starts_again_on_both(tmp_path: Path, hosts: TwoHosts) -> None:
-    training = [*TRAINING, "--model_type", "swin_mlp", "--batchsize", "16"]
+    training = [*TRAINING, "--model_type", "swin_mlp", *folder_options(make_images(tmp_path / "data", IMAGES))]
     arguments = [*training, "--workers", "0", "--chk_steps", "3", "--logdir", str(tmp_path / "log")]
     nodes = [start(hosts, host, tmp_path, "train_torchrun.sh", *arguments, MAX_RESTARTS="1") for host in (0, 1)]
     deadline = time.monotonic() + DEADLINE_S
@@ -106,7 +109,7 @@ def test_a_worker_killed_on_one_host_starts_again_on_both(tmp_path: Path, hosts:
     assert [node.wait(DEADLINE_S) for node in nodes] == [0, 0], text_of(tmp_path, 0) + text_of(tmp_path, 1)
     assert "started again after a failure, continuing with" in text_of(tmp_path, 0)
     (checkpoint,) = tmp_path.glob("log/*/checkpoint_0001_00000000.pt")
-    assert torch.load(checkpoint, weights_only=True)["scheduler"]["last_epoch"] == 10
+    assert torch.load(checkpoint, weights_only=True)["scheduler"]["last_epoch"] == IMAGES // 8
 
 
 def test_a_wrong_master_addr_is_an_error_within_its_timeout(tmp_path: Path, hosts: TwoHosts) -> None:

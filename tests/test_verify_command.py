@@ -15,6 +15,8 @@ from bugs.catalogue import copy_project
 from retrofit.cli import main
 from retrofit.verify.runs import divide_flag
 
+pytestmark = pytest.mark.usefixtures("forked_python")
+
 
 @pytest.mark.parametrize(
     ("arguments", "message"),

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from verify_command import judge
 
+pytestmark = pytest.mark.usefixtures("forked_python")
+
 SCRIPT = """\
 import os
 import torch

@@ -16,6 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent / "verify"))
 
 from bugs.catalogue import BUGS, seed_bug
 
+pytestmark = pytest.mark.usefixtures("forked_python")
+
 SEEDED = ["01", "05", "08", "10", "19", "21b"]
 SLOW = {"05", "10"}
 

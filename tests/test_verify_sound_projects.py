@@ -12,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent / "verify"))
 
 from bugs.catalogue import copy_project
 
+pytestmark = pytest.mark.usefixtures("forked_python")
+
 SOUND = {
     "three processes, odd data set, accumulation, bf16": (
         "classifier",

@@ -21,6 +21,8 @@ from retrofit.convert.added.guide import MOST_LINES, guide
 from retrofit.convert.added.script_facts import Option, ScriptFacts, script_facts
 from retrofit.training import read_project
 
+pytestmark = pytest.mark.usefixtures("forked_python")
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECTS = ROOT / "tests" / "convert" / "projects"
 CONVERTED = [case for case in (*SHAPE_CASES, *FEATURE_CASES) if not case.refused]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import random
-import shutil
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from convert.case import Case
-from convert.test_converted_projects import CONVERTED, HERE
+from convert.golden_projects import GoldenProjects, copy_case
+from convert.test_converted_projects import CONVERTED
 
 from retrofit.convert.plan import plan_conversion
 from retrofit.rules.registry import find_all
@@ -94,8 +94,13 @@ def converted(script: Path) -> tuple[Counter[tuple[str, str]], dict[str, str]]:
     for file in conversion.files:
         file.path.write_bytes(file.data)
     assert [f"{finding.code} {finding.place}" for finding in find_all(read_project(script))] == []
-    meanings = {file.source.name: ast.unparse(_Plain().visit(ast.parse(file.text))) for file in conversion.files}
-    return Counter((finding.code, finding.message) for finding in conversion.findings), meanings
+    texts = {file.source.name: file.text for file in conversion.files}
+    return Counter((finding.code, finding.message) for finding in conversion.findings), meanings(texts)
+
+
+def meanings(texts: dict[str, str]) -> dict[str, str]:
+    """Return the files without their layout."""
+    return {name: ast.unparse(_Plain().visit(ast.parse(text))) for name, text in texts.items()}
 
 
 @pytest.mark.parametrize(
@@ -105,10 +110,8 @@ def converted(script: Path) -> tuple[Counter[tuple[str, str]], dict[str, str]]:
         for number, example in enumerate(CONVERTED)
     ],
 )
-def test_the_layout_makes_no_difference(example: Case, tmp_path: Path) -> None:
-    plain, other = tmp_path / "plain", tmp_path / "other"
-    for folder in (plain, other):
-        shutil.copytree(HERE / "projects" / example.name, folder)
+def test_the_layout_makes_no_difference(example: Case, tmp_path: Path, golden_projects: GoldenProjects) -> None:
+    other = copy_case(example, tmp_path / "other")
     changed = 0
     for path in other.rglob("*.py"):
         encoding = "latin-1" if b"latin-1" in path.read_bytes()[:60] else "utf-8"
@@ -119,4 +122,5 @@ def test_the_layout_makes_no_difference(example: Case, tmp_path: Path) -> None:
         changed += laid_out != text
         path.write_bytes(laid_out.replace("\n", newline).encode(encoding))
     assert changed
-    assert converted(other / example.entry) == converted(plain / example.entry)
+    plain = golden_projects.converted(example)
+    assert converted(other / example.entry) == (Counter(plain.findings), meanings(plain.texts))

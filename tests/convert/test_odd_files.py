@@ -67,6 +67,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return script
 
 
+@pytest.mark.usefixtures("forked_python")
 @pytest.mark.parametrize("name", ["train_torchrun.sh", "train_ddp.sh"])
 def test_the_generated_scripts_start_a_script_with_an_odd_name(odd: Path, name: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHON": sys.executable, "NPROC_PER_NODE": "1", "CUDA_VISIBLE_DEVICES": ""}

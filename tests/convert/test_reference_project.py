@@ -8,18 +8,19 @@ from __future__ import annotations
 import difflib
 import os
 import shutil
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from image_folder import folder_options, make_images
+from verify.projects.launch import Launcher
 
 from retrofit.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden" / "reference_project.diff"
-ARGUMENTS = ["--layers", "18", "--crop_size", "32", "--epochs", "1", "--batchsize", "20", "--workers", "0"]
+ARGUMENTS = ["--layers", "18", "--crop_size", "32", "--epochs", "1", "--batchsize", "8", "--workers", "0"]
 SCRIPT = "tests/single_gpu/train.py"
 
 
@@ -36,25 +37,33 @@ def copy_to(folder: Path) -> None:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
-def run(folder: Path, logdir: str, *launcher: str) -> dict:
-    """Train in `folder` and return the content of the checkpoint."""
-    environ = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "RETROFIT_BATCH": "global"}
-    command = [sys.executable, *launcher, SCRIPT, *ARGUMENTS, "--logdir", logdir]
-    ended = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=900, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    (checkpoint,) = (folder / logdir).glob("*/epoch_1.pt")
-    return torch.load(checkpoint, weights_only=True)
+@pytest.fixture(scope="module")
+def train(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str, int], dict]:
+    """`train(folder, logdir, world_size)` trains in `folder` and returns the content of the checkpoint."""
+    images = folder_options(make_images(tmp_path_factory.mktemp("data") / "images", 40))
+
+    def run(folder: Path, logdir: str, world_size: int) -> dict:
+        arguments = [*ARGUMENTS, *images, "--logdir", logdir]
+        environment = {"PYTHONPATH": str(folder), "RETROFIT_BATCH": "global"}
+        ended = launcher.run(folder, SCRIPT, arguments, world_size, **environment)
+        assert ended["statuses"] == [0] * world_size, ended["outputs"]
+        (checkpoint,) = (folder / logdir).glob("*/epoch_1.pt")
+        return torch.load(checkpoint, weights_only=True)
+
+    return run
 
 
-def test_one_process_trains_bit_for_bit_the_same(converted: Path, tmp_path: Path) -> None:
+def test_one_process_trains_bit_for_bit_the_same(
+    converted: Path, tmp_path: Path, train: Callable[[Path, str, int], dict]
+) -> None:
     copy_to(tmp_path)
-    before, after = run(tmp_path, "log"), run(converted, "one")
+    before, after = train(tmp_path, "log", 1), train(converted, "one", 1)
     assert before["model"].keys() == after["model"].keys() and before["best_miou"] == after["best_miou"]
     assert all(torch.equal(before["model"][name], after["model"][name]) for name in before["model"])
 
 
-def test_two_processes_train(converted: Path) -> None:
-    content = run(converted, "two", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
+def test_two_processes_train(converted: Path, train: Callable[[Path, str, int], dict]) -> None:
+    content = train(converted, "two", 2)
     assert not any(name.startswith("module.") for name in content["model"])
     assert len(list((converted / "two").iterdir())) == 1
 

@@ -22,6 +22,8 @@ from retrofit.convert.added import update_runtime
 from retrofit.convert.added.runtime_file import TEXT, is_changed, sealed, version
 from retrofit.convert.bundle import BundleError, bundle
 
+pytestmark = pytest.mark.usefixtures("forked_python")
+
 SCRIPT = """\
 import torch
 from torch.utils.data import DataLoader, TensorDataset

@@ -12,6 +12,8 @@ import pytest
 from convert.feature_cases import FEATURE_CASES
 from convert.shape_cases import SHAPE_CASES
 
+pytestmark = pytest.mark.usefixtures("forked_python")
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECTS = Path(__file__).parent / "projects"
 # A trainer in a library with an endless sampler; BatchNorm and a drawn graph; a scheduler per step; continued runs;

@@ -8,7 +8,6 @@ import pickle
 import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -17,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from run_program import ROOT, program_environment
+from rank_pool import fork_server
+from run_program import program_environment
 from torch import nn
 
 from retrofit.distributed import DDPWrapper, get_rank, load_checkpoint, save_checkpoint
@@ -273,34 +273,32 @@ def test_a_flipped_weight_is_reported(path):
 
 # ---- atomic
 
-SAVE_FOREVER = """
-import sys, torch
-from torch import nn
-from retrofit.distributed import save_checkpoint
-model = nn.Linear(300, 300)
-for number in range(10**9):
-    nn.init.constant_(model.weight, number)
-    nn.init.constant_(model.bias, number)
-    save_checkpoint(model, None, number, sys.argv[1])
-    if number == 0:
-        print("ready", flush=True)
-"""
+
+def save_forever(path, is_saved):
+    """Save again and again; a task of a process of its own."""
+    model = nn.Linear(300, 300)
+    for number in range(10**9):
+        nn.init.constant_(model.weight, number)
+        nn.init.constant_(model.bias, number)
+        save_checkpoint(model, None, number, path)
+        is_saved.set()
 
 
 def test_killed_at_any_moment_the_file_is_whole(path):
+    context = fork_server()
     for delay_s in (0.0, 0.0137, 0.0291):
-        process = subprocess.Popen(
-            [sys.executable, "-c", SAVE_FOREVER, str(path)], env=program_environment(), cwd=ROOT, stdout=subprocess.PIPE
-        )
-        with process:
-            try:
-                process.stdout.readline()
-                for _ in range(20):  # a reader beside the writer never sees half a file either
-                    content = read_checkpoint(path)
-                    assert bool((content["model"]["weight"] == content["epoch"]).all())
-                time.sleep(delay_s)
-            finally:
-                process.send_signal(signal.SIGKILL)
+        is_saved = context.Event()
+        process = context.Process(target=save_forever, args=(str(path), is_saved))
+        process.start()
+        try:
+            assert is_saved.wait(120)
+            for _ in range(20):  # a reader next to the writer never sees half a file either
+                content = read_checkpoint(path)
+                assert bool((content["model"]["weight"] == content["epoch"]).all())
+            time.sleep(delay_s)
+        finally:
+            process.kill()
+            process.join()
         content = read_checkpoint(path)
         assert bool((content["model"]["weight"] == content["epoch"]).all())
         assert bool((content["model"]["bias"] == content["epoch"]).all())

@@ -30,6 +30,7 @@ main()
 """
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_a_failing_rank_ends_the_job_with_one_traceback(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(PROGRAM)
@@ -52,29 +53,15 @@ def test_a_failing_rank_ends_the_job_with_one_traceback(tmp_path):
             assert line.startswith("[rank 0/2] stopped: rank 1 failed first, see its message")
 
 
-def test_the_other_rank_says_who_failed_first(tmp_path):
-    """Without torchrun's agent nobody ends rank 0 from outside: it notices by itself and says why it stops."""
-    script = tmp_path / "two_ranks.py"
-    script.write_text(
-        "import multiprocessing, os, sys\n"
-        "def rank(number, path):\n"
-        "    import torch.distributed as dist\n"
-        "    store = f'file://{path}/store'\n"
-        "    os.environ.update(RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE='2', RETROFIT_DIST_URL=store)\n"
-        f"    exec(compile({PROGRAM!r}, 'train.py', 'exec'), {{'__name__': 'train'}})\n"
-        "if __name__ == '__main__':\n"
-        "    context = multiprocessing.get_context('fork')\n"
-        "    ranks = [context.Process(target=rank, args=(number, sys.argv[1])) for number in range(2)]\n"
-        "    [process.start() for process in ranks]\n"
-        "    [process.join(30) for process in ranks]\n"
-        "    print([process.exitcode for process in ranks])\n"
-        "    [process.kill() for process in ranks]\n"
-    )
-    result = run_python(str(script), str(tmp_path))
-    assert result.stdout.splitlines()[-1] == "[1, 1]", result.stderr
-    assert "[rank 1/2] ValueError: rank one has had enough" in result.stderr
-    assert "[rank 0/2] stopped: rank 1 failed first, see its message (RuntimeError here)" in result.stderr
-    assert result.stderr.count("Traceback (most recent call last)") == 1
+def test_the_other_rank_says_who_failed_first(launcher, tmp_path):
+    """Without torchrun's agent nothing ends rank 0 from outside: it notices by itself and says why it stops."""
+    (tmp_path / "train.py").write_text(PROGRAM)
+    ended = launcher.run(tmp_path, "train.py", [], 2)
+    of_rank_0, of_rank_1 = ended["outputs"]
+    assert ended["statuses"] == [1, 1], ended["outputs"]
+    assert "[rank 1/2] ValueError: rank one has had enough" in of_rank_1
+    assert "[rank 0/2] stopped: rank 1 failed first, see its message (RuntimeError here)" in of_rank_0
+    assert (of_rank_0 + of_rank_1).count("Traceback (most recent call last)") == 1
 
 
 def test_without_a_launcher_an_error_passes_unchanged(capsys):
@@ -105,9 +92,11 @@ def test_an_exit_status_passes_unchanged():
     assert caught.value.code == 143
 
 
-def test_an_uncaught_error_exits_with_1_and_an_ordinary_traceback():
+def test_an_uncaught_error_exits_with_1_and_an_ordinary_traceback(launcher, tmp_path):
     program = "from retrofit.distributed.job import report_failure\n@report_failure\ndef main():\n    1 / 0\nmain()"
-    result = run_python("-c", program)
-    assert result.returncode == 1
-    assert result.stderr.strip().endswith("ZeroDivisionError: division by zero")
-    assert result.stderr.count("Traceback (most recent call last)") == 1
+    (tmp_path / "program.py").write_text(program)
+    ended = launcher.run(tmp_path, "program.py", [])
+    assert ended["statuses"] == [1]
+    (text,) = ended["outputs"]
+    assert text.strip().endswith("ZeroDivisionError: division by zero")
+    assert text.count("Traceback (most recent call last)") == 1

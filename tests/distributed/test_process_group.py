@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from unittest import mock
@@ -14,7 +12,8 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from run_program import program_environment, run_python
+from rank_pool import fork_server
+from torch.nn.parallel import DistributedDataParallel
 
 from retrofit.distributed import (
     barrier,
@@ -136,18 +135,25 @@ except RuntimeError as error:
 """
 
 
-def test_a_port_in_use_is_named_with_a_remedy():
+def join(launcher, folder, port, timeout_s):
+    """Let rank 0 of two join at `port`; return its status, its error, and all that it printed."""
+    (folder / "join.py").write_text(JOIN)
+    place = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_PORT": port, "MASTER_ADDR": "localhost"}
+    ended = launcher.run(folder, "join.py", [timeout_s], **place)
+    (status,), (output,) = ended["statuses"], ended["outputs"]
+    return status, "".join(line for line in output.splitlines() if line.startswith("RuntimeError: ")), output
+
+
+def test_a_port_in_use_is_named_with_a_remedy(launcher, tmp_path):
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        place = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_PORT": port, "MASTER_ADDR": "localhost"}
-        result = run_python("-c", JOIN, "5", **place)
-    assert result.returncode == 1, result.stdout
-    text = result.stderr.strip().splitlines()[-1]
+        status, text, output = join(launcher, tmp_path, port, "5")
+    assert status == 1, output
     assert text.startswith(f"RuntimeError: port in use: rank 0 cannot listen on localhost:{port}")
     assert "set MASTER_PORT to a free port" in text and "torchrun --standalone" in text
-    assert "Traceback" not in result.stderr
+    assert "Traceback" not in output
 
 
 def free_port():
@@ -156,73 +162,57 @@ def free_port():
         return str(probe.getsockname()[1])
 
 
-def test_missing_processes_are_an_error_that_says_where():
+def test_missing_processes_are_an_error_that_says_where(launcher, tmp_path):
     port = free_port()
-    place = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_PORT": port, "MASTER_ADDR": "localhost"}
-    result = run_python("-c", JOIN, "2", **place)
-    assert result.returncode == 1
-    text = result.stderr.strip().splitlines()[-1]
+    status, text, output = join(launcher, tmp_path, port, "2")
+    assert status == 1, output
     assert text.startswith(f"RuntimeError: rank 0 of 2 could not join the group at localhost:{port} within 2 s")
 
 
-TWO_RANKS = r"""
-import multiprocessing, os, sys
-def rank(number, port):
-    os.environ.update(RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE="2", MASTER_PORT=port)
-    os.environ.pop("MASTER_ADDR", None)
-    from retrofit.distributed import setup_distributed, cleanup_distributed
-    os.write(1, f"{setup_distributed()}\n".encode())  # one write per line: the ranks share the pipe
-    cleanup_distributed()
-if __name__ == "__main__":
-    context = multiprocessing.get_context("fork")
-    ranks = [context.Process(target=rank, args=(number, sys.argv[1])) for number in range(2)]
-    [process.start() for process in ranks]
-    [process.join() for process in ranks]
-    sys.exit(max(process.exitcode for process in ranks))
+TWO_RANKS = """
+import os
+del os.environ["MASTER_ADDR"]
+from retrofit.distributed import setup_distributed, cleanup_distributed
+print(setup_distributed())
+cleanup_distributed()
 """
 
 
-def test_more_than_one_process_is_distributed_without_the_flag_and_says_so():
-    result = run_python("-c", TWO_RANKS, free_port())
-    assert result.returncode == 0, result.stderr
-    lines = result.stdout.splitlines()
-    assert [line for line in lines if line.startswith("notice")] == [
-        "notice: started with WORLD_SIZE=2: training is distributed (--distributed says so)"
-    ], "rank 0 alone says it"
-    assert {"(0, 0, 2)", "(1, 1, 2)"} <= set(lines)
+def test_more_than_one_process_is_distributed_without_the_flag_and_says_so(launcher, tmp_path):
+    (tmp_path / "program.py").write_text(TWO_RANKS)
+    ended = launcher.run(tmp_path, "program.py", [], 2)
+    assert ended["statuses"] == [0, 0], ended["outputs"]
+    lines = [text.splitlines() for text in ended["outputs"]]
+    notice = "notice: started with WORLD_SIZE=2: training is distributed (--distributed says so)"
+    assert lines[0].count(notice) == 1 and notice not in lines[1], "rank 0 alone says it"
+    assert "(0, 0, 2)" in lines[0] and "(1, 1, 2)" in lines[1]
 
 
-MANY_JOBS = """
-import sys
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel as DDP
-from retrofit.distributed import cleanup_distributed, setup_distributed
-for job in range(150):
-    setup_distributed(init_method=f"file://{sys.argv[1]}/{job}")
-    model = DDP(torch.nn.Linear(1, 1)) if job % 2 else None
-    dist.all_gather_object([None, None], job)
-    cleanup_distributed()
-    del model
-"""
+def run_many_jobs(folder, rank):
+    """Join and leave a group of two again and again; a task of a process of its own."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
+    torch.set_num_threads(1)
+    for job in range(150):
+        setup_distributed(init_method=f"file://{folder}/{job}")
+        model = DistributedDataParallel(torch.nn.Linear(1, 1)) if job % 2 else None
+        dist.all_gather_object([None, None], job)
+        cleanup_distributed()
+        del model
 
 
 def test_a_job_ends_right_after_a_collective(tmp_path):
     """With torch 2.1 one job in 50 hung here: gloo's thread still had a tensor of the collective."""
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", MANY_JOBS, str(tmp_path)],
-            env=program_environment(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2"),
-            stdout=subprocess.DEVNULL,
-        )
-        for rank in range(2)
-    ]
+    ranks = [fork_server().Process(target=run_many_jobs, args=(str(tmp_path), rank)) for rank in range(2)]
     try:
-        assert [process.wait(timeout=120) for process in ranks] == [0, 0]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join(timeout=120)
+        assert [process.exitcode for process in ranks] == [0, 0]
     finally:
         for process in ranks:
             process.kill()
-            process.wait()
+            process.join()
 
 
 def who_goes_first():

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from forked_python import ForkedPython
 from run_program import run_python
 
 from retrofit.distributed.job import rank_logging
@@ -55,13 +56,14 @@ main()
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+def run(forks: ForkedPython, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """The folder and the output of a run of three ranks, of which rank 1 fails at the end."""
     folder = tmp_path_factory.mktemp("logging")
     script = folder / "program.py"
     script.write_text(PROGRAM)
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=3")
-    return folder, run_python(*launcher, str(script), str(folder))
+    with forks.in_place():
+        return folder, run_python(*launcher, str(script), str(folder))
 
 
 def test_only_rank_0_is_on_the_console(run: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
@@ -175,6 +177,7 @@ def test_an_unknown_level() -> None:
         setup_rank_logging("LOUD")
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_the_default_changes_no_output_of_a_process() -> None:
     """What Python shows without any set-up, warnings of all kinds, is shown just so behind ours."""
     said = (

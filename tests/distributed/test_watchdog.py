@@ -208,6 +208,7 @@ rd.barrier()
 """
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_a_failed_rank_is_named_under_torchrun_too(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(VANISHES)
     started = time.monotonic()
@@ -339,15 +340,16 @@ def test_sigterm_for_all_ranks_ends_them_as_before(launcher: Any, tmp_path: Path
     assert not any("[rank " in text for text in ended["outputs"])
 
 
-def test_without_several_ranks_no_thread_is_started():
+def test_without_several_ranks_no_thread_is_started(launcher: Any, tmp_path: Path) -> None:
     program = (
         "import threading, retrofit.distributed as rd\n"
         "rd.setup_distributed()\nassert threading.active_count() == 1\nrd.cleanup_distributed()\n"
         "rd.setup_distributed(__import__('argparse').Namespace(distributed=True))\n"
         "assert rd.process_group.is_distributed() and threading.active_count() == 1\nrd.cleanup_distributed()\n"
     )
-    ended = run_python("-c", program)
-    assert ended.returncode == 0, ended.stderr
+    (tmp_path / "program.py").write_text(program)
+    ended = launcher.run(tmp_path, "program.py", [])
+    assert ended["statuses"] == [0], ended["outputs"]
 
 
 def test_the_journal_names_the_outermost_call_and_is_cheap() -> None:

@@ -3,8 +3,6 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -211,17 +209,14 @@ def content_hash(name: str, split: str, indices: list[int], seed: int = 0) -> st
 
 
 @pytest.mark.parametrize("name", ["synthetic", "synthetic_scribble"])
-def test_content_is_the_same_in_any_order_and_process(name: str) -> None:
+def test_content_is_the_same_in_any_order_and_process(name: str, launcher: Any, tmp_path: Path) -> None:
     expected = content_hash(name, "train", [0, 1, 2, 3])
     assert content_hash(name, "train", [3, 1, 0, 2]) == expected
-    folders = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parent)]
-    script = (
-        f"import sys; sys.path[:0] = {folders!r}\n"
-        "from test_datasets import content_hash\n"
-        f"print(content_hash({name!r}, 'train', [2, 0, 3, 1]))"
+    (tmp_path / "hash.py").write_text(
+        f"from test_datasets import content_hash\nprint(content_hash({name!r}, 'train', [2, 0, 3, 1]))"
     )
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == expected
+    ended = launcher.run(tmp_path, "hash.py", [], PYTHONPATH=str(Path(__file__).resolve().parent))
+    assert ended["outputs"] == [f"{expected}\n"]
 
 
 def test_content_depends_on_seed_split_and_index_only() -> None:
