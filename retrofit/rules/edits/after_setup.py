@@ -8,6 +8,7 @@ from dataclasses import replace
 from retrofit.analysis.edits import Edit, insert_after, insert_before
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.main_guard import is_main_guard
+from retrofit.analysis.flow.variables import Variable
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import LocalClass, LocalFunction
 from retrofit.rules.edits.gpu_choice import can_come_first, choice_after, leaves_something
@@ -30,7 +31,7 @@ def edit_after_setup(project: Project, line: str | None) -> tuple[Source, ast.st
     if taker is not None:
         statement = first_statement(taker)
         return taker.source, statement, insert_before(taker.source, statement, lines)
-    statement = scope.source.statement(node)
+    statement = _whole_branch(project, scope, node)
     choice = choice_after(project, scope.source, statement)
     if choice is not None and not _moves(project, scope.source, statement, choice):
         statement = statement if _is_too_late(project, scope.source, choice) else choice
@@ -64,12 +65,20 @@ def _moves(project: Project, source: Source, statement: ast.stmt, choice: ast.st
 def _is_too_late(project: Project, source: Source, statement: ast.stmt) -> bool:
     """Return whether a loader or a model is made before a statement, by the same lines or by the script's own."""
     scope = project.analysis.scope_at(source, statement)
-    variables = [model.variable for model in project.models] + [
-        loader.variable for loader in project.loaders if loader.variable
-    ]
-    around = [variable for variable in variables if variable.scope.parent is None or variable.scope is scope]
-    made = [after_variable(project.analysis, variable, project.paths) for variable in around]
-    return any(place is not None and place[0] is source and place[1].lineno < statement.lineno for place in made)
+    around = [variable for variable in _variables(project) if variable.scope.parent is None or variable.scope is scope]
+    return any(made.lineno < statement.lineno for made in _made_in(project, source, around))
+
+
+def _variables(project: Project) -> list[Variable]:
+    """Return the variables of the models and the loaders."""
+    loaders = [loader.variable for loader in project.loaders if loader.variable]
+    return [model.variable for model in project.models] + loaders
+
+
+def _made_in(project: Project, source: Source, variables: list[Variable]) -> list[ast.stmt]:
+    """Return the statements of a file after which variables are set."""
+    places = [after_variable(project.analysis, variable, project.paths) for variable in variables]
+    return [place[1] for place in places if place is not None and place[0] is source]
 
 
 def _after_parsing(project: Project, parsing: Parsing) -> tuple[Scope, ast.expr] | None:
@@ -84,6 +93,27 @@ def _after_parsing(project: Project, parsing: Parsing) -> tuple[Scope, ast.expr]
             return None
         node, scope = callers[0].call, callers[0].scope
     return None
+
+
+def _whole_branch(project: Project, scope: Scope, node: ast.expr) -> ast.stmt:
+    """Return the statement of a call, or the one that runs it in some cases only: `if args is None: args = parse()`.
+
+    The group is joined in the other cases too; not so where the branch itself trains, or makes what the training needs.
+    """
+    source = scope.source
+    statement = source.statement(node)
+    for outer in source.ancestors(statement):
+        if not isinstance(outer, (ast.If, ast.Try)) or is_main_guard(outer) or _needs_group(project, source, outer):
+            break
+        statement = outer
+    return statement
+
+
+def _needs_group(project: Project, source: Source, branch: ast.stmt) -> bool:
+    """Return whether a statement holds a part of the training, or makes a model or a loader."""
+    frames = [frame.node for path in project.paths for frame in path.frames if frame.scope.source is source]
+    nodes = [*frames, *_made_in(project, source, _variables(project))]
+    return any(branch is outer for node in nodes for outer in source.ancestors(node))
 
 
 def _taker(project: Project, node: ast.expr, scope: Scope) -> Scope | None:

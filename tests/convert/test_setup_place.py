@@ -1,0 +1,70 @@
+"""The place where the process group is joined: after the options are parsed, in every case, before what needs it."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion
+
+SCRIPT = """\
+import argparse
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def train(args):
+    loader = DataLoader(TensorDataset(torch.rand(32, 3), torch.rand(32, 1)), batch_size=8, shuffle=True)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
+    for epoch in range(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+
+
+def main(args=None):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lr", type=float, default=0.1)
+PARSE
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("parse", "line_before"),
+    [
+        ("args = parser.parse_args()\ntrain(args)", "    args = parser.parse_args()"),
+        ("if args is None:\n    args = parser.parse_args()\ntrain(args)", "        args = parser.parse_args()"),
+        (
+            "try:\n    args = parser.parse_args()\nexcept SystemExit:\n    args = parser.parse_args([])\ntrain(args)",
+            "        args = parser.parse_args([])",
+        ),
+        (
+            "if args is None:\n    args = parser.parse_args()\nelse:\n    args = parser.parse_args(args)\ntrain(args)",
+            "        args = parser.parse_args(args)",
+        ),
+        (
+            "if args is None:\n    if True:\n        args = parser.parse_args()\ntrain(args)",
+            "            args = parser.parse_args()",
+        ),
+    ],
+    ids=["plain", "if", "try", "else", "if in if"],
+)
+def test_the_group_is_joined_whatever_the_branch(parse: str, line_before: str, tmp_path: Path) -> None:
+    lines = converted_lines(tmp_path, parse)
+    assert lines[lines.index("    rd.setup_distributed()") - 1] == line_before
+
+
+def test_a_branch_that_trains_joins_the_group_itself(tmp_path: Path) -> None:
+    lines = converted_lines(tmp_path, "if args is None:\n    args = parser.parse_args()\n    train(args)")
+    assert lines[lines.index("        rd.setup_distributed()") - 1] == "        args = parser.parse_args()"
+
+
+def converted_lines(folder: Path, parse: str) -> list[str]:
+    (file,) = conversion(folder, SCRIPT.replace("PARSE", textwrap.indent(parse, "    "))).files
+    return file.text.splitlines()
