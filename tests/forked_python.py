@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+import io
 import json
 import multiprocessing.process
 import os
@@ -174,8 +175,9 @@ def enter(streams: list[int], executable: str, folder: str, environment: dict[st
     sys.modules["numpy"].random.seed()  # as random and torch, each program has draws of its own
     for number, name in ((1, "stdout"), (2, "stderr")):
         errors = "backslashreplace" if number == 2 else None
-        text = open(number, "w", closefd=False, errors=errors)  # noqa: SIM115  used until the program's end
-        text.reconfigure(line_buffering=number == 2 or text.isatty(), write_through=is_unbuffered)
+        binary = open(number, "wb", buffering=0 if is_unbuffered else -1, closefd=False)  # noqa: SIM115  used to the end
+        text = io.TextIOWrapper(binary, errors=errors, write_through=is_unbuffered)  # type: ignore[arg-type]
+        text.reconfigure(line_buffering=number == 2 or text.isatty())
         setattr(sys, name, text)
         setattr(sys, f"__{name}__", text)
 

@@ -11,6 +11,7 @@ from retrofit.cli import main
 
 SCRIPT = """\
 import os
+import sys
 
 import torch
 from torch import nn, optim
@@ -37,6 +38,7 @@ for epoch in range(3):
                 break
             losses.append((model(x) - y).pow(2).mean().item())
     scheduler.step(sum(losses))
+    sys.stdout.flush()
     os.write(1, ('%r %r;' % (losses, optimizer.param_groups[0]['lr'])).encode())
 """
 

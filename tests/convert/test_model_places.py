@@ -12,6 +12,7 @@ from retrofit.cli import main
 
 SCRIPT = """\
 import os
+import sys
 
 import torch
 from torch import nn, optim
@@ -64,6 +65,7 @@ class Trainer:
 
 trainer = Trainer()
 trainer.train()
+sys.stdout.flush()
 os.write(1, repr([*trainer.model.state_dict().values(), trainer.predict()]).encode())
 """
 PLAIN = {

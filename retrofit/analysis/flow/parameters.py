@@ -1,4 +1,4 @@
-"""What functions are given for their parameters, and the functions that are also called where nobody can see it."""
+"""Values that functions are given for their parameters; functions that are also called where that cannot be seen."""
 
 from __future__ import annotations
 

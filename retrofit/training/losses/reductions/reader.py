@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import CallSite, default_of, given_parameters, last_name, returns_of
@@ -44,6 +44,13 @@ class Frame:
     function: ast.AST
     site: CallSite
     outer: Frame | None
+    known_hash: int = field(init=False, compare=False)  # once, not through the whole chain for each question
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "known_hash", hash((self.function, self.site, self.outer)))
+
+    def __hash__(self) -> int:
+        return self.known_hash
 
     def is_of(self, function: ast.AST) -> bool:
         """Return whether a function is on the way: it calls itself, then."""
