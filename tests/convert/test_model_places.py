@@ -11,8 +11,7 @@ from verify.projects.launch import Launcher
 from retrofit.cli import main
 
 SCRIPT = """\
-import os
-import sys
+import os, sys
 
 import torch
 from torch import nn, optim
