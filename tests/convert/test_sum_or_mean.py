@@ -401,3 +401,49 @@ def test_a_name_that_is_imported_or_none_does_not_decide(tmp_path: Path) -> None
         tmp_path, "import own", "loss = own.custom(model(x)[1], y)", "loss.backward()"
     )
     assert backward_kind(project, backward, scope).parts == {kinds.MEAN, kinds.SUM}
+
+
+REDUCED = """\
+import torch.nn.functional as F
+
+
+class Reduced:
+    def __init__(self, reduction="mean"):
+        self.reduction = reduction
+
+    def __call__(self, p, y):
+        if self.reduction == "sum":
+            return F.mse_loss(p, y, reduction="sum")
+        return F.mse_loss(p, y)
+
+
+class Changed(Reduced):
+    def __init__(self, **options):
+        super().__init__()
+        CHANGE
+
+
+CHANGE_OUTSIDE
+"""
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside", "expected"),
+    [
+        ("pass", "", {kinds.MEAN}),
+        ("self.reduction = 'sum'", "", {kinds.MEAN, kinds.SUM}),
+        ("for name, value in options.items(): setattr(self, name, value)", "", {kinds.MEAN, kinds.SUM}),
+        ("self.__dict__.update(options)", "", {kinds.MEAN, kinds.SUM}),
+        ("vars(self).update(options)", "", {kinds.MEAN, kinds.SUM}),
+        ("pass", "def change(loss: Changed, name, value):\n    setattr(loss, name, value)", {kinds.MEAN}),
+        ("pass", "loss = Changed()\nsetattr(loss, 'reduction', 'sum')", {kinds.MEAN, kinds.SUM}),
+    ],
+)
+def test_an_attribute_that_a_text_may_set_does_not_decide(
+    inside: str, outside: str, expected: set, tmp_path: Path
+) -> None:
+    text = REDUCED.replace("CHANGE_OUTSIDE", outside).replace("CHANGE", inside)
+    (tmp_path / "own.py").write_text(text)
+    lines = ["import own", "criterion = own.Changed(reduction='sum')", "loss = criterion(model(x)[1], y)"]
+    project, backward, scope = backward_of(tmp_path, *lines, "loss.backward()")
+    assert backward_kind(project, backward, scope).parts == expected

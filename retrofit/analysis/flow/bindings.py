@@ -16,10 +16,13 @@ def bindings_of(analysis: Analysis, node: ast.expr, scope: Scope) -> list[tuple[
         found = scope.find(node.id)
         return [(binding, found[0]) for binding in found[1]] if found else []
     if isinstance(node, ast.Attribute):
-        owners = {
-            value.scope for value in analysis.evaluate(node.value, scope) if isinstance(value, (Instance, LocalClass))
-        }
-        return [pair for owner in owners for pair in analysis.classes.attribute_bindings(owner, node.attr)]
+        bindings_in = analysis.classes.attribute_bindings
+        objects = [v for v in analysis.evaluate(node.value, scope) if isinstance(v, (Instance, LocalClass))]
+        own = {value.scope for value in objects if isinstance(value, Instance) and value.call is None}  # of `self`
+        return [
+            *(pair for owner in {value.scope for value in objects} for pair in bindings_in(owner, node.attr)),
+            *(pair for owner in own for pair in analysis.classes.derived_bindings(owner, node.attr)),
+        ]
     return []
 
 

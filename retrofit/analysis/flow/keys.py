@@ -43,3 +43,9 @@ def later(key: object, first: int) -> object:
     """Return the index in a whole of an entry of what begins at `first` there; None where it is not known."""
     is_known = isinstance(key, int) and 0 <= key <= MOST_INDEX and first >= 0
     return key + first if is_known else None  # type: ignore[operator]
+
+
+def has_no_entry(node: ast.AST, keys: Keys) -> bool:
+    """Return whether an expression has no such entry: what is computed from numbers has none by name."""
+    is_number = isinstance(node, ast.UnaryOp) or (isinstance(node, ast.BinOp) and not isinstance(node.op, ast.BitOr))
+    return is_number and bool(keys) and isinstance(keys[0], str)

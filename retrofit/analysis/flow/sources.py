@@ -18,7 +18,7 @@ from ..scopes import Binding, Scope, own_nodes
 from ..values.inference import Analysis
 from ..values.kinds import Display, Instance, LocalClass, LocalFunction, LocalModule, Result, Value
 from .bindings import bindings_of
-from .keys import Key, Keys, before_slice, keys_inside, later, may_be
+from .keys import Key, Keys, before_slice, has_no_entry, keys_inside, later, may_be
 from .parameters import given_for, has_unknown_caller
 from .reaching_definitions import live_bindings
 from .stored import changes_of, literal_key, set_from_outside, stored_in
@@ -64,7 +64,7 @@ def origins(analysis: Analysis, starts: Iterable[Origin], through: Through = lam
     """
 
     def step(origin: Origin) -> Iterable[Origin]:
-        found = through(origin)
+        found = () if has_no_entry(origin.node, origin.keys) else through(origin)
         return sources(analysis, origin) if found is None else found
 
     return closure(starts, step)

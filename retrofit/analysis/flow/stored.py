@@ -46,10 +46,21 @@ def set_from_outside(analysis: Analysis, owner: Scope, name: str) -> Iterator[tu
     """Yield what `model.name = x` gives to an attribute of a class's objects, or of a module, in other code."""
     known = analysis.fact("attributes set", lambda: _all_set(analysis))
     for holder, value, scope in known.get(name, []):
-        kinds = analysis.evaluate(holder, scope)
-        held = {kind.scope for kind in kinds if isinstance(kind, (Instance, LocalClass, LocalModule))}
-        if any(owner in analysis.classes.mro(kind) or kind in (owner, *analysis.classes.mro(owner)) for kind in held):
+        if _may_be_of(analysis, holder, scope, owner):
             yield value, scope
+
+
+def sets_by_text(analysis: Analysis, owner: Scope) -> bool:
+    """Return whether attributes of a class's objects are set by texts: setattr(self, name, value), vars(self)."""
+    holders = analysis.fact("attributes set by texts", lambda: list(_set_by_text(analysis)))
+    return any(_may_be_of(analysis, holder, scope, owner) for holder, scope in holders)
+
+
+def _may_be_of(analysis: Analysis, holder: ast.expr, scope: Scope, owner: Scope) -> bool:
+    """Return whether an expression is a module or can be an object of a class, of a base or of one derived from it."""
+    kinds = analysis.evaluate(holder, scope)
+    held = {kind.scope for kind in kinds if isinstance(kind, (Instance, LocalClass, LocalModule))}
+    return any(owner in analysis.classes.mro(kind) or kind in (owner, *analysis.classes.mro(owner)) for kind in held)
 
 
 def literal_key(node: ast.expr | None) -> object:
@@ -132,6 +143,15 @@ def _all_set(analysis: Analysis) -> dict[str, list[tuple[ast.expr, ast.expr, Sco
                 if isinstance(target, ast.Attribute) and own_variable(target, scope) is None:
                     found[target.attr].append((target.value, node.value, scope))  # type: ignore[attr-defined]
     return dict(found)
+
+
+def _set_by_text(analysis: Analysis) -> Iterator[tuple[ast.expr, Scope]]:
+    for scope in analysis.scopes():
+        for node in own_nodes(scope.node):
+            if isinstance(node, ast.Call) and node.args and getattr(node.func, "id", "") in ("setattr", "vars"):
+                yield node.args[0], scope
+            elif isinstance(node, ast.Attribute) and node.attr == "__dict__":
+                yield node.value, scope
 
 
 def _all_changes(analysis: Analysis) -> dict[ScopedName, list[tuple[ast.AugAssign, Scope]]]:

@@ -73,11 +73,15 @@ class Classes:
 
     def attribute_bindings(self, class_scope: Scope, name: str) -> list[tuple[Binding, Scope]]:
         """Return what gives `self.name` its values: assignments in methods and in the class, with their scopes."""
-        found: list[tuple[Binding, Scope]] = []
-        for scope in self.mro(class_scope):
-            found += self.attributes_of(scope).get(name, [])
-            found += [(binding, scope) for binding in scope.bindings.get(name, []) if binding.kind == "value"]
-        return found
+        return [pair for scope in self.mro(class_scope) for pair in self._own_bindings(scope, name)]
+
+    def derived_bindings(self, class_scope: Scope, name: str) -> list[tuple[Binding, Scope]]:
+        """Return what else gives `self.name` its values in objects of the classes that are derived from a class."""
+        return [pair for scope in self.derived(class_scope) for pair in self._own_bindings(scope, name)]
+
+    def _own_bindings(self, class_scope: Scope, name: str) -> list[tuple[Binding, Scope]]:
+        values = [binding for binding in class_scope.bindings.get(name, []) if binding.kind == "value"]
+        return [*self.attributes_of(class_scope).get(name, []), *((binding, class_scope) for binding in values)]
 
     def attributes_of(self, class_scope: Scope) -> dict[str, list[tuple[Binding, Scope]]]:
         if class_scope not in self._attributes:

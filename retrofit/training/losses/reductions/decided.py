@@ -8,6 +8,7 @@ from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.bindings import class_of_own
 from retrofit.analysis.flow.branches import is_in_body
 from retrofit.analysis.flow.sources import Origin, origins, sources
+from retrofit.analysis.flow.stored import sets_by_text
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 
@@ -54,15 +55,18 @@ def _literals(analysis: Analysis, node: ast.expr, scope: Scope) -> list[object]:
     for origin in origins(analysis, [Origin(node, scope)]):
         if isinstance(origin.node, ast.Constant):
             found.append(origin.node.value)
-        elif _may_be_set_elsewhere(origin) or not any(sources(analysis, origin)):
+        elif _may_be_set_elsewhere(analysis, origin) or not any(sources(analysis, origin)):
             return []
     return found
 
 
-def _may_be_set_elsewhere(origin: Origin) -> bool:
-    """Return whether a value can have another source than those that are written: a module's name, any object's."""
+def _may_be_set_elsewhere(analysis: Analysis, origin: Origin) -> bool:
+    """Return whether a value can have a source that is not seen: a module's name, another object's, one by its text."""
     node, scope = origin.node, origin.scope
     if isinstance(node, ast.Name):
         owner = scope.find(node.id)
         return owner is None or owner[0].parent is None
-    return isinstance(node, ast.Attribute) and class_of_own(node, scope) is None
+    if not isinstance(node, ast.Attribute):
+        return False
+    own_class = class_of_own(node, scope)
+    return own_class is None or sets_by_text(analysis, own_class)

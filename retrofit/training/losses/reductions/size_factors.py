@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.keys import has_no_entry
 from retrofit.analysis.flow.sources import Origin, origins, sources
 from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import Scope
@@ -72,7 +73,7 @@ class SizeFactors:
         length = self._length(origin)
         if length != NOTHING:
             return length
-        if _is_number(node) and isinstance(next(iter(origin.keys), None), str):
+        if has_no_entry(node, origin.keys):
             return NOTHING
         if isinstance(node, ast.BinOp):
             return _of_operation(node.op, *(self._at(origin.to(part)) for part in (node.left, node.right)))
@@ -122,11 +123,6 @@ def _measured(origin: Origin) -> tuple[ast.expr | None, bool]:
     if keys == (0,) and isinstance(shape, ast.Attribute):
         return (shape.value, True) if shape.attr == ("shape" if shape is node else "size") else (None, False)
     return None, False
-
-
-def _is_number(node: ast.AST) -> bool:
-    """Return whether this is computed from numbers or tensors, which have no entries by name: no union of dicts."""
-    return isinstance(node, ast.UnaryOp) or (isinstance(node, ast.BinOp) and not isinstance(node.op, ast.BitOr))
 
 
 def _is_zero(node: ast.expr) -> bool:
