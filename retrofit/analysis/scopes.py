@@ -243,5 +243,5 @@ def _own_nodes(owner: ast.Module | ast.ClassDef | Function) -> Iterator[ast.AST]
         elif isinstance(node, ast.ClassDef):
             inner = [*node.decorator_list, *node.bases, *(keyword.value for keyword in node.keywords)]
         else:
-            inner = list(ast.iter_child_nodes(node))
+            inner = [part for part in ast.iter_child_nodes(node) if not isinstance(part, ast.expr_context)]
         waiting.extend(reversed(inner))
