@@ -137,7 +137,7 @@ NOT_RUN = {
     "python benchmarks/consistency.py": LONG,
     "python benchmarks/check_speed.py": LONG,
     "python benchmarks/check_speed.py --sizes 500 1000 2000 5000 10000 --rounds 1": LONG,
-    "python benchmarks/check_speed.py --before DIR --sizes 500 5000 --rounds 3 --scripts FILE": "needs two versions",
+    "python benchmarks/check_speed.py --before DIR --sizes 500 --rounds 2 --scripts FILE": "needs two versions",
 }  # fmt: skip
 # Names of commands, or how something of the reader's is started: nothing to run.
 NAMES = {
