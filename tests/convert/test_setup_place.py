@@ -60,8 +60,9 @@ def test_the_group_is_joined_whatever_the_branch(parse: str, line_before: str, t
     assert lines[lines.index("    rd.setup_distributed()") - 1] == line_before
 
 
-def test_a_branch_that_trains_joins_the_group_itself(tmp_path: Path) -> None:
-    lines = converted_lines(tmp_path, "if args is None:\n    args = parser.parse_args()\n    train(args)")
+@pytest.mark.parametrize("parse", ["    train(args)", "    print(args)\ntrain(args)"], ids=["trains", "prints"])
+def test_a_branch_that_needs_the_group_joins_it_itself(parse: str, tmp_path: Path) -> None:
+    lines = converted_lines(tmp_path, f"if args is None:\n    args = parser.parse_args()\n{parse}")
     assert lines[lines.index("        rd.setup_distributed()") - 1] == "        args = parser.parse_args()"
 
 

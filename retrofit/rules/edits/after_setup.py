@@ -98,12 +98,16 @@ def _after_parsing(project: Project, parsing: Parsing) -> tuple[Scope, ast.expr]
 def _whole_branch(project: Project, scope: Scope, node: ast.expr) -> ast.stmt:
     """Return the statement of a call, or the one that runs it in some cases only: `if args is None: args = parse()`.
 
-    The group is joined in the other cases too; not so where the branch itself trains, or makes what the training needs.
+    The group is joined in the other cases too; not so where more follows in the branch, which may need the group, or
+    where it trains itself.
     """
     source = scope.source
     statement = source.statement(node)
     for outer in source.ancestors(statement):
-        if not isinstance(outer, (ast.If, ast.Try)) or is_main_guard(outer) or _needs_group(project, source, outer):
+        is_last = block_of(source, statement)[-1] is statement
+        if not is_last or not isinstance(outer, (ast.If, ast.Try)) or is_main_guard(outer):
+            break
+        if _needs_group(project, source, outer):
             break
         statement = outer
     return statement
