@@ -19,22 +19,23 @@ KIT, PROJECT, RESULT = "#dbe9fb", "#fff3d6", "#dff2e1"  # fill of a box, by what
 # What is drawn: a package of the kit, or a file or folder of the repository; (column, row, fill, what it does).
 PARTS = {
     "cli": (1.5, 0, KIT, "the command line"),
-    "check": (0, 1, KIT, "lists what to change"),
-    "convert": (1, 1, KIT, "changes it"),
-    "verify": (2, 1, KIT, "compares the trainings"),
-    "doctor": (3, 1, KIT, "examines the machine"),
-    "rules": (1, 2, KIT, "one file per mistake"),
-    "training": (1, 3, KIT, "facts of a training"),
-    "analysis": (1, 4, KIT, "plain Python, read"),
-    "distributed": (3, 3, KIT, "the runtime library"),
-    "multigpu.py": (3, 4, RESULT, "the runtime file"),
+    "prove": (1.5, 1, KIT, "runs a conversion first"),
+    "check": (0, 2, KIT, "lists what to change"),
+    "convert": (1, 2, KIT, "changes it"),
+    "verify": (2, 2, KIT, "compares the trainings"),
+    "doctor": (3, 2, KIT, "examines the machine"),
+    "rules": (1, 3, KIT, "one file per mistake"),
+    "training": (1, 4, KIT, "facts of a training"),
+    "analysis": (1, 5, KIT, "plain Python, read"),
+    "distributed": (3, 4, KIT, "the runtime library"),
+    "multigpu.py": (3, 5, RESULT, "the runtime file"),
     "train.py": (4.6, 0, PROJECT, "the script"),
     "utils.py": (4.6, 1, PROJECT, "what it is made of"),
     "segmentation": (4.6, 2, PROJECT, "models, data, losses"),
 }
 GENERATED = ("distributed", "multigpu.py")  # not an import: the file is made from the library
 FRAMES = (  # (left, right, bottom, title) of what belongs together, in columns and rows
-    (-0.48, 3.48, 4.42, "the kit: retrofit/"),
+    (-0.48, 3.48, 5.42, "the kit: retrofit/"),
     (4.12, 5.08, 2.42, "the reference project"),
 )
 COLUMN, ROW, WIDTH, HEIGHT = 178, 96, 156, 48  # pixels: from box to box, of a box

@@ -11,6 +11,7 @@ from retrofit import __version__, import_path
 from retrofit.check import command as check
 from retrofit.convert import command as convert
 from retrofit.doctor import command as doctor
+from retrofit.prove import command as prove
 from retrofit.rules import command as rules
 from retrofit.verify import command as verify
 
@@ -27,21 +28,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"retrofit {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for module in COMMANDS.values():
-        module.add_parser(commands)
+    parsers = {name: module.add_parser(commands) for name, module in COMMANDS.items()}
+    prove.add_options(parsers["convert"])
     own, of_script = _split(sys.argv[1:] if argv is None else argv)
     args = parser.parse_args(own)
     if args.command is None:
         parser.print_help(sys.stderr)
         return 2
-    if of_script and not hasattr(args, "script"):
+    proves = args.command == "convert" and args.prove
+    if of_script and args.command != "verify" and not proves:
         parser.error(f"{args.command} runs no script, so there is nothing for -- {' '.join(of_script)}")
     args.arguments = of_script
-    if args.command in USING_PACKAGES:
+    if args.command == "convert" and (useless := prove.useless_options(parsers["convert"], args)):
+        parser.error(f"{', '.join(useless)}: only --prove runs the script")
+    if args.command in USING_PACKAGES or proves:
         import_path.add_packages()
     if isinstance(sys.stdout, io.TextIOWrapper):  # a path or a line of code may hold what the terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
-    return COMMANDS[args.command].run(args)
+    return convert.run(args, prove.prove) if proves else COMMANDS[args.command].run(args)
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -103,13 +103,14 @@ def test_source_tools_never_import_torch(layer):
 @pytest.mark.parametrize(
     ("layer", "above"),
     [
-        ("analysis", ["training", "rules", "check", "convert", "verify", "doctor", "distributed", "cli"]),
-        ("training", ["rules", "check", "convert", "verify", "doctor", "distributed", "cli"]),
-        ("rules", ["check", "convert", "verify", "doctor", "distributed", "cli"]),
-        ("check", ["verify", "doctor", "distributed", "cli"]),
-        ("convert", ["check", "verify", "doctor", "distributed", "cli"]),
-        ("verify", ["rules", "check", "convert", "doctor", "cli"]),
-        ("doctor", ["training", "rules", "check", "convert", "verify", "cli"]),
+        ("analysis", ["training", "rules", "check", "convert", "verify", "doctor", "distributed", "prove", "cli"]),
+        ("training", ["rules", "check", "convert", "verify", "doctor", "distributed", "prove", "cli"]),
+        ("rules", ["check", "convert", "verify", "doctor", "distributed", "prove", "cli"]),
+        ("check", ["verify", "doctor", "distributed", "prove", "cli"]),
+        ("convert", ["check", "verify", "doctor", "distributed", "prove", "cli"]),
+        ("verify", ["rules", "check", "convert", "doctor", "prove", "cli"]),
+        ("prove", ["check", "doctor", "distributed", "cli"]),
+        ("doctor", ["training", "rules", "check", "convert", "verify", "prove", "cli"]),
     ],
 )
 def test_no_layer_imports_a_higher_one(layer, above):

@@ -11,11 +11,15 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retrofit.installation import missing_packages
 
-from .verdict import printable
+from .verdict import exit_status, printable
+
+if TYPE_CHECKING:
+    from .runs import Plan
+    from .verdict import Report
 
 PACKAGES = ("torch", "matplotlib", "psutil", "rich", "tqdm")  # of the extra [verify]
 EPILOG = """\
@@ -48,22 +52,34 @@ def add_parser(commands: Any) -> None:
         "script", metavar="SCRIPT", nargs="?", help="the retrofitted training script; let it train two epochs"
     )
     parser.add_argument("-m", "--module", metavar="MODULE", help="in place of SCRIPT, as in `python -m MODULE`")
-    _add_run_options(parser.add_argument_group("runs"))
-    _add_judge_options(parser.add_argument_group("verdict and output"))
-
-
-def _add_run_options(group: Any) -> None:
-    add = group.add_argument
-    add("-n", "--nproc", type=int, default=0, metavar="N", help="processes (default: the GPUs, 2 without)")
-    add("--steps", type=int, default=20, help="optimizer steps per run, half of them per epoch; 0 = all (default: 20)")
-    add("--original", metavar="PATH", help="the script before the retrofit, to compare bit for bit (default: none)")
-    add(
+    runs = parser.add_argument_group("runs")
+    runs.add_argument(
+        "--original", metavar="PATH", help="the script before the retrofit, to compare bit for bit (default: none)"
+    )
+    runs.add_argument(
         "--converted-args",
         type=shlex.split,
         default=[],
         metavar="ARGS",
         help="further arguments that --original does not know (default: none)",
     )
+    add_run_options(runs)
+    verdict = parser.add_argument_group("verdict and output")
+    add_judge_options(verdict)
+    verdict.add_argument("--json", action="store_true", help="print JSON instead of the table (default: off)")
+    verdict.add_argument(
+        "--html",
+        default="verify.html",
+        metavar="FILE",
+        help="the page with the curves; '' = none (default: verify.html)",
+    )
+
+
+def add_run_options(group: Any) -> None:
+    """Add the options of the runs that `convert --prove` has, too."""
+    add = group.add_argument
+    add("-n", "--nproc", type=int, default=0, metavar="N", help="processes (default: the GPUs, 2 without)")
+    add("--steps", type=int, default=20, help="optimizer steps per run, half of them per epoch; 0 = all (default: 20)")
     add(
         "--batch-flag",
         metavar="NAME",
@@ -81,17 +97,11 @@ def _add_run_options(group: Any) -> None:
     add("--hang-after", type=float, default=20.0, metavar="S", help="seconds without any progress (default: 20)")
 
 
-def _add_judge_options(group: Any) -> None:
+def add_judge_options(group: Any) -> None:
+    """Add the options of the verdict that `convert --prove` has, too."""
     add = group.add_argument
     add("--tolerance", type=float, help="largest relative difference of 1 and N (default: by precision, 1e-8)")
     add("--accept", action="append", default=[], metavar="CHECK", help="show this check's FAIL as ACCEPTED")
-    add("--json", action="store_true", help="print JSON instead of the table (default: off)")
-    add(
-        "--html",
-        default="verify.html",
-        metavar="FILE",
-        help="the page with the curves; '' = none (default: verify.html)",
-    )
     add("--keep", metavar="DIR", help="keep the runs' copies, logs and traces there (default: deleted)")
 
 
@@ -101,24 +111,21 @@ def run(args: argparse.Namespace) -> int:
     if missing:
         print(f"retrofit verify: error: {printable(missing)}", file=sys.stderr)
         return 2
-    from .checks import CHECKS
-
+    plan = None
     try:
-        plan = _plan(args, set(CHECKS))
-    except ValueError as error:
-        print(f"retrofit verify: error: {printable(error)}", file=sys.stderr)
-        return 2
-    try:
-        return _verify(plan, args)
+        plan = _plan(args)
+        report = judge(plan, args)
     except ValueError as error:
         print(f"retrofit verify: error: {printable(error)}", file=sys.stderr)
         return 2
     finally:
-        if not args.keep:
+        if plan is not None and not args.keep:
             shutil.rmtree(plan.folder, ignore_errors=True)
+    return exit_status(report.verdicts)
 
 
-def _verify(plan: Any, args: argparse.Namespace) -> int:
+def judge(plan: Plan, args: argparse.Namespace) -> Report:
+    """Make the runs of a plan, print what the checks find in them, and return it."""
     from retrofit.rules.catalog import CATALOG
     from retrofit.verify.processes.progress import Progress
     from retrofit.verify.report.build import build_report
@@ -128,15 +135,13 @@ def _verify(plan: Any, args: argparse.Namespace) -> int:
 
     from .checks import CheckOptions, run_checks
     from .coupled_losses import coupled_losses
-    from .runs import run_all
-    from .verdict import exit_status
+    from .runs import judged_script, run_all
 
     progress = Progress()
     runs = run_all(plan, progress)
-    coupled = cache(lambda: coupled_losses(plan.script))
+    coupled = cache(lambda: coupled_losses(judged_script(plan)))
     options = CheckOptions(args.tolerance, frozenset(args.accept), runs.reasons, coupled)
-    verdicts = run_checks(runs.by_name, options)
-    report = build_report(plan, runs, verdicts, options, progress.seconds())
+    report = build_report(plan, runs, run_checks(runs.by_name, options), options, progress.seconds())
     if args.html:
         write_html(report, Path(args.html), CATALOG)
     if args.json:
@@ -145,23 +150,35 @@ def _verify(plan: Any, args: argparse.Namespace) -> int:
         print_report(report, CATALOG)
         if args.html:
             print(f"curves and evidence: {printable(args.html)}")
-    return exit_status(verdicts)
+    return report
 
 
-def _plan(args: argparse.Namespace, checks: set[str]) -> Any:
+def _plan(args: argparse.Namespace) -> Plan:
     """Return the plan of the runs. Raises ValueError for what cannot be run."""
+    project = Path.cwd()
+    original = _script(args.original, project) if args.original else None
+    script = _script(_given(args, project), project)
+    more = {"original": original, "converted_arguments": args.converted_args, "module": args.module or ""}
+    return make_plan(args, project, script, **more)
+
+
+def make_plan(args: argparse.Namespace, project: Path, script: Path, **more: Any) -> Plan:
+    """Return the plan of the runs that the options of `add_run_options` and `add_judge_options` ask for.
+
+    `more` are further fields of the plan. Raises ValueError for what cannot be run. The caller removes the folder.
+    """
     from retrofit.verify.processes.gpus import count_gpus
 
+    from .checks import CHECKS
     from .runs import Plan, divide_flag
 
-    project = Path.cwd()
     gpus = 0 if args.device == "cpu" else count_gpus()
     nproc = args.nproc or (gpus if gpus > 1 else 2)
     if nproc < 2:
         raise ValueError(f"-n must be at least 2, got {nproc}; one process is always run as well")
-    unknown = set(args.accept) - checks
+    unknown = set(args.accept) - set(CHECKS)
     if unknown:
-        raise ValueError(f"--accept {', '.join(sorted(unknown))}: no such check; there are {', '.join(sorted(checks))}")
+        raise ValueError(f"--accept {', '.join(sorted(unknown))}: no such check; there are {', '.join(sorted(CHECKS))}")
     for name in ("steps", "time_limit", "hang_after", "tolerance"):
         value = getattr(args, name)
         if value is not None and not 0 <= value < math.inf:
@@ -169,20 +186,18 @@ def _plan(args: argparse.Namespace, checks: set[str]) -> Any:
     if args.batch_flag:
         divide_flag(args.arguments, args.batch_flag, nproc)
     return Plan(
-        script=_script(_given(args, project), project),
-        module=args.module or "",
+        script=script,
         arguments=args.arguments,
         folder=_folder(args.keep),
-        converted_arguments=args.converted_args,
         nproc=nproc,
         steps=args.steps,
-        original=_script(args.original, project) if args.original else None,
         batch_flag=args.batch_flag,
         resume_arguments=args.resume_args,
         use_gpus=nproc <= gpus,
         time_limit_s=args.time_limit,
         idle_s=args.hang_after,
         project=project,
+        **more,
     )
 
 

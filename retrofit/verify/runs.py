@@ -13,7 +13,7 @@ from pathlib import Path
 
 from retrofit.verify.processes.launch import Launch, RunResult, run_together
 from retrofit.verify.processes.progress import Progress
-from retrofit.verify.processes.project_copy import copy_project
+from retrofit.verify.processes.project_copy import copy_project, own_folder
 from retrofit.verify.processes.stacks import stack_summary
 from retrofit.verify.trace.settings import TraceSettings
 
@@ -44,6 +44,9 @@ class Plan:
     idle_s: float = 20.0
     project: Path = field(default_factory=Path.cwd)
     module: str = ""  # the script is started as `python -m module`
+    # Files that are not in the project so far, or are others there, by their path in it: the original has none of them.
+    changes: Mapping[str, bytes] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict)  # of every run
 
 
 @dataclass
@@ -144,12 +147,13 @@ def _launch(plan: Plan, name: str, restart: Restart | None) -> Launch:
     else:
         copy_project(plan.project, project, leave_out=[plan.folder])
     is_original = _is_original(plan, name)
+    _change(plan, project, is_original)
     world_size = plan.nproc if name in ("many", "resumed") else 1
     script = plan.original if is_original and plan.original else plan.script
     arguments = plan.arguments + ([] if is_original else plan.converted_arguments)
     if world_size > 1 and plan.batch_flag:
         arguments = divide_flag(arguments, plan.batch_flag, world_size)
-    environ = {**OF_EVERY_RUN, **({} if name in ("original", "one") else BATCH_TWIN)}
+    environ = {**plan.environ, **OF_EVERY_RUN, **({} if name in ("original", "one") else BATCH_TWIN)}
     if not plan.use_gpus:
         environ["CUDA_VISIBLE_DEVICES"] = ""
     return Launch(
@@ -161,11 +165,30 @@ def _launch(plan: Plan, name: str, restart: Restart | None) -> Launch:
     )
 
 
+def judged_script(plan: Plan) -> Path:
+    """Return the script that is judged, with its changes: in the copy of the run on one process, if that was made."""
+    script = _project(plan, "one") / os.path.relpath(plan.script, plan.project)
+    return script if script.is_file() else plan.script
+
+
+def _change(plan: Plan, project: Path, is_original: bool) -> None:
+    """Give a copy of the project the changes of the plan; that of the original, the files without them."""
+    for name, data in plan.changes.items():
+        path, before = project / name, plan.project / name
+        own_folder(path.parent, project)
+        if path.is_symlink() or path.exists():
+            path.unlink()
+        if not is_original:
+            path.write_bytes(data)
+        elif before.is_file():
+            shutil.copy2(before, path)
+
+
 def _settings(plan: Plan, name: str, rank: int, world_size: int, restart: Restart | None) -> TraceSettings:
     return TraceSettings(
         folder=str(plan.folder / name),
         project=str(_project(plan, name)),
-        module="" if _is_original(plan, name) else plan.module,
+        module=plan.module if plan.changes or not _is_original(plan, name) else "",
         rank=rank,
         world_size=world_size,
         steps=plan.steps,

@@ -21,7 +21,7 @@ from .child import Target, rank_environ, run_rank
 from .hang import HangWatch
 from .rank_process import KILL_S, TERMINATE_S, RankProcess, collect_stacks, end_ranks, find_relatives
 
-__all__ = ["Launch", "RunResult", "free_port", "run_together"]
+__all__ = ["Launch", "RunResult", "free_port", "run_together", "signals_raise"]
 
 POLL_S = 0.02
 PROGRESS_S = 0.5
@@ -85,7 +85,7 @@ def run_together(
     runs = [_Run(launch, time_limit_s, idle_s) for launch in launches]
     waiting, live = list(runs), list[_Run]()
     reported = time.monotonic()
-    with _signals_raise():
+    with signals_raise():
         try:
             while waiting or live:
                 for run in list(waiting):
@@ -255,7 +255,7 @@ def _signals_wait() -> Iterator[None]:
 
 
 @contextmanager
-def _signals_raise() -> Iterator[None]:
+def signals_raise() -> Iterator[None]:
     """Turn SIGTERM and SIGHUP, whose default is a sudden end, into SystemExit with the shell's status for them."""
 
     def leave(number: int, frame: FrameType | None) -> NoReturn:

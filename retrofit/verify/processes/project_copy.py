@@ -58,6 +58,20 @@ def copy_project(
     return copy.report
 
 
+def own_folder(folder: Path, copy: Path) -> None:
+    """Make `folder` a folder of the `copy` itself, where it is missing or reached through a link: of links, then."""
+    if folder == copy:
+        return
+    own_folder(folder.parent, copy)
+    if folder.is_symlink():
+        entries = list(folder.resolve().iterdir())
+        folder.unlink()
+        folder.mkdir()
+        for entry in entries:
+            (folder / entry.name).symlink_to(entry)
+    folder.mkdir(exist_ok=True)
+
+
 class _Copy:
     def __init__(self, root: str, max_bytes: int, max_entries: int, left_out: set[str]) -> None:
         self.report = CopyReport()

@@ -1,0 +1,189 @@
+"""The stages of a conversion at the command line: plan it, say why it is refused, show it, write it."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import io
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.files.runtime_names import FILE_MODULE, FILE_NAME, RUNTIME
+from retrofit.installation import requirement
+
+if TYPE_CHECKING:
+    from retrofit.analysis.files.start import Start
+
+    from .plan import Conversion
+
+
+def plan(args: argparse.Namespace) -> tuple[Start, Conversion]:
+    """Read the script that the command line names, and plan its conversion."""
+    from retrofit.analysis.files.missing_modules import missing_modules
+    from retrofit.training.launch.entry import open_project
+
+    from .plan import is_converted, plan_conversion, require_one_runtime
+
+    runtime = RUNTIME if args.no_vendor else FILE_MODULE
+    project, start = open_project(args.path, args.module, args.root, runtime)
+    own = project.modules.find(FILE_MODULE, 0, project.entry)
+    if own and not args.no_vendor:
+        raise ValueError(f"{own} is not of retrofit, and the runtime needs this name; rename it, or add --no-vendor")
+    if not is_converted(project):
+        require_one_runtime(project)
+    conversion = plan_conversion(project)
+    conversion.missing = missing_modules(project.modules)
+    return start, conversion
+
+
+def places(args: argparse.Namespace) -> tuple[list[Path], Path | None]:
+    """Return the folders that may have conversions which are meant, and the script where one is named."""
+    from retrofit.analysis.files.start import find_script
+
+    from .writing.undo import folders_with_journals
+
+    given = Path(args.path)
+    if args.module:
+        root = Path(os.path.realpath(args.root or os.curdir))
+        return [root], find_script(args.module, root)[0]
+    if given.is_dir():
+        return [Path(os.path.realpath(args.root or given))], None
+    script = Path(os.path.realpath(given))
+    return [Path(os.path.realpath(args.root))] if args.root else folders_with_journals(script), script
+
+
+def recover_first(args: argparse.Namespace) -> None:
+    """Take back a conversion that was interrupted, or say that this is to be done first."""
+    from .added.files import again
+    from .writing.undo import find_unfinished, recover
+
+    for root in places(args)[0]:
+        script = find_unfinished(root) if root.is_dir() else None
+        if script is None:
+            continue
+        if not (args.write or args.prove):
+            command = shlex.join(["retrofit", "convert", str(root / script)])
+            what = f"`{command} --undo` restores the files, --write converts again"
+            raise ValueError(f"a conversion of {script} was interrupted; {what}")
+        recover(root, again)
+        say(f"an interrupted conversion of {script} was taken back")
+
+
+def refused(start: Start, conversion: Conversion) -> bool:
+    """Return whether a conversion cannot be written; say the reasons then."""
+    reasons = [f"{finding.place}: {finding.code} {finding.refusal}" for finding in conversion.refusals]
+    reasons += conversion.project.modules.unreadable.values()
+    if reasons:
+        say(*conversion.missing, *reasons, f"{start.script} cannot be converted; nothing was written")
+    return bool(reasons)
+
+
+def show(conversion: Conversion) -> None:
+    """Print the diff on the standard output, and on the other one why each place is changed, by rule."""
+    from retrofit.rules.registry import RULES
+    from retrofit.training.optimizer.rate_rules import rate_rules
+    from retrofit.training.steps.step_limits import step_limits
+    from retrofit.training.steps.step_schedules import step_schedules
+
+    from .listing import lines
+
+    for file in conversion.files:
+        sys.stdout.write(_diff(file.source.text, file.text, file.source.name))
+    sys.stdout.flush()
+    for code, rule in RULES.items():
+        found = [finding for finding in conversion.findings if finding.code == code]
+        changed = [str(finding.place) for finding in found if finding.edits]
+        if changed:
+            say(f"{code} {rule.RULE.name}: {', '.join(changed)}")
+        for finding in found:
+            if not finding.edits:
+                say(f"{finding.place}: {code} {finding.message}; left to you: {finding.help}")
+    for rate, rule_of_rate in rate_rules(conversion.project):
+        say(f"{rate}: {rule_of_rate}")
+    for limit in step_limits(conversion.project):
+        say(f"{limit.place}: {limit.text}")
+    for schedule in step_schedules(conversion.project):
+        say(f"{schedule.place}: {schedule.text}")
+    for unread in [*conversion.missing, *conversion.project.modules.not_read]:
+        say(f"not read, so nothing is changed there: {unread}")
+    for evaluation in conversion.project.evaluations:
+        if evaluation.reason:
+            place = evaluation.scope.source.place(evaluation.loop)
+            say(f"{place}: every process runs all of this evaluation: {evaluation.reason}")
+    say(*lines(conversion.listed))
+
+
+def new_files(args: argparse.Namespace, start: Start, conversion: Conversion) -> dict[Path, bytes]:
+    """Return all files that are to be written, by their places: the changed ones, and those that are added.
+
+    Raises ValueError in a git work tree with uncommitted changes, WriteError for a place that may not be written.
+    """
+    from retrofit.analysis.deep_stack import with_deep_stack
+    from retrofit.training.steps.step_limits import step_limits
+    from retrofit.training.steps.step_schedules import step_schedules
+
+    from .added.files import additions
+    from .added.script_facts import script_facts
+    from .listing import steps
+    from .plan import files_needed
+    from .writing.work_tree import has_uncommitted_changes
+    from .writing.write import real_places
+
+    root = start.root
+    if not args.force and has_uncommitted_changes(root):
+        raise ValueError(f"{root} has uncommitted changes; commit them first, or add --force")
+    texts = [source.text for source in conversion.project.sources]
+    not_read = [*conversion.missing, *conversion.project.modules.not_read]
+    project = conversion.project
+    counted = with_deep_stack(lambda: steps(step_limits(project), step_schedules(project), conversion.files))
+    facts = with_deep_stack(lambda: script_facts(project))
+    files = additions(start, not args.no_vendor, texts, not_read, conversion.listed, counted, facts)
+    users = [*files_needed(conversion), *conversion.files]
+    real = real_places(root, [file.path for file in users])
+    files.update(zip(real, (file.data for file in users)))
+    return files
+
+
+def write(args: argparse.Namespace, start: Start, files: dict[Path, bytes]) -> None:
+    """Write the files of a conversion, all or none, and say what was written."""
+    from .added.runtime_file import note
+    from .writing.write import write_all
+
+    root = start.root
+    found = {path: path.read_bytes() for path in files if path.name == FILE_NAME and path.is_file()}
+    number = write_all(root, files, start)
+    notes = {path: note(before, files[path]) for path, before in found.items()}
+    say(*(f"{os.path.relpath(path, root)} {text}" for path, text in notes.items() if text))
+    again = shlex.join(["retrofit", "convert", *_given(args), "--undo"])
+    page = next(path for path in files if path.suffix == ".md")
+    shown = page.name if root == start.entry.parent else os.path.relpath(page)
+    say(f"wrote {number} files, read {shown}; `{again}` takes it back")
+    if args.no_vendor:
+        install = shlex.join(["python", "-m", "pip", "install", requirement()])
+        say(f"the runtime is not among them; on every machine that trains run `{install}`")
+
+
+def _given(args: argparse.Namespace) -> list[str]:
+    """Return what the command line says about the script."""
+    script = ["-m", args.module] if args.module else [args.path]
+    return [*script, *(["--root", args.root] if args.root else [])]
+
+
+def _diff(before: str, after: str, name: str) -> str:
+    from retrofit.analysis.files.source import printable
+
+    # A form feed ends no line, though str.splitlines says so.
+    old, new = (list(io.StringIO(text, newline="")) for text in (before, after))
+    lines = difflib.unified_diff(old, new, f"a/{printable(name)}", f"b/{printable(name)}", n=2)
+    return "".join(line if line.endswith(("\n", "\r")) else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def say(*lines: str) -> None:
+    """Print lines for the user; a file's name, or a name in a file, may hold what controls a terminal."""
+    from retrofit.analysis.files.source import printable
+
+    for line in lines:
+        print(printable(line), file=sys.stderr)

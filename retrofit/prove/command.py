@@ -1,0 +1,95 @@
+"""`retrofit convert --prove`: its options, the runs of a conversion that is not written yet, and what follows them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from retrofit.analysis.files.source import printable
+from retrofit.installation import missing_packages
+from retrofit.rules.edits.rewrite import ChangedFile
+from retrofit.verify.command import PACKAGES, add_judge_options, add_run_options
+
+if TYPE_CHECKING:
+    from retrofit.analysis.files.start import Start
+    from retrofit.convert.plan import Conversion
+    from retrofit.verify.verdict import Report
+
+GROUP = "runs of --prove"
+UNPROVEN = "`--write` in place of --prove writes it without a proof"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the runs to the parser of `convert`."""
+    group = parser.add_argument_group(GROUP)
+    add_run_options(group)
+    add_judge_options(group)
+    group.add_argument("--html", default="", metavar="FILE", help="write a page with the curves there (default: none)")
+    parser.set_defaults(json=False)
+
+
+def useless_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> list[str]:
+    """Return the options that were given and that only --prove has a use for, where that was not given."""
+    groups = [group for group in parser._action_groups if group.title == GROUP]
+    options = [action for group in groups for action in group._group_actions]
+    return [] if args.prove else [o.option_strings[-1] for o in options if getattr(args, o.dest) != o.default]
+
+
+def prove(args: argparse.Namespace, start: Start, conversion: Conversion, files: dict[Path, bytes]) -> int:
+    """Run a script before and after its conversion, in copies of its folder; say what follows.
+
+    Returns 0 where both are the same training, so that `files` may be written, or the exit status of `verify`. Raises
+    ValueError for what cannot be run.
+    """
+    missing = missing_packages(PACKAGES, "verify")
+    if missing:
+        raise ValueError(f"--prove: {missing}")
+    from retrofit.verify.command import judge, make_plan
+    from retrofit.verify.processes.launch import signals_raise
+    from retrofit.verify.verdict import exit_status
+
+    search_path = os.pathsep.join([*start.folders, *filter(None, [os.environ.get("PYTHONPATH")])])
+    more: dict[str, Any] = {
+        "original": start.entry,
+        "module": start.module or "",
+        "changes": {os.path.relpath(path, start.root): data for path, data in files.items()},
+        "environ": {"PYTHONPATH": search_path} if start.folders else {},
+    }
+    with signals_raise():
+        plan = make_plan(args, start.root, start.entry, **more)
+        try:
+            report = judge(plan, args)
+        finally:
+            if not args.keep:
+                shutil.rmtree(plan.folder, ignore_errors=True)
+    status = exit_status(report.verdicts)
+    if status != 0:
+        _say_why_not(start, conversion, report)
+        return status
+    _require_unchanged(conversion)
+    return 0
+
+
+def _say_why_not(start: Start, conversion: Conversion, report: Report) -> None:
+    from retrofit.verify.verdict import FAIL, overall_status
+
+    from .responsible import responsible
+
+    sys.stdout.flush()
+    if overall_status(report.verdicts) == FAIL:
+        for line in responsible(conversion, report.verdicts):
+            print(printable(line))
+        print(f"{printable(start.script)} was not written: the converted script trains something else")
+        return
+    print(f"{printable(start.script)} was not written: not all that a proof needs was compared; {UNPROVEN}")
+
+
+def _require_unchanged(conversion: Conversion) -> None:
+    """Raise ValueError where a file of the project is not what was read, converted and run."""
+    for source in conversion.project.sources:
+        if source.path.read_bytes() != ChangedFile(source, source.text).data:
+            raise ValueError(f"{source.name} was changed during the runs; nothing was written, start again")
