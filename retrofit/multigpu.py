@@ -52,7 +52,7 @@ from itertools import chain, count, cycle, islice
 from multiprocessing import forkserver
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -749,6 +749,8 @@ def stop_watchdog(*, left_together: bool = False) -> None:
 # Join and leave the job's process group, and ask for this process's place in it.
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 # What other modules add to joining and leaving the group; every rank calls it.
 before_joining: list[Callable[[], Any]] = []
 before_leaving: list[Callable[[], Any]] = []  # not while an error passes
@@ -847,6 +849,21 @@ def get_world_size() -> int:
 def get_local_rank() -> int:
     """Return this process's index on its node, 0 outside a group."""
     return _place.local_rank
+
+
+def one_process_only(reason: str, function: F | None = None) -> F | None:
+    """Raise RuntimeError in a job of several processes, for this reason; with a `function`, when that is called.
+
+    In one process return the function.
+    """
+    caller, world_size = sys._getframe(1), read_environment(os.environ).world_size
+
+    def refuse(*args: Any, **options: Any) -> NoReturn:
+        place = f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}"
+        remedy = "start this in one process, without a launcher, or choose another option"
+        raise RuntimeError(f"{place}: {reason}, and {world_size} processes were started; {remedy}")
+
+    return function if world_size == 1 else refuse() if function is None else cast(F, refuse)
 
 
 def is_main_process() -> bool:
@@ -3294,4 +3311,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 acbb8325d347cde33a34d0b860336352b24b8a4b387488c1e141d9065cfedae5
+# Unchanged while the text above has the SHA-256 82f5c3b89caf930a9f5e9ef4b2c5e214d483b8e32cd90723dc10691cf7d9c8bc

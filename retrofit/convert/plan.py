@@ -85,7 +85,9 @@ def plan_conversion(project: Project) -> Conversion:
                     raise
                 texts = {file.path: file.text for file in files}
                 undecided = in_places_of(project, texts, error.undecided)
-                conversion.findings += [replace(finding, refusal=UNDECIDED) for finding in undecided]
+                conversion.findings += [
+                    replace(finding, refusal=UNDECIDED, kind="own-decision") for finding in undecided
+                ]
     conversion.files.sort(key=lambda file: (file.source is not project.entry, file.source.name))
     return conversion
 
@@ -153,7 +155,9 @@ def _other_meanings(project: Project, source: Source) -> list[Finding]:
     places = [binding.node for scope in scopes for binding in scope.bindings.get(NAME, [])]
     message = "the name of the runtime is taken"
     refusal = f"{NAME} is something else here; give that another name"
-    return [found(not_convertible.RULE, source, place, message, refusal=refusal) for place in places[:1]]
+    return [
+        found(not_convertible.RULE, source, place, message, refusal=refusal, kind="name-taken") for place in places[:1]
+    ]
 
 
 def _parsed(source: Source, text: str, authors: Authors) -> ast.Module:

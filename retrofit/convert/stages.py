@@ -99,7 +99,9 @@ def show(conversion: Conversion) -> None:
         if changed:
             say(f"{code} {rule.RULE.name}: {', '.join(changed)}")
         for finding in found:
-            if not finding.edits:
+            if finding.edits and finding.kind:
+                say(f"{finding.place}: {finding.message}")
+            elif not finding.edits:
                 say(f"{finding.place}: {code} {finding.message}; left to you: {finding.help}")
     for rate, rule_of_rate in rate_rules(conversion.project):
         say(f"{rate}: {rule_of_rate}")

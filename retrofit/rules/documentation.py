@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .catalog import CATALOG, DISTRIBUTED, SINGLE, TRACED
+from .refusals import kinds_of
 from .registry import RULES
 
 FOUND_IN = {
@@ -32,8 +33,20 @@ def explain(code: str) -> str:
     parts += [f"What to do: {rule.remedy}"]
     if rule.in_torch != rule.remedy:
         parts += [f"In plain torch: {rule.in_torch}"]
+    parts += [_refusals(code)] if kinds_of(code) else []
     parts += ["See also: " + ", ".join(rule.references)] if rule.references else []
     return "\n\n".join(parts) + "\n"
+
+
+def _refusals(code: str) -> str:
+    """Return the kinds of scripts that `convert` refuses by this rule: why, and what to do."""
+    lines = ["Refused by `convert`:", ""]
+    for kind in kinds_of(code):
+        examples = ", ".join(f"[{name}](refusals.md#{name})" for name in kind.examples)
+        at_run_time = " Where the training can do without it, it is an error at run time instead." * kind.is_local
+        shown = f" Examples: {examples}." if examples else ""
+        lines.append(f"- `{kind.name}`: {kind.why} {kind.remedy}{at_run_time}{shown}")
+    return "\n".join(lines)
 
 
 def page() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Union
 
 from retrofit.analysis.edits import Edit
@@ -32,6 +32,9 @@ class Finding:
     help: str
     edits: tuple[Any, ...] = ()  # of Change; plain edits in what find_all and find_hazards yield
     refusal: str = ""
+    kind: str = ""  # of the refusal, see refusals.py
+    node: ast.AST | None = field(default=None, compare=False, repr=False)
+    source: Source | None = field(default=None, compare=False, repr=False)
     is_reduced: bool = False  # by `convert`, in the text that the edits of other rules leave: it has none of its own
 
     @property
@@ -47,9 +50,11 @@ def found(
     edits: Iterable[Change] = (),
     refusal: str = "",
     help: str = "",
+    kind: str = "",
 ) -> Finding:
     """Return a finding at a node. `help`: what to do, where it is not the rule's own remedy."""
-    return Finding(rule.code, source.place(node), message, help or rule.remedy, tuple(edits), refusal)
+    place, remedy = source.place(node), help or rule.remedy
+    return Finding(rule.code, place, message, remedy, tuple(edits), refusal, kind, node, source)
 
 
 def guarded(project: Project, output: Output) -> list[Guard]:

@@ -185,4 +185,10 @@ FEATURE_CASES = [
         note="a loss with parameters and an optimizer of its own, its gradients scaled by hand; a trained tensor that "
         "is part of no model; an uneven last batch",
     ),
+    Case(
+        name="options_for_one_process",
+        arguments=["--epochs", "2"],
+        checkpoint="surface.pt",
+        note="an optimizer and a loss for one process alone, under options",
+    ),
 ]

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -28,8 +28,11 @@ __all__ = [
     "get_world_size",
     "is_distributed",
     "is_main_process",
+    "one_process_only",
     "setup_distributed",
 ]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # What other modules add to joining and leaving the group; every rank calls it.
 before_joining: list[Callable[[], Any]] = []
@@ -129,6 +132,21 @@ def get_world_size() -> int:
 def get_local_rank() -> int:
     """Return this process's index on its node, 0 outside a group."""
     return _place.local_rank
+
+
+def one_process_only(reason: str, function: F | None = None) -> F | None:
+    """Raise RuntimeError in a job of several processes, for this reason; with a `function`, when that is called.
+
+    In one process return the function.
+    """
+    caller, world_size = sys._getframe(1), read_environment(os.environ).world_size
+
+    def refuse(*args: Any, **options: Any) -> NoReturn:
+        place = f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}"
+        remedy = "start this in one process, without a launcher, or choose another option"
+        raise RuntimeError(f"{place}: {reason}, and {world_size} processes were started; {remedy}")
+
+    return function if world_size == 1 else refuse() if function is None else cast(F, refuse)
 
 
 def is_main_process() -> bool:

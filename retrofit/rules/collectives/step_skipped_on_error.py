@@ -133,7 +133,7 @@ def find(project: Project) -> Iterator[Finding]:
             message = "a process that fails here leaves its step out, and the others wait for it"
             if isinstance(caught.node, ast.With):
                 refusal = "errors in a training step are suppressed, so some processes would wait for others"
-                yield found(RULE, source, caught.node, message, refusal=refusal)
+                yield found(RULE, source, caught.node, message, refusal=refusal, kind="suppressed-errors")
             else:
                 yield found(RULE, source, caught.node, message, [_raising(source, caught.node)])
 

@@ -94,11 +94,13 @@ def find(project: Project) -> Iterator[Finding]:
             source, dataset = scope.source, given_to(call, "dataset")
             if _reads_stream(project, call, scope) and RANK not in project.ranks.sources_of(dataset, scope):
                 refusal = "an IterableDataset has its order inside it and must share itself out"
-                yield found(RULE, source, call, "the stream is read by every process", refusal=refusal)
+                yield found(RULE, source, call, "the stream is read by every process", refusal=refusal, kind="stream")
             batches = given_to(call, "batch_sampler")
             if batches is not None and not isinstance(batches, ast.Constant) and not is_sharded(project.ranks, loader):
                 refusal = "a custom batch sampler composes whole batches; shard them inside it"
-                yield found(RULE, source, call, "the batches are drawn by every process", refusal=refusal)
+                yield found(
+                    RULE, source, call, "the batches are drawn by every process", refusal=refusal, kind="batch-sampler"
+                )
 
 
 def is_stream(project: Project, loader: Loader) -> bool:

@@ -92,7 +92,9 @@ def find(project: Project) -> Iterator[Finding]:
         place = after_variable(project.analysis, loader.variable, project.paths)
         if place is None:
             refusal = f"{loader.variable} is set in several places, so none comes after all of them"
-            yield found(RULE, use.scope.source, use.expression, message, refusal=refusal)
+            yield found(
+                RULE, use.scope.source, use.expression, message, refusal=refusal, kind="loader-in-several-places"
+            )
             continue
         source, statement = place
         line = f"{loader.variable} = rd.distribute_loader({loader.variable})"

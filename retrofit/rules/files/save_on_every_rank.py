@@ -107,7 +107,7 @@ def find(project: Project) -> Iterator[Finding]:
                 continue
             if _runs_model(project, output):
                 refusal = "the model runs inside a statement that writes; put its output into a variable before that"
-                yield found(RULE, source, call, message, refusal=refusal)
+                yield found(RULE, source, call, message, refusal=refusal, kind="model-in-write")
                 continue
             yield found(RULE, source, call, message, guarded(project, output))
             continue

@@ -109,7 +109,8 @@ def find(project: Project) -> Iterator[Finding]:
                 [],
                 "it draws random numbers only where the file is missing: draw from a generator of its own",
             )
-        yield found(RULE, preparation.scope.source, preparation.node, preparation.message, edits, refusal)
+        kind = "draws-in-preparation" if refusal else ""
+        yield found(RULE, preparation.scope.source, preparation.node, preparation.message, edits, refusal, kind=kind)
     for call, scope in _asked_per_process(project):
         message = "rank 0 makes what is asked for here: another process finds it, and decides something else"
         edits = [] if project.distribution.is_by_hand else call_through(scope.source, call, "rd.output.answer_of_main")

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.sources import Origin, origins, sources
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.data.batch_size_in_shape import incomplete_batches
+from retrofit.rules.edits.at_run_time import is_function, refused_at_run_time
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN, loaders_in
@@ -20,6 +22,7 @@ from retrofit.training.torch_api.data import SHARDING_SAMPLERS
 from retrofit.training.torch_api.distributed import JOIN_GROUP, SPAWNS
 from retrofit.training.torch_api.frameworks import LOOP_PACKAGES
 from retrofit.training.torch_api.modules import DDP
+from retrofit.training.torch_api.optimizers import REPEATED_EVALUATION
 
 RULE = CATALOG["RF003"]
 INVALID = [
@@ -89,10 +92,12 @@ DISTRIBUTED = DDP | SHARDING_SAMPLERS | SPAWNS | {JOIN_GROUP, "torch.multiproces
 
 
 def find(project: Project) -> Iterator[Finding]:
-    reason = next(_reasons(project), None)
-    if reason is not None:
-        node, source, text = reason
-        yield found(RULE, source, node, "this training cannot be split across ranks", refusal=text)
+    for node, source, text, kind in _reasons(project):
+        message = "this training cannot be split across ranks"
+        finding = refused_at_run_time(project, found(RULE, source, node, message, refusal=text, kind=kind))
+        yield finding
+        if finding.refusal:
+            return
 
 
 def _removed_next(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
@@ -105,36 +110,61 @@ def _removed_next(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
             yield node, scope.source, text
 
 
-def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
+def _repeated_evaluation(project: Project) -> Iterator[tuple[ast.AST, Source]]:
+    """Yield the calls of LBFGS, and its name where that is one of several that are called."""
+    analysis = project.analysis
+    for node, scope in reached_nodes(analysis):
+        if not isinstance(node, ast.Call) or not analysis.called(node, scope) & REPEATED_EVALUATION:
+            continue
+        if len(analysis.evaluate(node.func, scope)) == 1:
+            yield node, scope.source
+            continue
+        parts = origins(analysis, [Origin(node.func, scope)])
+        names = [part for part in parts if is_function(part.node) and not list(sources(analysis, part))]
+        named = [name for name in names if _is_only(analysis.named(name.node, name.scope))]  # type: ignore[arg-type]
+        yield from ((name.node, name.scope.source) for name in named)
+        yield from () if named else [(node, scope.source)]
+
+
+def _is_only(names: set[str]) -> bool:
+    return bool(names) and names <= REPEATED_EVALUATION
+
+
+def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
     entry = project.entry
     used = find_framework(project.analysis)
     if used is not None:
-        yield used.call, used.scope.source, used.advice(shlex.quote(entry.name))
+        yield used.call, used.scope.source, used.advice(shlex.quote(entry.name)), "framework"
     first = entry.tree.body[0] if entry.tree.body else ast.Pass(lineno=1, col_offset=0, end_lineno=1, end_col_offset=0)
     for node, scope in reached_nodes(project.analysis):
         if isinstance(node, ast.Call):
             for name in project.analysis.called(node, scope) & DISTRIBUTED:
-                yield node, scope.source, f"it is distributed already ({name.rpartition('.')[2]})"
-            if project.analysis.called(node, scope) & {"torch.optim.LBFGS"}:
                 yield (
                     node,
                     scope.source,
-                    "LBFGS evaluates the loss several times per step, which ranks would do unequally",
+                    f"it is distributed already ({name.rpartition('.')[2]})",
+                    "distributed-already",
                 )
+    for node, source in _repeated_evaluation(project):
+        text = "LBFGS evaluates the loss several times per step, which ranks would do unequally"
+        yield node, source, text, "repeated-evaluation"
     for node in entry.nodes:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
             for framework in (LOOP_PACKAGES.get(name.partition(".")[0]) for name in names):
                 if framework and not project.paths:
-                    yield node, entry, f"{framework} owns the training loop; it distributes by its own settings"
+                    text = f"{framework} owns the training loop; it distributes by its own settings"
+                    yield node, entry, text, "framework"
     if not project.paths:
-        yield first, entry, "no loop with a backward call was found in this script or in what it imports"
+        yield first, entry, "no loop with a backward call was found in this script or in what it imports", "no-training"
         return
     frame = project.paths[0].frames[0]
     if not any(TRAIN in loader.roles for loader in project.loaders):
         text = "the training loop draws from no DataLoader, so there is nothing to shard"
         removed = sorted(_removed_next(project), key=lambda reason: reason[0].lineno)  # type: ignore[attr-defined]
-        yield removed[0] if removed else (frame.node, frame.scope.source, text)
+        if removed:
+            yield (*removed[0], "removed-next")
+        yield frame.node, frame.scope.source, text, "no-loader"
     steps = {site.call for sites in closure_steps(project.analysis).values() for site in sites}
     for frame in (frame for path in project.paths for frame in path.frames[1:]):
         if frame.node in steps:
@@ -142,12 +172,12 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
                 "the optimizer's step runs the closure itself, as often as it likes; if it does so once, write "
                 "`loss = closure()`, and step() without an argument after it"
             )
-            yield frame.node, frame.scope.source, text
+            yield frame.node, frame.scope.source, text, "closure-step"
     fixed = {node for node, _, _ in incomplete_batches(project)}
     for path in project.paths:
         for skip in skips(project.analysis, path):
             if not skip.losses and skip.node not in fixed:
                 text = "what is in the batch decides whether a step is made, so some processes would wait for others"
-                yield skip.node, skip.scope.source, text
+                yield skip.node, skip.scope.source, text, "skipped-by-batch"
     if not project.models:
-        yield frame.node, frame.scope.source, "which model is trained could not be found out"
+        yield frame.node, frame.scope.source, "which model is trained could not be found out", "no-model"

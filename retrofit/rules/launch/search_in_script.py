@@ -63,7 +63,7 @@ def find(project: Project) -> Iterator[Finding]:
         for name in sorted(names):
             message = f"{name} chooses the settings of each training"
             refusal = "" if project.distribution.joins else f"{message}, in every process others; {RULE.remedy}"
-            yield found(RULE, scope.source, node, message, refusal=refusal)
+            yield found(RULE, scope.source, node, message, refusal=refusal, kind="search")
 
 
 def _searches(value: Member) -> bool:

@@ -111,7 +111,8 @@ def find(project: Project) -> Iterator[Finding]:
         if not any(_is_gathered(project, part, scope) for part in parts):
             other = "itself" if left == right else right
             refusal = f"{left} is compared with {other} over the batch: in-batch negatives change with the batch"
-            yield found(RULE, scope.source, node, "the loss couples the samples of a batch", refusal=refusal)
+            message = "the loss couples the samples of a batch"
+            yield found(RULE, scope.source, node, message, refusal=refusal, kind="in-batch-loss")
 
 
 def _is_parameter(project: Project, node: ast.expr, scope: Scope) -> bool:

@@ -81,13 +81,13 @@ def find(project: Project) -> Iterator[Finding]:
         if module_run(analysis, call, scope) is not None:
             edits = run_plainly(analysis, call, scope)
             refusal = "" if edits else "it cannot be told what data_parallel gives to the module; write module(inputs)"
-            yield found(RULE, scope.source, call, MESSAGE, edits, refusal)
+            yield found(RULE, scope.source, call, MESSAGE, edits, refusal, kind="data-parallel-call")
     wrapping = [(c, scope, added_to_wrapper(analysis, c, scope)) for c, scope in calls if c.args or c.keywords]
     wrapping = [(call, scope, more) for call, scope, more in wrapping if more is not None]
     for call, scope, more in wrapping:
         refusal = f"{scope.source.segment(call.func)} is more than DataParallel: {', '.join(more)}" if more else ""
         edits = [] if refusal else call_through(scope.source, call, "rd.model.data_parallel")
-        yield found(RULE, scope.source, call, MESSAGE, edits, refusal)
+        yield found(RULE, scope.source, call, MESSAGE, edits, refusal, kind="data-parallel-extended")
     if wrapping:
         yield from _asking(analysis, nodes)
         variables = {

@@ -73,7 +73,7 @@ def find(project: Project) -> Iterator[Finding]:
                 seen.add(call)
                 message = f"{name} is what the model remembers of the batch before"
                 refusal = f"{name} is carried from batch to batch, so batches cannot be split by samples"
-                yield found(RULE, frame.scope.source, call, message, refusal=refusal)
+                yield found(RULE, frame.scope.source, call, message, refusal=refusal, kind="carried-state")
 
 
 def _carried(loop: LoopNode, called: set[ast.Call]) -> Iterator[tuple[ast.Call, str]]:

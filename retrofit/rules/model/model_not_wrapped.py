@@ -88,7 +88,7 @@ def find(project: Project) -> Iterator[Finding]:
         message = f"the gradients of {model.variable} are not averaged over the processes"
         if methods and not {"", "forward"} & {call.method for call in model.calls}:
             refusal = f"{model.variable} is trained through {', '.join(sorted(methods))} and not by calling it"
-            yield found(RULE, call.scope.source, call.call, message, refusal=refusal)
+            yield found(RULE, call.scope.source, call.call, message, refusal=refusal, kind="trained-by-methods")
             continue
         if place is None:
             yield _before_training(project, model, message)
@@ -96,7 +96,9 @@ def find(project: Project) -> Iterator[Finding]:
         source, statement = place
         if _is_made_elsewhere(project, model, statement):
             refusal = f"{model.variable} is taken out of something in every epoch, and would be wrapped each time"
-            yield found(RULE, source, statement, f"{model.variable} is not wrapped", refusal=refusal)
+            yield found(
+                RULE, source, statement, f"{model.variable} is not wrapped", refusal=refusal, kind="model-per-epoch"
+            )
             continue
         line = f"{model.variable} = rd.distribute_model({model.variable})"
         edits = [insert_after(source, statement, [line])]
@@ -111,7 +113,7 @@ def _before_training(project: Project, model: Model, message: str) -> Finding:
     places = _places_before_training(project.analysis, model, project.paths, in_loops)
     source, node = model.calls[0].scope.source, model.calls[0].call
     if isinstance(places, str):
-        return found(RULE, source, node, message, refusal=places)
+        return found(RULE, source, node, message, refusal=places, kind="model-of-several-functions")
     edits = [insert_before(file, first, [f"{name} = rd.distribute_model({name})"]) for file, first, name in places]
     return found(RULE, source, node, message, edits)
 

@@ -8,6 +8,7 @@ import re
 OPTIMIZER_MODULES = ("torch.optim",)
 OPTIMIZER_TABLES = frozenset({"torch.optim.__dict__", "vars"})
 OPTIMIZER_PARAMETERS = ["params", "lr"]
+REPEATED_EVALUATION = frozenset({"torch.optim.LBFGS"})  # of the loss, within one step
 # Other packages with optimizers, and how their classes and functions are called.
 OPTIMIZER_PACKAGES = frozenset({
     "torch_optimizer", "apex", "adabound", "transformers", "pytorch_transformers", "timm", "bitsandbytes",

@@ -13,6 +13,7 @@ def _of_runtime(*names: str) -> frozenset[str]:
 SETUP = f"{RUNTIME}.setup_distributed"
 RANK_CALLS = _of_runtime("get_rank", "get_local_rank")
 WORLD_SIZE_CALL = f"{RUNTIME}.get_world_size"
+ONE_PROCESS_ONLY = f"{RUNTIME}.one_process_only"  # an error in several processes
 IS_MAIN = f"{RUNTIME}.is_main_process"
 DEVICE_CHOICES = _of_runtime("own_device", "get_device", "get_local_rank")  # this rank's device, or its number
 GPU_COUNT = f"{RUNTIME}.own_gpu_count"

@@ -1,0 +1,207 @@
+"""The kinds of refusals: why a training cannot be converted, and what to do; shown by `retrofit rules CODE`.
+
+The text of a refusal names what was found in the script; its kind says what all such scripts have in common.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PAGE = "docs/refusals.md"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of refusals of a rule.
+
+    `is_local`: only what runs at this place is wrong in several processes. Where the training can do without it, the
+    place is converted to an error at run time, which comes in several processes only. `examples`: sections of PAGE.
+    """
+
+    code: str
+    name: str  # of the hazard
+    why: str
+    remedy: str
+    is_local: bool = False
+    examples: tuple[str, ...] = ()
+
+
+_ALL = (
+    Kind(
+        "RF003",
+        "framework",
+        "A framework owns the training loop, and distributes it by its own settings.",
+        "Start it by the command of the framework that the refusal names; nothing has to be converted.",
+    ),
+    Kind(
+        "RF003",
+        "distributed-already",
+        "The script makes its own process group, wrapper or shards; a second one would work against these.",
+        "Start it as it is with torchrun, and let `retrofit check` and `retrofit verify` look for mistakes.",
+    ),
+    Kind(
+        "RF003",
+        "no-training",
+        "No loop with a backward call was found, so there is nothing to distribute.",
+        "Name the script that trains; a call that is found by its name at run time only has to be written out.",
+    ),
+    Kind(
+        "RF003",
+        "no-loader",
+        "The batches come from the script itself and not from a DataLoader: only the script knows which part of them "
+        "is which, so it has to say which rank takes which.",
+        "Give each rank its part of the batch; the examples show the few lines for each way to draw.",
+        examples=("random-crops", "full-batch", "infinite-loader", "reinforcement-learning"),
+    ),
+    Kind(
+        "RF003",
+        "removed-next",
+        "Iterators of a DataLoader have no method next() since torch 1.13: the script fails before it trains.",
+        "Write next(batches), and convert again.",
+    ),
+    Kind(
+        "RF003",
+        "repeated-evaluation",
+        "LBFGS evaluates the loss several times per step, in a line search that each rank would end by its own loss.",
+        "Train with an optimizer of one evaluation per step. Under an option, LBFGS stays for one process.",
+        is_local=True,
+        examples=("lbfgs",),
+    ),
+    Kind(
+        "RF003",
+        "closure-step",
+        "optimizer.step(closure) runs the loss and its gradients inside the optimizer, as often as that likes.",
+        "Where it does so once, write `loss = closure()`, and `optimizer.step()` without an argument after it.",
+        examples=("lbfgs",),
+    ),
+    Kind(
+        "RF003",
+        "skipped-by-batch",
+        "What is in a rank's own batch decides whether it makes the step; the others wait for its gradients.",
+        "Decide by what all ranks know (the loss of all, a count), or let a batch that is left out count zero: "
+        "`loss = loss * keep`.",
+        is_local=True,
+    ),
+    Kind(
+        "RF003",
+        "no-model",
+        "Which model the optimizer trains could not be followed, so it cannot be wrapped.",
+        "Assign the model to a variable of its own before training, `model = rd.distribute_model(model)` after it.",
+    ),
+    Kind(
+        "RF003",
+        "name-taken",
+        "The name `rd`, by which the runtime is imported, has another meaning in a file.",
+        "Give the other thing another name.",
+    ),
+    Kind(
+        "RF103",
+        "loader-in-several-places",
+        "The loader is set in several places and no line comes after all of them.",
+        "Assign it in one place, or write `loader = rd.distribute_loader(loader)` at the start of the training.",
+    ),
+    Kind(
+        "RF104",
+        "stream",
+        "An IterableDataset has its order inside it: every rank would read all of it.",
+        "Let each rank and worker keep every n-th sample, and make equal numbers of steps.",
+        is_local=True,
+        examples=("infinite-loader",),
+    ),
+    Kind(
+        "RF104",
+        "batch-sampler",
+        "A batch sampler of the project composes whole batches; splitting one would change what is in a batch.",
+        "Yield every world_size-th batch of it: `itertools.islice(batches, rd.get_rank(), None, rd.get_world_size())`.",
+        is_local=True,
+    ),
+    Kind(
+        "RF208",
+        "data-parallel-call",
+        "What data_parallel gives to the module cannot be told.",
+        "Write module(inputs).",
+        is_local=True,
+    ),
+    Kind(
+        "RF208",
+        "data-parallel-extended",
+        "A class that is derived from DataParallel does more than that, which would be lost.",
+        "Move what it adds into the model, and use the model itself.",
+        is_local=True,
+    ),
+    Kind(
+        "RF209",
+        "trained-by-methods",
+        "DDP averages the gradients of what is called; a method goes past it.",
+        "Give the model a forward() that calls the method, and call the model.",
+    ),
+    Kind(
+        "RF209",
+        "model-per-epoch",
+        "The model is taken out of something in every epoch and would be wrapped each time.",
+        "Take it out once, before the loop over the epochs.",
+    ),
+    Kind(
+        "RF209",
+        "model-of-several-functions",
+        "Several functions set the model, and no line comes after all of them and before the training.",
+        "Assign it in one place, before the optimizer is made.",
+    ),
+    Kind(
+        "RF210",
+        "carried-state",
+        "What the model remembers of one batch goes into the next: the rows of a batch are then parts of long "
+        "sequences, and a rank has to keep its own rows.",
+        "Split the sequences among the ranks, not the batches: each rank keeps its rows of every batch.",
+        is_local=True,
+        examples=("carried-hidden-state",),
+    ),
+    Kind(
+        "RF303",
+        "in-batch-loss",
+        "The loss compares the samples of a batch with each other, so a rank that has a part of them computes another.",
+        "Gather the embeddings of all ranks with their gradients, and compute the loss of the whole batch.",
+        is_local=True,
+        examples=("in-batch-loss",),
+    ),
+    Kind(
+        "RF402",
+        "own-decision",
+        "All ranks take part in a call, and each would decide by its own samples whether it makes it.",
+        "Make the call at every step or epoch, or decide by what all ranks know: the step, loss.item().",
+    ),
+    Kind(
+        "RF405",
+        "suppressed-errors",
+        "An error in one rank's step is suppressed: it leaves the step out, and the others wait for it.",
+        "Let the error end the training, or catch it around what loads the data only.",
+        is_local=True,
+    ),
+    Kind(
+        "RF501",
+        "model-in-write",
+        "The model runs inside a statement that one process alone may run.",
+        "Put its output into a variable before that statement.",
+        is_local=True,
+    ),
+    Kind(
+        "RF504",
+        "draws-in-preparation",
+        "Random numbers are drawn only where a file is missing, so the ranks would continue with different ones.",
+        "Draw from a generator of its own: torch.Generator().manual_seed(0).",
+        is_local=True,
+    ),
+    Kind(
+        "RF510",
+        "search",
+        "A search for settings runs in the script, and every process would run one of its own.",
+        "Let the search start the training as a command: each trial then runs on all GPUs.",
+        is_local=True,
+    ),
+)
+KINDS = {kind.name: kind for kind in _ALL}
+
+
+def kinds_of(code: str) -> list[Kind]:
+    """Return the kinds of refusals of a rule."""
+    return [kind for kind in _ALL if kind.code == code]
