@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 
 from retrofit.analysis.edits import Edit, block_of, insert_after, insert_before
 from retrofit.analysis.files.modules import Modules
 from retrofit.analysis.files.runtime_names import RUNTIME, canonical
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.main_guard import is_main_guard
-from retrofit.analysis.flow.variables import Variable, assignments_to, first_alias
+from retrofit.analysis.flow.variables import Assignment, Variable, assignments_to, first_alias
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 
 from .loops import Path
 
 
-def after_variable(analysis: Analysis, variable: Variable, paths: list[Path]) -> tuple[Source, ast.stmt] | None:
+def after_variable(
+    analysis: Analysis,
+    variable: Variable,
+    paths: list[Path],
+    passes_over: Callable[[Assignment], bool] = lambda assignment: False,
+) -> tuple[Source, ast.stmt] | None:
     """Return the statement after which `variable` holds the object that training uses, in one block with what follows.
 
-    None when the variable is set in several functions, so that no single place is after all of them.
+    None when the variable is set in several functions, so that no single place is after all of them. `passes_over`:
+    assignments that may come later, if there are others.
     """
     assignments = [a for a in assignments_to(analysis, variable) if not isinstance(a.value, ast.Constant)]
+    assignments = [assignment for assignment in assignments if not passes_over(assignment)] or assignments
     scopes = {assignment.scope for assignment in assignments}
     if len(scopes) > 1:
         own = [assignment for assignment in assignments if assignment.scope is variable.scope]

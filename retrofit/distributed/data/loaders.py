@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
@@ -13,19 +14,35 @@ from ..process.options import get_option
 from ..process.process_group import get_world_size, require_group
 from .batch import batches_in_use, training_batches
 from .sharding import DistributedLoader, ShardedSampler, shard_loader
+from .wrapped import wrapped_loaders
 
 _times_called: Counter[tuple[str, int]] = Counter()  # distribute_loader, by the line of the script
 
 
-def distribute_loader(loader: DataLoader, *, seed: int | None = None, accum_steps: int = 1) -> DataLoader:
+def distribute_loader(loader: Any, *, seed: int | None = None, accum_steps: int = 1) -> Any:
     """Return a training loader over this rank's shard of `loader`'s samples.
 
     Its batch size is `micro_batch(loader.batch_size, accum_steps)`. From its first iteration on every rank draws random
     numbers of its own: no two ranks augment the same way. A loader that is created again in each epoch, by the same
     line, has a new order each time. `seed`, of the order and the streams, is rank 0's torch.initial_seed() by default.
-    Collective: every rank. Raises what `shard_loader` and `micro_batch` raise, RuntimeError before setup_distributed.
+    Of an object that wraps a DataLoader (a prefetcher, a progress bar) that one is sharded, in its place.
+    Collective: every rank. Raises what `shard_loader` and `micro_batch` raise, RuntimeError before setup_distributed,
+    TypeError for what neither is nor wraps a DataLoader.
     """
     require_group("distribute_loader")
+    caller = sys._getframe(1)
+    line = caller.f_code.co_filename, caller.f_lineno
+    if isinstance(loader, DataLoader):
+        return _distributed(loader, seed, accum_steps, line)
+    for holder, name in wrapped_loaders(loader) if get_world_size() > 1 else ():
+        inner = getattr(holder, name)
+        object.__setattr__(holder, name, _distributed(inner, seed, accum_steps, line))
+    return loader
+
+
+def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: tuple[str, int]) -> DataLoader:
+    if isinstance(loader.sampler, ShardedSampler):
+        return loader
     if loader.batch_size is None:
         return shard_loader(loader)
     if seed is None:
@@ -34,8 +51,6 @@ def distribute_loader(loader: DataLoader, *, seed: int | None = None, accum_step
     sharded = shard_loader(loader, seed=seed, batch_size=size, accum_steps=accum_steps)
     if not isinstance(sharded.sampler, ShardedSampler):
         return sharded
-    caller = sys._getframe(1)
-    line = caller.f_code.co_filename, caller.f_lineno
     sharded.sampler.set_epoch(_times_called[line])
     _times_called[line] += 1
     return DistributedLoader(sharded, training_batches)  # type: ignore[return-value]

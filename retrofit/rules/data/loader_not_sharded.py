@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import partial
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import Edit, insert_after, surround
 from retrofit.analysis.files.source import Source
-from retrofit.analysis.flow.variables import assignments_to
+from retrofit.analysis.flow.variables import Assignment, assignments_to
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.data.iterable_not_sharded import is_stream
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
+from retrofit.training.data.drawn import is_view
 from retrofit.training.data.loaders import EVALUATION, TRAIN, Loader
 from retrofit.training.data.shards import distributed_samplers, is_sharded
 from retrofit.training.placement import after_variable
@@ -89,7 +91,7 @@ def find(project: Project) -> Iterator[Finding]:
             edits = [edit for builder, scope in inside for edit in _around(scope.source, builder)]
             yield found(RULE, inside[0][1].source, inside[0][0], message, edits)
             continue
-        place = after_variable(project.analysis, loader.variable, project.paths)
+        place = after_variable(project.analysis, loader.variable, project.paths, partial(_is_view, project))
         if place is None:
             refusal = f"{loader.variable} is set in several places, so none comes after all of them"
             yield found(
@@ -111,6 +113,11 @@ def _permuted_apart(project: Project, loader: Loader) -> Iterator[Finding]:
         if seed is not None and RANK in project.ranks.sources_of(seed, sampler.scope):
             message = "each process takes its share of another order, so shares overlap and samples are missed"
             yield found(RULE, sampler.scope.source, seed, message, help="one seed for the sampler on all processes")
+
+
+def _is_view(project: Project, assignment: Assignment) -> bool:
+    """Return whether a variable gets a view of a loader: `loader = tqdm(loader)`."""
+    return is_view(project.analysis, assignment.value, assignment.scope)
 
 
 def _made_inside(project: Project, loader: Loader) -> Iterator[tuple[ast.Call, Scope]]:

@@ -15,7 +15,8 @@ from retrofit.analysis.values.kinds import Item, Member, Result, Value, name_of
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found, guarded
 from retrofit.training import Project
-from retrofit.training.data.loaders import is_split, loaders_in
+from retrofit.training.data.drawn import loaders_in
+from retrofit.training.data.loaders import is_split
 from retrofit.training.distributed.ranks.rank_texts import mentions_rank
 from retrofit.training.evaluation.measurements import spread
 from retrofit.training.files.guards import runs_on_one
@@ -201,7 +202,7 @@ def _is_of_batch(analysis: Analysis, path: ast.expr, scope: Scope) -> bool:
 
 
 def _is_over_share(analysis: Analysis, loop: ast.For, scope: Scope) -> bool:
-    if any(is_split(analysis, loader, scope) for loader in loaders_in(analysis, loop.iter, scope)):
+    if any(is_split(analysis, *place) for place in loaders_in(analysis, loop.iter, scope)):
         return True
     parts = (part for part in ast.walk(loop.iter) if isinstance(part, (ast.Name, ast.Call)))
     values = (value for part in parts for value in analysis.evaluate(part, scope))

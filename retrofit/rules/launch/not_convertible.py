@@ -14,7 +14,8 @@ from retrofit.rules.data.batch_size_in_shape import incomplete_batches
 from retrofit.rules.edits.at_run_time import is_function, refused_at_run_time
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.data.loaders import TRAIN, loaders_in
+from retrofit.training.data.drawn import loaders_in
+from retrofit.training.data.loaders import draws_from
 from retrofit.training.distributed.frameworks import find_framework
 from retrofit.training.loops import closure_steps
 from retrofit.training.steps.skipped_steps import skips
@@ -159,12 +160,12 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
         yield first, entry, "no loop with a backward call was found in this script or in what it imports", "no-training"
         return
     frame = project.paths[0].frames[0]
-    if not any(TRAIN in loader.roles for loader in project.loaders):
+    for inner in (path.frames[0] for path in project.paths if not draws_from(project.loaders, path)):
         text = "the training loop draws from no DataLoader, so there is nothing to shard"
         removed = sorted(_removed_next(project), key=lambda reason: reason[0].lineno)  # type: ignore[attr-defined]
         if removed:
             yield (*removed[0], "removed-next")
-        yield frame.node, frame.scope.source, text, "no-loader"
+        yield inner.node, inner.scope.source, text, "no-loader"
     steps = {site.call for sites in closure_steps(project.analysis).values() for site in sites}
     for frame in (frame for path in project.paths for frame in path.frames[1:]):
         if frame.node in steps:

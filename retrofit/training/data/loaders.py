@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
 from retrofit.analysis.calls import argument_for
-from retrofit.analysis.flow.sources import closure
+from retrofit.analysis.flow.operands import operands
 from retrofit.analysis.flow.variables import Variable, entry_variables, variables_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Display, Instance, LocalFunction, Result, Value
+from retrofit.analysis.values.kinds import Display, LocalFunction, Result, Value
 from retrofit.training.torch_api.data import LOADERS
 from retrofit.training.torch_api.runtime import TRAINING_SHARES
 
 from ..loops import LoopNode, Path, calls_without_training, phase_of
-from .batches import handed_on, made_before
+from .drawn import builders_of_value, loaders_in, may_be_loader
 from .next_calls import EVALUATION, TRAIN, Use, drawn_by_next
 
 
@@ -45,64 +44,55 @@ def find_loaders(analysis: Analysis, paths: list[Path]) -> list[Loader]:
     phases = {loop: phase for path in paths for loop, phase in phase_of(path).items()}
     found: dict[Variable | ast.expr, Loader] = {}
     for use in _uses(analysis, training_loops):
-        for expression in loaders_in(analysis, use.expression, use.scope):
-            builders = frozenset(_builders(analysis, expression, use.scope))
-            for variable, role in _variables(
-                analysis, expression, use, phases.get(use.loop) if use.loop else None, silent
-            ):
+        leave_out = silent if use.role == TRAIN else ()
+        for expression, scope in loaders_in(analysis, use.expression, use.scope, leave_out):
+            builders = frozenset(builders_of_value(analysis, expression, scope))
+            at = Use(expression, scope, use.role, use.loop)
+            for variable, role in _variables(analysis, at, phases.get(use.loop) if use.loop else None, silent):
                 key = variable or expression
-                shared = is_split(analysis, expression, use.scope) or _entry_is_split(analysis, variable)
+                shared = is_split(analysis, expression, scope) or _entry_is_split(analysis, variable)
                 loader = found.setdefault(key, Loader(variable, builders, is_split=shared))
-                loader.uses.append(Use(expression, use.scope, role, use.loop))
-    if not any(TRAIN in loader.roles for loader in found.values()):
-        found.update(_by_name(analysis, paths))
+                loader.uses.append(Use(expression, scope, role, use.loop))
+    for path in paths:
+        if not draws_from(found.values(), path):
+            found.update(_by_name(analysis, path))
     return list(found.values())
 
 
-def _by_name(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Variable, Loader]]:
-    """Yield what the training loops draw from when it is called a loader, whoever made it (a registry, a factory)."""
-    for loop, frame in (path.loops[0] for path in paths):
-        if isinstance(loop, (ast.For, ast.AsyncFor)):
-            for part in ast.walk(loop.iter):
-                if isinstance(part, (ast.Name, ast.Attribute)) and "loader" in _last_name(part).lower():
-                    if any(_is_known(value) for value in analysis.evaluate(part, frame.scope)):
-                        continue
-                    for variable in variables_of(analysis, part, frame.scope):
-                        use = Use(part, frame.scope, TRAIN, loop)
-                        yield variable, Loader(variable, frozenset(), [use], _entry_is_split(analysis, variable))
+def draws_from(loaders: Iterable[Loader], path: Path) -> bool:
+    """Return whether a loop on the way to a backward call draws from one of the loaders."""
+    loops = {loop for loop, _ in path.loops}
+    return any(use.role == TRAIN and use.loop in loops for loader in loaders for use in loader.uses)
+
+
+def _by_name(analysis: Analysis, path: Path) -> Iterator[tuple[Variable | ast.expr, Loader]]:
+    """Yield what a training loop draws from when it is called a loader, whoever made it (a registry, a factory)."""
+    loop, frame = path.loops[0]
+    for part in _parts(loop.iter) if isinstance(loop, (ast.For, ast.AsyncFor)) else ():
+        if _is_called_loader(analysis, part, frame.scope):
+            use = Use(part, frame.scope, TRAIN, loop)
+            for variable in variables_of(analysis, part, frame.scope) or [None]:
+                yield variable or part, Loader(variable, frozenset(), [use], _entry_is_split(analysis, variable))
+
+
+def _parts(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield the expressions that can be what is gone through: `loaders.train`, and not `loaders`."""
+    yield node
+    for part in operands(node) if not isinstance(node, (ast.Attribute, ast.Subscript)) else ():
+        yield from _parts(part)
+
+
+def _is_called_loader(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    if may_be_loader(analysis, node, scope):
+        return True
+    places = (ast.Name, ast.Attribute, ast.Subscript)
+    is_named = isinstance(node, places) and "loader" in ast.unparse(node).lower()
+    return is_named and not any(_is_known(value) for value in analysis.evaluate(node, scope))
 
 
 def _is_known(value: Value) -> bool:
     """Return whether it can be told what this is: a list, something that a known function has made."""
     return isinstance(value, (Display, LocalFunction)) or (isinstance(value, Result) and bool(value.builder))
-
-
-def _last_name(node: ast.Name | ast.Attribute) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id
-
-
-def loaders_in(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ast.expr]:
-    """Return the loaders in an iterated expression: inside enumerate, zip, a progress bar."""
-    if isinstance(node, ast.Call) and not _builders(analysis, node, scope, through=False):
-        only = handed_on(analysis, node, scope)
-        parts = [only] if only is not None else [*node.args, *(keyword.value for keyword in node.keywords)]
-        inner = [found for part in parts for found in loaders_in(analysis, part, scope)]
-        if inner:
-            return inner
-    if isinstance(node, ast.Starred):
-        return loaders_in(analysis, node.value, scope)
-    if _builders(analysis, node, scope):
-        return [node]
-    made = made_before(analysis, node, scope)
-    names = {part.id for part in ast.walk(made) if isinstance(part, ast.Name)} if made is not None else set()
-    is_itself = isinstance(node, ast.Name) and node.id in names  # loader = tqdm(loader)
-    return loaders_in(analysis, made, scope) if made is not None and not is_itself else []
-
-
-def is_loader(analysis: Analysis, value: Value) -> bool:
-    if isinstance(value, Result):
-        return value.builder in LOADERS or value.builder in TRAINING_SHARES
-    return isinstance(value, Instance) and bool(analysis.classes.bases(value.scope) & LOADERS)
 
 
 def is_split(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
@@ -128,23 +118,11 @@ def _entry_is_split(analysis: Analysis, variable: Variable | None) -> bool:
     )
 
 
-def _builders(analysis: Analysis, node: ast.expr, scope: Scope, through: bool = True) -> set[ast.Call]:
-    values = closure(analysis.evaluate(node, scope), partial(_sharded, analysis))
-    loaders = [v for v in values if isinstance(v, (Result, Instance)) and is_loader(analysis, v)]
-    made = {loader.call for loader in loaders if loader.call is not None}
-    return made if through else made & {node}  # type: ignore[operator]
-
-
-def _sharded(analysis: Analysis, value: Value) -> Iterator[Value]:
-    """Yield what a loader of the runtime was made from."""
-    if isinstance(value, Result) and value.builder in TRAINING_SHARES:
-        yield from (inner for given in value.call.args[:1] for inner in analysis.evaluate(given, value.scope))
-
-
 def _variables(
-    analysis: Analysis, node: ast.expr, use: Use, phase: tuple[str, str] | None, silent: set[ast.Call]
+    analysis: Analysis, use: Use, phase: tuple[str, str] | None, silent: set[ast.Call]
 ) -> Iterator[tuple[Variable | None, str]]:
     """Yield the variables of a loader that is drawn from, each with its role there."""
+    node = use.expression
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Name) and phase and node.slice.id == phase[0]:
         variables = entry_variables(analysis, node.value, phase[1], use.scope)
         yield from ((variable, TRAIN) for variable in variables)

@@ -14,7 +14,7 @@ from retrofit.analysis.values.inference import Analysis
 from retrofit.training.model.modules import is_module
 
 from ..data.batches import is_iterator, layers
-from ..data.loaders import is_loader
+from ..data.drawn import is_loader
 
 
 class NotShareable(Exception):

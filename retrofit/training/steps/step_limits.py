@@ -12,7 +12,8 @@ from retrofit.analysis.files.source import Place
 from retrofit.analysis.scopes import Scope
 
 from ..data.batches import repeats
-from ..data.loaders import TRAIN, is_loader
+from ..data.drawn import is_loader
+from ..data.loaders import TRAIN
 from ..loops import Frame, LoopNode
 
 if TYPE_CHECKING:

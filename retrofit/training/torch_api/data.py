@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from . import runtime
 from .output import COUNTING_BARS, PROGRESS_BARS
 
@@ -33,5 +35,9 @@ SAME_ITERABLE = PROGRESS_BARS | {"iter", "reversed", runtime.SCALE_OPTIMIZER}
 SAME_ELEMENTS = (SAME_ITERABLE - {"reversed"}) | {"enumerate", "list", "tuple"}
 ITERATORS = PROGRESS_BARS | {"enumerate"}  # made to be gone through
 ENDLESS = frozenset({"itertools.cycle"})
+COMBINES = frozenset({"zip", "itertools.zip_longest", "itertools.chain", "itertools.chain.from_iterable"})
+TAKES_FUNCTION = frozenset({"map", "filter", "itertools.islice", "itertools.starmap", "itertools.takewhile"})
+# What makes loaders in packages that are not known here, by its name: create_loader, BucketIterator.splits.
+LOOKS_LIKE_LOADER = re.compile(r"loader|iterator", re.IGNORECASE)
 NUMBERS = frozenset({"range", "itertools.count"}) | COUNTING_BARS  # 0, 1, 2, ...
 ITERABLE_PARAMETERS = ("iterable", "sequence")  # how progress bars call their first parameter

@@ -1,0 +1,213 @@
+"""The loader behind what hands on its batches: conditional bars, generators, iterators, classes, containers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion, converted
+
+SCRIPT = """\
+import collections
+import itertools
+from dataclasses import dataclass
+
+import elsewhere
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+from tqdm import tqdm
+
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(16, 3))
+bar = len("bar") > 2
+model = nn.Linear(3, 1)
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+
+
+def cycle(loader):
+    while True:
+        for batch in loader:
+            yield batch
+
+
+def forever(n):
+    loader = DataLoader(data, n, shuffle=True)
+    while True:
+        yield from loader
+
+
+def step_of(batches, loader):
+    try:
+        batch = next(batches)
+    except StopIteration:
+        batches = iter(loader)
+        batch = next(batches)
+    return batch, batches
+
+
+class Log:
+    def __init__(self):
+        self.meters = {}
+
+    def log_every(self, iterable, freq):
+        for i, batch in enumerate(iterable):
+            yield batch
+            for meter in self.meters:
+                print(meter, i % freq)
+
+
+class Fast:
+    def __init__(self, loader, half=False):
+        self.loader = loader
+        self.half = half
+
+    def __len__(self):
+        return len(self.loader)
+
+    def __iter__(self):
+        for batch in self.loader:
+            yield batch
+
+
+class Endless:
+    def __init__(self, loader):
+        self.loader = loader
+        self.batches = iter(loader)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        try:
+            return next(self.batches)
+        except StopIteration:
+            self.batches = iter(self.loader)
+            return next(self.batches)
+
+
+@dataclass
+class Loaders:
+    train: DataLoader
+    test: DataLoader
+
+
+Pair = collections.namedtuple("Pair", "train test")
+
+
+def fast_loader(n, fast):
+    loader = DataLoader(data, n, shuffle=True)
+    if fast:
+        loader = Fast(loader)
+    return loader
+
+
+"""
+STEP = """\
+optimizer.zero_grad()
+model(x).pow(2).mean().backward()
+optimizer.step()
+"""
+LOADER = "loader = DataLoader(data, 4, shuffle=True)\n"
+SHARDED = "loader = rd.distribute_loader(loader)"
+MADE = "DataLoader(data, 4, shuffle=True)"
+# What is in front of the loop, the loop, and the line that is to be there.
+VIEWS = {
+    "a bar on demand": (LOADER + "batches = tqdm(loader) if bar else loader", "for (x,) in batches", SHARDED),
+    "a bar under the same name": (LOADER + "if bar:\n    loader = tqdm(loader)", "for (x,) in loader", SHARDED),
+    "a generator expression": (LOADER, "for x in (x * 2 for (x,) in loader)", SHARDED),
+    "map": (LOADER, "for x in map(lambda batch: batch[0], loader)", SHARDED),
+    "a chain": (LOADER, "for (x,) in itertools.chain(loader, loader)", SHARDED),
+    "log_every": (LOADER, "for (x,) in Log().log_every(loader, 2)", SHARDED),
+    "a generator that makes its loader": ("batches = forever(4)", "for _, (x,) in zip(range(9), batches)", SHARDED),
+    "a class around it": (LOADER + "batches = Fast(loader, half=True)", "for (x,) in batches", SHARDED),
+    "a class under the same name": (LOADER + "loader = Fast(loader=loader)", "for (x,) in loader", SHARDED),
+    "a class on demand": (LOADER + "batches = Fast(loader) if bar else loader", "for (x,) in batches", SHARDED),
+    "a class around the call": (
+        f"batches = Fast({MADE})",
+        "for (x,) in batches",
+        f"batches = Fast(rd.distribute_loader({MADE}))",
+    ),
+    "an endless iterator": (
+        LOADER + "batches = Endless(loader)",
+        "for step in range(9):\n    (x,) = next(batches)",
+        SHARDED,
+    ),
+    "an iterator that a function restarts": (
+        LOADER + "batches = iter(loader)",
+        "for step in range(9):\n    (x,), batches = step_of(batches, loader)",
+        SHARDED,
+    ),
+    "iterators in a dict": (
+        f"batches = {{}}\nfor name in 'ab':\n    batches[name] = iter({MADE})",
+        "for name in batches:\n    (x,) = next(batches[name])",
+        f"batches[name] = iter(rd.distribute_loader({MADE}))",
+    ),
+    "a dataclass": (
+        f"loaders = Loaders(train={MADE}, test={MADE})",
+        "for (x,) in loaders.train",
+        f"loaders = Loaders(train=rd.distribute_loader({MADE}), test={MADE})",
+    ),
+    "a named tuple": (
+        f"loaders = Pair({MADE}, {MADE})",
+        "for (x,) in loaders.train",
+        f"loaders = Pair(rd.distribute_loader({MADE}), {MADE})",
+    ),
+    "a factory that wraps on demand": ("loader = fast_loader(4, bar)", "for (x,) in loader", SHARDED),
+    "a factory of a library": ("loader = elsewhere.create_loader(data)", "for (x,) in loader", SHARDED),
+    "a library's wrapper": (
+        f"batches = elsewhere.wrap({MADE})",
+        "for (x,) in batches",
+        f"batches = elsewhere.wrap(rd.distribute_loader({MADE}))",
+    ),
+}
+
+
+def script(before: str, loop: str) -> str:
+    head, _, body = loop.partition(":\n")
+    return f"{SCRIPT}{before}\nwhile True:\n    {head}:\n" + indented(f"{body.strip()}\n{STEP}", 8)
+
+
+def indented(text: str, width: int) -> str:
+    return "".join(" " * width + line + "\n" for line in text.splitlines() if line)
+
+
+@pytest.mark.parametrize("kind", VIEWS)
+def test_the_loader_behind_a_view_is_sharded(tmp_path: Path, kind: str) -> None:
+    before, loop, expected = VIEWS[kind]
+    lines = converted(tmp_path, script(before, loop))
+    assert expected in lines
+    if before.startswith(LOADER):
+        assert lines[lines.index(SHARDED) - 1] == LOADER.strip()
+
+
+@pytest.mark.parametrize("loop", ["for (x,) in zip(loader, other)", "for (x,) in itertools.chain(loader, other)"])
+def test_a_loader_of_a_library_next_to_another_one_is_sharded(tmp_path: Path, loop: str) -> None:
+    lines = converted(tmp_path, script(LOADER + "other = elsewhere.FastLoader(data)", loop))
+    assert SHARDED in lines and "other = rd.distribute_loader(other)" in lines
+
+
+@pytest.mark.parametrize("made", ["elsewhere.get(data)", "elsewhere.samples(data).batched(4)", "torch.randn(5, 4, 3)"])
+def test_a_second_training_loop_without_a_known_loader_is_refused(tmp_path: Path, made: str) -> None:
+    """The first loop has its loader, the second would train on everything in every process."""
+    text = script(LOADER, "for (x,) in loader") + f"    for x in {made}:\n" + indented(STEP, 8)
+    (refused,) = conversion(tmp_path, text).refusals
+    assert "draws from no DataLoader" in refused.refusal
+    assert refused.place.line == len(text.splitlines()) - 1
+
+
+def test_a_loader_that_only_evaluates_is_not_sharded_with_one_that_trains(tmp_path: Path) -> None:
+    text = SCRIPT + (
+        "def run(batches, train):\n"
+        "    for (x,) in batches:\n"
+        "        loss = model(x).pow(2).mean()\n"
+        "        if train:\n"
+        "            optimizer.zero_grad()\n"
+        "            loss.backward()\n"
+        "            optimizer.step()\n\n\n" + LOADER + f"test_loader = {MADE}\n"
+        "while True:\n"
+        "    run(Fast(loader), train=True)\n"
+        "    run(Fast(test_loader), train=False)\n"
+    )
+    lines = converted(tmp_path, text)
+    assert SHARDED in lines and not any("distribute_loader(test_loader)" in line for line in lines)

@@ -1,0 +1,83 @@
+"""Loaders inside other objects: sharded in their place, or refused with the remedy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from tqdm import tqdm
+
+import retrofit.distributed as rd
+
+NUMBERS = TensorDataset(torch.arange(12))
+
+
+class Prefetcher:
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __iter__(self):
+        yield from self.loader
+
+
+class Two:
+    def __init__(self, loader):
+        self.loader, self.other = loader, DataLoader(NUMBERS, 2)
+
+
+class Started:
+    def __init__(self, loader):
+        self.batches = iter(loader)
+
+    def __iter__(self):
+        return self.batches
+
+
+WRAPPERS = {
+    "a prefetcher": Prefetcher,
+    "a prefetcher of a prefetcher": lambda loader: Prefetcher(Prefetcher(loader)),
+    "a bar": lambda loader: tqdm(loader, disable=True),
+    "a sharded loader": rd.distribute_loader,
+    "a prefetcher of a sharded loader": lambda loader: Prefetcher(rd.distribute_loader(loader)),
+}
+OTHERS = {
+    "two": (Two, "Two: it holds more than one DataLoader"),
+    "started": (Started, "its attribute 'batches' is an iterator that was made before"),
+    "list": (list, "list: it holds no DataLoader"),
+    "iterator": (lambda loader: (batch for batch in loader), "generator: it holds no DataLoader"),
+}
+
+
+def samples_of(kind):
+    given = WRAPPERS[kind](DataLoader(NUMBERS, 2, shuffle=True))
+    loader = rd.distribute_loader(given)
+    assert loader is given
+    return [batch[0].tolist() for batch in loader]
+
+
+@pytest.mark.parametrize("kind", WRAPPERS)
+def test_each_rank_has_its_shard_of_the_loader_inside(ranks, kind):
+    shares = ranks(2).run(samples_of, kind)
+    assert [len(share) for share in shares] == [3, 3]
+    assert sorted(i for share in shares for batch in share for i in batch) == list(range(12))
+
+
+@pytest.mark.parametrize("kind", WRAPPERS)
+def test_one_process_has_what_it_had(ranks, kind):
+    (alone,) = ranks(1).run(samples_of, kind)
+    assert len(alone) == 6
+
+
+def error_of(kind):
+    given = OTHERS[kind][0](DataLoader(NUMBERS, 2))
+    try:
+        assert rd.distribute_loader(given) is given
+    except TypeError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_anything_else_is_an_error_on_several_ranks_and_nothing_on_one(ranks, kind):
+    assert ranks(1).run(error_of, kind) == [None]
+    for message in ranks(2).run(error_of, kind):
+        assert OTHERS[kind][1] in message and "give distribute_loader the DataLoader" in message
