@@ -9,8 +9,8 @@ yourself is not overwritten without --force. The names are those of the library:
 `import retrofit.distributed as rd` does the same as `import multigpu as rd`.
 
 In this order: environment, options, collective calls, deadlock, watchdog, process group, collectives, output, devices,
-random state, batch, sharding, loaders, learning rate, evaluation, loss, unwrap, bit hash, gradients, sync batchnorm,
-forward guard, consistency, data parallel, wrapper, model, launcher.
+random state, batch, sharding, wrapped, loaders, learning rate, evaluation, loss, unwrap, bit hash, gradients, sync
+batchnorm, forward guard, consistency, data parallel, wrapper, model, launcher.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from functools import cache, lru_cache, partial
 from itertools import chain, count, cycle, islice
 from multiprocessing import forkserver
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType, GeneratorType, TracebackType
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -68,6 +68,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.torch_version import TorchVersion
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 RETROFIT_RUNTIME = "0.1.0"
 
@@ -1749,21 +1750,72 @@ def _end_with_rank() -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
+# DataLoaders inside the objects that hand on their batches: prefetchers, progress bars, classes of the script.
+
+
+MOST_WRAPPERS = 4  # around one DataLoader
+
+
+def wrapped_loaders(wrapper: Any) -> list[tuple[Any, str]]:
+    """Return the objects and the names of their attributes that hold the one DataLoader inside `wrapper`.
+
+    Raises TypeError where there is none, or more than one, or where an iterator of it has been made already.
+    """
+    places = list(_places(wrapper, MOST_WRAPPERS))
+    kind, loaders = type(wrapper).__name__, {id(getattr(*place)) for place in places}
+    if len(loaders) == 1:
+        return places
+    has = "more than one DataLoader" if loaders else "no DataLoader"
+    raise TypeError(
+        f"cannot shard an object of type {kind}: it holds {has}, and every rank would train on all its batches; give "
+        "distribute_loader the DataLoader that it draws from, where that is made"
+    )
+
+
+def _places(wrapper: Any, depth: int) -> Iterator[tuple[Any, str]]:
+    for name, value in list(getattr(wrapper, "__dict__", {}).items()):
+        if isinstance(value, (_BaseDataLoaderIter, GeneratorType)):
+            raise TypeError(
+                f"cannot shard the DataLoader in an object of type {type(wrapper).__name__}: its attribute {name!r} is "
+                "an iterator that was made before; give distribute_loader the DataLoader first, where that is made"
+            )
+        if isinstance(value, DataLoader):
+            yield wrapper, name
+        elif depth and hasattr(type(value), "__iter__") and hasattr(value, "__dict__"):
+            yield from _places(value, depth - 1)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 # Training loaders over all ranks, and the batch sizes that follow from them; the identity outside a group.
 
 
 _times_called: Counter[tuple[str, int]] = Counter()  # distribute_loader, by the line of the script
 
 
-def distribute_loader(loader: DataLoader, *, seed: int | None = None, accum_steps: int = 1) -> DataLoader:
+def distribute_loader(loader: Any, *, seed: int | None = None, accum_steps: int = 1) -> Any:
     """Return a training loader over this rank's shard of `loader`'s samples.
 
     Its batch size is `micro_batch(loader.batch_size, accum_steps)`. From its first iteration on every rank draws random
     numbers of its own: no two ranks augment the same way. A loader that is created again in each epoch, by the same
     line, has a new order each time. `seed`, of the order and the streams, is rank 0's torch.initial_seed() by default.
-    Collective: every rank. Raises what `shard_loader` and `micro_batch` raise, RuntimeError before setup_distributed.
+    Of an object that wraps a DataLoader (a prefetcher, a progress bar) that one is sharded, in its place.
+    Collective: every rank. Raises what `shard_loader` and `micro_batch` raise, RuntimeError before setup_distributed,
+    TypeError for what neither is nor wraps a DataLoader.
     """
     require_group("distribute_loader")
+    caller = sys._getframe(1)
+    line = caller.f_code.co_filename, caller.f_lineno
+    if isinstance(loader, DataLoader):
+        return _distributed(loader, seed, accum_steps, line)
+    for holder, name in wrapped_loaders(loader) if get_world_size() > 1 else ():
+        inner = getattr(holder, name)
+        object.__setattr__(holder, name, _distributed(inner, seed, accum_steps, line))
+    return loader
+
+
+def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: tuple[str, int]) -> DataLoader:
+    if isinstance(loader.sampler, ShardedSampler):
+        return loader
     if loader.batch_size is None:
         return shard_loader(loader)
     if seed is None:
@@ -1772,8 +1824,6 @@ def distribute_loader(loader: DataLoader, *, seed: int | None = None, accum_step
     sharded = shard_loader(loader, seed=seed, batch_size=size, accum_steps=accum_steps)
     if not isinstance(sharded.sampler, ShardedSampler):
         return sharded
-    caller = sys._getframe(1)
-    line = caller.f_code.co_filename, caller.f_lineno
     sharded.sampler.set_epoch(_times_called[line])
     _times_called[line] += 1
     return DistributedLoader(sharded, training_batches)  # type: ignore[return-value]
@@ -3311,4 +3361,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 82f5c3b89caf930a9f5e9ef4b2c5e214d483b8e32cd90723dc10691cf7d9c8bc
+# Unchanged while the text above has the SHA-256 868229163b7fc35d72209e67a1f045dffa3f5ad963dba520e583b3456d7a88e0

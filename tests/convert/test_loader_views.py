@@ -1,4 +1,4 @@
-"""The loader behind what hands on its batches: conditional bars, generators, iterators, classes, containers."""
+"""The loader inside what hands on its batches: conditional bars, generators, iterators, classes, containers."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def indented(text: str, width: int) -> str:
 
 
 @pytest.mark.parametrize("kind", VIEWS)
-def test_the_loader_behind_a_view_is_sharded(tmp_path: Path, kind: str) -> None:
+def test_the_loader_that_a_view_hands_on_is_sharded(tmp_path: Path, kind: str) -> None:
     before, loop, expected = VIEWS[kind]
     lines = converted(tmp_path, script(before, loop))
     assert expected in lines

@@ -100,7 +100,7 @@ class _Search:
     def _of_variable(self, node: ast.Name | ast.Attribute | ast.Subscript, origin: Origin) -> Iterator[Place]:
         analysis, scope = self.analysis, origin.scope
         is_loader = not origin.keys and bool(builders_of_value(analysis, node, scope))
-        given = [*self._of_field(node, origin), *self._makers(origin)]
+        given = [*self._of_field(node, origin), *self._given_by(origin)]
         if self._is_parameter(node, scope):
             own = [part for part in given if part.scope is scope and self.is_view(part)]
             views = [*own, *(part for part in given if self._holds_view(part))]
@@ -121,7 +121,7 @@ class _Search:
         node = origin.node
         return isinstance(node, ast.expr) and bool(builders_of_value(self.analysis, node, origin.scope))
 
-    def _makers(self, origin: Origin) -> list[Origin]:
+    def _given_by(self, origin: Origin) -> list[Origin]:
         """Return what a variable can have its value from; of an entry of containers, what is put there."""
 
         def step(part: Origin) -> list[Origin]:
@@ -157,7 +157,7 @@ class _Search:
     def _holds_view(self, origin: Origin) -> bool:
         """Return whether a variable is given that holds an iterator: `batches` of `batches = iter(loader)`."""
         is_place = isinstance(origin.node, (ast.Name, ast.Attribute)) and not origin.keys
-        return is_place and any(self.is_view(part) for part in self._makers(origin))
+        return is_place and any(self.is_view(part) for part in self._given_by(origin))
 
     @staticmethod
     def _is_parameter(node: ast.expr, scope: Scope) -> bool:
