@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,6 +30,7 @@ __all__ = [
     "path_on_main",
     "print_main",
     "quiet_logging",
+    "share_hydra_time",
     "start_tracker",
 ]
 
@@ -61,6 +64,13 @@ def quiet_logging() -> None:
         logging.disable(logging.INFO)
 
 
+def share_hydra_time() -> None:
+    """Let `${now:...}`, by which Hydra names the folder of a run, be rank 0's time. Collective: every rank."""
+    now = broadcast_object(time.localtime())
+    if is_distributed():
+        sys.modules["hydra.core.utils"].localtime = lambda: now  # type: ignore[attr-defined]
+
+
 class SilentObject:
     """Takes every method call, also of its attributes, and does nothing; falsy: `if writer:` guards preparation.
 
@@ -77,10 +87,7 @@ class SilentObject:
     def __call__(self, *args: Any, **kwargs: Any) -> SilentObject:
         return SilentObject()
 
-    __getitem__ = __call__
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        pass
+    __getitem__ = __setitem__ = __exit__ = __call__  # an exception passes: the result is falsy
 
     def __fspath__(self) -> str:
         return os.devnull
@@ -90,9 +97,6 @@ class SilentObject:
 
     def __enter__(self) -> SilentObject:
         return self
-
-    def __exit__(self, *exception: Any) -> None:
-        pass
 
 
 def answer_of_main(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -122,9 +126,9 @@ def answer_of_main(function: Callable[..., Any], *args: Any, **kwargs: Any) -> A
 
 
 def _call_on_main(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Exception | None]:
-    """Return what the call gives on rank 0, and its error; the others do not call."""
+    """Return what the call gives on rank 0, and its error; the others do not call, unless there is no group."""
     try:
-        return function(*args, **kwargs) if is_main_process() else None, None
+        return function(*args, **kwargs) if is_main_process() or not is_distributed() else None, None
     except Exception as error:
         return None, error
 

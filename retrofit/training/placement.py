@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
+from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit, block_of, insert_after, insert_before
 from retrofit.analysis.files.modules import Modules
 from retrofit.analysis.files.runtime_names import RUNTIME, canonical
@@ -15,6 +16,7 @@ from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 
 from .loops import Path
+from .torch_api.launch import DECLARES
 
 
 def after_variable(
@@ -137,10 +139,16 @@ def _is_docstring(statement: ast.stmt) -> bool:
 
 
 def _is_harmless(statement: ast.stmt) -> bool:
-    """Return whether a statement at the top of a script only names constants."""
-    if isinstance(statement, ast.Expr):
-        return isinstance(statement.value, ast.Constant) or _sets_environment(statement.value)
-    return isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant)
+    """Return whether a statement at the top of a script only imports, or names what makes, draws and shows nothing."""
+    if isinstance(statement, ast.Try):
+        parts = [*statement.body, *statement.orelse, *statement.finalbody]
+        parts += [part for handler in statement.handlers for part in handler.body]
+        return all(isinstance(part, (ast.Import, ast.ImportFrom, ast.Pass)) or _is_harmless(part) for part in parts)
+    if isinstance(statement, ast.Expr) and _sets_environment(statement.value):
+        return True
+    calls = [part for part in ast.walk(statement) if isinstance(part, ast.Call)]
+    is_simple = isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr))
+    return is_simple and all(last_name(call) in DECLARES for call in calls)
 
 
 def _sets_environment(node: ast.expr) -> bool:

@@ -96,6 +96,9 @@ STARTS = {
                         (".", "tools.train", [])),
     "standard library": ({"random.py": "", "a/train.py": "import random\n" + TRAINING, ".git/": ""}, "a/train.py",
                          ("a", None, [])),
+    "script next to src": ({f"src/{k}": v for k, v in PACKAGE.items()}
+                           | {"scripts/train.py": OF_PACKAGE, "pyproject.toml": ""},
+                           "scripts/train.py", (".", None, ["src"])),
     "outside the work tree": (LIB | {"a/train.py": adds(f"sys.path.append(os.path.dirname({HERE}))"), "a/.git/": ""},
                               "a/train.py", ("a", None, [])),
 }  # fmt: skip

@@ -59,6 +59,14 @@ def test_getters_outside_a_group():
     cleanup_distributed()
 
 
+@pytest.mark.parametrize(("rank", "is_main"), [("0", True), ("1", False)])
+def test_before_the_group_is_joined_the_launcher_says_who_writes(rank, is_main, monkeypatch):
+    for name, value in {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank}.items():
+        monkeypatch.setenv(name, value)
+    assert is_main_process() is is_main
+    assert (get_rank(), get_world_size()) == (0, 1)
+
+
 @pytest.mark.parametrize("how", ["flag", "variable"])
 def test_distributed_alone_is_a_real_group_of_one(how, monkeypatch):
     if how == "variable":

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .named_imports import ANYTHING, modules_named, named_imports
-from .repository import common_folder, folders_above, may_hold
+from .repository import common_folder, folders_above, may_hold, source_folders
 from .runtime_names import FILE_MODULE, RUNTIME, is_module, is_runtime_file
 from .search_path import Added, added_folders
 from .source import Source, SourceError, read_source
@@ -48,9 +48,9 @@ class Modules:
     `root` is the folder that the script is started from: as a file, then names are looked for next to the script
     first, or `as_module`, then in `root` first, as Python does. Next come `path`, the folders of PYTHONPATH, and what
     the program adds to its search path itself; then `root` and the folders above the script up to the top of the
-    repository, from where an installation may find them. What is found nowhere is an external package, or
-    `unresolved`. A module that cannot be read is kept in `unreadable`, with the reason. `overlay` has the content of
-    files that are to be written: it counts instead of what is there.
+    repository, and their `src`, from where an installation may find them. What is found nowhere is an external
+    package, or `unresolved`. A module that cannot be read is kept in `unreadable`, with the reason. `overlay` has the
+    content of files that are to be written: it counts instead of what is there.
     """
 
     def __init__(
@@ -67,7 +67,8 @@ class Modules:
         self.path = tuple(path)
         self._overlay = overlay or {}
         self._entry_folder = entry.parent
-        self._above = [root, *([] if as_module else [entry.parent]), *folders_above(entry.parent)]
+        above = [root, *([] if as_module else [entry.parent]), *folders_above(entry.parent)]
+        self._above = [*above, *source_folders(dict.fromkeys(above))]
         self.added: dict[Path, Added] = {}  # folders that the program puts on its search path
         self.outside: dict[Path, None] = {}  # and those that are not of the project
         self.folders: list[Path] = []  # in which modules are looked for, in this order

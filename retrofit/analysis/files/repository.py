@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 MARKS = (".git", "setup.py", "pyproject.toml", "setup.cfg")  # of the top of a repository
+SOURCE_FOLDER = "src"  # in which a package may lie that is installed from its repository
 MOST_LEVELS = 4  # above a script, where nothing marks the top
 
 
@@ -18,6 +19,12 @@ def folders_above(folder: Path) -> list[Path]:
         if any(os.path.lexists(above / mark) for mark in MARKS):
             return found
     return [folder]
+
+
+def source_folders(folders: Iterable[Path]) -> list[Path]:
+    """Return the folders of which an installation of the project makes what is in them importable."""
+    packaged = [folder for folder in folders if any((folder / name).is_file() for name in MARKS)]
+    return [folder / SOURCE_FOLDER for folder in packaged if (folder / SOURCE_FOLDER).is_dir()]
 
 
 def tree_of(folder: Path) -> Path:

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .modules import Modules
-from .repository import common_folder, may_hold, tree_of
-
-SOURCE_FOLDER = "src"  # in which a package may lie that is installed from its repository
+from .repository import SOURCE_FOLDER, common_folder, may_hold, tree_of
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,7 @@ class DistributedEnvironment:
 def read_environment(environ: Mapping[str, str]) -> DistributedEnvironment:
     """Return this process's place from `RANK/WORLD_SIZE/LOCAL_RANK`, else from a SLURM step, else rank 0 of 1.
 
-    Raises ValueError when only some of the three variables are set, when one is not a whole number, or when they
-    contradict each other.
+    Raises ValueError where only some of the three are set, one is not a whole number, or they contradict each other.
     """
     names, launcher, host, port = LAUNCHER_VARIABLES, "env", "localhost", 29500
     present = [name for name in names if environ.get(name)]

@@ -150,8 +150,8 @@ def one_process_only(reason: str, function: F | None = None) -> F | None:
 
 
 def is_main_process() -> bool:
-    """Return whether this process is rank 0: the one that prints and writes files."""
-    return get_rank() == 0
+    """Return whether this process is rank 0, which prints and writes files; without a group the launcher says so."""
+    return (dist.get_rank() if is_distributed() else read_environment(os.environ).rank) == 0
 
 
 def get_device() -> torch.device:

@@ -14,6 +14,7 @@ from retrofit.analysis.values.kinds import LocalClass, LocalFunction
 from retrofit.rules.edits.gpu_choice import can_come_first, choice_after, leaves_something
 from retrofit.training import Project
 from retrofit.training.launch.arguments import Parsing
+from retrofit.training.launch.commands import first_functions
 from retrofit.training.placement import after_variable, block_of, first_statement
 
 
@@ -136,9 +137,33 @@ def _taker(project: Project, node: ast.expr, scope: Scope) -> Scope | None:
 
 def _start(project: Project) -> tuple[Source, ast.stmt]:
     """Return the statement with which the training script's own work begins."""
-    frame = project.paths[0].frames[-1]
-    statement = first_statement(frame.scope)
+    function = starting_function(project)
+    if function is not None:
+        return function.source, first_statement(function)
+    scope = project.paths[0].frames[-1].scope
+    guard = _main_guard(project.entry)
+    if scope.is_function and guard is not None:  # one of several, and what calls them is not known
+        return project.entry, guard.body[0]
+    while scope.is_function and scope.parent is not None:
+        scope = scope.parent
+    statement = first_statement(scope)
     if is_main_guard(statement):
         assert isinstance(statement, ast.If)
         statement = statement.body[0]
-    return frame.scope.source, statement
+    return scope.source, statement
+
+
+def starting_function(project: Project) -> Scope | None:
+    """Return the function at the beginning of which the group is joined: the only one in which trainings begin.
+
+    None where the script itself begins, or where a model or a loader is made before.
+    """
+    functions = first_functions(project.analysis, project.paths)
+    if len(functions) != 1:
+        return None
+    statement = first_statement(functions[0])
+    return None if _is_too_late(project, functions[0].source, statement) else functions[0]
+
+
+def _main_guard(source: Source) -> ast.If | None:
+    return next((part for part in source.tree.body if isinstance(part, ast.If) and is_main_guard(part)), None)

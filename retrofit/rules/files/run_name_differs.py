@@ -10,18 +10,22 @@ from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
+from retrofit.rules.edits.after_setup import edit_after_setup
 from retrofit.rules.edits.early_names import broadcast_edits, is_broadcast, is_early
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.workers import run_elsewhere
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.files.run_numbers import Numbered
+from retrofit.training.launch.commands import folder_maker
 from retrofit.training.torch_api.files import DATES, UNIQUE_NAMES
-from retrofit.training.torch_api.runtime import FROM_MAIN
+from retrofit.training.torch_api.runtime import FROM_MAIN, SHARE_HYDRA_TIME
 
 RULE = CATALOG["RF509"]
 EARLY_HELP = "make the name after rd.setup_distributed(), with rd.collectives.broadcast_object(...)"
 MESSAGE = "this is another name in every process"
+HYDRA_MESSAGE = "every process names the run's folder by its own clock"
+HYDRA_HELP = "before the function with @hydra.main is called: rd.setup_distributed(), rd.output.share_hydra_time()"
 INVALID = [
     """\
 folder = "runs/" + time.strftime("%Y%m%d_%H%M%S")
@@ -65,6 +69,7 @@ if rd.is_main_process():
 
 
 def find(project: Project) -> Iterator[Finding]:
+    yield from _named_by_hydra(project)
     in_loops = {node for node, _ in project.in_loops}
     whole: set[ast.AST] = set()  # statements whose value is handed out as it is
     for numbered in project.numbered_names:
@@ -89,6 +94,21 @@ def find(project: Project) -> Iterator[Finding]:
             edits = surround(scope.source, name, "rd.collectives.broadcast_object(", ")")
             edits = broadcast_edits(project, statement, scope) if early else edits
             yield found(RULE, scope.source, node, MESSAGE, edits, help="" if edits else EARLY_HELP)
+
+
+def _named_by_hydra(project: Project) -> Iterator[Finding]:
+    """Yield the decorators that make the run's folder, named by the time of each process, before the function runs."""
+    if project.calls_any({SHARE_HYDRA_TIME}):
+        return
+    for scope in dict.fromkeys(frame.scope for path in project.paths for frame in path.frames):
+        maker = folder_maker(project.analysis, scope)
+        if maker is None:
+            continue
+        edits: list[Edit] = []
+        if not project.distribution.joins:
+            source, joining, edit = edit_after_setup(project, "rd.output.share_hydra_time()")
+            edits = [edit] if project.analysis.scope_at(source, joining) is not scope else []
+        yield found(RULE, scope.source, maker, HYDRA_MESSAGE, edits, help="" if edits else HYDRA_HELP)
 
 
 def _agreeing(numbered: Numbered) -> list[Edit]:

@@ -10,7 +10,7 @@ from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.main_guard import is_main_guard
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
-from retrofit.rules.edits.after_setup import edit_after_setup
+from retrofit.rules.edits.after_setup import edit_after_setup, starting_function
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.distributed.ranks.rank_guards import ends_program
@@ -68,6 +68,9 @@ def _flags(parsing: Parsing) -> list[Edit]:
 
 
 def _cleanup(project: Project) -> list[Edit]:
+    function = None if project.parsings else starting_function(project)
+    if function is not None:
+        return _cleanup_in(project, function)
     outermost = [path.frames[-1] for path in project.paths]
     frame = next((frame for frame in outermost if not frame.scope.is_function), None)
     if frame is None:
@@ -78,6 +81,17 @@ def _cleanup(project: Project) -> list[Edit]:
     if ends_program(project.analysis, last, frame.scope):
         return []
     return [insert_after(source, last, ["rd.cleanup_distributed()"])]
+
+
+def _cleanup_in(project: Project, function: Scope) -> list[Edit]:
+    """Return an edit that leaves the group at the end of a function that a library calls, which may end the program."""
+    last = function.node.body[-1]  # type: ignore[union-attr, index]
+    if getattr(function.node, "name", "") == "__init__" or ends_program(project.analysis, last, function):
+        return []
+    if not isinstance(last, ast.Return):
+        return [insert_after(function.source, last, ["rd.cleanup_distributed()"])]
+    is_known = last.value is None or isinstance(last.value, (ast.Constant, ast.Name, ast.Attribute))
+    return [insert_before(function.source, last, ["rd.cleanup_distributed()"])] if is_known else []
 
 
 def _top(source: Source, node: ast.AST, scope: Scope) -> ast.stmt:

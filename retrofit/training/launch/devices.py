@@ -24,7 +24,8 @@ from retrofit.training.torch_api.runtime import DEVICE_CHOICES
 
 from ..distributed.ranks.rank_texts import mentions_rank
 from ..model.data_parallel import is_device_argument
-from .options import is_given_by_command, is_option, set_options
+from .commands import is_given_by_command
+from .options import is_option, set_options
 
 NUMBERED = re.compile(r"cuda:\d+")
 # What a text begins with that ends in a number: of f"cuda:{gpu}", "cuda:{}".format(gpu), "cuda:%d" % gpu, "cuda:" + gpu

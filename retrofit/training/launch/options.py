@@ -6,16 +6,9 @@ import ast
 from collections import defaultdict
 
 from retrofit.analysis.flow.reachability import reached_nodes
-from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
+from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import LocalFunction
-from retrofit.training.torch_api.launch import (
-    COMMAND_DECORATORS,
-    COMMAND_RUNNERS,
-    HOLDS_SETTINGS,
-    PARSES,
-    SETTINGS_NAMES,
-)
+from retrofit.training.torch_api.launch import HOLDS_SETTINGS, PARSES, SETTINGS_NAMES
 
 
 def is_option(analysis: Analysis, node: ast.Attribute, scope: Scope) -> bool:
@@ -44,23 +37,4 @@ def _set_options(analysis: Analysis) -> dict[str, list[tuple[ast.Assign, Scope]]
         for target in node.targets if isinstance(node, ast.Assign) else []:
             if isinstance(target, ast.Attribute) and is_option(analysis, target, scope):
                 found[target.attr].append((node, scope))  # type: ignore[arg-type]
-    return found
-
-
-def is_given_by_command(analysis: Analysis, scope: Scope) -> bool:
-    """Return whether a function's parameters come from the command line: @click.command(), fire.Fire(main)."""
-    return scope.node in analysis.fact("run by command", lambda: _commands(analysis))
-
-
-def _commands(analysis: Analysis) -> set[ast.AST]:
-    found: set[ast.AST] = set()
-    for scope in analysis.scopes():
-        if isinstance(scope.node, FUNCTIONS):
-            texts = [ast.unparse(part) for part in getattr(scope.node, "decorator_list", [])]
-            if any(COMMAND_DECORATORS & set(text.partition("(")[0].split(".")) for text in texts):
-                found.add(scope.node)
-        for node in own_nodes(scope.node):
-            if isinstance(node, ast.Call) and node.args and analysis.called(node, scope) & COMMAND_RUNNERS:
-                values = analysis.evaluate(node.args[0], scope)
-                found |= {value.node for value in values if isinstance(value, LocalFunction)}
     return found

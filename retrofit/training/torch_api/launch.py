@@ -20,10 +20,19 @@ SETTINGS_NAMES = frozenset({
     "flags", "settings", "cli_args", "configs",
 })  # fmt: skip
 # Functions that run another one as a command, and words in the decorators that make one.
-COMMAND_RUNNERS = frozenset(
-    {"fire.Fire", "typer.run", "tyro.cli", "defopt.run", "plac.call", "clize.run", "argh.dispatch_command"}
-)
+COMMAND_RUNNERS = frozenset({
+    "fire.Fire", "typer.run", "tyro.cli", "defopt.run", "plac.call", "clize.run", "argh.dispatch_command",
+    "absl.app.run", "jsonargparse.CLI", "jsonargparse.auto_cli", "cyclopts.run",
+})  # fmt: skip
 COMMAND_DECORATORS = frozenset({"command", "main", "click", "typer", "hydra"})
+# Decorators that make the folder of the run, and log files in it, before the function is called.
+MAKES_RUN_FOLDER = frozenset({"hydra.main"})
+# Functions and methods, by their own names, that only declare something at the top of a script.
+DECLARES = frozenset({
+    "getLogger", "Typer", "filterwarnings", "simplefilter", "namedtuple", "TypeVar", "Path", "instance", "store",
+    "mark_flag_as_required", "DEFINE_string", "DEFINE_integer", "DEFINE_float", "DEFINE_bool", "DEFINE_boolean",
+    "DEFINE_enum", "DEFINE_list", "DEFINE_multi_string", "DEFINE_multi_integer", "DEFINE_multi_float",
+})  # fmt: skip
 
 # The environment, and what sets a variable in it.
 ENVIRON = "os.environ"

@@ -24,7 +24,10 @@ SHOWS = frozenset({
     *(f"{stream}.{method}" for stream in STREAMS for method in ("write", "writelines", "buffer.write")),
 })  # fmt: skip
 PRINTS = SHOWS | {"print", "warnings.warn", runtime.PRINT_MAIN}
-LOGGERS = frozenset({"logging.basicConfig", "logging.StreamHandler"})
+LOGGERS = frozenset({
+    "logging.basicConfig", "logging.StreamHandler", "absl.logging.set_verbosity", "absl.logging.info",
+    "hydra.main",  # which sets up handlers for the terminal and for a file
+})  # fmt: skip
 FILE_LOGGERS = frozenset({"logging.FileHandler", "logging.handlers.RotatingFileHandler"})
 LOGGER_METHODS = frozenset({"info", "debug", "warning", "warn", "error", "critical", "exception"})
 # The module of the functions that are there without an import.
