@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from retrofit.analysis.files.start import Start
 
     from .plan import Conversion
+    from .stages import Planned
 
     Prove = Callable[[argparse.Namespace, Start, Conversion, dict[Path, bytes]], int]
 
@@ -23,6 +26,7 @@ examples:
   retrofit convert train.py --write     write them, with the runtime and two launch scripts
   retrofit convert train.py --undo      take the last conversion back
   retrofit convert train.py --update-runtime     renew multigpu.py after the kit was updated
+  retrofit convert stage1.py stage2.py --write   scripts that share modules, all of them or none
   retrofit convert -m tools.train       a script that is started as `python -m tools.train`, from this folder
 
 exit status: 0 converted (or nothing to do); with --prove: proven and written; 1 cannot be converted correctly, or a
@@ -35,7 +39,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command to `commands` (of argparse's add_subparsers) and return its parser."""
     parser = commands.add_parser(
         "convert",
-        usage="%(prog)s [options] SCRIPT|-m MODULE [-- ARGUMENTS OF SCRIPT]",
+        usage="%(prog)s [options] SCRIPT ...|-m MODULE [-- ARGUMENTS OF SCRIPT]",
         help="turn a single-GPU training script into one for many GPUs",
         description="Change SCRIPT and the modules that it imports so that it trains on many GPUs. The code is read; "
         "only --prove runs it, in copies of its folder.",
@@ -45,11 +49,10 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add(
-        "path",
+        "paths",
         metavar="SCRIPT",
-        nargs="?",
-        default=".",
-        help="the training script, or its folder (default: this folder)",
+        nargs="*",
+        help="the training script, or its folder (default: this folder); several are converted all or none",
     )
     add("-m", "--module", metavar="MODULE", help="the script as in `python -m MODULE`, in this folder or in --root")
     add(
@@ -92,20 +95,26 @@ def run(args: argparse.Namespace, prove: Prove | None = None) -> int:
     from retrofit.training import SourceError
 
     from .self_check import ConversionError
-    from .stages import say, write
+    from .stages import new_files, say, write_together
     from .writing.write import WriteError
 
     try:
+        scripts = [argparse.Namespace(**vars(args), path=path) for path in args.paths or [os.curdir]]
         if args.undo or args.update_runtime:
-            return _undo(args) if args.undo else _update(args)
+            for script in reversed(scripts):
+                _undo(script) if args.undo else _update(script)
+            return 0
+        if args.prove and len(scripts) > 1:
+            raise ValueError(
+                "--prove runs one script; convert several with --write, and run `retrofit verify` for each"
+            )
         with no_garbage_search():
-            planned = _planned(args)
+            planned = _planned(args, scripts)
         if isinstance(planned, int):
             return planned
-        start, conversion, files = planned
-        status = prove(args, start, conversion, files) if args.prove and prove else 0
+        status = prove(scripts[0], *planned[0][1:], new_files(*planned[0])) if args.prove and prove else 0
         if status == 0:
-            write(args, start, files)
+            write_together(planned)
         return status
     except (SourceError, WriteError, ValueError, OSError) as error:
         lines = str(error).split("\n") if isinstance(error, ConversionError) else [str(error)]
@@ -116,31 +125,37 @@ def run(args: argparse.Namespace, prove: Prove | None = None) -> int:
         return 130
 
 
-def _planned(args: argparse.Namespace) -> tuple[Start, Conversion, dict[Path, bytes]] | int:
-    """Plan and show a conversion. Return it with the files that are to be written, or the exit status without them."""
+def _planned(args: argparse.Namespace, scripts: list[argparse.Namespace]) -> list[Planned] | int:
+    """Plan and show the conversions. Return those that are to be written, or the exit status if none is."""
     from retrofit.analysis.deep_stack import with_deep_stack
     from retrofit.analysis.files.source import printable
 
     from .plan import is_converted
-    from .stages import new_files, plan, recover_first, refused, say, show
+    from .stages import plan_together, recover_first, refused, require_clean, say, show
     from .writing.write import real_places
 
-    recover_first(args)
-    start, conversion = with_deep_stack(lambda: plan(args))
-    if is_converted(conversion.project):
-        print(f"{printable(start.script)} uses the runtime already; nothing to do")
-        return 0
-    if refused(start, conversion):
-        return 1
-    real_places(start.root, [file.path for file in conversion.files])
-    with_deep_stack(lambda: show(conversion))
-    if not (args.write or args.prove):
+    for script in scripts:
+        recover_first(script)
+    plans = []
+    for script, start, conversion in with_deep_stack(lambda: plan_together(scripts)):
+        if is_converted(conversion.project):
+            print(f"{printable(start.script)} uses the runtime already; nothing to do")
+        elif refused(start, conversion):
+            return 1
+        else:
+            plans.append((script, start, conversion))
+    for _, start, conversion in plans:
+        real_places(start.root, [file.path for file in conversion.files])
+        with_deep_stack(partial(show, conversion))
+    if plans and not (args.write or args.prove):
         say("nothing was written; --write writes it, --prove if it is proven by runs")
+    if not plans or not (args.write or args.prove):
         return 0
-    return start, conversion, new_files(args, start, conversion)
+    require_clean(args, [start.root for _, start, _ in plans])
+    return plans
 
 
-def _undo(args: argparse.Namespace) -> int:
+def _undo(args: argparse.Namespace) -> None:
     from retrofit.analysis.files.source import printable
 
     from .added.files import again
@@ -155,10 +170,9 @@ def _undo(args: argparse.Namespace) -> int:
     if undone.kept:
         needed_by = printable(", ".join(undone.needed_by))
         print(f"kept {len(undone.kept)} files that the conversion of {needed_by} needs")
-    return 0
 
 
-def _update(args: argparse.Namespace) -> int:
+def _update(args: argparse.Namespace) -> None:
     from retrofit.analysis.files.source import printable
 
     from .added.update_runtime import runtime_places, update
@@ -166,4 +180,3 @@ def _update(args: argparse.Namespace) -> int:
 
     for path in runtime_places(*places(args)):
         print(printable(update(path, args.force)))
-    return 0

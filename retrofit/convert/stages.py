@@ -8,8 +8,10 @@ import io
 import os
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Tuple
 
 from retrofit.analysis.files.runtime_names import FILE_MODULE, FILE_NAME, RUNTIME
 from retrofit.installation import requirement
@@ -19,9 +21,22 @@ if TYPE_CHECKING:
 
     from .plan import Conversion
 
+    Planned = Tuple[argparse.Namespace, Start, Conversion]
 
-def plan(args: argparse.Namespace) -> tuple[Start, Conversion]:
-    """Read the script that the command line names, and plan its conversion."""
+
+def plan_together(scripts: list[argparse.Namespace]) -> list[Planned]:
+    """Plan the conversion of each script when those before it are converted: shared modules are changed already."""
+    texts: dict[Path, bytes] = {}
+    plans = []
+    for script in scripts:
+        start, conversion = plan(script, texts)
+        texts.update({file.path: file.data for file in conversion.files})
+        plans.append((script, start, conversion))
+    return plans
+
+
+def plan(args: argparse.Namespace, texts: Mapping[Path, bytes]) -> tuple[Start, Conversion]:
+    """Read the script that the command line names, and plan its conversion; `texts` count instead of the files."""
     from retrofit.analysis.files.missing_modules import missing_modules
     from retrofit.training.launch.entry import open_project
 
@@ -29,6 +44,7 @@ def plan(args: argparse.Namespace) -> tuple[Start, Conversion]:
 
     runtime = RUNTIME if args.no_vendor else FILE_MODULE
     project, start = open_project(args.path, args.module, args.root, runtime)
+    project = project.with_texts(texts) if texts else project
     own = project.modules.find(FILE_MODULE, 0, project.entry)
     if own and not args.no_vendor:
         raise ValueError(f"{own} is not of retrofit, and the runtime needs this name; rename it, or add --no-vendor")
@@ -118,10 +134,22 @@ def show(conversion: Conversion) -> None:
     say(*lines(conversion.listed))
 
 
-def new_files(args: argparse.Namespace, start: Start, conversion: Conversion) -> dict[Path, bytes]:
+def require_clean(args: argparse.Namespace, roots: list[Path]) -> None:
+    """Raise ValueError in a git work tree with uncommitted changes."""
+    from .writing.work_tree import has_uncommitted_changes
+
+    for root in dict.fromkeys(() if args.force else roots):
+        if has_uncommitted_changes(root):
+            raise ValueError(f"{root} has uncommitted changes; commit them first, or add --force")
+
+
+def new_files(
+    args: argparse.Namespace, start: Start, conversion: Conversion, others: Sequence[str] = ()
+) -> dict[Path, bytes]:
     """Return all files that are to be written, by their places: the changed ones, and those that are added.
 
-    Raises ValueError in a git work tree with uncommitted changes, WriteError for a place that may not be written.
+    `others` are the scripts that are converted together with this one. Raises WriteError for a place that may not be
+    written.
     """
     from retrofit.analysis.deep_stack import with_deep_stack
     from retrofit.training.steps.step_limits import step_limits
@@ -131,22 +159,36 @@ def new_files(args: argparse.Namespace, start: Start, conversion: Conversion) ->
     from .added.script_facts import script_facts
     from .listing import steps
     from .plan import files_needed
-    from .writing.work_tree import has_uncommitted_changes
     from .writing.write import real_places
 
     root = start.root
-    if not args.force and has_uncommitted_changes(root):
-        raise ValueError(f"{root} has uncommitted changes; commit them first, or add --force")
     texts = [source.text for source in conversion.project.sources]
     not_read = [*conversion.missing, *conversion.project.modules.not_read]
     project = conversion.project
     counted = with_deep_stack(lambda: steps(step_limits(project), step_schedules(project), conversion.files))
-    facts = with_deep_stack(lambda: script_facts(project))
+    facts = replace(with_deep_stack(lambda: script_facts(project)), others=tuple(others))
     files = additions(start, not args.no_vendor, texts, not_read, conversion.listed, counted, facts)
     users = [*files_needed(conversion), *conversion.files]
     real = real_places(root, [file.path for file in users])
     files.update(zip(real, (file.data for file in users)))
     return files
+
+
+def write_together(plans: list[Planned]) -> None:
+    """Write the conversions of all scripts, or of none."""
+    from .added.files import again
+    from .writing.undo import undo
+
+    written: list[Start] = []
+    try:
+        for script, start, conversion in plans:
+            others = [other.script for _, other, _ in plans if other is not start]
+            write(script, start, new_files(script, start, conversion, others))
+            written.append(start)
+    except BaseException:
+        for start in reversed(written):
+            undo(start.root, start.entry, again)
+        raise
 
 
 def write(args: argparse.Namespace, start: Start, files: dict[Path, bytes]) -> None:

@@ -177,3 +177,39 @@ def test_killed_while_one_of_two_is_undone(project: Path, monkeypatch: pytest.Mo
             assert tree(project) == both
             undo(project, project / "one.py", again)
         assert tree(project) == done
+
+
+def test_scripts_that_are_named_together_share_what_they_change(project: Path) -> None:
+    before = tree(project)
+    names = [str(project / f"{name}.py") for name in ("one", "more")]
+    assert main(["convert", *names]) == 0 and tree(project) == before
+    assert main(["convert", *names, "--write"]) == 0
+    together = tree(project)
+    assert "`more.py`" in (project / "MULTI_GPU.md").read_text()
+    assert "`one.py`" in (project / "MULTI_GPU_more.md").read_text()
+    assert (project / "utils.py").read_text().count("import multigpu as rd") == 1
+    assert main(["convert", *names, "--write"]) == 0 and tree(project) == together
+    assert main(["convert", *names, "--undo"]) == 0 and tree(project) == before
+    for name in ("one", "more"):
+        assert convert(project, name, "--write") == 0
+    pages = {"MULTI_GPU.md", "MULTI_GPU_more.md"}
+    one_by_one = tree(project)
+    code = [name for name in one_by_one if name not in pages and not name.startswith(".retrofit/")]
+    assert {name: one_by_one[name] for name in code} == {name: together[name] for name in code}
+
+
+@pytest.mark.parametrize("problem", ["refused", "taken"])
+def test_scripts_that_are_named_together_are_converted_all_or_none(
+    project: Path, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "sub").mkdir()
+    (project / "sub" / "last.py").write_text(
+        "print()\n" if problem == "refused" else SCRIPT.replace("import utils", "")
+    )
+    if problem == "taken":
+        (project / "sub" / "multigpu.py").write_text("# mine\n")
+    before = tree(project)
+    names = [str(project / name) for name in ("one.py", "more.py", "sub/last.py")]
+    assert main(["convert", *names, "--write"]) == (1 if problem == "refused" else 2)
+    assert tree(project) == before
+    assert ("no loop with a backward call" if problem == "refused" else "needs this name") in capsys.readouterr().err

@@ -19,6 +19,10 @@ from .script_facts import ScriptFacts
 NAME = "MULTI_GPU.md"
 MOST_LINES = 40
 HERE = " The commands are for this folder, the one in which the script's imports are found."
+OTHERS = """\
+- **Other scripts** were converted with it: {scripts}. Each has launch scripts and a page of its own (`MULTI_GPU*.md`),
+  and can be taken back on its own.
+"""
 NOT_READ = """\
 - **Not read.** These imports can be of any module, or of one that was not found, so nothing was changed in what they
   import. Look there for files that every process would write, for prints and for devices that are named by number:
@@ -102,6 +106,7 @@ def guide(
             OUTPUT,
             figures(listed),
             steps,
+            OTHERS.format(scripts=", ".join(f"`{script}`" for script in facts.others)) if facts.others else "",
             COPIED.format(runtime=runtime) if vendor else INSTALLED,
             NOT_READ.format(places="\n".join(f"  - {place}" for place in not_read)) if not_read else "",
         ]

@@ -56,6 +56,7 @@ class ScriptFacts:
     is_sharded: bool = True  # some evaluation is split across the ranks
     full_evaluations: tuple[str, ...] = ()  # why evaluations run in full on every rank
     rate_rules: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()  # scripts that are converted with this one
 
     @property
     def verify_arguments(self) -> list[str]:
