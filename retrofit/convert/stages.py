@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Tuple
+from typing import TYPE_CHECKING
 
 from retrofit.analysis.files.runtime_names import FILE_MODULE, FILE_NAME, RUNTIME
 from retrofit.installation import requirement
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .plan import Conversion
 
-    Planned = Tuple[argparse.Namespace, Start, Conversion]
+    Planned = tuple[argparse.Namespace, Start, Conversion]
 
 
 def plan_together(scripts: list[argparse.Namespace]) -> list[Planned]:
