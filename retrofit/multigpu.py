@@ -97,8 +97,7 @@ class DistributedEnvironment:
 def read_environment(environ: Mapping[str, str]) -> DistributedEnvironment:
     """Return this process's place from `RANK/WORLD_SIZE/LOCAL_RANK`, else from a SLURM step, else rank 0 of 1.
 
-    Raises ValueError when only some of the three variables are set, when one is not a whole number, or when they
-    contradict each other.
+    Raises ValueError where only some of the three are set, one is not a whole number, or they contradict each other.
     """
     names, launcher, host, port = LAUNCHER_VARIABLES, "env", "localhost", 29500
     present = [name for name in names if environ.get(name)]
@@ -868,8 +867,8 @@ def one_process_only(reason: str, function: F | None = None) -> F | None:
 
 
 def is_main_process() -> bool:
-    """Return whether this process is rank 0: the one that prints and writes files."""
-    return get_rank() == 0
+    """Return whether this process is rank 0, which prints and writes files; without a group the launcher says so."""
+    return (dist.get_rank() if is_distributed() else read_environment(os.environ).rank) == 0
 
 
 def get_device() -> torch.device:
@@ -1094,6 +1093,13 @@ def quiet_logging() -> None:
         logging.disable(logging.INFO)
 
 
+def share_hydra_time() -> None:
+    """Let `${now:...}`, by which Hydra names the folder of a run, be rank 0's time. Collective: every rank."""
+    now = broadcast_object(time.localtime())
+    if is_distributed():
+        sys.modules["hydra.core.utils"].localtime = lambda: now  # type: ignore[attr-defined]
+
+
 class SilentObject:
     """Takes every method call, also of its attributes, and does nothing; falsy: `if writer:` guards preparation.
 
@@ -1110,10 +1116,7 @@ class SilentObject:
     def __call__(self, *args: Any, **kwargs: Any) -> SilentObject:
         return SilentObject()
 
-    __getitem__ = __call__
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        pass
+    __getitem__ = __setitem__ = __exit__ = __call__  # an exception passes: the result is falsy
 
     def __fspath__(self) -> str:
         return os.devnull
@@ -1123,9 +1126,6 @@ class SilentObject:
 
     def __enter__(self) -> SilentObject:
         return self
-
-    def __exit__(self, *exception: Any) -> None:
-        pass
 
 
 def answer_of_main(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -1155,9 +1155,9 @@ def answer_of_main(function: Callable[..., Any], *args: Any, **kwargs: Any) -> A
 
 
 def _call_on_main(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Exception | None]:
-    """Return what the call gives on rank 0, and its error; the others do not call."""
+    """Return what the call gives on rank 0, and its error; the others do not call, unless there is no group."""
     try:
-        return function(*args, **kwargs) if is_main_process() else None, None
+        return function(*args, **kwargs) if is_main_process() or not is_distributed() else None, None
     except Exception as error:
         return None, error
 
@@ -3361,4 +3361,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 868229163b7fc35d72209e67a1f045dffa3f5ad963dba520e583b3456d7a88e0
+# Unchanged while the text above has the SHA-256 bf652adafec98f87c25e1b62629112eaa682a14456dca8d73422989d0598e817
