@@ -17,7 +17,7 @@ from retrofit.training import Project
 from retrofit.training.data.workers import run_elsewhere
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.files.run_numbers import Numbered
-from retrofit.training.launch.commands import folder_maker
+from retrofit.training.launch.commands import run_folder_decorator
 from retrofit.training.torch_api.files import DATES, UNIQUE_NAMES
 from retrofit.training.torch_api.runtime import FROM_MAIN, SHARE_HYDRA_TIME
 
@@ -101,14 +101,14 @@ def _named_by_hydra(project: Project) -> Iterator[Finding]:
     if project.calls_any({SHARE_HYDRA_TIME}):
         return
     for scope in dict.fromkeys(frame.scope for path in project.paths for frame in path.frames):
-        maker = folder_maker(project.analysis, scope)
-        if maker is None:
+        decorator = run_folder_decorator(project.analysis, scope)
+        if decorator is None:
             continue
         edits: list[Edit] = []
         if not project.distribution.joins:
             source, joining, edit = edit_after_setup(project, "rd.output.share_hydra_time()")
             edits = [edit] if project.analysis.scope_at(source, joining) is not scope else []
-        yield found(RULE, scope.source, maker, HYDRA_MESSAGE, edits, help="" if edits else HYDRA_HELP)
+        yield found(RULE, scope.source, decorator, HYDRA_MESSAGE, edits, help="" if edits else HYDRA_HELP)
 
 
 def _agreeing(numbered: Numbered) -> list[Edit]:

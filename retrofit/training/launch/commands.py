@@ -32,7 +32,7 @@ def _commands(analysis: Analysis) -> set[ast.AST]:
     return found
 
 
-def folder_maker(analysis: Analysis, scope: Scope) -> ast.Call | None:
+def run_folder_decorator(analysis: Analysis, scope: Scope) -> ast.Call | None:
     """Return the decorator of a function that makes the folder of the run before it calls the function."""
     for part in getattr(scope.node, "decorator_list", []) if scope.parent is not None else []:
         if isinstance(part, ast.Call) and analysis.called(part, scope.parent) & MAKES_RUN_FOLDER:  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ def _first_function(analysis: Analysis, path: Path) -> Scope | None:
     if len(path.frames) == 1:
         return None
     called = path.frames[-2].scope
-    is_command = is_given_by_command(analysis, called) and folder_maker(analysis, called) is None
+    is_command = is_given_by_command(analysis, called) and run_folder_decorator(analysis, called) is None
     return called if is_command else None
 
 
