@@ -1,4 +1,4 @@
-"""Write docs/rules.md from the rules themselves: python docs/make_rules.py"""
+"""Write docs/rules.md and docs/refusals.md from the rules themselves: python docs/make_rules.py"""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from retrofit.rules.documentation import page  # noqa: E402
+from retrofit.rules import documentation, examples  # noqa: E402
 
 if __name__ == "__main__":
-    (ROOT / "docs" / "rules.md").write_text(page(), encoding="utf-8")
+    (ROOT / "docs" / "rules.md").write_text(documentation.page(), encoding="utf-8")
+    (ROOT / "docs" / "refusals.md").write_text(examples.page(), encoding="utf-8")

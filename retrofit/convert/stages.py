@@ -89,9 +89,14 @@ def recover_first(args: argparse.Namespace) -> None:
 
 
 def refused(start: Start, conversion: Conversion) -> bool:
-    """Return whether a conversion cannot be written; say the reasons then."""
-    reasons = [f"{finding.place}: {finding.code} {finding.refusal}" for finding in conversion.refusals]
-    reasons += conversion.project.modules.unreadable.values()
+    """Return whether a conversion cannot be written; say the reasons then, and what to do."""
+    from retrofit.analysis.deep_stack import with_deep_stack
+    from retrofit.rules.refusal_help import help_lines
+
+    reasons = list(conversion.project.modules.unreadable.values())
+    for finding in reversed(conversion.refusals):
+        helping = with_deep_stack(lambda of=finding: list(help_lines(conversion.project, of)))  # type: ignore[misc]
+        reasons[:0] = [f"{finding.place}: {finding.code} {finding.refusal}", *helping]
     if reasons:
         say(*conversion.missing, *reasons, f"{start.script} cannot be converted; nothing was written")
     return bool(reasons)

@@ -1,0 +1,1 @@
+"""Worked examples, before and after, for scripts that `convert` refuses: `retrofit rules NAME` shows them."""

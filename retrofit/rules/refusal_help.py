@@ -1,0 +1,139 @@
+"""Help with a refusal: what to do, a change of the lines of the script that makes it convertible, an example."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import io
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from retrofit.analysis.edits import Edit, apply_edits, indent_step, insert_after, insert_before, replace
+from retrofit.analysis.files.source import Source
+from retrofit.analysis.scopes import own_nodes
+from retrofit.analysis.values.kinds import LocalFunction
+from retrofit.training import Project
+
+from .finding import Finding
+from .refusals import KINDS
+
+MOST_LINES = 15  # of a change that is shown
+Patch = Callable[[Project, Finding], list[Edit]]
+
+
+def help_lines(project: Project, finding: Finding) -> Iterator[str]:
+    """Yield what to do about a refusal, to be shown after it; nothing for a kind that is not known."""
+    kind = KINDS.get(finding.kind)
+    if kind is None:
+        return
+    yield f"    what to do: {kind.remedy}"
+    edits = patch_for(project, finding)
+    if edits:
+        yield "    this change makes it convertible:"
+        yield from (f"      {line}" for line in _diff(edits))
+    for name in kind.examples:
+        yield f"    a worked example, before and after: retrofit rules {name}"
+
+
+def patch_for(project: Project, finding: Finding) -> list[Edit]:
+    """Return a change of the script after which it is not refused for this reason; nothing where none is known."""
+    make = PATCHES.get(finding.kind)
+    return make(project, finding) if make and finding.node is not None and finding.source is not None else []
+
+
+def _diff(edits: list[Edit]) -> Iterator[str]:
+    for source in dict.fromkeys(edit.source for edit in edits):
+        after = apply_edits(source, edits)
+        old, new = (io.StringIO(text, newline=None).read().split("\n") for text in (source.text, after))
+        lines = list(difflib.unified_diff(old, new, n=0, lineterm=""))[2:]
+        yield f"{source.name}:"
+        yield from islice((line for line in lines if not line.startswith("@@")), MOST_LINES)
+
+
+def _next(project: Project, finding: Finding) -> list[Edit]:
+    """Write `next(batches)` for `batches.next()`."""
+    node, source = finding.node, finding.source
+    assert source is not None
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return []
+    return [replace(source, node, f"next({source.segment(node.func.value)})")]
+
+
+def _closure(project: Project, finding: Finding) -> list[Edit]:
+    """Write `loss = closure()` and `optimizer.step()` for `loss = optimizer.step(closure)`."""
+    node, source = finding.node, finding.source
+    assert source is not None and node is not None
+    statement = source.statement(node)
+    if not isinstance(node, ast.Call) or len(node.args) != 1 or not isinstance(statement, (ast.Assign, ast.Expr)):
+        return []
+    if statement.value is not node:
+        return []
+    target = source.segment(statement.targets[0]) if isinstance(statement, ast.Assign) else "loss"
+    closure, step = source.segment(node.args[0]), source.segment(node.func)
+    later = insert_after(source, statement, [f"{step}()"])
+    return [replace(source, statement, f"{target} = {closure}()"), later]
+
+
+def _suppressed(project: Project, finding: Finding) -> list[Edit]:
+    """Take `with suppress(...):` away from around a step."""
+    node, source = finding.node, finding.source
+    assert source is not None
+    if not isinstance(node, ast.With) or len(node.items) != 1 or node.items[0].optional_vars is not None:
+        return []
+    first, last = node.body[0].lineno, node.body[-1].end_lineno or node.body[-1].lineno
+    starts, step = source.line_starts, len(indent_step(source))
+    edits = [Edit(source, starts[node.lineno - 1], starts[first - 1], "")]
+    for start in (starts[line - 1] for line in range(first, last + 1)):
+        if source.text[start : start + step].isspace() and "\n" not in source.text[start : start + step]:
+            edits.append(Edit(source, start, start + step, ""))
+    return edits if first > node.lineno else []
+
+
+def _model_output(project: Project, finding: Finding) -> list[Edit]:
+    """Put the output of the model into a variable before the statement that writes it."""
+    node, source = finding.node, finding.source
+    assert source is not None and node is not None
+    runs = {call.call for model in project.models for call in model.calls}
+    inside = [part for part in ast.walk(node) if part in runs]
+    name = _free_name(source, "output")
+    if len(inside) != 1:
+        return []
+    line = f"{name} = {source.segment(inside[0])}"
+    return [insert_before(source, source.statement(node), [line]), replace(source, inside[0], name)]
+
+
+def _forward(project: Project, finding: Finding) -> list[Edit]:
+    """Give a model that is trained by one method a forward() that runs it, and call the model."""
+    calls = [c for m in project.models for c in m.calls if any(o.call is finding.node for o in m.calls)]
+    functions = [c.call.func for c in calls if isinstance(c.call.func, ast.Attribute)]
+    if len({function.attr for function in functions}) != 1 or len(functions) != len(calls):
+        return []
+    values = project.analysis.evaluate(functions[0], calls[0].scope)
+    (method,) = values if len(values) == 1 else (None,)
+    if not isinstance(method, LocalFunction) or not isinstance(method.node, ast.FunctionDef):
+        return []
+    owner = method.scope.parent.node if method.scope.parent else None
+    defined = {node.name for node in own_nodes(owner) if isinstance(node, ast.FunctionDef)} if owner else set()
+    if not isinstance(owner, ast.ClassDef) or "forward" in defined:
+        return []
+    source, step = method.scope.source, indent_step(method.scope.source)
+    lines = ["", "def forward(self, *inputs, **options):", f"{step}return self.{method.node.name}(*inputs, **options)"]
+    edits = [insert_after(source, method.node, lines)]
+    for call, function in zip(calls, functions):
+        (_, start), (_, end) = call.scope.source.span(function.value), call.scope.source.span(function)
+        edits.append(Edit(call.scope.source, start, end, ""))
+    return edits
+
+
+def _free_name(source: Source, name: str) -> str:
+    taken = {node.id for node in source.nodes if isinstance(node, ast.Name)}
+    return next(one for one in (name, *(f"{name}_{number}" for number in range(2, 99))) if one not in taken)
+
+
+PATCHES: dict[str, Patch] = {
+    "removed-next": _next,
+    "closure-step": _closure,
+    "suppressed-errors": _suppressed,
+    "model-in-write": _model_output,
+    "trained-by-methods": _forward,
+}

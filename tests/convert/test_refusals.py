@@ -1,0 +1,188 @@
+"""Refusals help: every kind is explained, and each example is run before and after, in one process and in two."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_rules import script_of
+
+from retrofit.analysis.edits import apply_edits
+from retrofit.cli import main
+from retrofit.rules import examples
+from retrofit.rules.refusal_help import patch_for
+from retrofit.rules.refusals import KINDS, Kind
+from retrofit.rules.registry import RULES, find_all
+from retrofit.training import read_project
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "retrofit" / "examples"
+NAMES = sorted({name for kind in KINDS.values() for name in kind.examples})
+
+
+def path_of(name: str, which: str) -> Path:
+    return EXAMPLES / f"{name.replace('-', '_')}_{which}.py"
+
+
+def output_of(script: Path, folder: Path, processes: int = 1) -> list[str]:
+    torchrun = [str(shutil.which("torchrun")), "--standalone", f"--nproc_per_node={processes}"]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "RETROFIT_BATCH": "global"}
+    environ["PYTHONPATH"] = str(EXAMPLES.parents[1])
+    command = [*([sys.executable] if processes == 1 else torchrun), str(script)]
+    run = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return [line for line in run.stdout.splitlines() if not line.startswith("notice:")]
+
+
+@pytest.mark.usefixtures("forked_python")
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_trains_the_same_in_one_process_and_in_two(name: str, tmp_path: Path) -> None:
+    before = output_of(path_of(name, "before"), tmp_path)
+    assert len(before) >= 4
+    assert output_of(path_of(name, "after"), tmp_path) == before, "one process trains as before, to the last digit"
+    two = output_of(path_of(name, "after"), tmp_path, processes=2)
+    numbers = [[float(word) for word in re.findall(r"-?\d+\.\d+", " ".join(lines))] for lines in (before, two)]
+    assert len(two) == len(before)
+    assert numbers[1] == pytest.approx(numbers[0], abs=2e-4)
+
+
+def test_the_page_of_examples_is_current() -> None:
+    page = EXAMPLES.parents[1] / "docs" / "refusals.md"
+    assert page.read_text(encoding="utf-8") == examples.page(), "run python docs/make_rules.py"
+
+
+def test_every_example_belongs_to_a_refusal_and_is_there() -> None:
+    assert sorted(examples.EXAMPLES) == NAMES
+    files = {path.name for path in EXAMPLES.glob("*.py")} - {"__init__.py"}
+    assert files == {path_of(name, which).name for name in NAMES for which in ("before", "after")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_is_refused_and_the_refusal_names_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["convert", str(path_of(name, "before"))])
+    said = capsys.readouterr().err
+    if status:
+        assert f"a worked example, before and after: retrofit rules {name}" in said
+    assert main(["rules", name]) == 0
+    assert "rd.setup_distributed()" in capsys.readouterr().out
+
+
+def test_every_refusal_of_the_rules_examples_has_a_kind(tmp_path: Path) -> None:
+    for rule in RULES.values():
+        for number, example in enumerate(rule.INVALID):
+            script = tmp_path / f"{rule.RULE.code}_{number}.py"
+            script.write_text(script_of(rule.RULE.code, example))
+            refused = [f for f in find_all(read_project(script)) if f.refusal]
+            assert [f for f in refused if f.kind not in KINDS] == [], "give it a kind of retrofit/rules/refusals.py"
+            assert all(KINDS[f.kind].code == f.code for f in refused)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_kind_is_explained_by_its_rule(kind: Kind, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules", kind.code]) == 0
+    said = capsys.readouterr().out
+    assert f"`{kind.name}`" in said and kind.remedy in said
+
+
+HEAD = """\
+import contextlib
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(16, 3)), 4, shuffle=True)
+"""
+MODEL = "model = nn.Linear(3, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+PATCHED = {
+    "removed-next": """
+batches = iter(loader)
+for step in range(4):
+    (x,) = batches.next()
+    loss = model(x).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+""",
+    "closure-step": """
+for (x,) in loader:
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        return loss
+
+    loss = optimizer.step(closure)
+print("done")
+""",
+    "suppressed-errors": """
+for (x,) in loader:
+    with contextlib.suppress(RuntimeError):
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+""",
+    "model-in-write": """
+for (x,) in loader:
+    optimizer.zero_grad()
+    model(x).pow(2).mean().backward()
+    optimizer.step()
+    torch.save(model(x).detach(), "last.pt")
+""",
+}
+
+
+@pytest.mark.parametrize("kind", PATCHED)
+def test_a_script_is_converted_once_its_patch_is_applied(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(HEAD + MODEL + PATCHED[kind])
+    assert main(["convert", str(script)]) == 1
+    said = capsys.readouterr().err
+    assert "this change makes it convertible:" in said
+    removed = [line.strip()[1:] for line in said.splitlines() if line.startswith("      -")]
+    assert removed and all(line in script.read_text() for line in removed)
+    project = read_project(script)
+    (finding,) = (finding for finding in find_all(project) if finding.kind == kind)
+    edits = patch_for(project, finding)
+    script.write_text(apply_edits(edits[0].source, edits))
+    assert main(["convert", str(script)]) == 0, capsys.readouterr().err
+
+
+def test_a_model_that_is_trained_by_a_method_gets_a_forward(tmp_path: Path) -> None:
+    model = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def training_step(self, x):
+        return self.layer(x).pow(2).mean()
+
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (x,) in loader:
+    optimizer.zero_grad()
+    model.training_step(x).backward()
+    optimizer.step()
+"""
+    (tmp_path / "train.py").write_text(HEAD + model)
+    project = read_project(tmp_path / "train.py")
+    refused = [finding for finding in find_all(project) if finding.refusal]
+    for finding in refused:  # none where the method can be wrapped as it is
+        edits = patch_for(project, finding)
+        text = apply_edits(edits[0].source, edits)
+        assert (
+            "    def forward(self, *inputs, **options):\n        return self.training_step(*inputs, **options)" in text
+        )
+        assert "    model(x).backward()" in text
+        (tmp_path / "train.py").write_text(text)
+        assert main(["convert", str(tmp_path / "train.py")]) == 0
