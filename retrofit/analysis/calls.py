@@ -126,10 +126,17 @@ def _attribute_targets(target: ast.expr, receiver: str, whole: Binding) -> Itera
 
 def later_entries(node: ast.Dict, scope: Scope) -> list[tuple[ast.expr, ast.expr]]:
     """Return what `name[key] = value` adds to a dict that was assigned to `name` in the same scope."""
-    statement = scope.source.parents.get(node)
-    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
-        return []
-    return scope.entries.get(statement.targets[0].id, [])
+    outer = scope.source.parents.get(node)
+    position = outer.elts.index(node) if isinstance(outer, ast.Tuple) else None
+    statement = scope.source.parents.get(outer) if position is not None else outer  # type: ignore[arg-type]
+    if isinstance(statement, ast.Assign):
+        target: ast.expr | None = statement.targets[0]
+    else:
+        target = statement.target if isinstance(statement, (ast.AnnAssign, ast.NamedExpr)) else None
+    if isinstance(target, ast.Tuple) and position is not None and position < len(target.elts):
+        target = target.elts[position]
+    owner, _ = (scope.find(target.id) or (scope, [])) if isinstance(target, ast.Name) else (scope, [])
+    return owner.entries.get(target.id, []) if isinstance(target, ast.Name) else []
 
 
 def is_property(function: Function) -> bool:

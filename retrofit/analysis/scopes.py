@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Union
 
 from .files.source import Source
@@ -33,6 +33,7 @@ class Binding:
     dotted: str = ""
     level: int = 0  # of a relative import
     member: str = ""  # from `dotted` import `member`
+    elsewhere: Scope | None = field(default=None, compare=False)  # of the statement, where the name is global
     place: tuple[int, int] = field(init=False, compare=False)  # line and column
 
     def __post_init__(self) -> None:
@@ -101,6 +102,11 @@ def build_scopes(source: Source) -> tuple[Scope, dict[ast.AST, Scope]]:
     """Return the module's scope, and for every function, class and the module itself the scope that it opens."""
     builder = _Builder(source)
     module = builder.open(source.tree, None)
+    for scope in module.walk():
+        for name in list(scope.entries):
+            owner, _ = scope.find(name) or (scope, [])
+            if owner is not scope:
+                owner.entries.setdefault(name, []).extend(scope.entries.pop(name))
     return module, builder.scopes
 
 
@@ -209,7 +215,8 @@ class _Builder:
 
     def _bind(self, scope: Scope, binding: Binding) -> None:
         owner = scope.outer_names.get(binding.name, scope)
-        owner.bindings.setdefault(binding.name, []).append(binding)
+        placed = binding if owner is scope else replace(binding, elsewhere=scope)
+        owner.bindings.setdefault(binding.name, []).append(placed)
 
 
 def positions_in(target: ast.Tuple | ast.List) -> Iterator[tuple[int, ast.expr]]:

@@ -14,7 +14,7 @@ def bindings_of(analysis: Analysis, node: ast.expr, scope: Scope) -> list[tuple[
     """Return the bindings of a name, or of an attribute of the project's objects, with their scopes."""
     if isinstance(node, ast.Name):
         found = scope.find(node.id)
-        return [(binding, found[0]) for binding in found[1]] if found else []
+        return [(binding, binding.elsewhere or found[0]) for binding in found[1]] if found else []
     if isinstance(node, ast.Attribute):
         bindings_in = analysis.classes.attribute_bindings
         objects = [v for v in analysis.evaluate(node.value, scope) if isinstance(v, (Instance, LocalClass))]

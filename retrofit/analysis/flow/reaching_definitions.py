@@ -22,7 +22,7 @@ def live_bindings(name: ast.Name, scope: Scope) -> tuple[Scope, list[Binding]]:
         if own:
             return owner, own[-1:]
         bindings = [binding for binding in bindings if binding not in inner]
-    if owner is not scope:
+    if any((binding.elsewhere or owner) is not scope for binding in bindings):
         return owner, bindings
     statement = scope.source.statement(name)
     around = {statement, *scope.source.ancestors(statement)}

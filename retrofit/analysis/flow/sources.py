@@ -183,6 +183,7 @@ def functions_run(analysis: Analysis, node: ast.Call, scope: Scope) -> list[Loca
 def _of_binding(
     analysis: Analysis, binding: Binding, scope: Scope, keys: Keys, seen: Seen = frozenset()
 ) -> Iterator[Origin]:
+    scope = binding.elsewhere or scope
     if isinstance(binding.node, ast.AugAssign):
         yield Origin(binding.node, scope, keys)
     elif binding.kind == "parameter":

@@ -213,7 +213,8 @@ class _Trace:
         bindings = [binding for binding in bindings if binding.kind != "import"]
         if not any(binding.kind in ("value", "enter") for binding in bindings):
             return set()
-        return self._held_by_other_names([(binding, owner) for binding in bindings]) or {Variable(owner, name)}
+        held = self._held_by_other_names([(binding, binding.elsewhere or owner) for binding in bindings])
+        return held or {Variable(owner, name)}
 
     def _held_by_other_names(self, bindings: list[tuple[Binding, Scope]]) -> set[Variable]:
         """Return what a variable is only another name for: `self.model = model`, `it = iter(loader)`."""

@@ -109,7 +109,8 @@ class Containers:
             elif isinstance(value, Result) and value.builder == "dict":
                 pairs += _arguments(value.call, value.scope)
         owner, _ = scope.find(node.id) or (scope, []) if isinstance(node, ast.Name) else (scope, [])
-        pairs += [(_literal(name), part, owner) for name, part in owner.entries.get(getattr(node, "id", ""), [])]
+        entries = owner.entries.get(getattr(node, "id", ""), [])
+        pairs += [(_literal(name), part, self._analysis.scope_of(part, owner)) for name, part in entries]
         pairs += [pair for call in _updates(node, owner) for pair in _arguments(call, owner)]
         for site in self._callers_of_options(node, scope):
             pairs += [(keyword.arg, keyword.value, where) for keyword, where in site.keywords()]
@@ -131,7 +132,8 @@ class Containers:
         return frozenset().union(*(self.entry(value, None) for value in values))
 
     def _union(self, nodes: list[ast.expr], scope: Scope) -> Values:
-        return frozenset().union(*(self._analysis.evaluate(node, scope) for node in nodes))
+        analysis = self._analysis  # an entry may be written in a function, and the container outside of it
+        return frozenset().union(*(analysis.evaluate(node, analysis.scope_of(node, scope)) for node in nodes))
 
 
 def _literal(key: ast.expr | None) -> object:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..calls import CallSite, default_of, is_classmethod, is_method, is_property, returns_of
+from ..calls import CallSite, default_of, is_classmethod, is_method, is_property, last_name, returns_of
 from ..files.modules import Modules
 from ..files.runtime_names import canonical
 from ..files.source import Source
@@ -69,6 +69,10 @@ class Analysis:
         around = (node, *source.ancestors(node))  # an annotation is in no body, what it annotates is
         return next((self._holding[outer] for outer in around if outer in self._holding), self.module_scopes[source])
 
+    def scope_of(self, node: ast.AST, default: Scope) -> Scope:
+        """Return the scope whose statements have a node in them, `default` for one that is none of theirs."""
+        return self._holding.get(node, default)
+
     def fact(self, name: str, compute: Callable[[], Any]) -> Any:
         """Return something about the whole project, worked out when it is first asked for."""
         if name not in self._facts:
@@ -101,6 +105,10 @@ class Analysis:
         """Return the full names of the functions outside the project that a call can run."""
         values = self.evaluate(call.func, scope)
         return self._names(frozenset(value for value in values if isinstance(value, (External, Member))))
+
+    def last_names(self, call: ast.Call, scope: Scope) -> list[str]:
+        """Return the names, without their modules, of what a call can run: the written one where none is known."""
+        return sorted({name.rpartition(".")[2] for name in self.called(call, scope)}) or [last_name(call)]
 
     def _names(self, values: Values) -> set[str]:
         if values not in self._names_of:
@@ -151,7 +159,7 @@ class Analysis:
         return NOTHING
 
     def _of_bindings(self, bindings: list[Binding], scope: Scope) -> Values:
-        return frozenset().union(*(self._of_binding(binding, scope) for binding in bindings))
+        return frozenset().union(*(self._of_binding(binding, binding.elsewhere or scope) for binding in bindings))
 
     def _of_binding(self, binding: Binding, scope: Scope) -> Values:
         if binding.kind == "value":

@@ -10,7 +10,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN
-from retrofit.training.data.shards import builders_of, given_to, is_same, is_sharded
+from retrofit.training.data.shards import builders_of, is_same, is_sharded, places_given
 from retrofit.training.optimizer.rates import rates_of
 from retrofit.training.torch_api.distributed import WORLD_SIZE
 
@@ -69,15 +69,15 @@ def find(project: Project) -> Iterator[Finding]:
         if TRAIN not in loader.roles or not is_sharded(project.ranks, loader):
             continue
         for builder, scope in builders_of(project.analysis, loader):
-            size = given_to(builder, "batch_size")
-            if size is None or project.ranks.sources_of(size, scope):
-                continue
-            name = size.attr if isinstance(size, ast.Attribute) else getattr(size, "id", "")
-            if name in OF_ALL:
-                message = f"each process takes the whole {ast.unparse(size)}"
-                yield found(RULE, scope.source, builder, message)
-            else:
-                yield from _rates(project, (size, scope))
+            for size, where in places_given(project.analysis, builder, scope, "batch_size"):
+                if project.ranks.sources_of(size, where):
+                    continue
+                name = size.attr if isinstance(size, ast.Attribute) else getattr(size, "id", "")
+                if name in OF_ALL:
+                    message = f"each process takes the whole {ast.unparse(size)}"
+                    yield found(RULE, scope.source, builder, message)
+                else:
+                    yield from _rates(project, (size, where))
 
 
 def _rates(project: Project, size: tuple[ast.expr, Scope]) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import EVALUATION, Loader
-from retrofit.training.data.shards import builders_of, given_to, is_sharded, sampler_values
+from retrofit.training.data.shards import builders_of, is_sharded, places_given, sampler_values
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.loops import Frame, is_ruled_out, truth_in_call
 from retrofit.training.torch_api.data import SAMPLERS_IN_ORDER
@@ -152,14 +152,7 @@ def _calls_for(analysis: Analysis, loader: Loader, scope: Scope) -> Iterator[Cal
 
 def _options(analysis: Analysis, builder: ast.Call, scope: Scope) -> Iterator[ast.expr]:
     """Yield what a call of DataLoader gives for `shuffle`, also in `**options`."""
-    given = given_to(builder, "shuffle")
-    if given is not None:
-        yield given
-    for keyword in builder.keywords:
-        for value in analysis.evaluate(keyword.value, scope) if keyword.arg is None else ():
-            if isinstance(value, Display) and isinstance(value.node, ast.Dict):
-                pairs = zip(value.node.keys, value.node.values)
-                yield from (v for key, v in pairs if isinstance(key, ast.Constant) and key.value == "shuffle")
+    yield from (given for given, _ in places_given(analysis, builder, scope, "shuffle"))
 
 
 def _is_true(analysis: Analysis, node: ast.expr, scope: Scope, sites: list[CallSite]) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import takewhile
 
+from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit, block_of, insert_after, surround
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.reachability import reached_nodes
@@ -39,6 +41,23 @@ folder = f"runs/{uuid.uuid4()}"
 number = len(os.listdir("runs"))
 os.makedirs(f"runs/{number}")
 """,
+    """\
+folder = f"runs/{int(time.time())}"
+""",
+    """\
+def run_folder():
+    return "runs/%s" % time.strftime("%H%M%S")  # RF509
+
+
+os.makedirs(run_folder())
+""",
+    """\
+def train_in(folder):
+    os.makedirs(folder, exist_ok=True)
+
+
+train_in("runs/" + time.strftime("%H%M%S"))
+""",
 ]
 VALID = [
     """\
@@ -48,6 +67,7 @@ folder = "runs/" + rd.collectives.broadcast_object(time.strftime("%Y%m%d_%H%M%S"
     """\
 start = time.time()
 print("began at", time.strftime("%H:%M"))
+message = f"took {time.time() - start:.1f} s"
 """,
     # the content of a folder names no run
     """\
@@ -84,9 +104,7 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         statement = scope.source.statement(node)
         early = is_early(project, statement, scope)
-        if not (early or isinstance(statement, (ast.Assign, ast.AnnAssign))) or not _runs_on_all(
-            project, statement, scope
-        ):
+        if not (early or _is_kept(project, node, scope)) or not _runs_on_all(project, statement, scope):
             continue
         agrees = _agrees(project, node, scope) or is_broadcast(project, statement, scope, FROM_MAIN)
         if statement not in whole and not agrees:
@@ -131,14 +149,41 @@ def _is_agreed(project: Project, numbered: Numbered) -> bool:
     return any(isinstance(p, ast.Call) and project.leads_to_collective(p, numbered.scope) for p in parts)
 
 
+def _is_kept(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether what is made of a value is assigned, returned, or handed to a function of the project."""
+    statement = scope.source.statement(node)
+    if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Return)):
+        return True
+    around = (outer for outer in _around(node, scope) if isinstance(outer, ast.Call))
+    return any(project.analysis.functions_called(outer, scope) for outer in around)
+
+
+def _around(node: ast.AST, scope: Scope) -> Iterator[ast.AST]:
+    """Yield the expressions around a node, of the same statement."""
+    return takewhile(lambda outer: not isinstance(outer, ast.stmt), scope.source.ancestors(node))
+
+
 def _names(project: Project, call: ast.Call, scope: Scope) -> bool:
-    """Return whether a call makes a text of the time, or draws a unique one."""
+    """Return whether a call makes a text of the time, or draws a unique one, or its result is put into a text."""
     names = project.analysis.called(call, scope)
-    if names == {"str"}:
-        inner = [part for part in ast.walk(call) if isinstance(part, ast.Call) and part is not call]
-        made_of = {name for part in inner for name in project.analysis.called(part, scope)}
-        return bool(made_of & DATES) and not made_of & UNIQUE_NAMES
-    return bool(names & UNIQUE_NAMES)
+    if names & UNIQUE_NAMES:
+        return True
+    if not names & DATES:
+        return False
+    around = list(_around(call, scope))
+    made_of = {name for part in around if isinstance(part, ast.Call) for name in project.analysis.called(part, scope)}
+    is_duration = any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub) for part in around)
+    return any(_is_text(part) for part in around) and not is_duration and not made_of & UNIQUE_NAMES
+
+
+def _is_text(node: ast.AST) -> bool:
+    """Return whether an expression is a text made of other values: f"{x}", "%d" % x, "{}".format(x), str(x)."""
+    if isinstance(node, ast.Call):
+        method = node.func.value if isinstance(node.func, ast.Attribute) and node.func.attr == "format" else None
+        return last_name(node) == "str" or (isinstance(method, ast.Constant) and isinstance(method.value, str))
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.Mod) and isinstance(node.left, ast.Constant) and isinstance(node.left.value, str)
+    return isinstance(node, ast.JoinedStr)
 
 
 def _runs_on_all(project: Project, statement: ast.stmt, scope: Scope) -> bool:

@@ -128,12 +128,14 @@ def _set_later(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
         if isinstance(node, ast.Assign) and _is_by_hand(project, node, scope):
             yield node.value, scope
         elif isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            parameters = SCHEDULE_PARAMETERS.get(name, "").split()
+            known = (SCHEDULE_PARAMETERS.get(name, "").split() for name in project.analysis.last_names(node, scope))
             rates = (
-                argument_for(node, parameters, argument) for argument in parameters if argument in RATES_OF_SCHEDULES
+                argument_for(node, parameters, argument)
+                for parameters in known
+                for argument in parameters
+                if argument in RATES_OF_SCHEDULES
             )
-            yield from ((rate, scope) for rate in rates if rate is not None and not _is_zero(rate))
+            yield from ((rate, scope) for rate in dict.fromkeys(rates) if rate is not None and not _is_zero(rate))
 
 
 def _is_zero(rate: ast.expr) -> bool:
@@ -171,7 +173,7 @@ def _is_scaled(project: Project, node: ast.expr, scope: Scope) -> bool:
 
 
 def _is_by_hand(project: Project, node: ast.Assign, scope: Scope) -> bool:
-    return sets_rate(node, scope) and not follows_optimizer(project.analysis, node.value, scope)
+    return sets_rate(project.analysis, node, scope) and not follows_optimizer(project.analysis, node.value, scope)
 
 
 def _shown_rates(project: Project, rates: Iterable[tuple[ast.expr, Scope]]) -> Iterator[tuple[ast.expr, Scope]]:

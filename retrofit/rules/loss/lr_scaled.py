@@ -10,7 +10,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN
-from retrofit.training.data.shards import builders_of, given_to
+from retrofit.training.data.shards import builders_of, places_given
 from retrofit.training.optimizer.rates import rates_of
 from retrofit.training.torch_api.runtime import LR_SCALING
 
@@ -89,8 +89,8 @@ def _batch_is_divided(project: Project) -> bool:
     for loader in project.loaders:
         if TRAIN in loader.roles:
             for builder, scope in builders_of(project.analysis, loader):
-                size = given_to(builder, "batch_size")
-                divided.append(size is not None and _is_divided(project, size, scope))
+                sizes = places_given(project.analysis, builder, scope, "batch_size")
+                divided.append(bool(sizes) and all(_is_divided(project, *size) for size in sizes))
     return bool(divided) and all(divided)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
-from retrofit.analysis.calls import argument_for
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.arguments import arguments_given
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.data import LOADER_PARAMETERS
 
 from .loaders import Loader
 from .next_calls import TRAIN
@@ -20,12 +22,13 @@ class BatchSizes:
         self.analysis = analysis
         calls = {call for loader in loaders if TRAIN in loader.roles for call in loader.builders}
         sources = analysis.modules.sources.values()
-        self.known = {self._read_by(call, source) for source in sources for call in calls if call in source.parents}
-        self.known -= {None}
+        built = [(call, source) for source in sources for call in calls if call in source.parents]
+        self.known = {size for place in built for size in self._read_by(*place)} - {None}
 
-    def _read_by(self, call: ast.Call, source: Source) -> object:
-        size = argument_for(call, ["dataset", "batch_size"], "batch_size")
-        return self._identity(size, self.analysis.scope_at(source, call))
+    def _read_by(self, call: ast.Call, source: Source) -> Iterator[object]:
+        scope = self.analysis.scope_at(source, call)
+        for size in arguments_given(self.analysis, call, scope, LOADER_PARAMETERS, "batch_size"):
+            yield self._identity(*size)
 
     def __contains__(self, place: tuple[ast.AST, Scope]) -> bool:
         node, scope = place

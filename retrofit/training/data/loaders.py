@@ -114,7 +114,9 @@ def _entry_is_split(analysis: Analysis, variable: Variable | None) -> bool:
     entries = variable.scope.entries.get(variable.name, [])
     values = [value for key, value in entries if isinstance(key, ast.Constant) and key.value == variable.key]
     return any(
-        isinstance(value, ast.Call) and analysis.called(value, variable.scope) & TRAINING_SHARES for value in values
+        isinstance(value, ast.Call)
+        and analysis.called(value, analysis.scope_of(value, variable.scope)) & TRAINING_SHARES
+        for value in values
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from retrofit.analysis.calls import argument_for
+from retrofit.analysis.flow.arguments import arguments_given
 from retrofit.analysis.flow.bindings import scope_of
 from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.flow.variables import assignments_to
@@ -43,12 +44,8 @@ def given_to(call: ast.Call, name: str) -> ast.expr | None:
 
 
 def places_given(analysis: Analysis, builder: ast.Call, scope: Scope, name: str) -> list[tuple[ast.expr, Scope]]:
-    """Return what a call of DataLoader can give for an argument, also in `**options`, and where."""
-    given = given_to(builder, name)
-    if given is not None:
-        return [(given, scope)]
-    options = [keyword.value for keyword in builder.keywords if keyword.arg is None]
-    return [place for node in options for place in analysis.containers.places(node, scope, name)]
+    """Return what a call of DataLoader can give for an argument, also in `*values` and `**options`, and where."""
+    return arguments_given(analysis, builder, scope, LOADER_PARAMETERS, name)
 
 
 def sampler_values(analysis: Analysis, builder: ast.Call, scope: Scope) -> Values:

@@ -40,9 +40,11 @@ def reads_of_loss(analysis: Analysis, loss: ast.expr, frame: Frame) -> Iterator[
 
 
 def names_of(node: ast.expr) -> set[str]:
-    """Return the loss in `loss.backward()` and `scaler.scale(loss).backward()`."""
+    """Return the loss in `loss.backward()`, `scaler.scale(loss).backward()` and `(loss := mean(x)).backward()`."""
     if isinstance(node, ast.Name):
         return {node.id}
+    if isinstance(node, ast.NamedExpr):
+        return names_of(node.target)
     if isinstance(node, ast.Call) and len(node.args) == 1:
         return names_of(node.args[0])
     return set()

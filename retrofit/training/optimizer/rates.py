@@ -6,6 +6,7 @@ import ast
 
 from retrofit.analysis.flow.call_sites import sites_of
 from retrofit.analysis.flow.operands import computed_from
+from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -77,10 +78,13 @@ def is_added_later(group: ast.AST, scope: Scope) -> bool:
     return isinstance(function, ast.Attribute) and function.attr == "add_param_group"
 
 
-def sets_rate(node: ast.Assign, scope: Scope) -> bool:
+def sets_rate(analysis: Analysis, node: ast.Assign, scope: Scope) -> bool:
     """Return whether this is `group["lr"] = ...` for a group of an optimizer."""
     target = node.targets[0]
-    return isinstance(target, ast.Subscript) and _key(target) == "lr" and _is_group(target.value, scope)
+    if not isinstance(target, ast.Subscript) or _key(target) != "lr":
+        return False
+    found = (origin.node for origin in origins(analysis, [Origin(target.value, scope)]))
+    return any(_reads_groups(node) for node in found if not isinstance(node, ast.Dict))
 
 
 def follows_optimizer(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
@@ -106,16 +110,8 @@ def _key(node: ast.Subscript) -> object:
     return node.slice.value if isinstance(node.slice, ast.Constant) else None
 
 
-def _is_group(node: ast.expr, scope: Scope) -> bool:
-    if not isinstance(node, ast.Name):
-        return _reads_groups(node)
-    sources = (binding.value or getattr(binding.node, "iter", None) for binding in scope.bindings.get(node.id, []))
-    return any(_reads_groups(source) for source in sources if source is not None)
-
-
 def _reads_groups(node: ast.AST) -> bool:
     """Return whether this is `optimizer.param_groups`, or the same of a saved state, or an element of it."""
-    """Return whether this is `optimizer.param_groups`, or an element of it."""
     return any(
         (isinstance(part, ast.Attribute) and part.attr == "param_groups")
         or (isinstance(part, ast.Subscript) and _key(part) == "param_groups")

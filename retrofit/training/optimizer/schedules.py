@@ -14,7 +14,7 @@ from retrofit.training.torch_api.optimizers import SCHEDULE_NAMES
 from retrofit.training.torch_api.runtime import SAMPLES_PER_STEP
 
 from ..data.loaders import TRAIN
-from ..data.shards import builders_of, given_to, is_same
+from ..data.shards import builders_of, is_same, places_given
 from .rates import sets_rate
 
 if TYPE_CHECKING:
@@ -26,9 +26,11 @@ DIVISION = (ast.Div, ast.FloorDiv)
 
 def lengths(project: Project, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield what a schedule is made from, the functions of the step that it is given, and rates set by hand."""
-    if isinstance(node, ast.Assign) and sets_rate(node, scope):
+    if isinstance(node, ast.Assign) and sets_rate(project.analysis, node, scope):
         yield node.value, scope
-    if not isinstance(node, ast.Call) or not SCHEDULE_NAMES.search(last_name(node)):
+    if not isinstance(node, ast.Call):
+        return
+    if not any(SCHEDULE_NAMES.search(name) for name in project.analysis.last_names(node, scope)):
         return
     given = [*node.args, *(keyword.value for keyword in node.keywords)]
     if not any(_is_optimizer(project, argument, scope) for argument in given):
@@ -52,9 +54,8 @@ def batch_sizes(project: Project) -> list[Place]:
     for loader in project.loaders:
         if TRAIN in loader.roles:
             for builder, scope in builders_of(project.analysis, loader):
-                size = given_to(builder, "batch_size")
-                if size is not None and not _is_changed(project, size, scope):
-                    found.append((size, scope))
+                sizes = places_given(project.analysis, builder, scope, "batch_size")
+                found += [size for size in sizes if not _is_changed(project, *size)]
     return found
 
 

@@ -77,7 +77,7 @@ def _stepped(project: Project, node: ast.AST, scope: Scope) -> Iterator[ast.Call
 def _rates_by_hand(project: Project) -> Iterator[tuple[ast.expr | ast.stmt, Scope]]:
     """Yield `group["lr"] = rate` for a rate, or under a test, that counts batches."""
     for node, scope in project.in_batches:
-        if not isinstance(node, ast.Assign) or not sets_rate(node, scope):
+        if not isinstance(node, ast.Assign) or not sets_rate(project.analysis, node, scope):
             continue
         computed_from = [(node.value, scope), *_tests_around(project, node, scope)]
         is_counted = any(_has_counter(project, *place) for place in computed_from)
