@@ -78,6 +78,7 @@ class Modules:
         self.unresolved: list[Import] = []  # found nowhere, and not in the standard library
         self.relative: list[Import] = []
         self.named: dict[ast.Call, list[Path]] = {}  # imports by a name that is put together: what they can mean
+        self.namespaces: dict[str, Path] = {}  # modules, by full name, in folders without an __init__.py
         self.not_read: list[str] = []  # where such a name can be that of any module
         self._known: dict[tuple[str, Path | None], tuple[Path, Path] | None] = {}
         self.entry = self._read(entry)
@@ -107,7 +108,9 @@ class Modules:
         while known != len(self.added):
             known = len(self.added)
             self.folders = list(dict.fromkeys([*self._search_path(), *self._above]))
-            for store in (self._known, self.bases, self.unresolved, self.relative, self.named, self.not_read):
+            for store in (
+                self._known, self.bases, self.unresolved, self.relative, self.named, self.not_read, self.namespaces,
+            ):  # fmt: skip
                 store.clear()  # type: ignore[attr-defined]
             waiting = list(self.sources.values())
             while waiting:
@@ -193,10 +196,14 @@ class Modules:
 
     def _with_packages(self, dotted: str, level: int, source: Source) -> Iterator[Path]:
         parts = dotted.split(".") if dotted else [""]
+        package: Path | None = None
         for number in range(1, len(parts) + 1):
-            found = self.find(".".join(parts[:number]), level, source)
-            if found:
-                yield found
+            name, above = ".".join(parts[:number]), package
+            package = self.find(name, level, source)
+            if package:
+                if number > 1 and above is None and not level:
+                    self.namespaces[name] = package
+                yield package
 
     def find(self, dotted: str, level: int, importer: Source) -> Path | None:
         """Return the file of a module as seen from `importer`, None when it is not part of the project."""

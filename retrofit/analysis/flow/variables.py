@@ -267,7 +267,8 @@ class _Trace:
         source = self.analysis.modules.sources.get(path) if path else None
         if source is None or not binding.member:
             return set()
-        return self._of_name(binding.member, self.analysis.module_scopes[source])
+        module = self.analysis.module_scopes[source]  # perhaps this one: a package that imports its own part
+        return self._once((binding, module), lambda: self._of_name(binding.member, module))
 
     def _of_parameter(self, name: str, scope: Scope) -> set[Variable]:
         return self._once((scope, name), lambda: self._from_callers(name, scope))

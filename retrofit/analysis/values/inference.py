@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ..calls import CallSite, default_of, is_classmethod, is_method, is_property, last_name, returns_of
@@ -187,13 +188,21 @@ class Analysis:
             return frozenset([value])
         inner = f"{binding.dotted}.{binding.member}" if binding.dotted else binding.member
         if source is not None:
-            module = self.module_scopes[source]
-            if binding.member in module.bindings or module.star_imports:
-                return self._of_name(binding.member, module)
+            path = self.modules.find(inner, binding.level, scope.source)
+            return self._of_module(binding.member, self.module_scopes[source], path)
         path = self.modules.find(inner, binding.level, scope.source)
         if path in self.modules.sources:
             return frozenset([LocalModule(self.module_scopes[self.modules.sources[path]])])
-        return NOTHING if source is not None or binding.level else frozenset([External(canonical(inner))])
+        return NOTHING if binding.level else frozenset([External(canonical(inner))])
+
+    def _of_module(self, name: str, module: Scope, part: Path | None) -> Values:
+        """Return what a module has under a name: by its own bindings, or as the module of its package in `part`."""
+        values = self._of_name(name, module) if name in module.bindings else self._of_star(name, module)
+        if values:
+            return values
+        if part in self.modules.sources:  # also where the package imports it from itself: `from . import part`
+            return frozenset([LocalModule(self.module_scopes[self.modules.sources[part]])])
+        return frozenset([External(name)]) if module.star_imports and name not in module.bindings else NOTHING
 
     def _of_parameter(self, name: str, scope: Scope) -> Values:
         function = scope.node
@@ -230,15 +239,14 @@ class Analysis:
     def members(self, base: Value, name: str) -> Values:
         """Return what the attribute `name` of a value can be."""
         if isinstance(base, External):
-            return frozenset([External(canonical(f"{base.name}.{name}"))])
+            dotted = f"{base.name}.{name}"
+            path = self.modules.namespaces.get(dotted)
+            source = self.modules.sources.get(path) if path else None
+            return frozenset([LocalModule(self.module_scopes[source]) if source else External(canonical(dotted))])
         if isinstance(base, LocalModule):
-            if name in base.scope.bindings or base.scope.star_imports:
-                return self._of_name(name, base.scope)
             package = base.scope.source.path.parent / name
-            for path in (package / "__init__.py", package.with_name(f"{name}.py")):
-                if path in self.modules.sources:
-                    return frozenset([LocalModule(self.module_scopes[self.modules.sources[path]])])
-            return NOTHING
+            files = (package / "__init__.py", package.with_name(f"{name}.py"))
+            return self._of_module(name, base.scope, next((f for f in files if f in self.modules.sources), None))
         if isinstance(base, (Instance, LocalClass)):
             return self._of_own_attribute(base, name)
         if isinstance(base, (Result, Member, Item)):
