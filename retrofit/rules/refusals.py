@@ -130,6 +130,13 @@ _ALL = (
         is_local=True,
     ),
     Kind(
+        "RF208",
+        "copied-to-gpus",
+        "The script copies its model to several GPUs by itself; each process would do so, past DDP.",
+        "Call the model itself, `model(x)`: each process has one GPU.",
+        is_local=True,
+    ),
+    Kind(
         "RF209",
         "trained-by-methods",
         "DDP averages the gradients of what is called; a method goes past it.",

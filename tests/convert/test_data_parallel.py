@@ -87,6 +87,36 @@ def test_inputs_that_may_be_a_tuple_are_left_to_the_user(tmp_path: Path) -> None
     assert "write module(inputs)" in finding.refusal and finding.place.line == 12
 
 
+COPIES = """\
+def on_all_gpus(x):
+    ids = list(range(torch.cuda.device_count()))
+    return nn.parallel.parallel_apply(nn.parallel.replicate(model, ids), nn.parallel.scatter((x,), ids))[0]
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    "before, count, kept",
+    [
+        ("", "torch.cuda.device_count()", "own_gpu_count(torch.cuda.device_count()) > 1"),
+        ("num_gpus = torch.cuda.device_count()\n", "num_gpus", "own_gpu_count(num_gpus) > 1"),
+    ],
+)
+def test_a_model_copied_to_all_gpus_is_run_on_one(before: str, count: str, kept: str, tmp_path: Path) -> None:
+    chosen = TRAIN.replace("MODEL", f"(on_all_gpus(x) if {count} > 1 else model(x))")
+    script = HEAD.replace("BODY", "self.main(x)") + COPIES + MAKE + before + chosen
+    text = "\n".join(converted(tmp_path, script))
+    assert kept in text and "rd.process_group.one_process_only(" in text
+
+
+def test_a_model_that_is_always_copied_to_all_gpus_is_left_to_the_user(tmp_path: Path) -> None:
+    script = HEAD.replace("BODY", "self.main(x)") + COPIES + MAKE + TRAIN.replace("MODEL", "on_all_gpus(x)")
+    assert any(
+        "copies the model to several GPUs" in refusal.refusal for refusal in conversion(tmp_path, script).refusals
+    )
+
+
 def test_a_model_that_is_trained_through_the_function_is_wrapped(tmp_path: Path) -> None:
     lines = converted(tmp_path, script(call="nn.parallel.data_parallel(model, x, [0, 1])"))
     assert "model(x).pow(2).mean().backward()" in lines and "model = rd.distribute_model(model)" in lines

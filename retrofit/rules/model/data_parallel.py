@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.calls import argument_for
-from retrofit.analysis.edits import Edit, call_through, surround
+from retrofit.analysis.edits import Edit, call_through, surround, surround_inside
+from retrofit.analysis.flow.call_graph import nodes_run
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.variables import Variable, upstream, variables_of
 from retrofit.analysis.scopes import Scope
@@ -15,8 +16,9 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.model.data_parallel import added_to_wrapper, asked_for, module_run, run_plainly
-from retrofit.training.torch_api.modules import LOAD_STATE_DICT
-from retrofit.training.torch_api.runtime import FITTING_KEYS
+from retrofit.training.torch_api.launch import DEVICE_COUNT
+from retrofit.training.torch_api.modules import COPIES_TO_GPUS, LOAD_STATE_DICT
+from retrofit.training.torch_api.runtime import FITTING_KEYS, GPU_COUNT
 
 RULE = CATALOG["RF208"]
 INVALID = [
@@ -34,6 +36,15 @@ model = Wide(Net())
 for images, labels in loader:
     outputs = nn.parallel.data_parallel(model, images, device_ids=[0, 1])
     criterion(outputs, labels).backward()
+""",
+    """\
+def run_on_all(images):
+    ids = list(range(torch.cuda.device_count()))
+    return nn.parallel.parallel_apply(nn.parallel.replicate(model, ids), nn.parallel.scatter((images,), ids))  # RF208
+
+
+for images, labels in loader:
+    criterion(run_on_all(images), labels).backward()
 """,
     """\
 model = nn.DataParallel(Net(), device_ids=[0, 1])  # RF208
@@ -82,6 +93,7 @@ def find(project: Project) -> Iterator[Finding]:
             edits = run_plainly(analysis, call, scope)
             refusal = "" if edits else "it cannot be told what data_parallel gives to the module; write module(inputs)"
             yield found(RULE, scope.source, call, MESSAGE, edits, refusal, kind="data-parallel-call")
+    yield from _copying(analysis, nodes)
     wrapping = [(c, scope, added_to_wrapper(analysis, c, scope)) for c, scope in calls if c.args or c.keywords]
     wrapping = [(call, scope, more) for call, scope, more in wrapping if more is not None]
     for call, scope, more in wrapping:
@@ -95,6 +107,35 @@ def find(project: Project) -> Iterator[Finding]:
         }
         yield from _loading(analysis, calls, variables)
         yield from _run_inside(project, variables)
+
+
+def _copying(analysis: Analysis, nodes: list[tuple[ast.AST, Scope]]) -> Iterator[Finding]:
+    """Yield where a script copies a model to several GPUs itself, and the tests of their number that lead there."""
+    copying = {n: s for n, s in nodes if isinstance(n, ast.Call) and analysis.called(n, s) & COPIES_TO_GPUS}
+    for node, scope in nodes if copying else ():
+        if not isinstance(node, (ast.If, ast.IfExp)):
+            continue
+        branch = node.body if isinstance(node.body, list) else [node.body]
+        if not any(part in copying for part, _ in nodes_run(analysis, [(part, scope) for part in branch])):
+            continue
+        for part in ast.walk(node.test):
+            is_count = isinstance(part, (ast.Call, ast.Name, ast.Attribute)) and _is_gpu_count(analysis, part, scope)
+            if is_count:
+                edits = surround_inside(scope.source, part, "rd.devices.own_gpu_count(", ")")
+                yield found(RULE, scope.source, part, "each of several processes has one GPU", edits)
+    for scope in dict.fromkeys(copying.values()):
+        first = min((call for call in copying if copying[call] is scope), key=lambda call: call.lineno)
+        reason = "it copies the model to several GPUs, past DDP; call the model itself, model(inputs)"
+        yield found(RULE, scope.source, first, MESSAGE, refusal=reason, kind="copied-to-gpus")
+
+
+def _is_gpu_count(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether an expression is the machine's number of GPUs, and not a part of a call that counts them."""
+    around = (node, *scope.source.ancestors(node))
+    calls = [outer for outer in around if isinstance(outer, ast.Call)]
+    if any(GPU_COUNT in analysis.called(call, scope) for call in calls) or scope.source.parents[node] in calls:
+        return False
+    return DEVICE_COUNT in analysis.named(node, scope)
 
 
 def _asking(analysis: Analysis, nodes: list[tuple[ast.AST, Scope]]) -> Iterator[Finding]:

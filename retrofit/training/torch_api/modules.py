@@ -17,6 +17,12 @@ DATA_PARALLEL_FUNCTIONS = frozenset(
     {"torch.nn.parallel.data_parallel", "torch.nn.parallel.data_parallel.data_parallel"}
 )
 DATA_PARALLEL_PARAMETERS = ["module", "inputs", "device_ids", "output_device", "dim", "module_kwargs"]
+# Those that copy a module to several GPUs, or run such copies, as DataParallel does inside.
+COPIES_TO_GPUS = frozenset({
+    "torch.nn.parallel.replicate", "torch.nn.parallel.replicate.replicate", "torch.nn.parallel.parallel_apply",
+    "torch.nn.parallel.parallel_apply.parallel_apply", "torch.cuda.comm.broadcast_coalesced",
+    "torch.nn.parallel.comm.broadcast_coalesced",
+})  # fmt: skip
 # Those that average the gradients of several processes.
 DDP = frozenset({
     "torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel",
