@@ -9,8 +9,8 @@ yourself is not overwritten without --force. The names are those of the library:
 `import retrofit.distributed as rd` does the same as `import multigpu as rd`.
 
 In this order: environment, options, collective calls, deadlock, watchdog, process group, collectives, output, devices,
-random state, batch, sharding, wrapped, loaders, learning rate, evaluation, loss, unwrap, bit hash, gradients, sync
-batchnorm, forward guard, consistency, data parallel, wrapper, model, launcher.
+random state, batch, sharding, wrapped, loaders, draws, learning rate, evaluation, loss, unwrap, bit hash, gradients,
+sync batchnorm, forward guard, consistency, data parallel, wrapper, model, launcher.
 """
 
 from __future__ import annotations
@@ -1873,6 +1873,120 @@ def samples_per_step(batch_size: int, accum_steps: int = 1) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
+# Training batches that a script draws itself, without a DataLoader: this rank's samples of each.
+
+
+Line = tuple[str, int]  # of the script
+_times_taken = 0  # batches, over all lines
+_taken_at: dict[Line, int] = {}  # which of them was a line's last one
+_full: dict[Line, int] = {}  # samples of a rank in the longest batch of a line
+_own_seed: int | None = None  # of this rank's stream, once it has one
+
+
+def batch_of_ranks(batch_size: int) -> int:
+    """Return how many samples all ranks have in one batch: `micro_batch(batch_size)` each, which may raise."""
+    require_group("batch_of_ranks")
+    return batch_size if get_world_size() == 1 else micro_batch(batch_size) * get_world_size()
+
+
+def own_draw(batch: Any) -> Any:
+    """Return this rank's samples of a batch that rank 0 has drawn; what the other ranks have drawn is not used.
+
+    `batch`: indices or samples, as a tensor, an array or a list with an entry per sample, or a tuple of these. It is
+    drawn for all ranks: `batch_of_ranks(batch_size)` samples. From the first call on every rank draws other random
+    numbers of its own. Collective: every rank.
+    """
+    return _taken(_of_main(batch), sys._getframe(1)) if is_distributed() else batch
+
+
+def own_part(batch: Any) -> Any:
+    """Return this rank's samples of a batch that is the same on all ranks: each `world_size`-th one, from its rank on.
+
+    `batch` is what `own_draw` takes. Where a last batch has fewer samples than there are ranks, the first ones are
+    repeated; they count nothing. From the first call on every rank draws other random numbers of its own.
+    """
+    return _taken(batch, sys._getframe(1)) if is_distributed() else batch
+
+
+@collective
+def draw_together(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return `function(*args, **kwargs)`, in which every rank draws the random numbers of rank 0: a common order.
+
+    The other ranks then continue with their own random streams. Collective: every rank.
+    """
+    if not is_distributed():
+        return function(*args, **kwargs)
+    own, common = get_rng_state(), broadcast_object(get_rng_state())
+    if get_rank() == 0:
+        return function(*args, **kwargs)
+    set_rng_state(common)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        set_rng_state(own)
+
+
+@collective
+def _of_main(batch: Any) -> Any:
+    """Return a batch as rank 0 has it. Tensors travel as they are, everything else as an object."""
+    if isinstance(batch, torch.Tensor):
+        shared = batch.detach().clone(memory_format=torch.contiguous_format)
+        is_on_gpu = shared.device.type != "cpu" or dist.get_backend() != "nccl" or group_for(shared) is not None
+        shared = shared if is_on_gpu else shared.cuda()
+        dist.broadcast(shared, src=0, group=group_for(shared))
+        return shared.to(batch.device).requires_grad_(batch.requires_grad)
+    if isinstance(batch, tuple) and any(isinstance(part, torch.Tensor) for part in batch):
+        return tuple(_of_main(part) for part in batch)
+    return broadcast_object(batch)
+
+
+def _taken(batch: Any, frame: FrameType) -> Any:
+    """Return this rank's samples and note that they are in use, until the same line takes others."""
+    global _times_taken
+    line = frame.f_code.co_filename, frame.f_lineno
+    lengths = {len(part) for part in batch} if isinstance(batch, tuple) else {len(batch)}
+    if len(lengths) != 1 or 0 in lengths:
+        raise ValueError(f"a batch needs as many entries as samples in all its parts, and one sample; got {lengths}")
+    (total,) = lengths
+    _split_streams()
+    own = len(range(get_rank(), total, get_world_size()))
+    length = max(own, 1)
+    _full[line] = max(_full.get(line, 0), length)
+    _forget_unused(line)
+    _times_taken += 1
+    _taken_at[line] = _times_taken
+    batches_in_use[line] = Batch(length, _full[line], own * get_world_size() / total)
+    begin_step(f"batch {_times_taken}")
+    return tuple(_rows(part, total) for part in batch) if isinstance(batch, tuple) else _rows(batch, total)
+
+
+def _split_streams() -> None:
+    """Let this rank draw random numbers of its own from now on, also after the script has seeded its streams again."""
+    global _own_seed
+    if torch.initial_seed() != _own_seed:
+        split_random_streams(torch.initial_seed() % 2**31)
+        _own_seed = torch.initial_seed()
+
+
+def _forget_unused(line: Line) -> None:
+    """Forget the batches of lines that have taken none since this line took its last one: that loop has ended."""
+    last = _taken_at.get(line, 0)
+    for other in [other for other, taken in _taken_at.items() if taken < last]:
+        del _taken_at[other]
+        batches_in_use.pop(other, None)
+
+
+def _rows(part: Any, total: int) -> Any:
+    rank = get_rank()
+    rows = slice(rank, None, get_world_size()) if rank < total else slice(rank % total, rank % total + 1)
+    if not isinstance(part, torch.Tensor):
+        return part[rows]
+    needs_gradient = part.requires_grad and part.is_leaf
+    own = part.detach()[rows].clone() if needs_gradient else part[rows]
+    return own.requires_grad_() if needs_gradient else own
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 # The learning rate for the batch of all ranks.
 
 
@@ -3361,4 +3475,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 bf652adafec98f87c25e1b62629112eaa682a14456dca8d73422989d0598e817
+# Unchanged while the text above has the SHA-256 36c3be9cbae04fd3b105a557cb5838e9b1a365364c164a54ae7822b2a9b591d0

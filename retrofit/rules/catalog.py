@@ -195,6 +195,15 @@ _ALL = (
         "for batch in rd.evaluation.same_batches(loader), or shuffle=False.",
         "Evaluate with shuffle=False.",
     ),
+    Rule(
+        "RF115",
+        "draw-not-split",
+        "A script that draws its batches itself draws them on every rank: the same ones, so that nothing is gained, or "
+        "as many more as there are ranks.",
+        "rd.data.own_draw(torch.randint(n, (rd.data.batch_of_ranks(batch_size),))), rd.data.own_part(order[i:j]) for "
+        "slices of an order, rd.data.draw_together(torch.randperm, n) for the order.",
+        "Draw the indices of all ranks' batch on rank 0, broadcast them, and take indices[rank::world_size].",
+    ),
     # --- RF2: model -----------------------------------------------------------------------------------------------
     Rule(
         "RF201",

@@ -12,6 +12,7 @@ from .collectives import collective_on_some_ranks, no_sync_ineffective, no_sync_
 from .data import (
     batch_size_in_shape,
     batch_size_per_process,
+    draw_not_split,
     iterable_not_sharded,
     loader_not_sharded,
     same_random_stream,
@@ -96,6 +97,7 @@ RULES = {
         parameter_not_averaged,
         wrapper_attribute,
         loader_not_sharded,
+        draw_not_split,
         evaluation_repeated,
         evaluation_order_per_rank,
         batch_size_in_shape,
@@ -153,6 +155,7 @@ OF_FRAMEWORKS = {
         model_not_wrapped,
         parameter_not_averaged,
         loader_not_sharded,
+        draw_not_split,
         set_epoch_missing,
         lr_not_scaled,
         same_random_stream,

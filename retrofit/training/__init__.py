@@ -18,6 +18,7 @@ from retrofit.analysis.values.inference import Analysis
 
 from .data.batch_sizes import BatchSizes
 from .data.batch_values import BatchValues
+from .data.draws import Draws, find_draws
 from .data.loaders import Loader, find_loaders
 from .distributed.distribution import Distribution, find_distribution, leads_to_collective
 from .distributed.rank_ordered import runs_in_turn
@@ -109,7 +110,12 @@ class Project:
 
     @cached_property
     def batch_sizes(self) -> BatchSizes:
-        return BatchSizes(self.analysis, self.loaders)
+        return BatchSizes(self.analysis, self.loaders, self.draws)
+
+    @cached_property
+    def draws(self) -> Draws:
+        """The batches that the training draws itself, without a loader."""
+        return find_draws(self)
 
     @cached_property
     def divisions(self) -> list[Division]:
@@ -119,7 +125,7 @@ class Project:
 
     @cached_property
     def batch_values(self) -> BatchValues:
-        return BatchValues(self.analysis, self.loaders, self.models)
+        return BatchValues(self.analysis, self.loaders, self.models, self.draws.nodes)
 
     @cached_property
     def wrapping(self) -> Wrapping:

@@ -154,7 +154,7 @@ FEATURE_CASES = [
         name="recurrent_hidden_state",
         arguments=["--epochs", "2"],
         checkpoint="lm.pt",
-        refused="no DataLoader to share out: the hidden state is carried over from batch to batch",
+        refused="the hidden state is carried over from batch to batch, the batches are cut from one sequence",
         note="batchify and get_batch in place of a DataLoader; parameters updated by hand; lr / 4 by validation loss",
     ),
     Case(
@@ -190,5 +190,23 @@ FEATURE_CASES = [
         arguments=["--epochs", "2"],
         checkpoint="surface.pt",
         note="an optimizer and a loss for one process alone, under options",
+    ),
+    Case(
+        name="random_crops",
+        arguments=[],
+        checkpoint="out/best.pt",
+        note="batches are random crops of one text; estimate_loss draws its own; the first batch is drawn ahead",
+    ),
+    Case(
+        name="permuted_slices",
+        arguments=[],
+        checkpoint="points.pt",
+        note="no loader: a generator cuts a permutation of tensors into batches, the last one uneven",
+    ),
+    Case(
+        name="offline_replay",
+        arguments=[],
+        checkpoint="q_net.pt",
+        note="no loader: a replay buffer of recorded transitions is sampled, noise is drawn per batch",
     ),
 ]

@@ -60,6 +60,9 @@ class Domain(Protocol):
     def draws(self, call: ast.Call, scope: Scope) -> Flow | None:
         """Return what each element of a call's result is, where processes draw other elements; None elsewhere."""
 
+    def looked_up(self, key: Flow) -> Flow:
+        """Return what an index that differs between processes gives of what is the same in all."""
+
     def hands_on(self, call: ast.Call, scope: Scope) -> bool:
         """Return whether a call gives the elements of its first argument one by one."""
 

@@ -91,7 +91,7 @@ class Expressions:
         if base.differs:
             return self.run.domain.item(base, node.slice, key)
         known = self.run.memory.state.get((self.run.root_scope(node), ast.unparse(node)))
-        return known if known is not None else mixed([key])
+        return known if known is not None else self.run.domain.looked_up(key) if key.differs else NONE
 
     def element(self, flow: Flow) -> Flow:
         """Return what one element of a value is, whichever."""

@@ -1,16 +1,21 @@
 """Training loaders over all ranks, and the batch sizes that follow from them; the identity outside a group."""
 
 from .batch import gather_batch
+from .draws import batch_of_ranks, draw_together, own_draw, own_part
 from .loaders import distribute_loader, micro_batch, own_batch_size, samples_per_step, set_epoch
 from .sharding import DistributedLoader, loader_workers
 
 __all__ = [
     "DistributedLoader",
+    "batch_of_ranks",
     "distribute_loader",
+    "draw_together",
     "gather_batch",
     "loader_workers",
     "micro_batch",
     "own_batch_size",
+    "own_draw",
+    "own_part",
     "samples_per_step",
     "set_epoch",
 ]

@@ -80,6 +80,7 @@ for images, labels in loader:
     criterion(model(images.view(batch_size, -1)), labels).backward()
 """,
 ]
+SPLIT = {"own_batch_size", "micro_batch", "batch_of_ranks"}
 SHAPED = VIEWS | REPEATS | FILLED | DRAWN | NEW | TENSOR_CLASSES | {"repeat", "fill", "range"}
 
 
@@ -87,13 +88,14 @@ def find(project: Project) -> Iterator[Finding]:
     if project.distribution.is_by_hand:  # there the batch size is that of one process
         return
     yield from _skipped(project)
+    drawn = {size for draw in project.draws.batches.values() for size, _ in draw.sizes}  # of all ranks, by RF115
     for node, scope in project.in_batches:
         if not isinstance(node, ast.Call) or _name(node) not in SHAPED:
             continue
         for part in [inner for argument in node.args for inner in ast.walk(argument)]:
-            if (part, scope) in project.batch_sizes:
+            if part not in drawn and (part, scope) in project.batch_sizes:
                 outer = scope.source.parents[part]
-                if isinstance(outer, ast.Call) and _name(outer) in ("own_batch_size", "micro_batch"):
+                if isinstance(outer, ast.Call) and _name(outer) in SPLIT:
                     continue
                 edits = surround(scope.source, part, "rd.data.own_batch_size(", ")")
                 message = f"{ast.unparse(part)} is taken for the size of the batch in hand"

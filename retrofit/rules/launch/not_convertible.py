@@ -160,12 +160,13 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
         yield first, entry, "no loop with a backward call was found in this script or in what it imports", "no-training"
         return
     frame = project.paths[0].frames[0]
-    for inner in (path.frames[0] for path in project.paths if not draws_from(project.loaders, path)):
-        text = "the training loop draws from no DataLoader, so there is nothing to shard"
+    if any(not draws_from(project.loaders, path) for path in project.paths):
         removed = sorted(_removed_next(project), key=lambda reason: reason[0].lineno)  # type: ignore[attr-defined]
         if removed:
             yield (*removed[0], "removed-next")
-        yield inner.node, inner.scope.source, text, "no-loader"
+        for node, scope, problem in project.draws.problems:
+            text = f"the training loop draws from no DataLoader, and {problem}"
+            yield node, scope.source, text, "no-loader"
     steps = {site.call for sites in closure_steps(project.analysis).values() for site in sites}
     for frame in (frame for path in project.paths for frame in path.frames[1:]):
         if frame.node in steps:

@@ -11,6 +11,7 @@ from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.data import LOADER_PARAMETERS
 
+from .draws import Draws
 from .loaders import Loader
 from .next_calls import TRAIN
 
@@ -18,12 +19,15 @@ from .next_calls import TRAIN
 class BatchSizes:
     """The variables and options that say how many samples a training loader puts into a batch."""
 
-    def __init__(self, analysis: Analysis, loaders: list[Loader]) -> None:
+    def __init__(self, analysis: Analysis, loaders: list[Loader], draws: Draws) -> None:
         self.analysis = analysis
         calls = {call for loader in loaders if TRAIN in loader.roles for call in loader.builders}
         sources = analysis.modules.sources.values()
         built = [(call, source) for source in sources for call in calls if call in source.parents]
-        self.known = {size for place in built for size in self._read_by(*place)} - {None}
+        self.known = {size for place in built for size in self._read_by(*place)}
+        drawn = [place for draw in draws.batches.values() for place in draw.sizes]
+        self.known |= {self._identity(*place) for place in (*drawn, *draws.split_sizes)}
+        self.known -= {None}
 
     def _read_by(self, call: ast.Call, source: Source) -> Iterator[object]:
         scope = self.analysis.scope_at(source, call)

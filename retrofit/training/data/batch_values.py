@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -46,8 +46,11 @@ PLAIN = SHAPE_ATTRIBUTES | {"data"}
 class BatchValues:
     """Answers what an expression has of a batch."""
 
-    def __init__(self, analysis: Analysis, loaders: list[Loader], models: list[Model]) -> None:
+    def __init__(
+        self, analysis: Analysis, loaders: list[Loader], models: list[Model], draws: Collection[ast.AST] = ()
+    ) -> None:
         self.analysis = analysis
+        self.draws = draws  # batches without a loader
         self.loops = {use.loop for loader in loaders for use in loader.uses if use.role == TRAIN}
         self.calls = {call.call for model in models for call in model.calls}
         self._known: dict[tuple[ast.AST, Scope, bool], frozenset[str]] = {}
@@ -128,6 +131,9 @@ class _Search:
     def _look(self, step: _Step) -> list[_Step]:
         """Note what an expression is, and return those that it is computed from."""
         node = step.node
+        if node in self.values.draws:
+            self.found.add(BATCH)
+            return []
         if isinstance(node, ast.Call):
             return self._look_at_call(node, step)
         if isinstance(node, (ast.Name, ast.Attribute)):

@@ -15,6 +15,7 @@ from retrofit.training.torch_api.data import SAME_ELEMENTS
 from retrofit.training.torch_api.runtime import (
     EVALUATION_SHARES,
     OWN_BATCH_SIZES,
+    OWN_SAMPLES,
     RANK_SHARE,
     SUM_ATTRIBUTES,
     TRAINING_SHARES,
@@ -27,6 +28,7 @@ from retrofit.training.torch_api.tensors import (
 from .. import Project
 from ..data import shapes
 from ..data.batches import made_before
+from ..data.draws import drawing_loops, is_split_by_map
 from ..data.loaders import EVALUATION, TRAIN
 from ..data.random_draws import draws_in_loop
 from ..loops import LOOPS, calls_without_training, phase_of
@@ -71,6 +73,8 @@ class TorchDomain:
         self.counted = set(self.loops)  # over loaders that say how large a batch is
         if not self.loops:
             self.loops = {path.loops[0][0] for path in project.paths}
+        self.loops |= drawing_loops(project)
+        self.counted = set(self.loops) if project.draws.is_used else self.counted
         evaluated = {use.loop for use in uses if use.role == EVALUATION and use.loop is not None} - self.loops
         self.batch_loops = self.loops | evaluated
         self.models = {call.call for model in project.models for call in model.calls}
@@ -100,7 +104,7 @@ class TorchDomain:
         if not isinstance(drawn, ast.Call):
             return None
         names = self.analysis.called(drawn, scope)
-        if names & EVALUATION_SHARES:
+        if names & EVALUATION_SHARES or is_split_by_map(self.analysis, drawn, scope):
             return Flow(BATCH)
         inner = [self.element(part, scope) for part in drawn.args]
         found = [flow for flow in inner if flow is not None]
@@ -279,6 +283,8 @@ class TorchDomain:
         names = self.analysis.called(call, scope)
         if names & {RANK_SHARE}:
             return Flow(SIZE)  # a sum divided by it is a mean, as the gradients are averaged
+        if names & OWN_SAMPLES:
+            return Flow(BATCH)
         return NONE if gives_the_same(names) else None
 
     def changed(self, call: ast.Call, scope: Scope) -> list[ast.expr]:
@@ -293,6 +299,10 @@ class TorchDomain:
 
     def draws(self, call: ast.Call, scope: Scope) -> Flow | None:
         return Flow(BATCH) if self.analysis.called(call, scope) & SOURCES else None
+
+    def looked_up(self, key: Flow) -> Flow:
+        """Return the entries that indices choose from what is the same on all ranks."""
+        return Flow(BATCH) if key.kind == BATCH and not key.is_read else mixed([key])
 
     def hands_on(self, call: ast.Call, scope: Scope) -> bool:
         names = self.analysis.called(call, scope)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 
+from retrofit.analysis.flow.variables import Variable
 from retrofit.analysis.scopes import Scope
 
 from .. import Project
+from ..loops import Path
 from ..losses.flow import loss_parts
 from ..losses.loss_reads import names_of, terms_of
+from ..losses.reductions.reduction import MEAN_OF_RANKS, reduction_for
 from ..losses.terms import loss_expressions
 
 PLACES = (ast.Name, ast.Attribute, ast.Subscript)
@@ -31,6 +34,26 @@ class LossNames:
             assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
             self.names.setdefault(frame.scope, set()).update(terms_of(names_of(call.func.value), frame))
 
+        self._add_returned()
+
+    def _add_returned(self) -> None:
+        """Add the names that an evaluation has for what a model returns as its loss: `_, loss = model(x, y)`."""
+        project = self._project
+        made: dict[ast.expr | None, Variable] = {}
+        made.update({call.call: model.variable for model in project.models for call in model.calls})
+        means = [path for path in project.paths if _is_mean(project, path)]
+        known = {
+            (made[value], path)
+            for frame in (path.frames[0] for path in means)
+            for name in self.names.get(frame.scope, ())
+            for value, path in _bound(frame.scope, name)
+            if value in made
+        }
+        for scope in project.analysis.scopes() if known else ():
+            for name in scope.bindings:
+                if any((made.get(value), path) in known for value, path in _bound(scope, name)):
+                    self.names.setdefault(scope, set()).add(name)
+
     def trained(self, scope: Scope) -> set[str]:
         """Return the names in a function that the loss is computed from."""
         if scope not in self._trained:
@@ -42,3 +65,13 @@ class LossNames:
                         found |= {ast.unparse(part) for part in parts}
             self._trained[scope] = found
         return self._trained[scope]
+
+
+def _bound(scope: Scope, name: str) -> list[tuple[ast.expr | None, tuple[int, ...]]]:
+    return [(binding.value, binding.path) for binding in scope.bindings.get(name, []) if binding.kind == "value"]
+
+
+def _is_mean(project: Project, path: Path) -> bool:
+    frame = path.frames[0]
+    assert isinstance(frame.node, ast.Call) and isinstance(frame.node.func, ast.Attribute)
+    return reduction_for(project, frame.node.func.value, frame.scope) == MEAN_OF_RANKS

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.files.source import Place
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.flow.bindings import bindings_of
+from retrofit.analysis.scopes import Scope, own_nodes
 
 from ..data.batches import repeats
 from ..data.drawn import is_loader
+from ..data.draws import RANDOM
 from ..data.loaders import TRAIN
 from ..loops import Frame, LoopNode
 
@@ -131,12 +133,29 @@ def _range_end(project: Project, iterated: ast.expr, scope: Scope) -> ast.expr |
 
 
 def _is_pass(project: Project, loop: LoopNode, scope: Scope) -> bool:
-    """Return whether a loop goes once over a training loader."""
+    """Return whether a loop goes once over a training loader, or over the slices of the data."""
+    if isinstance(loop, (ast.For, ast.AsyncFor)) and _is_over_slices(project, loop, scope):
+        return True
     uses = [use for loader in project.loaders if TRAIN in loader.roles for use in loader.uses if use.loop is loop]
     if not isinstance(loop, (ast.For, ast.AsyncFor)) or not uses:
         return False
     inside = set(ast.walk(loop.iter))
     return any(use.expression in inside for use in uses) and not _is_endless(project, loop.iter, scope)
+
+
+def _is_over_slices(project: Project, loop: ast.For | ast.AsyncFor, scope: Scope) -> bool:
+    """Return whether a loop ends with the data: its range, or the generator it takes batches from, cuts them."""
+    cut = [draw for draw in project.draws.batches.values() if draw.kind != RANDOM]
+    nodes = {draw.node for draw in cut} | {size for draw in cut for size, _ in draw.sizes}
+    if not nodes:
+        return False
+    inside = set(ast.walk(loop.iter))
+    for part in [part for part in inside if isinstance(part, ast.Call)]:
+        for function in project.analysis.functions_called(part, scope):
+            inside |= set(own_nodes(function.node))
+    names = {part for part in inside if isinstance(part, ast.Name)}
+    bound = [binding.value for name in names for binding, _ in bindings_of(project.analysis, name, scope)]
+    return not nodes.isdisjoint(inside | {part for value in bound if value is not None for part in ast.walk(value)})
 
 
 def _is_endless(project: Project, iterated: ast.expr, scope: Scope) -> bool:

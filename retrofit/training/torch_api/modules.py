@@ -58,6 +58,12 @@ MODULES = frozenset({"modules", "named_modules"})
 NAMELESS_ACCESS = CHILDREN | {"_modules", "__dict__", "get_submodule", "__getattr__", "__getattribute__"}
 # Methods that run no layer.
 RUNS_NOTHING = PARAMETERS | {"load_state_dict", "state_dict", "train", "eval", "to", "cuda", "requires_grad_"}
+# Layers that take the samples along the second dimension unless they are told batch_first=True.
+SEQUENCE_FIRST = frozenset(
+    f"torch.nn.{name}" for name in (
+        "RNN", "LSTM", "GRU", "Transformer", "TransformerEncoderLayer", "TransformerDecoderLayer", "MultiheadAttention",
+    )
+)  # fmt: skip
 PARAMETER_CLASSES = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
 PARAMETERS_OF_LAYERS = frozenset({"weight", "bias"})
 REGISTER_BUFFER = "register_buffer"

@@ -34,6 +34,10 @@ TRAINING_SHARES = _of_runtime("distribute_loader")
 EVALUATION_SHARES = _of_runtime("share_batches", "EvaluationBatches")
 SAME_ORDER = _of_runtime("same_batches", "share_batches")
 LOADER_WORKERS = f"{RUNTIME}.loader_workers"
+OWN_DRAW = f"{RUNTIME}.own_draw"  # of a batch that the script draws itself, as rank 0 has it
+OWN_SAMPLES = _of_runtime("own_part") | {OWN_DRAW}
+BATCH_OF_RANKS = f"{RUNTIME}.batch_of_ranks"
+DRAW_TOGETHER = f"{RUNTIME}.draw_together"  # runs a function
 SET_EPOCH = f"{RUNTIME}.set_epoch"
 OWN_BATCH_SIZES = _of_runtime("own_batch_size", "micro_batch")  # a rank's part of a batch size
 RANK_SHARE = f"{RUNTIME}.rank_share"  # of a number of elements: DDP makes a mean over all ranks of what it divides
@@ -41,7 +45,7 @@ RANK_SHARE = f"{RUNTIME}.rank_share"  # of a number of elements: DDP makes a mea
 # Random numbers: the same on all ranks, then apart.
 SEED_ALL = f"{RUNTIME}.seed_everything"
 SAME_RANDOM_STATE = _of_runtime("share_random_state") | {SEED_ALL}
-SPLIT_STREAMS = _of_runtime("split_random_streams", "distribute_loader")
+SPLIT_STREAMS = _of_runtime("split_random_streams", "distribute_loader") | OWN_SAMPLES
 
 # Losses: of which DDP makes a mean, the sum over the batch of all ranks, one that all samples make together.
 DISTRIBUTE_CRITERION = f"{RUNTIME}.distribute_criterion"
@@ -72,7 +76,7 @@ READ_CHECKPOINT = f"{RUNTIME}.read_checkpoint"
 # Collective calls that combine values of the ranks. A test compares these and the next ones with the docstrings of
 # the runtime's functions, which say "Collective: every rank".
 COMBINING = frozenset({
-    *GLOBAL_REDUCTIONS, *FROM_MAIN, SUM_ATTRIBUTES, BARRIER, ON_ANY_RANK, MAIN_FIRST, SAVE_CHECKPOINT,
+    *GLOBAL_REDUCTIONS, *FROM_MAIN, SUM_ATTRIBUTES, BARRIER, DRAW_TOGETHER, ON_ANY_RANK, MAIN_FIRST, SAVE_CHECKPOINT,
     *_of_runtime(
         "reduce_sum", "reduce_tensor_sum", "reduce_mean", "reduce_dict", "reduce_total", "gather_objects",
         "gather_batch", "gather_batches", "broadcast_buffers", "batch_count", "sum_over_ranks",
@@ -80,8 +84,8 @@ COMBINING = frozenset({
 })  # fmt: skip
 # Those that every rank must call all the same.
 WITH_COLLECTIVES = frozenset({
-    *LOSS_READS, *MODEL_WRAPPERS, SETUP, DISTRIBUTE_CRITERION, DISTRIBUTE_PARAMETER, START_TRACKER, WHOLE_BATCH_LOSS,
-    SHARE_HYDRA_TIME,
+    *LOSS_READS, *MODEL_WRAPPERS, SETUP, OWN_DRAW, DISTRIBUTE_CRITERION, DISTRIBUTE_PARAMETER, START_TRACKER,
+    WHOLE_BATCH_LOSS, SHARE_HYDRA_TIME,
     *_of_runtime(
         "EvaluationBatches", "ZeroModel", "ZeroOptimizer", "agreed_status", "backward", "cleanup_distributed",
         "clip_grad_norm", "distribute_loader", "find_checkpoint", "finish_saves", "gather_state", "raise_together",
@@ -91,5 +95,5 @@ WITH_COLLECTIVES = frozenset({
 # Those that give the same to every rank.
 SAME_ON_ALL_RANKS = frozenset({
     *(COMBINING - {MAIN_FIRST, BARRIER, SAVE_CHECKPOINT, OPEN_RUN}), *LOSS_READS, WORLD_SIZE_CALL,
-    *_of_runtime("raise_together", "global_batch", "clip_grad_norm"),
+    *_of_runtime("raise_together", "global_batch", "batch_of_ranks", "clip_grad_norm"),
 })  # fmt: skip

@@ -1,0 +1,396 @@
+"""Batches that a training draws itself, without a loader: at random, or as slices of its data one after another."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import argument_for, last_name
+from retrofit.analysis.flow.call_graph import nearest_on_paths
+from retrofit.analysis.flow.keys import Key
+from retrofit.analysis.flow.operands import inputs
+from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.sources import Origin, is_followed, origins
+from retrofit.analysis.flow.variables import Variable, variables_of
+from retrofit.analysis.python_api import ADDS_ALL, ADDS_ONE
+from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.modules import PARAMETER_CLASSES, SEQUENCE_FIRST
+from retrofit.training.torch_api.runtime import DRAW_TOGETHER, OWN_SAMPLES
+
+from ..loops import LOOPS, Path
+from .loaders import draws_from
+from .shapes import is_about_shape
+from .sized_draws import dimensions_of, is_order, size_of
+from .slices import Slice, bounds_of, slice_of
+
+if TYPE_CHECKING:
+    from .. import Project
+
+ADDS = frozenset({*ADDS_ALL, *ADDS_ONE})
+Place = tuple[ast.expr, Scope]
+Problem = tuple[ast.AST, Scope, str]
+NAMED_AS_BATCH = re.compile(r"batch|^bsz?$|n_?rand|num_?samples|n_?samples", re.IGNORECASE)
+
+
+RANDOM = "random"  # drawn at random, by each rank for itself
+SLICE = "slice"  # of what is the same on all ranks
+PARTS = "parts"  # one slice after another: order.split(size)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """An expression with an entry per sample of a batch, and the reads of the batch size that it depends on."""
+
+    node: ast.expr
+    scope: Scope
+    sizes: tuple[Place, ...]
+    kind: str
+
+
+@dataclass
+class Draws:
+    """What the training paths draw: batches, random orders of the data, and why one cannot be split across ranks.
+
+    `split` are the calls that take this rank's samples already.
+    """
+
+    batches: dict[ast.expr, Draw] = field(default_factory=dict)
+    orders: dict[ast.Call, Scope] = field(default_factory=dict)
+    split: dict[ast.Call, Scope] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def nodes(self) -> set[ast.expr]:
+        """The expressions that are batches: found ones, and those that are split already."""
+        return {*self.batches, *self.split}
+
+    @property
+    def split_sizes(self) -> list[Place]:
+        """The reads of the batch size in what is split already."""
+        calls = [(part, scope) for node, scope in self.split.items() for part in ast.walk(node)]
+        return [(c.args[0], s) for c, s in calls if isinstance(c, ast.Call) and last_name(c) == "batch_of_ranks"]
+
+    @property
+    def is_used(self) -> bool:
+        return bool(self.nodes) and not self.problems
+
+
+def find_draws(project: Project) -> Draws:
+    """Return what the training draws where no loader gives it batches."""
+    found = Draws()
+    if project.distribution.is_by_hand:
+        return found
+    for path in (path for path in project.paths if not draws_from(project.loaders, path)):
+        search = _Search(project, path)
+        search.run()
+        found.problems += search.problems
+        found.batches.update(search.batches)
+        found.orders.update(search.orders)
+        found.split.update(search.split)
+        if not search.batches and not search.split and not search.problems:
+            found.problems.append(_without_batch(project, path))
+    return found
+
+
+def is_split_by_map(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether this is map(rd.data.own_part, batches)."""
+    if not isinstance(node, ast.Call) or not node.args or "map" not in analysis.called(node, scope):
+        return False
+    return bool(analysis.named(node.args[0], scope) & OWN_SAMPLES)
+
+
+def drawing_loops(project: Project) -> set[ast.AST]:
+    """Return the loops in each turn of which a batch is drawn and split, of a training or an evaluation."""
+
+    def loop_of(node: ast.AST, scope: Scope) -> ast.AST | None:
+        if any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in own_nodes(scope.node)):
+            return None  # a generator's batches are used in the loop that it is called for
+        inside = itertools.takewhile(lambda outer: outer is not scope.node, scope.source.ancestors(node))
+        return next((outer for outer in inside if isinstance(outer, LOOPS)), None)
+
+    if not project.draws.split:
+        return set()
+    calls = [(node, scope) for node, scope in reached_nodes(project.analysis) if isinstance(node, ast.Call)]
+    drawn = [place for place in calls if project.analysis.called(*place) & OWN_SAMPLES]
+    places = [
+        found
+        for place in drawn
+        for found in nearest_on_paths(project.analysis, *place, lambda node, scope: loop_of(node, scope) is not None)
+    ]
+    return {loop_of(*place) for place in places if place is not None} - {None}  # type: ignore[return-value]
+
+
+def _without_batch(project: Project, path: Path) -> Problem:
+    """Return why nothing of a path is split: what its loop goes through is not known, or it takes all of the data."""
+    frame, (loop, outer) = path.frames[0], path.loops[0]
+    if isinstance(loop, (ast.For, ast.AsyncFor)):
+        calls = [part for part in ast.walk(loop.iter) if isinstance(part, ast.Call)]
+        if not any("range" in project.analysis.called(call, outer.scope) for call in calls):
+            text = f"how {ast.unparse(loop.iter)} makes its batches is not known"
+            return frame.node, frame.scope, text
+    return frame.node, frame.scope, "no batch is drawn: every step computes its loss from all of the data"
+
+
+class _Search:
+    """The search from one backward call for what its loss is computed from."""
+
+    def __init__(self, project: Project, path: Path) -> None:
+        self.project, self.analysis, self.path = project, project.analysis, path
+        self.loop_nodes = {node for node, _ in project.in_loops}
+        self.model_calls = {call.call for model in project.models for call in model.calls}
+        self.filled = _filled_in(project)
+        self.batches: dict[ast.expr, Draw] = {}
+        self.orders: dict[ast.Call, Scope] = {}
+        self.split: dict[ast.Call, Scope] = {}
+        self.problems: list[Problem] = []
+
+    def run(self) -> None:
+        frame = self.path.frames[0]
+        assert isinstance(frame.node, ast.Call) and isinstance(frame.node.func, ast.Attribute)
+        self._follow(Origin(frame.node.func.value, frame.scope))
+        self.orders.update(self._shuffled())
+        self.problems += self._kept_by_sample()
+
+    def _follow(self, start: Origin) -> None:
+        for _ in origins(self.analysis, [start], self._through):
+            pass
+
+    def _through(self, origin: Origin) -> list[Origin] | tuple[()]:
+        node, scope = origin.node, origin.scope
+        if isinstance(node, ast.AugAssign):
+            return list(inputs(self.analysis, origin))
+        if isinstance(node, ast.Call):
+            names = self.analysis.called(node, scope)
+            if names & OWN_SAMPLES:
+                self.split[node] = scope
+                return ()
+            if is_split_by_map(self.analysis, node, scope):
+                self.split[node] = scope
+                return ()
+            if names & PARAMETER_CLASSES or DRAW_TOGETHER in names:
+                return ()
+            if node in self.model_calls:
+                return [origin.to(part, keys=()) for part in (*node.args, *(k.value for k in node.keywords))]
+            if self._is_parts(node, origin):
+                return self._sliced(node, scope)
+        if node in self.loop_nodes and self._is_batch(node, scope):
+            return self._sliced(node, scope)
+        return list(inputs(self.analysis, origin))
+
+    def _is_parts(self, node: ast.Call, origin: Origin) -> bool:
+        """Return whether a call gives one batch after another, of a written size: order.split(size)."""
+        if node not in self.loop_nodes or origin.keys[:1] != (Key.ELEMENT,) or last_name(node) != "split":
+            return False
+        given, size = _cut(node, self.analysis.called(node, origin.scope))
+        if size is None or self._has_batch(given, origin.scope):
+            return False
+        if not self._is_order(given, origin.scope) and not _is_named(size):
+            self.problems.append((node, origin.scope, _unclear(node)))
+        self.batches[node] = Draw(node, origin.scope, ((size, origin.scope),), PARTS)
+        return True
+
+    def _sliced(self, node: ast.expr, scope: Scope) -> list[Origin]:
+        """Return what batches are cut from; nothing for those that are drawn at random."""
+        if isinstance(node, ast.Call) and node in self.batches and self.batches[node].kind == PARTS:
+            return [Origin(_cut(node, self.analysis.called(node, scope))[0], scope)]
+        return [Origin(node.value, scope)] if bounds_of(node) is not None else []  # type: ignore[attr-defined]
+
+    def _is_batch(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether an expression is a batch, and note it, or why it cannot be told."""
+        if node in self.batches:
+            return True
+        size = size_of(self.analysis, node, scope)
+        if size is not None:
+            if self._is_of_batch(size, scope):
+                return False
+            self._note_random(node, scope, size)
+            return True
+        found = slice_of(self.analysis, node, scope, self.loop_nodes)
+        if found is not None:
+            if self._has_batch(found.node.value, scope):
+                return False  # a part of what was drawn for a batch
+            self._note_slice(found)
+            return True
+        if is_order(self.analysis, node, scope):
+            assert isinstance(node, ast.Call)
+            if not any(self._is_of_batch(part, scope) for part in node.args):
+                self.orders[node] = scope
+        return False
+
+    def _note_random(self, node: ast.expr, scope: Scope, size: ast.expr) -> None:
+        if isinstance(size, ast.Starred) or not self._is_number(size, scope):
+            self.problems.append((node, scope, f"how many samples {ast.unparse(node)} draws is not written down"))
+        elif not self._is_by_rows(node, scope, size):
+            text = f"which dimension of {ast.unparse(node)} is that of the samples cannot be told"
+            self.problems.append((node, scope, text))
+        elif changed := self._is_chosen_by_training(node, scope):
+            self.problems.append((node, scope, f"{ast.unparse(node)} draws from {changed}"))
+        else:
+            self.batches[node] = Draw(node, scope, ((size, scope),), RANDOM)
+
+    def _is_chosen_by_training(self, node: ast.expr, scope: Scope) -> str:
+        """Return what of the training a draw depends on: a buffer that it fills, what its model computes."""
+        drawn = (Origin(part, scope) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
+        for origin in origins(self.analysis, drawn, lambda found: list(inputs(self.analysis, found))):
+            if origin.node in self.model_calls:
+                return "what the model has computed"
+            is_variable = isinstance(origin.node, (ast.Name, ast.Attribute)) and is_followed(origin.node)
+            if is_variable and variables_of(self.analysis, origin.node, origin.scope) & self.filled:  # type: ignore[arg-type]
+                return f"{ast.unparse(origin.node)}, which changes while it trains"
+        return ""
+
+    def _note_slice(self, found: Slice) -> None:
+        problem = found.problem
+        if not problem and not self._is_order(found.node.value, found.scope) and not self._is_of_samples(found):
+            problem = _unclear(found.node)
+        if problem:
+            self.problems.append((found.node, found.scope, problem))
+        else:
+            self.batches[found.node] = Draw(found.node, found.scope, found.sizes, SLICE)
+
+    def _is_number(self, size: ast.expr, scope: Scope) -> bool:
+        if isinstance(size, ast.Name):
+            found = scope.find(size.id)
+            values = [binding.value for binding in (found[1] if found else []) if not binding.path]
+            return not any(isinstance(value, (ast.Tuple, ast.List)) for value in values)
+        return not isinstance(size, (ast.Tuple, ast.List))
+
+    def _is_by_rows(self, node: ast.expr, scope: Scope, size: ast.expr) -> bool:
+        """Return whether the first dimension of a draw is that of the samples."""
+        dimensions = dimensions_of(self.analysis, node, scope)
+        return dimensions == 1 or _is_named(size) or (dimensions == 2 and not self._has_sequence_first())
+
+    def _has_sequence_first(self) -> bool:
+        """Return whether a layer takes the samples along the second dimension: nn.LSTM without batch_first=True."""
+        calls = ((node, scope) for node, scope in reached_nodes(self.analysis) if isinstance(node, ast.Call))
+        for call, scope in calls:
+            if self.analysis.called(call, scope) & SEQUENCE_FIRST:
+                given = argument_for(call, [], "batch_first")
+                if not isinstance(given, ast.Constant) or not given.value:
+                    return True
+        return False
+
+    def _is_of_samples(self, found: Slice) -> bool:
+        """Return whether a slice of the data itself is one of samples: not of one long sequence."""
+        return any(_is_named(size) for size, _ in found.sizes) and not self._has_shifted(found)
+
+    def _has_shifted(self, found: Slice) -> bool:
+        """Return whether the same data are also cut one further: inputs and targets of one sequence."""
+        base, bounds = ast.dump(found.node.value), bounds_of(found.node)
+        assert bounds is not None
+        cut = ((node, other) for node in self.loop_nodes if (other := bounds_of(node)) is not None)
+        starts = {ast.dump(other[0]) for node, other in cut if ast.dump(node.value) == base}  # type: ignore[attr-defined]
+        return len(starts | {ast.dump(bounds[0])}) > 1
+
+    def _is_order(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether an expression is a random order, of indices or of the data."""
+        for origin in origins(self.analysis, [Origin(node, scope)], self._same_rows):
+            if is_order(self.analysis, origin.node, origin.scope):
+                return True
+            names = self.analysis.called(origin.node, origin.scope) if isinstance(origin.node, ast.Call) else set()
+            if DRAW_TOGETHER in names:
+                return True
+        return False
+
+    def _same_rows(self, origin: Origin) -> list[Origin] | None:
+        """Return what has the rows of an expression, in another order: `x` and `order` of x[order]."""
+        node = origin.node
+        if isinstance(node, ast.Subscript):
+            return [origin.to(node.value, keys=()), origin.to(node.slice, keys=())]
+        if isinstance(node, ast.Call):
+            return list(inputs(self.analysis, origin))
+        return None
+
+    def _is_of_batch(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether a size is that of a batch which was drawn already: x.shape[0], len(x)."""
+        return any(
+            self._has_batch(part, origin.scope)
+            for origin in origins(self.analysis, [Origin(node, scope)], lambda o: list(inputs(self.analysis, o)))
+            if is_about_shape(origin.node)
+            for part in _measured(origin.node)
+        )
+
+    def _has_batch(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether an expression is computed from what is drawn for a batch."""
+        for origin in origins(self.analysis, [Origin(node, scope)], self._to_batch):
+            found, where = origin.node, origin.scope
+            if isinstance(found, ast.Call) and self.analysis.called(found, where) & OWN_SAMPLES:
+                return True
+            if found in self.loop_nodes and not isinstance(found, ast.AugAssign):
+                if size_of(self.analysis, found, where) is not None:
+                    return True
+                if slice_of(self.analysis, found, where, self.loop_nodes) is not None:
+                    return True
+        return False
+
+    def _to_batch(self, origin: Origin) -> list[Origin] | tuple[()]:
+        return () if is_about_shape(origin.node) else list(inputs(self.analysis, origin))
+
+    def _kept_by_sample(self) -> Iterator[Problem]:
+        """Yield the places that store something for each sample of a batch: bank[indices] = features."""
+        for node, scope in self.project.in_batches:
+            if (
+                isinstance(node, ast.Subscript)
+                and isinstance(node.ctx, ast.Store)
+                and self._has_batch(node.slice, scope)
+            ):
+                yield node, scope, f"{ast.unparse(node)} keeps what each process has for its own samples"
+
+    def _shuffled(self) -> Iterator[tuple[ast.Call, Scope]]:
+        """Yield the calls that bring something into a random order in place."""
+        for node, scope in self.project.in_loops:
+            is_statement = isinstance(scope.source.parents.get(node), ast.Expr)
+            if is_statement and last_name(node) == "shuffle" and is_order(self.analysis, node, scope):
+                yield node, scope  # type: ignore[misc]
+
+
+def _filled_in(project: Project) -> set[Variable]:
+    """Return the variables of what the training loops put something into, and the attributes that they set."""
+
+    def compute() -> set[Variable]:
+        found: set[Variable] = set()
+        for node, scope in project.in_loops:
+            changed: list[ast.expr] = []
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ADDS:
+                changed = [node.func.value]
+            elif isinstance(node, (ast.Assign, ast.AugAssign)):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                changed = [t.value for t in targets if isinstance(t, ast.Subscript)]
+                changed += [t for t in targets if isinstance(t, ast.Attribute)]
+            for part in changed:
+                found |= variables_of(project.analysis, part, scope)
+        return found
+
+    return project.analysis.fact("filled in training", compute)
+
+
+def _cut(call: ast.Call, names: set[str]) -> tuple[ast.expr, ast.expr | None]:
+    """Return what is cut and into parts of which size: order.split(size), torch.split(order, size)."""
+    is_function = any(name.startswith("torch.") for name in names) and len(call.args) > 1
+    given = call.args[0] if is_function else call.func.value  # type: ignore[attr-defined]
+    sizes = call.args[is_function : is_function + 1]
+    is_number = bool(sizes) and not isinstance(sizes[0], (ast.List, ast.Tuple))
+    return given, sizes[0] if is_number else None
+
+
+def _unclear(node: ast.expr) -> str:
+    return f"whether {ast.unparse(node)} cuts samples, or one sequence, cannot be told"
+
+
+def _is_named(size: ast.expr) -> bool:
+    """Return whether a size is called one of a batch."""
+    parts = (part for part in ast.walk(size) if isinstance(part, (ast.Name, ast.Attribute)))
+    return any(NAMED_AS_BATCH.search(last_name(part)) for part in parts)
+
+
+def _measured(node: ast.AST) -> list[ast.expr]:
+    """Return `x` of x.shape, x.size(0) and len(x)."""
+    asked = node.func if isinstance(node, ast.Call) else node
+    if isinstance(asked, ast.Attribute):
+        return [asked.value]
+    return list(node.args[:1]) if isinstance(node, ast.Call) else []

@@ -1,0 +1,175 @@
+"""Batches that are slices, one after another: `order[i : i + size]` for i in range(0, n, size)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from retrofit.analysis.flow.bindings import bindings_of
+from retrofit.analysis.flow.parameters import given_for
+from retrofit.analysis.flow.sources import closure
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
+
+from .shards import is_same
+
+Place = tuple[ast.expr, Scope]
+ROUNDING = frozenset({"min", "int"})
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A slice of a batch; `sizes` are the reads of the batch size that its bounds, and the loop, are computed from.
+
+    `problem` says why it is not known to be a batch.
+    """
+
+    node: ast.Subscript
+    scope: Scope
+    sizes: tuple[Place, ...] = ()
+    problem: str = ""
+
+
+def bounds_of(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
+    """Return the first and the last bound of a slice along the first dimension, where both are given."""
+    index = node.slice if isinstance(node, ast.Subscript) else None
+    first = index.elts[0] if isinstance(index, ast.Tuple) and index.elts else index
+    if not isinstance(first, ast.Slice) or first.lower is None or first.upper is None or first.step is not None:
+        return None
+    return first.lower, first.upper
+
+
+def slice_of(analysis: Analysis, node: ast.AST, scope: Scope, loop_nodes: set[ast.AST]) -> Slice | None:
+    """Return a slice whose bounds move with a loop over batches; None for any other expression."""
+    bounds = bounds_of(node)
+    if bounds is None or not _moves(analysis, bounds[0], scope, loop_nodes):
+        return None
+    assert isinstance(node, ast.Subscript)
+    width = _width(analysis, *bounds, scope)
+    if width is None:
+        return Slice(node, scope, problem=f"how many samples {ast.unparse(node)} has is not written down")
+    arithmetic = list(_arithmetic(analysis, [(bound, scope) for bound in bounds], width))
+    sizes = [place for place in arithmetic if _is_read_of(analysis, place, width)]
+    steps = [place for place in sizes if not _is_inside(place[0], bounds[1])]
+    if not steps and not _is_counted(bounds[0], width[0]):
+        return Slice(
+            node, scope, problem=f"the loop does not advance by {ast.unparse(width[0])}, the length of a slice"
+        )
+    return Slice(node, scope, tuple(dict.fromkeys(sizes)))
+
+
+def _moves(analysis: Analysis, lower: ast.expr, scope: Scope, loop_nodes: set[ast.AST]) -> bool:
+    """Return whether a bound is computed from the number of a loop that is run for the batches, or is moved in one."""
+    for node, where in _arithmetic(analysis, [(lower, scope)]):
+        for binding, _ in bindings_of(analysis, node, where) if isinstance(node, (ast.Name, ast.Attribute)) else ():
+            is_range = isinstance(binding.node, ast.For) and _range_of(analysis, binding.node, where) is not None
+            if binding.node in loop_nodes and (is_range or isinstance(binding.node, ast.AugAssign)):
+                return True
+    return False
+
+
+def _range_of(analysis: Analysis, loop: ast.For, scope: Scope) -> ast.Call | None:
+    """Return the range that a loop goes through, also inside enumerate or a progress bar."""
+    for part in ast.walk(loop.iter):
+        if isinstance(part, ast.Call) and "range" in analysis.called(part, scope):
+            return part
+    return None
+
+
+def _width(analysis: Analysis, lower: ast.expr, upper: ast.expr, scope: Scope) -> Place | None:
+    """Return the length of a slice: `size` of [i : i + size], of [b * size : (b + 1) * size]."""
+    for end, where in _single(analysis, upper, scope):
+        if not isinstance(end, ast.BinOp):
+            continue
+        if isinstance(end.op, ast.Add):
+            for one, other in ((end.left, end.right), (end.right, end.left)):
+                if ast.dump(one) == ast.dump(lower):
+                    return other, where
+        if isinstance(end.op, ast.Mult):
+            for counted, size in ((end.left, end.right), (end.right, end.left)):
+                if _is_next(counted) and _is_product(analysis, lower, scope, counted.left, size):  # type: ignore[attr-defined]
+                    return size, where
+    return None
+
+
+def _is_next(node: ast.expr) -> bool:
+    is_sum = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
+    return is_sum and isinstance(node.right, ast.Constant) and node.right.value == 1  # type: ignore[attr-defined]
+
+
+def _is_product(analysis: Analysis, node: ast.expr, scope: Scope, number: ast.expr, size: ast.expr) -> bool:
+    """Return whether a lower bound is `number * size`."""
+    wanted = {ast.dump(number), ast.dump(size)}
+    for start, _ in _single(analysis, node, scope):
+        is_product = isinstance(start, ast.BinOp) and isinstance(start.op, ast.Mult)
+        if is_product and {ast.dump(start.left), ast.dump(start.right)} == wanted:  # type: ignore[attr-defined]
+            return True
+    return False
+
+
+def _single(analysis: Analysis, node: ast.expr, scope: Scope) -> Iterator[Place]:
+    """Yield an expression, and those that it is by another name or cut off at the end: min(i + size, n)."""
+
+    def step(place: Place) -> Iterator[Place]:
+        inner, where = place
+        if isinstance(inner, ast.Name):
+            found = bindings_of(analysis, inner, where)
+            if len(found) == 1 and found[0][0].kind == "value" and not found[0][0].path and found[0][0].value:
+                yield found[0][0].value, found[0][1]
+        elif isinstance(inner, ast.Call) and analysis.called(inner, where) & ROUNDING:
+            yield from ((part, where) for part in inner.args)
+
+    return closure([(node, scope)], step)
+
+
+def _arithmetic(analysis: Analysis, starts: list[Place], width: Place | None = None) -> Iterator[Place]:
+    """Yield what bounds are computed from: numbers, names, what these are set to, and the ranges of loops.
+
+    A read of `width` is not followed further.
+    """
+
+    def step(place: Place) -> Iterator[Place]:
+        node, scope = place
+        if width is not None and _is_read_of(analysis, place, width):
+            return
+        if isinstance(node, ast.Name):
+            for binding, where in bindings_of(analysis, node, scope):
+                if isinstance(binding.node, ast.AugAssign):
+                    yield binding.node.value, where
+                elif isinstance(binding.node, ast.For):
+                    drawn = _range_of(analysis, binding.node, where)
+                    yield from ((part, where) for part in (drawn.args if drawn is not None else []))
+                elif binding.kind == "parameter":
+                    yield from ((given, site) for given, site, _ in given_for(analysis, binding.name, where, ()))
+                elif binding.kind == "value" and binding.value is not None and not binding.path:
+                    yield binding.value, where
+        elif isinstance(node, (ast.BinOp, ast.UnaryOp)):
+            yield from ((part, scope) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
+        elif isinstance(node, ast.Call):
+            yield from ((part, scope) for part in node.args)
+
+    return closure(starts, step)
+
+
+def _is_read_of(analysis: Analysis, place: Place, width: Place) -> bool:
+    """Return whether an expression reads the setting that the length of a slice is."""
+    node, scope = place
+    if isinstance(node, ast.Constant):
+        outer = scope.source.parents.get(node)
+        counts = isinstance(outer, (ast.BinOp, ast.AugAssign)) or (
+            isinstance(outer, ast.Call) and node in outer.args[2:]
+        )
+        return counts and is_same(analysis, place, width)
+    if ast.dump(node) == ast.dump(width[0]) and scope is width[1]:
+        return True
+    return isinstance(node, (ast.Name, ast.Attribute)) and is_same(analysis, place, width)
+
+
+def _is_counted(lower: ast.expr, width: ast.expr) -> bool:
+    """Return whether a lower bound itself counts slices: number * size."""
+    return any(ast.dump(part) == ast.dump(width) for part in ast.walk(lower))
+
+
+def _is_inside(node: ast.expr, outer: ast.expr) -> bool:
+    return any(part is node for part in ast.walk(outer))

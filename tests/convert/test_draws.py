@@ -1,0 +1,231 @@
+"""Trainings without a DataLoader: where their batches are split, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion, converted
+
+START = """\
+import random
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+random.seed(0)
+np.random.seed(0)
+X, Y = torch.rand(100, 4), torch.rand(100)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+batch_size = 8
+rng = np.random.default_rng(0)
+"""
+STEP = """\
+    loss = F.mse_loss(model(x).squeeze(1), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+SIZE = "rd.data.batch_of_ranks(batch_size)"
+
+
+def lines_of(folder: Path, body: str) -> list[str]:
+    return converted(folder, START + body)
+
+
+def loop(*lines: str, over: str = "step in range(10)", before: str = "") -> str:
+    inside = "".join(f"    {line}\n" for line in lines)
+    return f"{before}for {over}:\n{inside}{STEP}"
+
+
+def nested(*lines: str, over: str, outer: str = "", step: str = STEP) -> str:
+    """Return a loop over epochs, `outer` in it, and a loop over batches in that."""
+    inside = "".join(f"    {line}\n" for line in lines) + step
+    body = "".join(f"    {line}\n" for line in inside.splitlines())
+    return f"for epoch in range(3):\n    {outer or 'pass'}\n    for {over}:\n{body}"
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        "torch.randint(100, (SIZE,))",
+        "torch.randint(0, 100, size=(SIZE,))",
+        "torch.randint(0, len(X), [SIZE])",
+        "np.random.randint(0, 100, SIZE)",
+        "np.random.choice(100, SIZE, replace=False)",
+        "np.random.choice(len(X), size=SIZE)",
+        "np.random.permutation(100)[:SIZE]",
+        "torch.randperm(len(X))[:SIZE]",
+        "rng.integers(0, 100, size=SIZE)",
+        "rng.choice(100, SIZE)",
+        "random.sample(range(100), SIZE)",
+        "random.choices(range(100), k=SIZE)",
+        "[random.randrange(100) for _ in range(SIZE)]",
+        "torch.multinomial(torch.ones(100), SIZE)",
+    ],
+)
+def test_indices_are_drawn_for_all_ranks_and_split(tmp_path: Path, drawn: str) -> None:
+    lines = lines_of(tmp_path, loop(f"i = {drawn.replace('SIZE', 'batch_size')}", "x, y = X[i], Y[i]"))
+    assert f"i = rd.data.own_draw({drawn.replace('SIZE', SIZE)})" in lines
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        "torch.rand(SIZE, 4)",
+        "torch.randn((SIZE, 4))",
+        "torch.empty(SIZE, 4).uniform_(-1, 1)",
+        "torch.bernoulli(torch.full((SIZE, 4), 0.5))",
+        "torch.as_tensor(np.random.uniform(0, 1, (SIZE, 4)))",
+        "torch.distributions.Normal(torch.zeros(4), torch.ones(4)).sample((SIZE,))",
+    ],
+)
+def test_samples_that_are_drawn_are_split_by_rows(tmp_path: Path, drawn: str) -> None:
+    lines = lines_of(tmp_path, loop(f"x = {drawn.replace('SIZE', 'batch_size')}", "y = x.sum(1)"))
+    (line,) = [line for line in lines if line.startswith("x = ")]
+    assert "rd.data.own_draw(" in line and line.count(SIZE) == 1
+
+
+def test_noise_of_the_shape_of_a_batch_stays(tmp_path: Path) -> None:
+    body = loop(
+        "i = torch.randint(100, (batch_size,))",
+        "x = X[i]",
+        "x = x + torch.randn_like(x) * torch.rand(x.shape[0], 1)",
+        "y = Y[i]",
+    )
+    lines = lines_of(tmp_path, body)
+    assert sum("own_draw" in line for line in lines) == 1
+
+
+def test_a_size_given_to_a_function_is_changed_where_it_draws(tmp_path: Path) -> None:
+    before = "def get_batch(n):\n    i = torch.randint(100, (n,))\n    return X[i], Y[i]\n\n\n"
+    lines = lines_of(tmp_path, before + loop("x, y = get_batch(batch_size)"))
+    assert "i = rd.data.own_draw(torch.randint(100, (rd.data.batch_of_ranks(n),)))" in lines
+    assert "x, y = get_batch(batch_size)" in lines
+
+
+@pytest.mark.parametrize(
+    ("over", "cut"),
+    [
+        ("i in range(0, 100, SIZE)", "i:i + SIZE"),
+        ("i in range(0, len(X), SIZE)", "i:min(i + SIZE, len(X))"),
+        ("b in range(100 // SIZE)", "b * SIZE:(b + 1) * SIZE"),
+        ("b in range(len(X) // SIZE)", "b * SIZE:b * SIZE + SIZE"),
+    ],
+)
+@pytest.mark.parametrize("drawn", ["torch.randperm(100)", "np.random.permutation(100)"])
+def test_slices_of_an_order_that_all_ranks_draw_together(tmp_path: Path, over: str, cut: str, drawn: str) -> None:
+    body = nested(
+        f"k = order[{cut.replace('SIZE', 'batch_size')}]",
+        "x, y = X[k], Y[k]",
+        over=over.replace("SIZE", "batch_size"),
+        outer=f"order = {drawn}",
+    )
+    lines = lines_of(tmp_path, body)
+    assert f"order = rd.data.draw_together({drawn.replace('(', ', ')}" in lines
+    assert f"for {over.replace('SIZE', SIZE)}:" in lines
+    assert f"k = rd.data.own_part(order[{cut.replace('SIZE', SIZE)}])" in lines
+
+
+def test_slices_of_the_data(tmp_path: Path) -> None:
+    body = nested("x = X[i:i+batch_size]", "y = Y[i:i+batch_size]", over="i in range(0, 100, batch_size)")
+    lines = lines_of(tmp_path, body)
+    assert f"x = rd.data.own_part(X[i:i+{SIZE}])" in lines
+    assert f"y = rd.data.own_part(Y[i:i+{SIZE}])" in lines
+
+
+def test_a_pointer_that_goes_through_shuffled_data(tmp_path: Path) -> None:
+    body = loop(
+        "x, y = X[k[at:at + batch_size]], Y[k[at:at + batch_size]]",
+        "at += batch_size",
+        "if at >= 100:",
+        "    random.shuffle(k)",
+        "    at = 0",
+        before="k, at = list(range(100)), 0\n",
+    )
+    lines = lines_of(tmp_path, body)
+    cut = f"rd.data.own_part(k[at:at + {SIZE}])"
+    assert f"x, y = X[{cut}], Y[{cut}]" in lines
+    assert f"at += {SIZE}" in lines
+    assert "rd.data.draw_together(random.shuffle, k)" in lines
+
+
+@pytest.mark.parametrize(
+    "parts", ["torch.randperm(100).split(batch_size)", "torch.split(torch.randperm(100), batch_size)"]
+)
+def test_parts_of_an_order(tmp_path: Path, parts: str) -> None:
+    lines = lines_of(tmp_path, nested("x, y = X[k], Y[k]", over=f"k in {parts}"))
+    common = parts.replace("batch_size", SIZE).replace(
+        "torch.randperm(100)", "rd.data.draw_together(torch.randperm, 100)"
+    )
+    assert f"for k in map(rd.data.own_part, {common}):" in lines
+
+
+def test_a_batch_that_is_computed_in_pieces_is_cut_once(tmp_path: Path) -> None:
+    before = "def in_pieces(x):\n    return torch.cat([model(x[j:j+4]) for j in range(0, len(x), 4)])\n\n\n"
+    body = loop("k = torch.randint(100, (batch_size,))", "x, y = X[k], Y[k]")
+    lines = lines_of(tmp_path, before + body.replace("model(x)", "in_pieces(x)"))
+    assert "return torch.cat([model(x[j:j+4]) for j in range(0, len(x), 4)])" in lines
+
+
+REFUSED = {
+    "full batch": (loop("x, y = X, Y"), "every step computes its loss from all of the data"),
+    "buffer that it fills": (
+        loop("old.append(step)", "i = random.sample(old, batch_size)", "x, y = X[i], Y[i]", before="old = [0] * 8\n"),
+        "which changes while it trains",
+    ),
+    "kept by sample": (
+        loop("i = torch.randint(100, (batch_size,))", "x, y = X[i], Y[i]", "bank[i] = x", before="bank = X.clone()\n"),
+        "keeps what each process has for its own samples",
+    ),
+    "chosen by the model": (
+        loop(
+            "w = model(X).detach().abs().squeeze(1)", "i = torch.multinomial(w, batch_size)", "x, y = X[i], Y[i]",
+        ),
+        "what the model has computed",
+    ),
+    "one sequence": (
+        loop("x = X[i:i+bptt]", "y = X[i+1:i+1+bptt, 0]", over="i in range(0, 90, bptt)", before="bptt = 5\n"),
+        "cuts samples, or one sequence",
+    ),
+    "windows": (
+        loop("x, y = X[i:i+batch_size], Y[i:i+batch_size]", over="i in range(0, 90)"),
+        "the loop does not advance by batch_size",
+    ),
+    "time first": (
+        loop("x = torch.randn(length, 8, 4)[-1]", "y = x.sum(1)", before="length = 5\n"),
+        "which dimension of torch.randn(length, 8, 4)",
+    ),
+    "shape that is not written": (
+        loop("x = torch.randn(shape)", "y = x.sum(1)", before="shape = (8, 4)\n"),
+        "is not written down",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_split_for_certain_is_refused(tmp_path: Path, case: str) -> None:
+    body, reason = REFUSED[case]
+    reasons = [finding.refusal for finding in conversion(tmp_path, START + body).refusals]
+    assert any(reason in text for text in reasons), reasons
+
+
+def test_an_evaluation_that_draws_its_batches_reduces_the_loss_of_the_model(tmp_path: Path) -> None:
+    model = (
+        "class Scored(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.inner = nn.Linear(4, 1)\n\n    def forward(self, x, y):\n        out = self.inner(x)\n"
+        "        return out, F.mse_loss(out.squeeze(1), y)\n\n\nmodel = Scored()\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n\n\n"
+        "def get_batch():\n    i = torch.randint(100, (batch_size,))\n    return X[i], Y[i]\n\n\n"
+        "@torch.no_grad()\ndef estimate():\n    total = 0.0\n    for _ in range(4):\n"
+        "        _, loss = model(*get_batch())\n        total += loss.item()\n    return total / 4\n\n\n"
+    )
+    training = (
+        "for step in range(10):\n    if step % 5 == 0:\n        print(estimate())\n    x, y = get_batch()\n"
+        "    _, loss = model(x, y)\n    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n"
+    )
+    assert "total += rd.reduce_loss(loss).item()" in lines_of(tmp_path, model + training)
