@@ -45,6 +45,19 @@ class Net(nn.Module):
         return x / (1 + x.mean(1, keepdim=True)), x.pow(2).sum() * 0 + x
 
 
+class Pyramid(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(3, 3).double() for _ in range(3))
+
+    def forward(self, x):
+        scales = []
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+            scales.append(x)
+        return [scales]
+
+
 def render(image):
     return image / image.amax(1, keepdim=True)
 
@@ -55,6 +68,7 @@ def elbo(out, x, mu):
     return error + args.beta * penalty, error, penalty
 
 
+pyramid = Pyramid()
 loader = DataLoader(data, args.batch_size)
 model = Net()
 optimizer = optim.SGD(model.parameters(), lr=args.lr)
@@ -102,6 +116,10 @@ SUMS = [
     "outs = []\nouts += [o * 2 for o in out]\nloss = 0\nfor j in range(len(outs)):\n"
     "    loss = loss + F.mse_loss(outs[j], y[j])",
     "loss = 0\nouts = [part for part in out]\nfor j in range(len(outs)):\n    loss = loss + F.mse_loss(outs[j], y[j])",
+    "loss = 0\nfor part, label in zip(out, y):\n    loss += F.mse_loss(part, label)",
+    "loss = 0\nfor k, part in enumerate(out):\n    loss += F.mse_loss(part, y[k])",
+    "deep = pyramid(x)[0][-1]\nloss = 0\nfor k in range(len(deep)):\n    loss += F.mse_loss(deep[k], y[k])",
+    "loss = torch.stack([F.mse_loss(out[k], y[k]) for k in range(len(y))]).sum()",
     "outs = []\nfor part in x:\n    outs.append(model(part[None])[0][0])\nloss = 0\nfor j in range(len(outs)):\n"
     "    loss = loss + F.mse_loss(outs[j], y[j])",
 ]
@@ -123,6 +141,20 @@ LISTS = [
     "size = x.size()\nloss = F.mse_loss(out, y) * (size[1] / x.stride()[0] + x.dim())",
     "(w,) = x.shape[1:]\nloss = F.mse_loss(out, y) * w",
     "loss = F.mse_loss(out, y) * x.shape[::-1][0]",
+    "fake, real = pyramid(out), pyramid(x)\nloss = 0\nfor m in range(1):\n    for k in range(len(fake[m]) - 1):\n"
+    "        loss = loss + F.l1_loss(fake[m][k], real[m][k].detach())",
+    "(fake,) = pyramid(out)\nloss = F.mse_loss(out, y)\nfor k in range(1, len(fake)):\n"
+    "    loss += 0.4 * F.mse_loss(fake[k], y)",
+    "with torch.no_grad():\n    real = pyramid(x)[0]\nloss = 0\n"
+    "for k, (a, b) in enumerate(zip(pyramid(out)[0], real[:3])):\n    loss += F.mse_loss(a, b)",
+    "fake = pyramid(out)[0]\nloss = sum(F.mse_loss(fake[k], y) for k in range(len(fake) - 1))",
+    "loss = 0\nfor weight, part in zip([1.0, 0.4, 0.2], pyramid(out)[0]):\n    loss += weight * F.mse_loss(part, y)",
+    "fake = pyramid(out)[0]\nlosses = [F.mse_loss(fake[k], y) for k in range(len(fake))]\n"
+    "loss = torch.stack(losses).sum()",
+    "loss = torch.stack([(part - y) ** 2 for part in pyramid(out)[0]]).sum(0).mean()",
+    "loss = 0\nfor part in out.chunk(3, dim=1):\n    loss += F.mse_loss(part, y[:, :1])",
+    "steps = out.unsqueeze(-1).permute(1, 0, 2)\nloss = 0\nfor k in range(len(steps)):\n"
+    "    loss += F.mse_loss(steps[k], y[:, :1])",
 ]
 MEANS = [
     "loss = F.mse_loss(out, y)",
@@ -234,6 +266,54 @@ def test_a_sum_divided_by_an_unknown_value_is_listed(tmp_path: Path) -> None:
     assert not finding.edits and "divided by what is not known" in finding.message
 
 
+DETECTOR = "detector = torchvision.models.detection.fasterrcnn_resnet50_fpn()\n"
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "sum(loss for loss in losses.values())",
+        "sum(losses.values())",
+        "sum([losses[name] for name in losses])",
+        "sum(value for name, value in losses.items() if 'loss' in name)",
+        "torch.stack(list(losses.values())).sum()",
+    ],
+)
+def test_losses_by_name_from_a_library_are_added_up_as_they_are(loss: str, tmp_path: Path) -> None:
+    lines = script(f"losses = detector(x, y)\nloss = {loss}").replace("model = Net()", DETECTOR + "model = Net()")
+    found = converted(tmp_path, "import torchvision\n" + lines)
+    assert "loss.backward()" in found
+    assert "optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(args.lr))" in found
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "loss = 0\nfor k in range(len(parts)):\n    loss += F.mse_loss(parts[k], y)",
+        "loss = sum(F.mse_loss(part, label) for part, label in zip(parts, y))",
+        "losses = []\nfor part in parts:\n    losses.append(F.mse_loss(part, y))\nloss = sum(losses)",
+    ],
+)
+def test_a_loop_over_samples_or_layers_is_listed_where_it_is_not_known_which(lines: str, tmp_path: Path) -> None:
+    text = script(f"parts = detector(x)\n{lines}").replace("model = Net()", DETECTOR + "model = Net()")
+    result = conversion(tmp_path, "import torchvision\n" + text)
+    (finding,) = (f for f in result.findings if f.code == "RF307")
+    assert not finding.edits and "it is not known whether its entries are samples" in finding.message
+    assert "loss.backward()" in result.files[0].text
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "sum(F.mse_loss(part, y) for part in parts) / len(parts)",
+        "torch.stack([F.mse_loss(part, y) for part in parts]).mean()",
+    ],
+)
+def test_a_mean_over_samples_or_layers_is_a_mean(loss: str, tmp_path: Path) -> None:
+    text = script(f"parts = detector(x)\nloss = {loss}").replace("model = Net()", DETECTOR + "model = Net()")
+    assert not [f for f in conversion(tmp_path, "import torchvision\n" + text).findings if f.code == "RF307"]
+
+
 def test_the_rate_of_each_optimizer_follows_its_own_loss(tmp_path: Path) -> None:
     second = "head = Net()\noptimizer2 = optim.Adam(head.parameters(), lr=1e-3)\n"
     step = "optimizer2.zero_grad()\nerror = F.mse_loss(head(x)[0], y)\nerror.backward()\noptimizer2.step()\n"
@@ -248,6 +328,8 @@ LOSSES = {
     "evidence": SUMS[5],
     "several": "loss = F.mse_loss(out, y, reduction='sum') + F.l1_loss(out, y)",
     "mean": MEANS[0],
+    "layers": LISTS[-9],
+    "rows": SUMS[-5],
     "setting": "loss = F.mse_loss(out, y, reduction='sum') / args.batch_size",
 }
 BLOCK = """\
@@ -314,7 +396,7 @@ def test_by_default_the_rate_of_a_mean_alone_follows_the_batch(
     original, changed = folders
     run = launcher.run(changed, "train.py", ["--batch_size", "2"], world_size=world_size)
     whole = ["--batch_size", str(2 * world_size)]
-    sums, means = ("sum", "evidence", "several"), ("mean", "setting")
+    sums, means = ("sum", "evidence", "several", "rows"), ("mean", "setting", "layers")
     of_sums = figures(launcher.run(original, "train.py", whole), *sums)
     of_means = figures(launcher.run(original, "train.py", [*whole, "--lr", str(0.01 * world_size)]), *means)
     assert figures(run, *sums) == pytest.approx(of_sums, rel=1e-9)

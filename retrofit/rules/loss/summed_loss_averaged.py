@@ -18,6 +18,10 @@ from retrofit.training.torch_api.runtime import SUM_LOSS
 RULE = CATALOG["RF307"]
 A_TERM = "a term of the loss is a sum over the batch"
 HELP_TERM = "loss = rd.loss.sum_loss(summed_term) + other_term"
+HELP_ENTRIES = (
+    "nothing where the entries are outputs of layers, scales or heads, with all samples in each; where they are "
+    "samples: rd.loss.sum_loss(loss).backward(), and the rate stays"
+)
 HELP_SUM = "where the divisor is not the number of samples: rd.loss.sum_loss(loss).backward()"
 INVALID = [
     """\
@@ -110,6 +114,10 @@ def _of_loss(project: Project, call: ast.Call, scope: Scope) -> Iterator[tuple[F
     elif kind.parts == {UNKNOWN} and any(is_sum(loss_kind(project, *leaf)) for leaf in kind.leaves):
         message = "the loss is a sum over the batch, divided by what is not known"
         yield found(RULE, source, call, message, help=HELP_SUM), call
+    for iterable, where in sorted(kind.unclear, key=lambda leaf: leaf[0].lineno):
+        text = ast.unparse(iterable)
+        message = f"the loss is added up over {text}, of which it is not known whether its entries are samples"
+        yield found(RULE, where.source, iterable, message, help=HELP_ENTRIES), iterable
 
 
 def _has_factor(project: Project, loss: ast.expr, scope: Scope) -> bool:

@@ -22,6 +22,11 @@ def functions_inside(analysis: Analysis, node: ast.Call, scope: Scope) -> list[L
 
 def objects_inside(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Instance]:
     """Return the objects of the project's own classes that are in a wrapper: `model`, `model.module`."""
+    return [value for value in values_inside(analysis, node, scope) if isinstance(value, Instance)]
+
+
+def values_inside(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Value]:
+    """Return what is in a wrapper: `model`, `model.module`."""
     outer = node.value if isinstance(node, ast.Attribute) and node.attr == "module" else node
 
     def inside(value: Value) -> list[Value]:
@@ -31,4 +36,4 @@ def objects_inside(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Ins
         return [inner for part in given for inner in analysis.evaluate(part, value.scope)]
 
     held = [value for outermost in analysis.evaluate(outer, scope) for value in inside(outermost)]
-    return [value for value in closure(held, inside) if isinstance(value, Instance)]
+    return list(closure(held, inside))

@@ -37,6 +37,8 @@ REPEATS = frozenset({"expand", "expand_as"})
 # The same entries with their dimensions in another order: methods, attributes.
 TRANSPOSES = frozenset({"t", "transpose", "permute", "swapaxes", "movedim"})
 TRANSPOSED = frozenset({"T", "mT"})
+# Parts of a tensor as a tuple.
+SPLITS = frozenset({"split", "chunk", "tensor_split", "unbind"})
 
 # What a tensor is, whatever its shape and its entries are: attributes, methods.
 TYPE_ATTRIBUTES = frozenset({"dtype", "device", "layout", "is_cuda", "requires_grad", "itemsize", "ndim"})

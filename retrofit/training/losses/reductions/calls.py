@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.keys import Key, Keys
-from retrofit.analysis.flow.sources import PASSING_ON, Origin, sources
+from retrofit.analysis.flow.sources import PASSING_ON, Origin, origins, sources
 from retrofit.analysis.python_api import LISTS_OBJECTS, LOOKS_UP
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Result
@@ -34,6 +35,7 @@ from ..wrapped import functions_inside
 from . import kinds
 from .axes import axes_of, einsum_kind, reshaped
 from .kinds import CONSTANT, Kind
+from .lists import LAYERS
 
 if TYPE_CHECKING:
     from .reader import Frame, LossReader
@@ -133,7 +135,8 @@ class CallReader:
         if name in NUMBERS and receiver is None and "torch" not in self._module_of(node, scope):
             return CONSTANT if name not in ("max", "min", "float") else self._joined(node.args, scope, frame, ())
         if name in JOINING and given:
-            return self._joined(given, scope, frame, (None, *keys))
+            found = self._joined(given, scope, frame, (None, *keys))
+            return self._stacked(node, found, given[0], rest, scope) if name == "stack" else found
         if not given:
             return kinds.of(kinds.UNKNOWN)
         if name in ("values", "items"):
@@ -142,6 +145,16 @@ class CallReader:
         if _is_of_container(keys) and name not in SAME:
             return kinds.of(kinds.UNKNOWN)  # of what a function of a library gives: losses by their names
         return self._of_elements(node, name, found, rest, scope, frame)
+
+    def _stacked(self, node: ast.Call, found: Kind, of: ast.expr, rest: list[ast.expr], scope: Scope) -> Kind:
+        """Return the kind of tensors that are put side by side: in a new axis, before that of the samples."""
+        if not found.has_rows or found.axis != 0 or 0 not in (axes_of(node, rest, scope)[0] or (0,)):
+            return found
+        return replace(found, axis=1) if self.reader.samples.lists.entries(of, scope) == {LAYERS} else found
+
+    def _is_stack(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether an expression is a tensor of several figures: torch.stack(losses)."""
+        return any(last_name(part.node) == "stack" for part in origins(self.analysis, [Origin(node, scope)]))
 
     def _of_elements(
         self, node: ast.Call, name: str, found: Kind, rest: list[ast.expr], scope: Scope, frame: Frame | None
@@ -180,9 +193,11 @@ class CallReader:
     ) -> Kind:
         is_python = isinstance(node.func, ast.Name)
         found = self.reader.kind(of, scope, frame, (None,) if is_python else ())
-        if is_python and found.has_rows and not rest:
-            return kinds.summed_up(found)
+        if is_python and not rest and (found.has_rows or found.parts == {kinds.UNKNOWN}):
+            return kinds.summed_up(found) if found.has_rows else found  # of losses by their names, say
         axes, keeps = axes_of(node, rest, scope)
+        if found.parts == {kinds.UNKNOWN} and self._is_stack(of, scope):
+            return found
         if found.has_rows and found.axis == 0 and axes is not None and 0 not in axes and min(axes, default=0) <= -3:
             self.reader.reductions.setdefault(node, set()).add("")  # over the batch, or not: of how many axes is it?
             return Kind(frozenset([kinds.UNKNOWN]), 0, found.leaves | {(node, scope)}, found.coupled)

@@ -28,7 +28,7 @@ class Kind:
 
     `axis`: that of the batch, of ROWS and SHARE. `leaves`: the reductions over the batch that are in it.
     `coupled`: those of them that the expression is not linear in. `settings`: the batch sizes of the settings by which
-    sums are divided in it.
+    sums are divided in it. `unclear`: what losses are added up for each entry of, samples or outputs of layers.
     """
 
     parts: frozenset[str] = frozenset()
@@ -36,6 +36,7 @@ class Kind:
     leaves: frozenset[Leaf] = frozenset()
     coupled: frozenset[Leaf] = frozenset()
     settings: frozenset[Leaf] = frozenset()
+    unclear: frozenset[Leaf] = frozenset()
 
     @property
     def has_rows(self) -> bool:
@@ -134,13 +135,14 @@ def reduced(kind: Kind, how: str, leaf: Leaf, axes: tuple[int, ...] | None, keep
     if kind.parts == {UNKNOWN}:
         kind = replace(kind, parts=frozenset([ROWS]), axis=0) if axes is None or 0 in axes else kind
     if not kind.has_rows:
-        return kind
+        return replace(kind, unclear=frozenset()) if how == MEAN else kind  # of several losses
     if axes is not None and kind.axis != FLAT and kind.axis not in axes:
         removed = 0 if keeps else sum(0 <= axis < kind.axis for axis in axes)
         return replace(kind, axis=kind.axis - removed if kind.axis >= 0 else kind.axis)
     is_share = kind.parts == {SHARE} and how == SUM
     part = MEAN if is_share else how
-    return Kind(frozenset([part]), 0, kind.leaves | {leaf}, kind.coupled, kind.settings if is_share else frozenset())
+    settings = kind.settings if is_share else frozenset()
+    return Kind(frozenset([part]), 0, kind.leaves | {leaf}, kind.coupled, settings, kind.unclear)
 
 
 def summed_up(kind: Kind) -> Kind:
@@ -148,6 +150,11 @@ def summed_up(kind: Kind) -> Kind:
     if kind.parts == {SHARE}:
         return of(MEAN)
     return of(SUM) if kind.parts - {PENALTY} else kind  # what couples one sample's entries couples no samples
+
+
+def added_up(kind: Kind, unclear: frozenset[Leaf]) -> Kind:
+    """Return the kind of a sum of one loss after the other in a loop of which it is not known what it goes through."""
+    return replace(kind, unclear=kind.unclear | unclear) if unclear and kind.parts & {SUM, MEAN, COUPLED} else kind
 
 
 def _coupled(kinds: list[Kind]) -> Kind:
@@ -160,4 +167,4 @@ def _merged(kinds: list[Kind], parts: Iterable[str], axis: int = 0) -> Kind:
     def all_of(name: str) -> frozenset[Leaf]:
         return frozenset().union(*(getattr(kind, name) for kind in kinds))
 
-    return Kind(frozenset(parts), axis, all_of("leaves"), all_of("coupled"), all_of("settings"))
+    return Kind(frozenset(parts), axis, *map(all_of, ("leaves", "coupled", "settings", "unclear")))

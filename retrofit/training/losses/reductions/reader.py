@@ -110,6 +110,8 @@ class LossReader:
             part = node.elt if not isinstance(node, ast.DictComp) else node.key if is_key else node.value
             element = self.kind(part, scope, frame, keys[1:])
             is_of_samples = any(self.samples.goes_through(part.iter, scope) for part in node.generators)
+            unclear = (self.samples.unclear(part.iter, scope) for part in node.generators)
+            element = kinds.added_up(element, frozenset().union(*unclear))
             return element if not is_of_samples or element.parts <= {kinds.SHARE} else kinds.of(kinds.ROWS)
         return CONSTANT
 
@@ -145,6 +147,7 @@ class LossReader:
         found = self.kind(binding.value, scope, frame, (*binding.path, *keys))
         adds = any(isinstance(part, ast.Name) and part.id == binding.name for part in ast.walk(binding.value))
         is_of_samples = adds and self.samples.is_within(binding.node, scope)
+        found = kinds.added_up(found, self.samples.unclear_around(binding.node, scope)) if adds else found
         return kinds.summed_up(found) if is_of_samples and _is_of_sample(found) else found
 
     def _of_element(self, binding: Binding, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
@@ -188,6 +191,7 @@ class LossReader:
         """Return the kind after `loss += more`, `loss /= n`."""
         if isinstance(node.op, (ast.Add, ast.Sub)):
             more = self.kind(node.value, scope, frame)
+            more = kinds.added_up(more, self.samples.unclear_around(node, scope))
             return kinds.join([kind, kinds.summed_up(more) if self.samples.is_within(node, scope) else more])
         if isinstance(node.op, ast.Mult):
             return self._product(kind, self.kind(node.value, scope, frame), None, node.value, scope)
@@ -203,7 +207,8 @@ class LossReader:
                 continue
             found = self.kind(stored.value, stored.scope, frame, inner)
             is_of_samples = stored.key is None and found.parts and self.samples.is_within(stored.value, stored.scope)
-            yield kinds.of(kinds.ROWS) if is_of_samples else found
+            unclear = self.samples.unclear_around(stored.value, stored.scope) if stored.key is None else frozenset()
+            yield kinds.of(kinds.ROWS) if is_of_samples else kinds.added_up(found, unclear)
 
     # Operations.
 
@@ -234,12 +239,18 @@ class LossReader:
                 found = self.size_factors.multiplied(kind, factor, scope)
                 if found is not None:
                     return found
+        rest = [kind for kind in (first, second) if kind.parts != {kinds.PER}]
+        is_divided = len(rest) == 1 and rest[0].parts & {kinds.SUM, kinds.MEAN}
+        if is_divided and self._is_per_sample(right, scope):
+            return replace(kinds.of(kinds.SHARE), coupled=rest[0].coupled)
         return kinds.multiply(first, second)
 
     def _divided(
         self, kind: Kind, divisor: ast.expr, scope: Scope, frame: Frame | None, whole: ast.expr | None = None
     ) -> Kind:
         """Return the kind of a quotient; `whole`: its expression, None for `loss /= n`."""
+        if kind.unclear and self.samples.lists.counted_by(divisor, scope):
+            kind = replace(kind, unclear=frozenset())  # sum(losses) / len(losses), of whatever
         calls = (part for part in ast.walk(divisor) if isinstance(part, ast.Call))
         named = self.analysis.named(divisor, scope).union(*(self.analysis.called(call, scope) for call in calls))
         if RANK_SHARE in named:  # of which DDP makes a mean over the batch of all ranks

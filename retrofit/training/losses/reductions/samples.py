@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
-from retrofit.training.data.batch_values import BATCH, GRADIENT
+from retrofit.training.data.batch_values import BATCH
 
 from ..divisions import SIZE, Reader
-from .lists import Lists
+from .kinds import Leaf
+from .lists import DRAWN, LAYERS, SAMPLES, UNKNOWN, Lists
 
 if TYPE_CHECKING:
     from retrofit.training import Project
@@ -28,39 +30,95 @@ class SampleLoops:
 
     def __init__(self, project: Project) -> None:
         self._analysis, self._values = project.analysis, project.batch_values
-        self.lists = Lists(project.analysis, self.is_within)
+        self.lists = Lists(project.analysis, project.batch_values, self.is_within, self.goes_through)
         self._reader = Reader(project.analysis, project.batch_values, project.distribution)
 
     def is_within(self, node: ast.AST, scope: Scope) -> bool:
         """Return whether a node is in a loop over the samples, in its own function."""
-        for outer in scope.source.ancestors(node):
-            if outer is scope.node or outer in self._values.loops:
-                return False
-            if isinstance(outer, ast.For) and self.goes_through(outer.iter, scope):
-                return True
-        return False
+        return any(self.goes_through(loop.iter, scope) for loop in self._loops_around(node, scope))
 
     def goes_through(self, iterable: ast.expr, scope: Scope) -> bool:
         """Return whether this has an entry for each sample: range(len(images)), labels, zip(images, labels)."""
+        return self._entries(iterable, scope) == SAMPLES
+
+    def unclear_around(self, node: ast.AST, scope: Scope) -> frozenset[Leaf]:
+        """Return what is gone through around a node, in its own function, of which it is not known what it has."""
+        loops = self._loops_around(node, scope)
+        return frozenset().union(*(self.unclear(loop.iter, scope) for loop in loops))
+
+    def unclear(self, iterable: ast.expr, scope: Scope) -> frozenset[Leaf]:
+        """Return an iterable of a batch whose entries are its samples or those of a list, where that is not known."""
+        return frozenset([(iterable, scope)] if self._entries(iterable, scope) == UNKNOWN else [])
+
+    def _loops_around(self, node: ast.AST, scope: Scope) -> Iterator[ast.For]:
+        for outer in scope.source.ancestors(node):
+            if outer is scope.node or outer in self._values.loops:
+                return
+            if isinstance(outer, ast.For):
+                yield outer
+
+    def _entries(self, iterable: ast.expr, scope: Scope) -> str:
+        """Return SAMPLES, LAYERS for anything else, UNKNOWN for what can be either."""
         if isinstance(iterable, ast.Call):
             name, args = last_name(iterable), iterable.args
             if name == "range" and args:
-                last = args[min(1, len(args) - 1)]
-                if self.lists.is_fixed(last, scope):
-                    return False
-                return self._reader.kind_of(last, scope) == SIZE or looks_like_size(self._analysis, last, scope)
+                return self._of_numbers(args[min(1, len(args) - 1)], iterable, scope)
             if name in ("enumerate", "tqdm", "reversed") and args:
-                return self.goes_through(args[0], scope)
-            if name in ("zip", "keys", "values", "items"):
-                return name == "zip" and all(self._is_of_batch(part, scope) for part in args)
-        return self._is_of_batch(iterable, scope)
+                return self._entries(args[0], scope)
+            if name == "zip" and args:
+                return self._verdict(args, self._of_all(args, scope), scope)
+            if name in ("keys", "values", "items"):
+                return LAYERS
+        parts = [iterable, *_indexed_by(iterable, scope)]
+        return self._verdict(parts, self._of_all(parts, scope), scope)
 
-    def _is_of_batch(self, node: ast.expr, scope: Scope) -> bool:
-        """Return whether this is a tensor of the batch itself: not what a model, or a dict, holds."""
-        if not isinstance(node, (ast.Name, ast.Attribute)):
-            return False
-        sources = self._values.sources_of(node, scope)
-        return BATCH in sources and GRADIENT not in sources
+    def _of_numbers(self, last: ast.expr, iterable: ast.expr, scope: Scope) -> str:
+        """Return what a loop over the numbers up to `last` goes through."""
+        is_size = self._reader.kind_of(last, scope) == SIZE
+        if not is_size and not looks_like_size(self._analysis, last, scope):
+            return LAYERS
+        counted = self.lists.counted_by(last, scope)
+        if not counted or counted == {SAMPLES}:
+            return SAMPLES  # x.size(0)
+        indexed = _indexed_by(iterable, scope)
+        return self._verdict([last, *indexed], counted | self._of_all(indexed, scope), scope)
+
+    def _of_all(self, parts: Iterable[ast.expr], scope: Scope) -> frozenset[str]:
+        return frozenset().union(*(self.lists.entries(part, scope) for part in parts))
+
+    def _verdict(self, parts: list[ast.expr], found: frozenset[str], scope: Scope) -> str:
+        """Return what a loop over several lists of the same length goes through, by what is known of each."""
+        if not any(BATCH in self._values.sources_of(part, scope) for part in parts):
+            return LAYERS
+        known = found & {LAYERS, SAMPLES}
+        if len(known) == 1:
+            return next(iter(known))
+        return SAMPLES if found == {DRAWN} else UNKNOWN
+
+
+def _indexed_by(iterable: ast.expr, scope: Scope) -> list[ast.expr]:
+    """Return what the numbers of a loop are indices in: `labels` of labels[i]."""
+    node: ast.AST = iterable
+    while not isinstance(node, (ast.For, ast.comprehension, ast.stmt)):
+        node = scope.source.parents[node]
+    if not isinstance(node, (ast.For, ast.comprehension)):
+        return []
+    whole = node if isinstance(node, ast.For) else scope.source.parents[node]
+    is_counted = last_name(iterable) == "range"
+    target = node.target if is_counted else _first_of_pair(node.target)
+    if not isinstance(target, ast.Name):
+        return []
+    return [
+        part.value
+        for part in ast.walk(whole)
+        if isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Name) and part.slice.id == target.id
+        if isinstance(part.ctx, ast.Load)
+    ]
+
+
+def _first_of_pair(target: ast.expr) -> ast.expr | None:
+    """Return `i` of for i, part in enumerate(parts)."""
+    return target.elts[0] if isinstance(target, ast.Tuple) and len(target.elts) == 2 else None
 
 
 def looks_like_size(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
