@@ -21,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ..process.options import CONSISTENCY, read_twin
 from ..process.process_group import get_rank
 from .bit_hash import bit_hash, bit_hash_later
+from .unwrap import all_named_parameters, all_parameters
 
 COMPARED_PASSES = (2, 3, 10, 20, 50, 100, 200)  # in which parameters are compared by default, then every PERIOD
 PERIOD = 500
@@ -77,7 +78,7 @@ class ConsistencyCheck:
         return True
 
     def _parameters(self) -> dict[str, nn.Parameter]:
-        named = self.module.named_parameters()
+        named = all_named_parameters(self.module)
         return {name: p for name, p in named if id(p) not in self._own and not hasattr(p, "device_mesh")}
 
     def _hashes(self) -> torch.Tensor:
@@ -157,7 +158,7 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     is_wrapped = [check.optimizer_stepped({id(parameter) for parameter in given}) for check in list(_checks)]
     # Sharded, or with a hook as `distribute_parameter` sets: synchronised as well.
-    known = {id(parameter) for check in _checks for parameter in check.module.parameters()}
+    known = {id(parameter) for check in _checks for parameter in all_parameters(check.module)}
     known |= {id(parameter) for parameter in given if hasattr(parameter, "device_mesh") or parameter._backward_hooks}
     rest = [parameter for parameter in given if isinstance(parameter, nn.Parameter) and id(parameter) not in known]
     if rest:

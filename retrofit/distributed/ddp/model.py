@@ -17,7 +17,7 @@ from ..process.process_group import is_distributed, require_group
 from .data_parallel import KEEPS_PREFIX, OneDevice, data_parallel, fitting_keys, is_data_parallel, script_model
 from .forward_guard import run_alone
 from .sync_batchnorm import convert_sync_batchnorm
-from .unwrap import unwrap_model
+from .unwrap import all_parameters, unwrap_model
 from .wrapper import DDPWrapper, broadcast_buffers
 
 __all__ = [
@@ -91,7 +91,7 @@ def distribute_model(
 
 def wrap_ddp(model: nn.Module, **options: Any) -> nn.Module:
     """Return `model` in a DDPWrapper; a model that is not trained as it is."""
-    if not any(parameter.requires_grad for parameter in model.parameters()):
+    if not any(parameter.requires_grad for parameter in all_parameters(model)):
         return model
     if get_option("find_unused_parameters"):
         options.setdefault("find_unused_parameters", True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import nn
@@ -22,6 +22,16 @@ def unwrap_model(model: nn.Module) -> nn.Module:
             model = model._modules["_orig_mod"]  # type: ignore[assignment]
         else:
             return model
+
+
+def all_named_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Return all parameters with their names, also of a module whose own `named_parameters()` lists a part of them."""
+    return nn.Module.named_parameters(module)
+
+
+def all_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Return all parameters, also of a module whose own `parameters()` lists a part of them."""
+    return (parameter for _, parameter in all_named_parameters(module))
 
 
 class ModuleAttributes(nn.Module):

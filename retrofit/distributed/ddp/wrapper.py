@@ -22,14 +22,35 @@ from .data_parallel import KEEPS_PREFIX, MODULE_PREFIX, OneDevice
 from .forward_guard import guard_layers, running_forward
 from .gradients import BYTES_AT_ONCE, FIRST_PASSES, FOREVER, GradientSync, scale_gradients
 from .sync_batchnorm import own_statistics
-from .unwrap import ModuleAttributes, reduced_as, strip_wrapper_prefixes, unwrap_model
+from .unwrap import (
+    ModuleAttributes,
+    all_named_parameters,
+    all_parameters,
+    reduced_as,
+    strip_wrapper_prefixes,
+    unwrap_model,
+)
+
+
+def _by_module(name: str) -> Any:
+    """Return a method of the wrapper: the module's own where its class has one, which may train a part of itself."""
+
+    def method(self: DDPWrapper, *args: Any, **kwargs: Any) -> Any:
+        module = unwrap_model(self)
+        if self._keeps_prefix or getattr(type(module), name) is getattr(nn.Module, name):
+            return getattr(super(DDPWrapper, self), name)(*args, **kwargs)
+        result = getattr(module, name)(*args, **kwargs)
+        return self if result is module else result
+
+    method.__name__ = name
+    return method
 
 
 class DDPWrapper(ModuleAttributes, DistributedDataParallel):
     """DistributedDataParallel that looks like the wrapped module; outside a process group, the module itself.
 
-    Attributes, `named_parameters()`, `state_dict()` and `load_state_dict()` are the module's own, without a `module.`
-    in names (but see `data_parallel`). Without gradients, and in evaluation mode while batches of `share_batches` are
+    Attributes, `parameters()`, `state_dict()`, `train()` and other methods are the module's own, without a `module.` in
+    names (but see `data_parallel`). Without gradients, and in evaluation mode while batches of `share_batches` are
     used, a call goes straight to the module, so ranks may make different numbers of calls; `broadcast_buffers` first.
     Parameters may be frozen and thawed at any time, on every rank in the same way, and one forward may serve several
     backward passes. A parameter that only some ranks used gets the mean with zeros for the others; without a gradient
@@ -45,11 +66,11 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
         return super().__new__(cls) if is_distributed() else module
 
     def __init__(self, module: nn.Module, **ddp_options: Any) -> None:
-        if torch.cuda.is_available() and next(module.parameters()).is_cuda:
+        if torch.cuda.is_available() and next(all_parameters(module)).is_cuda:
             ddp_options.setdefault("device_ids", [torch.cuda.current_device()])
         ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
-        own = {id(parameter) for name, parameter in module.named_parameters() if name in ignored}
-        sync = GradientSync([p for p in module.parameters() if id(p) not in own], _num_passes(module, ddp_options))
+        own = {id(parameter) for name, parameter in all_named_parameters(module) if name in ignored}
+        sync = GradientSync([p for p in all_parameters(module) if id(p) not in own], _num_passes(module, ddp_options))
         self.__dict__.update(_gradient_sync=sync, _ddp_options=ddp_options, _comm_hook=None, _has_own_hook=False)
         self._build(module)
         sync.compare = ConsistencyCheck(unwrap_model(module), own, self.process_group).end_of_pass
@@ -90,7 +111,7 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
         sync: GradientSync = self._gradient_sync
         if not torch.is_grad_enabled() or (is_sharing() and not self.training):
             return self._forward_alone(inputs, kwargs)
-        if not any(parameter.requires_grad for parameter in self.module.parameters()):
+        if not any(parameter.requires_grad for parameter in all_parameters(self.module)):
             with running_forward():  # a frozen discriminator: there is nothing to synchronise
                 return self.module(*inputs, **kwargs)
         if self._join_config.enable:  # ranks that have run out of batches follow DDP's own steps only
@@ -134,10 +155,25 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
         self.__dict__.update(_comm_hook=(state, hook), _has_own_hook=True)
         self._gradient_sync.leave_to_ddp()
 
-    def train(self, mode: bool = True) -> Any:
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        self._set_mode([*args, *kwargs.values(), True][0], "train", *args, **kwargs)
+        return self
+
+    def eval(self) -> Any:
+        self._set_mode(False, "train" if self._keeps_prefix else "eval", *([False] if self._keeps_prefix else []))
+        return self
+
+    def _set_mode(self, mode: bool, method: str, *args: Any, **kwargs: Any) -> None:
+        """Switch the mode by the module's own method, which may leave a frozen part as it is, or take no argument."""
         if not mode and self.__dict__.get("broadcasts_before_evaluation"):
             broadcast_buffers(self)
-        return super().train(mode)
+        getattr(self.module, method)(*args, **kwargs)
+        self.training = mode
+
+    parameters, buffers = _by_module("parameters"), _by_module("buffers")
+    zero_grad, requires_grad_, apply = _by_module("zero_grad"), _by_module("requires_grad_"), _by_module("apply")
+    to, cuda, cpu, type = _by_module("to"), _by_module("cuda"), _by_module("cpu"), _by_module("type")
+    float, half, double, bfloat16 = map(_by_module, ("float", "half", "double", "bfloat16"))
 
     def __getitem__(self, index: Any) -> Any:
         return unwrap_model(self)[index]  # type: ignore[index]
