@@ -2302,6 +2302,16 @@ def unwrap_model(model: nn.Module) -> nn.Module:
             return model
 
 
+def all_named_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Return all parameters with their names, also of a module whose own `named_parameters()` lists a part of them."""
+    return nn.Module.named_parameters(module)
+
+
+def all_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Return all parameters, also of a module whose own `parameters()` lists a part of them."""
+    return (parameter for _, parameter in all_named_parameters(module))
+
+
 class ModuleAttributes(nn.Module):
     """A wrapper, `module` inside, that has the attributes of the user's own module."""
 
@@ -2897,7 +2907,7 @@ class ConsistencyCheck:
         return True
 
     def _parameters(self) -> dict[str, nn.Parameter]:
-        named = self.module.named_parameters()
+        named = all_named_parameters(self.module)
         return {name: p for name, p in named if id(p) not in self._own and not hasattr(p, "device_mesh")}
 
     def _hashes(self) -> torch.Tensor:
@@ -2977,7 +2987,7 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     is_wrapped = [check.optimizer_stepped({id(parameter) for parameter in given}) for check in list(_checks)]
     # Sharded, or with a hook as `distribute_parameter` sets: synchronised as well.
-    known = {id(parameter) for check in _checks for parameter in check.module.parameters()}
+    known = {id(parameter) for check in _checks for parameter in all_parameters(check.module)}
     known |= {id(parameter) for parameter in given if hasattr(parameter, "device_mesh") or parameter._backward_hooks}
     rest = [parameter for parameter in given if isinstance(parameter, nn.Parameter) and id(parameter) not in known]
     if rest:
@@ -3052,11 +3062,25 @@ def fitting_keys(model: nn.Module, state_dict: Any) -> Any:
 # DistributedDataParallel that looks like the model it wraps.
 
 
+def _by_module(name: str) -> Any:
+    """Return a method of the wrapper: the module's own where its class has one, which may train a part of itself."""
+
+    def method(self: DDPWrapper, *args: Any, **kwargs: Any) -> Any:
+        module = unwrap_model(self)
+        if self._keeps_prefix or getattr(type(module), name) is getattr(nn.Module, name):
+            return getattr(super(DDPWrapper, self), name)(*args, **kwargs)
+        result = getattr(module, name)(*args, **kwargs)
+        return self if result is module else result
+
+    method.__name__ = name
+    return method
+
+
 class DDPWrapper(ModuleAttributes, DistributedDataParallel):
     """DistributedDataParallel that looks like the wrapped module; outside a process group, the module itself.
 
-    Attributes, `named_parameters()`, `state_dict()` and `load_state_dict()` are the module's own, without a `module.`
-    in names (but see `data_parallel`). Without gradients, and in evaluation mode while batches of `share_batches` are
+    Attributes, `parameters()`, `state_dict()`, `train()` and other methods are the module's own, without a `module.` in
+    names (but see `data_parallel`). Without gradients, and in evaluation mode while batches of `share_batches` are
     used, a call goes straight to the module, so ranks may make different numbers of calls; `broadcast_buffers` first.
     Parameters may be frozen and thawed at any time, on every rank in the same way, and one forward may serve several
     backward passes. A parameter that only some ranks used gets the mean with zeros for the others; without a gradient
@@ -3072,11 +3096,11 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
         return super().__new__(cls) if is_distributed() else module
 
     def __init__(self, module: nn.Module, **ddp_options: Any) -> None:
-        if torch.cuda.is_available() and next(module.parameters()).is_cuda:
+        if torch.cuda.is_available() and next(all_parameters(module)).is_cuda:
             ddp_options.setdefault("device_ids", [torch.cuda.current_device()])
         ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
-        own = {id(parameter) for name, parameter in module.named_parameters() if name in ignored}
-        sync = GradientSync([p for p in module.parameters() if id(p) not in own], _num_passes(module, ddp_options))
+        own = {id(parameter) for name, parameter in all_named_parameters(module) if name in ignored}
+        sync = GradientSync([p for p in all_parameters(module) if id(p) not in own], _num_passes(module, ddp_options))
         self.__dict__.update(_gradient_sync=sync, _ddp_options=ddp_options, _comm_hook=None, _has_own_hook=False)
         self._build(module)
         sync.compare = ConsistencyCheck(unwrap_model(module), own, self.process_group).end_of_pass
@@ -3117,7 +3141,7 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
         sync: GradientSync = self._gradient_sync
         if not torch.is_grad_enabled() or (is_sharing() and not self.training):
             return self._forward_alone(inputs, kwargs)
-        if not any(parameter.requires_grad for parameter in self.module.parameters()):
+        if not any(parameter.requires_grad for parameter in all_parameters(self.module)):
             with running_forward():  # a frozen discriminator: there is nothing to synchronise
                 return self.module(*inputs, **kwargs)
         if self._join_config.enable:  # ranks that have run out of batches follow DDP's own steps only
@@ -3161,10 +3185,25 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
         self.__dict__.update(_comm_hook=(state, hook), _has_own_hook=True)
         self._gradient_sync.leave_to_ddp()
 
-    def train(self, mode: bool = True) -> Any:
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        self._set_mode([*args, *kwargs.values(), True][0], "train", *args, **kwargs)
+        return self
+
+    def eval(self) -> Any:
+        self._set_mode(False, "train" if self._keeps_prefix else "eval", *([False] if self._keeps_prefix else []))
+        return self
+
+    def _set_mode(self, mode: bool, method: str, *args: Any, **kwargs: Any) -> None:
+        """Switch the mode by the module's own method, which may leave a frozen part as it is, or take no argument."""
         if not mode and self.__dict__.get("broadcasts_before_evaluation"):
             broadcast_buffers(self)
-        return super().train(mode)
+        getattr(self.module, method)(*args, **kwargs)
+        self.training = mode
+
+    parameters, buffers = _by_module("parameters"), _by_module("buffers")
+    zero_grad, requires_grad_, apply = _by_module("zero_grad"), _by_module("requires_grad_"), _by_module("apply")
+    to, cuda, cpu, type = _by_module("to"), _by_module("cuda"), _by_module("cpu"), _by_module("type")
+    float, half, double, bfloat16 = map(_by_module, ("float", "half", "double", "bfloat16"))
 
     def __getitem__(self, index: Any) -> Any:
         return unwrap_model(self)[index]  # type: ignore[index]
@@ -3306,7 +3345,7 @@ def distribute_model(
 
 def wrap_ddp(model: nn.Module, **options: Any) -> nn.Module:
     """Return `model` in a DDPWrapper; a model that is not trained as it is."""
-    if not any(parameter.requires_grad for parameter in model.parameters()):
+    if not any(parameter.requires_grad for parameter in all_parameters(model)):
         return model
     if get_option("find_unused_parameters"):
         options.setdefault("find_unused_parameters", True)
@@ -3475,4 +3514,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 36c3be9cbae04fd3b105a557cb5838e9b1a365364c164a54ae7822b2a9b591d0
+# Unchanged while the text above has the SHA-256 30f6688cfbc86df6932b2ae47cc782562417d6bf4a62b5655be59220e0890d5a
