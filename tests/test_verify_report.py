@@ -79,6 +79,7 @@ def a_report(**changes) -> Report:
         runs=[RunRecord("many", world_size=2, seconds=9.3, status="finished", command="python train.py")],
         environment={"torch": "2.1.0", "cores": 2},
         controls=["Both runs computed in float64."],
+        lines_run=[["train.py", 12]],
         seconds=43.2,
     )
     return dataclasses.replace(report, **changes)

@@ -9,6 +9,8 @@ from retrofit.rules.finding import Finding
 from retrofit.training.steps.step_limits import StepLimit
 from retrofit.training.steps.step_schedules import StepSchedule
 
+from .assumptions import Assumption
+
 HEAD = """\
 - **Figures of rank 0's share.** These places, in the converted files, show, keep or decide by something that is
   computed from the samples of one process, not from all of them:
@@ -23,6 +25,16 @@ SCHEDULES = """\
   schedules change the learning rate N times later. For the schedule of one process keep the total batch
   (`RETROFIT_BATCH=global`), or divide their numbers by `WORLD_SIZE`:
 """
+
+UNPROVEN = """\
+- **Assumed, not proven.** The conversion is right if this holds; the runs of `--prove` did not come to these places:
+"""
+
+
+def unproven(assumptions: Sequence[Assumption]) -> str:
+    """Return the part of MULTI_GPU.md about what no run has shown; "" for nothing."""
+    lines = [f"  - `{one.place.path}:{one.place.line}` (before the conversion): {one.text}\n" for one in assumptions]
+    return "".join([UNPROVEN, *lines]) if lines else ""
 
 
 def steps(limits: Sequence[StepLimit], schedules: Sequence[StepSchedule], files: Sequence[ChangedFile]) -> str:

@@ -16,6 +16,7 @@ from retrofit.rules.registry import find_all
 from retrofit.training import Project, Source, SourceError
 from retrofit.training.placement import runtime_name
 
+from .assumptions import Assumption, assumptions_of, under_assumptions
 from .self_check import Authors, ConversionError, named, require_sound
 
 UNDECIDED = (
@@ -32,6 +33,8 @@ class Conversion:
     findings: list[Finding] = field(default_factory=list)
     files: list[ChangedFile] = field(default_factory=list)
     listed: list[Finding] = field(default_factory=list)  # figures of one rank, in the places of the new texts
+    assumptions: list[Assumption] = field(default_factory=list)
+    unproven: list[Assumption] = field(default_factory=list)  # of these, after runs: what they did not come to
     missing: list[str] = field(default_factory=list)  # imports of local modules that were not found, a line for each
 
     @property
@@ -49,8 +52,10 @@ def files_needed(conversion: Conversion) -> list[ChangedFile]:
     return [file for file in needed if file.path.read_bytes() == file.data]
 
 
-def plan_conversion(project: Project) -> Conversion:
+def plan_conversion(project: Project, assume: bool = False) -> Conversion:
     """Return what has to change in a project. What is returned has been read again and found sound.
+
+    With `assume`, what could not be told from the source does not refuse it: it is in `assumptions`, for runs to show.
 
     Raises EditConflict when two rules want to change the same text, ConversionError when something is found in the
     changed text that must not be there: errors of the rules both.
@@ -58,7 +63,8 @@ def plan_conversion(project: Project) -> Conversion:
     conversion = Conversion(project)
     if is_converted(project):
         return conversion
-    conversion.findings = find_all(project)
+    conversion.findings = under_assumptions(find_all(project)) if assume else find_all(project)
+    conversion.assumptions = assumptions_of(project, conversion.findings) if assume else []
     edits: dict[Source, list[Edit]] = defaultdict(list)
     for finding in conversion.findings:
         for edit in finding.edits:

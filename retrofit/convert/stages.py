@@ -50,7 +50,7 @@ def plan(args: argparse.Namespace, texts: Mapping[Path, bytes]) -> tuple[Start, 
         raise ValueError(f"{own} is not of retrofit, and the runtime needs this name; rename it, or add --no-vendor")
     if not is_converted(project):
         require_one_runtime(project)
-    conversion = plan_conversion(project)
+    conversion = plan_conversion(project, assume=args.prove)
     conversion.missing = missing_modules(project.modules)
     return start, conversion
 
@@ -122,7 +122,7 @@ def show(conversion: Conversion) -> None:
         for finding in found:
             if finding.edits and finding.kind:
                 say(f"{finding.place}: {finding.message}")
-            elif not finding.edits:
+            elif not finding.edits and not finding.assumption:
                 say(f"{finding.place}: {code} {finding.message}; left to you: {finding.help}")
     for rate, rule_of_rate in rate_rules(conversion.project):
         say(f"{rate}: {rule_of_rate}")
@@ -137,6 +137,7 @@ def show(conversion: Conversion) -> None:
             place = evaluation.scope.source.place(evaluation.loop)
             say(f"{place}: every process runs all of this evaluation: {evaluation.reason}")
     say(*lines(conversion.listed))
+    say(*(f"assumed, for the runs to show: {assumption}" for assumption in conversion.assumptions))
 
 
 def require_clean(args: argparse.Namespace, roots: list[Path]) -> None:
@@ -162,7 +163,7 @@ def new_files(
 
     from .added.files import additions
     from .added.script_facts import script_facts
-    from .listing import steps
+    from .listing import steps, unproven
     from .plan import files_needed
     from .writing.write import real_places
 
@@ -172,6 +173,7 @@ def new_files(
     project = conversion.project
     counted = with_deep_stack(lambda: steps(step_limits(project), step_schedules(project), conversion.files))
     facts = replace(with_deep_stack(lambda: script_facts(project)), others=tuple(others))
+    counted += unproven(conversion.unproven)
     files = additions(start, not args.no_vendor, texts, not_read, conversion.listed, counted, facts)
     users = [*files_needed(conversion), *conversion.files]
     real = real_places(root, [file.path for file in users])

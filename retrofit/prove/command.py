@@ -6,10 +6,13 @@ import argparse
 import os
 import shutil
 import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrofit.analysis.files.source import printable
+from retrofit.convert.assumptions import Assumption, lines_after
 from retrofit.installation import missing_packages
 from retrofit.rules.edits.rewrite import ChangedFile
 from retrofit.verify.command import PACKAGES, add_judge_options, add_run_options
@@ -52,11 +55,13 @@ def prove(args: argparse.Namespace, start: Start, conversion: Conversion, files:
     from retrofit.verify.processes.launch import signals_raise
     from retrofit.verify.verdict import exit_status
 
+    watched = watched_lines(start, conversion)
     search_path = os.pathsep.join([*start.folders, *filter(None, [os.environ.get("PYTHONPATH")])])
     more: dict[str, Any] = {
         "original": start.entry,
         "module": start.module or "",
         "changes": {os.path.relpath(path, start.root): data for path, data in files.items()},
+        "watched": _by_file(watched),
         "environ": {"PYTHONPATH": search_path} if start.folders else {},
     }
     with signals_raise():
@@ -71,7 +76,25 @@ def prove(args: argparse.Namespace, start: Start, conversion: Conversion, files:
         _say_why_not(start, conversion, report)
         return status
     _require_unchanged(conversion)
+    conversion.unproven = [assumption for assumption, lines in watched.items() if lines.isdisjoint(report.lines_run)]
+    for assumption in watched:
+        how = "not proven, the runs did not come to it" if assumption in conversion.unproven else "shown by the runs"
+        print(printable(f"assumed, and {how}: {assumption}"))
     return 0
+
+
+def watched_lines(start: Start, conversion: Conversion) -> dict[Assumption, set[tuple[str, int]]]:
+    """Return the lines of the converted text, by file and number, that show whether an assumption holds."""
+    files = conversion.files
+    paths = {one: os.path.relpath(os.path.realpath(one.source.path), start.root) for one in conversion.assumptions}
+    return {one: {(path, line) for line in lines_after(files, one)} for one, path in paths.items()}
+
+
+def _by_file(watched: Mapping[Assumption, set[tuple[str, int]]]) -> dict[str, list[int]]:
+    lines: dict[str, list[int]] = defaultdict(list)
+    for path, line in sorted(set().union(*watched.values())):
+        lines[path].append(line)
+    return dict(lines)
 
 
 def _say_why_not(start: Start, conversion: Conversion, report: Report) -> None:
@@ -81,11 +104,21 @@ def _say_why_not(start: Start, conversion: Conversion, report: Report) -> None:
 
     sys.stdout.flush()
     if overall_status(report.verdicts) == FAIL:
-        for line in responsible(conversion, report.verdicts):
+        for line in [*_refuted(conversion, report), *responsible(conversion, report.verdicts)]:
             print(printable(line))
         print(f"{printable(start.script)} was not written: the converted script trains something else")
         return
     print(f"{printable(start.script)} was not written: not all that a proof needs was compared; {UNPROVEN}")
+
+
+def _refuted(conversion: Conversion, report: Report) -> Iterator[str]:
+    """Yield the assumptions that a failed check speaks against, and those that it may."""
+    from retrofit.verify.verdict import FAIL
+
+    causes = {verdict.cause for verdict in report.verdicts if verdict.status == FAIL}
+    for assumption in conversion.assumptions:
+        verb = "does" if assumption.codes & causes else "may"
+        yield f"assumed, and it {verb} not hold: {assumption}"
 
 
 def _require_unchanged(conversion: Conversion) -> None:

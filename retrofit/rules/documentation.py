@@ -44,8 +44,9 @@ def _refusals(code: str) -> str:
     for kind in kinds_of(code):
         examples = ", ".join(f"[{name}](refusals.md#{name})" for name in kind.examples)
         at_run_time = " Where the training can do without it, it is an error at run time instead." * kind.is_local
+        assumed = f" `--prove` converts it under the assumption that {kind.assumption}." if kind.assumption else ""
         shown = f" Examples: {examples}." if examples else ""
-        lines.append(f"- `{kind.name}`: {kind.why} {kind.remedy}{at_run_time}{shown}")
+        lines.append(f"- `{kind.name}`: {kind.why} {kind.remedy}{at_run_time}{assumed}{shown}")
     return "\n".join(lines)
 
 

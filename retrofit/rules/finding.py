@@ -33,6 +33,7 @@ class Finding:
     edits: tuple[Any, ...] = ()  # of Change; plain edits in what find_all and find_hazards yield
     refusal: str = ""
     kind: str = ""  # of the refusal, see refusals.py
+    assumption: str = ""  # under which this does not refuse the script
     node: ast.AST | None = field(default=None, compare=False, repr=False)
     source: Source | None = field(default=None, compare=False, repr=False)
     is_reduced: bool = False  # by `convert`, in the text that the edits of other rules leave: it has none of its own
@@ -54,7 +55,7 @@ def found(
 ) -> Finding:
     """Return a finding at a node. `help`: what to do, where it is not the rule's own remedy."""
     place, remedy = source.place(node), help or rule.remedy
-    return Finding(rule.code, place, message, remedy, tuple(edits), refusal, kind, node, source)
+    return Finding(rule.code, place, message, remedy, tuple(edits), refusal, kind, node=node, source=source)
 
 
 def guarded(project: Project, output: Output) -> list[Guard]:

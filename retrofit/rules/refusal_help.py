@@ -31,6 +31,8 @@ def help_lines(project: Project, finding: Finding) -> Iterator[str]:
     if edits:
         yield "    this change makes it convertible:"
         yield from (f"      {line}" for line in _diff(edits))
+    if kind.assumption:
+        yield f"    convert --prove tries it under the assumption that {kind.assumption}"
     for name in kind.examples:
         yield f"    a worked example, before and after: retrofit rules {name}"
 

@@ -16,6 +16,8 @@ class Kind:
 
     `is_local`: only what runs at this place is wrong in several processes. Where the training can do without it, the
     place is converted to an error at run time, which comes in several processes only. `examples`: sections of PAGE.
+    `assumption`: where the refusal is one because something cannot be told, what makes the conversion right without
+    any edit here; `convert --prove` converts under it, and a run shows whether it holds.
     """
 
     code: str
@@ -24,6 +26,7 @@ class Kind:
     remedy: str
     is_local: bool = False
     examples: tuple[str, ...] = ()
+    assumption: str = ""
 
 
 _ALL = (
@@ -81,6 +84,7 @@ _ALL = (
         "Decide by what all ranks know (the loss of all, a count), or let a batch that is left out count zero: "
         "`loss = loss * keep`.",
         is_local=True,
+        assumption="all ranks leave out the same steps",
     ),
     Kind(
         "RF003",
@@ -162,6 +166,7 @@ _ALL = (
         "Split the sequences among the ranks, not the batches: each rank keeps its rows of every batch.",
         is_local=True,
         examples=("carried-hidden-state",),
+        assumption="the loss does not depend on what is carried, or each rank may carry its own",
     ),
     Kind(
         "RF303",
@@ -170,6 +175,7 @@ _ALL = (
         "Gather the embeddings of all ranks with their gradients, and compute the loss of the whole batch.",
         is_local=True,
         examples=("in-batch-loss",),
+        assumption="the loss uses no comparison of one sample with another one",
     ),
     Kind(
         "RF402",
@@ -183,6 +189,7 @@ _ALL = (
         "An error in one rank's step is suppressed: it leaves the step out, and the others wait for it.",
         "Let the error end the training, or catch it around what loads the data only.",
         is_local=True,
+        assumption="no step ends with an error that is suppressed",
     ),
     Kind(
         "RF501",

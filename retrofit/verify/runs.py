@@ -47,6 +47,7 @@ class Plan:
     # Files that are not in the project so far, or are others there, by their path in it: the original has none of them.
     changes: Mapping[str, bytes] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)  # of every run
+    watched: Mapping[str, Sequence[int]] = field(default_factory=dict)  # lines, by file: whether several processes run
 
 
 @dataclass
@@ -198,6 +199,7 @@ def _settings(plan: Plan, name: str, rank: int, world_size: int, restart: Restar
         epochs_done=1 if restart else 0,
         steps_done=restart.steps_done if restart else 0,
         stop_before_first_step=name.startswith("reload"),
+        watched={path: list(lines) for path, lines in plan.watched.items()} if name == "many" else {},
     )
 
 

@@ -100,6 +100,7 @@ class Report:
     controls: Sequence[str] = ()  # what was made comparable, one sentence each
     seconds: float = 0.0
     module: str = ""  # the script was started as `python -m module`
+    lines_run: Sequence[Sequence[str | int]] = ()  # by several processes, of the watched ones: [path, line]
 
     @property
     def command(self) -> str:

@@ -12,8 +12,11 @@ import pytest
 from conversion import conversion
 
 from retrofit.cli import main
+from retrofit.convert.assumptions import lines_after
+from retrofit.convert.plan import plan_conversion
 from retrofit.prove.command import _require_unchanged
 from retrofit.prove.responsible import MADE_BY, changes_for, changes_of
+from retrofit.training import read_project
 from retrofit.verify.checks import CHECKS
 from retrofit.verify.processes.project_copy import own_folder
 from retrofit.verify.verdict import failed
@@ -67,6 +70,11 @@ def texts(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
+def line_of(text: str, script: str = SCRIPT) -> str:
+    """Return the place of a line of the script, as messages have it."""
+    return f"train.py:{script[: script.index(text)].count(chr(10)) + 1}"
+
+
 def folders_of_runs(project: Path) -> list[Path]:
     return list((project.parent / "temporary").glob("retrofit-*"))  # torch leaves an empty one of its own
 
@@ -94,6 +102,7 @@ def test_what_is_proven_is_written(project: Path) -> None:
     assert status == 0, said
     assert "PASS: 2 processes train the same model as 1" in said and "wrote 6 files" in said
     assert "PASS      on one process the script" in said, "the original was run, too"
+    assert f"assumed, and shown by the runs: {line_of('loss.backward()')}: the loss is a mean over" in said
     assert "rd.distribute_loader" in (project / "train.py").read_text()
     assert not (project / "model.pt").exists()
 
@@ -104,9 +113,74 @@ def test_a_failed_check_names_the_edit_and_nothing_is_written(project: Path) -> 
     status, said = ended(project, "--", "--reduction", "sum")
     assert status == 1, said
     assert "FAIL: 3 of 25 checks failed, first at step 0" in said
+    assert f"assumed, and it does not hold: {line_of('loss.backward()')}: the loss is a mean over" in said
     assert "loss, gradients and parameters: " in said
     assert ": RF209 model-not-wrapped" in said and "    +model = rd.distribute_model(model)" in said
     assert "train.py was not written: the converted script trains something else" in said
+    assert texts(project) == before
+
+
+UNCERTAIN = SCRIPT.replace(
+    """        loss = getattr(torch, args.reduction)(model(x).pow(2))
+""",
+    """        if x.abs().max() > args.most:
+            continue
+        z = model(x)
+        pairs = z @ z.t()
+        loss = pairs.diagonal().mean() + args.contrast * pairs.pow(2).mean()
+""",
+).replace(
+    'parser.add_argument("--reduction", default="mean")',
+    """parser.add_argument("--most", type=float, default=9.0)
+parser.add_argument("--contrast", type=float, default=0.0)""",
+)
+
+
+def test_what_is_uncertain_is_refused_without_a_proof(tmp_path: Path) -> None:
+    refused = conversion(tmp_path, UNCERTAIN, data=DATA)
+    assert {finding.kind for finding in refused.refusals} == {"skipped-by-batch", "in-batch-loss"}
+    assert refused.assumptions == []
+    assumed = plan_conversion(read_project(tmp_path / "train.py"), assume=True)
+    assert not assumed.refusals
+    said = [f"{one.text} {lines_after(assumed.files, one)}" for one in assumed.assumptions]
+    lines = assumed.files[0].text.splitlines()
+    skips, compares = lines.index("            continue") + 1, lines.index("        pairs = z @ z.t()") + 1
+    assert said == [
+        f"all ranks leave out the same steps ({skips},)",
+        f"the loss uses no comparison of one sample with another one ({compares},)",
+    ]
+
+
+@pytest.mark.usefixtures("forked_python")
+def test_an_assumption_that_no_run_came_to_is_listed_as_not_proven(project: Path) -> None:
+    (project / "train.py").write_text(UNCERTAIN)
+    status, said = ended(project)
+    assert status == 0, said
+    assert (
+        f"assumed, and shown by the runs: {line_of('pairs = z @ z.t()', UNCERTAIN)}: the loss uses no comparison"
+        in said
+    )
+    assert (
+        f"assumed, and not proven, the runs did not come to it: {line_of('if x.abs()', UNCERTAIN)}: all ranks leave"
+        in said
+    )
+    page = (project / "MULTI_GPU.md").read_text()
+    assert "- **Assumed, not proven.**" in page
+    assert f"`{line_of('if x.abs()', UNCERTAIN)}` (before the conversion): all ranks leave out the same steps" in page
+
+
+@pytest.mark.usefixtures("forked_python")
+def test_an_assumption_that_does_not_hold_is_named_and_nothing_is_written(project: Path) -> None:
+    (project / "train.py").write_text(UNCERTAIN)
+    before = texts(project)
+    status, said = ended(project, "--", "--contrast", "1")
+    assert status == 1, said
+    assert (
+        f"assumed, and it does not hold: {line_of('pairs = z @ z.t()', UNCERTAIN)}: the loss uses no comparison" in said
+    )
+    assert (
+        f"assumed, and it may not hold: {line_of('if x.abs()', UNCERTAIN)}: all ranks leave out the same steps" in said
+    )
     assert texts(project) == before
 
 

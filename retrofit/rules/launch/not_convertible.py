@@ -13,6 +13,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.data.batch_size_in_shape import incomplete_batches
 from retrofit.rules.edits.at_run_time import is_function, refused_at_run_time
 from retrofit.rules.finding import Finding, found
+from retrofit.rules.refusals import KINDS
 from retrofit.training import Project
 from retrofit.training.data.drawn import loaders_in
 from retrofit.training.data.loaders import draws_from
@@ -97,7 +98,7 @@ def find(project: Project) -> Iterator[Finding]:
         message = "this training cannot be split across ranks"
         finding = refused_at_run_time(project, found(RULE, source, node, message, refusal=text, kind=kind))
         yield finding
-        if finding.refusal:
+        if finding.refusal and not KINDS[kind].assumption:
             return
 
 
@@ -176,10 +177,9 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
             )
             yield frame.node, frame.scope.source, text, "closure-step"
     fixed = {node for node, _, _ in incomplete_batches(project)}
-    for path in project.paths:
-        for skip in skips(project.analysis, path):
-            if not skip.losses and skip.node not in fixed:
-                text = "what is in the batch decides whether a step is made, so some processes would wait for others"
-                yield skip.node, skip.scope.source, text, "skipped-by-batch"
+    for skip in dict.fromkeys(skip for path in project.paths for skip in skips(project.analysis, path)):
+        if not skip.losses and skip.node not in fixed:
+            text = "what is in the batch decides whether a step is made, so some processes would wait for others"
+            yield skip.node, skip.scope.source, text, "skipped-by-batch"
     if not project.models:
         yield frame.node, frame.scope.source, "which model is trained could not be found out", "no-model"

@@ -12,7 +12,7 @@ from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.training.differences import tolerance_of
 from retrofit.verify.evidence import Run, relative_difference
 from retrofit.verify.runs import FinishedRuns, Plan
-from retrofit.verify.trace.events import OptimizerStep
+from retrofit.verify.trace.events import LineRun, OptimizerStep
 from retrofit.verify.verdict import EpochCoverage, Report, RunRecord, Verdict
 
 CONTROLS = (
@@ -47,6 +47,7 @@ def build_report(
         environment=_environment(plan),
         controls=[*CONTROLS, *([CONTROLS_OF_ORIGINAL] if plan.original else [])],
         seconds=seconds,
+        lines_run=sorted({(e.path, e.line) for rank in runs.by_name["many"].ranks for e in rank.of(LineRun)}),
     )
 
 

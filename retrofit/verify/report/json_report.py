@@ -19,6 +19,7 @@ Schema version 1. Keys are never renamed or removed within a version; new ones m
                      tolerance: number}; a curve that was not recorded is empty or missing
     coverage         [{num_samples, rank_of_sample: {"0": [sample index, ...], ...}}, ...], one item per epoch
     runs             [{name, world_size, seconds, status, command}, ...]
+    lines_run        [[path, line], ...]: those that several processes ran, of the lines that `convert --prove` watches
     controls         [str, ...]: what was made comparable
     environment      {name: value}
 
@@ -63,6 +64,7 @@ def report_as_json(report: Report, causes: Mapping[str, Rule]) -> str:
         "curves": report.curves,
         "coverage": report.coverage,
         "runs": report.runs,
+        "lines_run": report.lines_run,
         "controls": report.controls,
         "environment": report.environment,
     }

@@ -79,6 +79,14 @@ class ProcessExit(Event):
 
 
 @dataclass(frozen=True)
+class LineRun(Event):
+    """A line that the run was asked to watch is run for the first time."""
+
+    path: str  # of the file, relative to the project
+    line: int  # from 1
+
+
+@dataclass(frozen=True)
 class GroupJoin(Event):
     """The script has called init_process_group."""
 

@@ -29,6 +29,7 @@ from retrofit.verify.trace.data.loaders import LoaderTrace
 from retrofit.verify.trace.filesystem.files import install_files
 from retrofit.verify.trace.filesystem.snapshot import snapshot
 from retrofit.verify.trace.output.lines import install_output
+from retrofit.verify.trace.output.watched_lines import watch_lines
 from retrofit.verify.trace.randomness.rows import BatchRows
 from retrofit.verify.trace.randomness.streams import Streams
 
@@ -97,6 +98,7 @@ def _install(recorder: Recorder, settings: TraceSettings) -> None:
     # it by itself.
     forkserver.ensure_running = lambda: None  # type: ignore[assignment]
     operators.__enter__()
+    watch_lines(recorder.record, settings.project, settings.watched)
 
 
 def _disable_compile() -> None:

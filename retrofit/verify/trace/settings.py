@@ -21,4 +21,5 @@ class TraceSettings:
     epochs_done: int = 0  # training epochs, and
     steps_done: int = 0  # optimizer steps before this process: a resumed run continues after them
     stop_before_first_step: bool = False
+    watched: dict[str, list[int]] = field(default_factory=dict)  # lines by file: whether they are run is recorded
     seed: int = 0  # for a script that seeds nothing itself
