@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from retrofit.convert.plan import plan_conversion
 from retrofit.rules.registry import find_hazards
 from retrofit.training import read_project
 
@@ -103,3 +104,59 @@ def test_a_chosen_gpu(line: str, expected: set[str], tmp_path: Path) -> None:
     assert first in text
     (tmp_path / "train.py").write_text(text.replace(first, f"import os\n\n{first}\n{line}\n", 1))
     assert {finding.code for finding in find_hazards(read_project(tmp_path / "train.py"))} == expected
+
+
+LOW_RANK = """\
+import argparse
+
+import torch
+import torch.nn as nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class LowRank(nn.Module):
+    def __init__(self, width, rank):
+        super().__init__()
+        self.rank = rank
+        self.down, self.up = nn.Linear(width, rank), nn.Linear(rank, 1)
+
+    def forward(self, x):
+        return self.up(self.down(x)) if self.rank > 0 else self.up(x)
+
+
+class Rows(TensorDataset):
+    def __init__(self, options):
+        inputs = torch.randn(32, 4)
+        options.rank = int(torch.linalg.matrix_rank(inputs))
+        super().__init__(inputs, inputs.sum(1, keepdim=True))
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--rank", type=int, default=2)
+parser.add_argument("--gpu", type=int, default=0)
+parser.add_argument("--nprocs", type=int, default=0, help="workers")
+args = parser.parse_args()
+dataset = Rows(args)
+loader = DataLoader(dataset, 4, shuffle=True, num_workers=args.nprocs)
+model = LowRank(4, args.rank)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+    if args.rank > 0 and args.gpu == 0:
+        print(loss.item())
+if args.rank != 1:
+    torch.save(model.state_dict(), "model.pt")
+"""
+
+
+def test_a_rank_in_a_script_for_one_process_is_that_of_a_matrix(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOW_RANK)
+    conversion = plan_conversion(read_project(tmp_path / "train.py"))
+    assert not conversion.refusals
+    text = conversion.files[0].text
+    assert "loader = rd.distribute_loader(loader)" in text
+    assert "print(rd.reduce_loss(loss).item())" in text
+    assert "if rd.is_main_process() and args.rank != 1:" in text

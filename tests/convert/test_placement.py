@@ -19,6 +19,8 @@ from retrofit.convert.added.files import additions
 from retrofit.convert.plan import Conversion
 
 SCRIPT = """\
+import os
+
 import torch
 import wandb
 from torch.utils.data import DataLoader, TensorDataset
@@ -29,7 +31,7 @@ loader = DataLoader(data, 4, shuffle=False)
 model = torch.nn.Linear(4, 2)
 criterion = torch.nn.MSELoss()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-rank = 0
+rank = int(os.environ.get("RANK", 0))
 total = 0
 for epoch in range(1):
     for step, (x, y) in enumerate(loader):

@@ -50,7 +50,7 @@ def _tells_rank(analysis: Analysis, origin: Origin) -> bool:
         return True
     if isinstance(node, ast.Name) and analysis.spawned.gives_rank(scope, node.id):
         return True
-    if called_so(node) != RANK or any(_is_something_else(value) for value in analysis.evaluate(node, scope)):
+    if called_so(analysis, node) != RANK or any(_is_something_else(value) for value in analysis.evaluate(node, scope)):
         return False
     return {binding.kind for binding, _ in bindings_of(analysis, node, scope)} != {"item"}  # the variable of a loop
 
@@ -68,7 +68,7 @@ def _tells_world_size(analysis: Analysis, origin: Origin) -> bool:
         return False
     if asked_for(analysis, node, scope) == WORLD_SIZE:
         return True
-    if not isinstance(node, (ast.Name, ast.Attribute, ast.Call)) or called_so(node) != WORLD_SIZE:
+    if not isinstance(node, (ast.Name, ast.Attribute, ast.Call)) or called_so(analysis, node) != WORLD_SIZE:
         return False
     return not any(builder_of(value) for value in analysis.evaluate(node, scope))
 

@@ -18,7 +18,7 @@ from retrofit.analysis.values.kinds import Instance, Value
 from retrofit.training.torch_api.distributed import ASKS_FOR_MAIN, GPU_NAMES, RANK, WORLD_SIZE
 from retrofit.training.torch_api.launch import DEVICE_COUNT
 
-from .rank_sources import asked_for, called_so
+from .rank_sources import asked_for, called_so, is_distributed
 from .rank_values import is_world_size
 
 
@@ -77,7 +77,8 @@ class Ranks:
                 return RANK
             if DEVICE_COUNT in names:
                 return WORLD_SIZE
-        found = RANK if last_name(node) in GPU_NAMES else called_so(node)
+        is_gpu = last_name(node) in GPU_NAMES and is_distributed(self.analysis)
+        found = RANK if is_gpu else called_so(self.analysis, node)
         is_read = isinstance(node, ast.Call) or isinstance(node.ctx, ast.Load)
         is_known = found and any(builder_of(value) for value in self.analysis.evaluate(node, scope))
         return found if is_read and not is_known else ""
