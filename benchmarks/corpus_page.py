@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from corpus_projects import section
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = """\
 # Real projects
@@ -41,7 +43,8 @@ batches divides neither by 2 nor by 3.
 What `retrofit convert` lists because it is neither reduced nor the same on all ranks:
 
 {listed}
-"""
+
+{projects}"""
 COLUMNS = (
     "outcome",
     "lines",
@@ -88,12 +91,14 @@ def source_of(name: str, args: argparse.Namespace) -> str:
     found = re.search(r"get_src ([\w-]+?)__([\w.-]+)", (args.recipes / f"{name}.sh").read_text(encoding="utf-8"))
     if found is None:
         return name
-    commit = _commit(args.sources / f"{found[1]}__{found[2]}")
+    folders = (args.sources / f"{found[1]}__{found[2]}", args.sources / f"{found[1]}+{found[2]}" / "repo")
+    commit = next((_commit(folder) for folder in folders if folder.exists()), "unknown")
     return f"{name} ({found[1]}/{found[2]} @ {commit})"
 
 
 def _commit(folder: Path) -> str:
-    command = ["git", "-C", str(folder), "rev-parse", "--short=10", "HEAD"]
+    inside = ["-C", str(folder)] if (folder / ".git").exists() else ["--git-dir", str(folder)]
+    command = ["git", *inside, "rev-parse", "--short=10", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 
 
@@ -109,6 +114,7 @@ def page(rows: Sequence[Row], args: argparse.Namespace) -> str:
         table=table(rows, args),
         explanations=explanations,
         listed=_listed(rows),
+        projects=section(),
     )
 
 
