@@ -32,9 +32,10 @@ SECTION = """\
 {heading}
 
 {scripts} scripts of {repositories} public repositories, none of them in the table above, converted (`retrofit convert`,
-which reads only) at commit {commit}. The outcome was judged by reading the script and the whole diff; where the column
-`recipe` names one, the conversion was run, too (`benchmarks/corpus.py --recipes benchmarks/recipes`; the recipes make
-tiny data and need `RECIPES_LIB`, the folder of the `lib.sh` that observes the runs). The others were only read.
+which reads only) at commit {commit}. The outcome was judged by reading the script and the whole diff, and is not that
+of today. The {run} scripts of the first table below were run, too (`benchmarks/corpus.py --recipes benchmarks/recipes`;
+the recipes make tiny data and need `RECIPES_LIB`, the folder of the `lib.sh` that observes the runs). The others were
+only read.
 
 - `right`: what an expert would have written, or as good; figures of one rank are listed, by line (`listed`: how many).
 - `wrong`: an error in the converted script, by reading: silently, or one that ends the run. Each has a note.
@@ -44,6 +45,9 @@ tiny data and need `RECIPES_LIB`, the folder of the `lib.sh` that observes the r
 
 {counts}
 
+What the runs showed, in the words of the table above:
+
+{runs}
 {table}"""
 
 
@@ -56,7 +60,9 @@ def section() -> str:
         scripts=len(rows),
         repositories=len({row["repository"] for row in rows}),
         commit=data["judged_at"],
+        run=sum(bool(row["run"]) for row in rows),
         counts=counts(rows),
+        runs=runs(rows),
         table=table(rows),
     )
 
@@ -74,6 +80,14 @@ def counts(rows: Sequence[dict[str, Any]]) -> str:
     number = sum(row["outcome"] == "right" for row in possible)
     lines += ["", f"Of the {len(possible)} that an expert could convert within an hour, {number} are right."]
     return "\n".join(lines)
+
+
+def runs(rows: Sequence[dict[str, Any]]) -> str:
+    """Return one line for each script that was run."""
+    lines = ["| recipe | script | runs |", "|---|---|---|"]
+    for row in sorted((row for row in rows if row["run"]), key=lambda row: str(row["recipe"])):
+        lines.append(f"| {row['recipe']} | {row['repository']}: {row['script']} | {row['run']} |")
+    return "\n".join(lines) + "\n"
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
