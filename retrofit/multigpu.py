@@ -9,8 +9,8 @@ yourself is not overwritten without --force. The names are those of the library:
 `import retrofit.distributed as rd` does the same as `import multigpu as rd`.
 
 In this order: environment, options, collective calls, deadlock, watchdog, process group, collectives, output, devices,
-random state, batch, sharding, wrapped, loaders, draws, learning rate, evaluation, loss, unwrap, bit hash, gradients,
-sync batchnorm, forward guard, consistency, data parallel, wrapper, model, launcher.
+random state, batch, sharding, wrapped, streams, loaders, draws, learning rate, evaluation, loss, unwrap, bit hash,
+gradients, sync batchnorm, forward guard, consistency, data parallel, wrapper, model, launcher.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.torch_version import TorchVersion
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler, get_worker_info
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 RETROFIT_RUNTIME = "0.1.0"
@@ -1360,7 +1360,7 @@ def get_rng_state() -> dict[str, Any]:
     if "numpy" in sys.modules:
         name, keys, position, has_gauss, cached_gaussian = sys.modules["numpy"].random.get_state()
         state["numpy"] = (name, keys.tolist(), int(position), int(has_gauss), float(cached_gaussian))
-    if torch.cuda.is_available():
+    if torch.cuda.is_available() and get_worker_info() is None:  # a worker would take memory of the GPU for it
         state["cuda"] = torch.cuda.get_rng_state()
     return state
 
@@ -1418,14 +1418,22 @@ _last: Batch | None = None  # of the iteration that ended last
 
 def training_batches(loader: Any) -> Iterator[Any]:
     """Yield the batches of a sharded loader's epoch, each of them in use until the next one."""
-    global _last
-    iteration, sampler = object(), loader.sampler
+    sampler = loader.sampler
     sampler.split_streams()
-    try:
-        for number, batch in enumerate(loader):
-            begin_step(f"batch {number + 1} of epoch {sampler.epoch + 1}")
-            batches_in_use[iteration] = sampler.batch(number)
+    for number, batch in enumerate(loader):
+        begin_step(f"batch {number + 1} of epoch {sampler.epoch + 1}")
+        with using(sampler.batch(number)):
             yield batch
+
+
+@contextmanager
+def using(batch: Batch) -> Iterator[None]:
+    """Run the block with this rank's part of a batch in use."""
+    global _last
+    iteration = object()
+    batches_in_use[iteration] = batch
+    try:
+        yield
     finally:
         _last = batches_in_use.pop(iteration, _last)
 
@@ -1438,7 +1446,7 @@ def weight_of(*inputs: Any) -> float:
     batches = sorted(set(batches_in_use.values()))
     if all(batch.weight == 1.0 for batch in batches):
         return 1.0
-    sizes = list(_first_sizes(inputs))
+    sizes = list(first_sizes(inputs))
     fits = [not sizes or any(size and size % batch.length == 0 for size in sizes) for batch in batches]
     weights = {batch.weight for batch, is_fit in zip(batches, fits) if is_fit}
     lengths = " and ".join(f"{batch.length} of {batch.full}" for batch in batches)
@@ -1457,7 +1465,7 @@ def weight_of(*inputs: Any) -> float:
     return 1.0
 
 
-def _first_sizes(value: Any) -> Iterator[int]:
+def first_sizes(value: Any) -> Iterator[int]:
     """Yield the first two sizes of every tensor; one of them is the number of samples."""
     if isinstance(value, torch.Tensor):
         yield from value.shape[:2]
@@ -1465,7 +1473,7 @@ def _first_sizes(value: Any) -> Iterator[int]:
         yield int(value.batch_sizes[0])
     elif isinstance(value, (list, tuple, MutableMapping)):
         for entry in value.values() if isinstance(value, MutableMapping) else value:
-            yield from _first_sizes(entry)
+            yield from first_sizes(entry)
 
 
 def without_repeated(value: Any) -> Any:
@@ -1562,7 +1570,8 @@ class ShardedSampler(Sampler):
 
     Every rank draws the whole order from the same stream, seeded by `(seed, epoch)`, and takes each `world_size`-th
     index. All have the same number of batches: without `drop_last` the last one is split, and where it has fewer
-    samples than ranks, the first ones are repeated, unless `is_exact`.
+    samples than ranks, the first ones are repeated, unless `is_exact`. Collective at the start of an epoch, where the
+    sampler is not one of torch's: raises RuntimeError where the ranks draw different orders.
     """
 
     def __init__(
@@ -1574,6 +1583,7 @@ class ShardedSampler(Sampler):
         self.batch_size, self.drop_last, self.is_exact, self.seed = batch_size, drop_last, is_exact, seed
         self.rank, self.world_size = get_rank(), get_world_size()
         self.epoch, self._next_epoch, self._start = -1, 0, 0
+        self._total: int | None = None  # of the epoch, where its order has been drawn
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
         """Choose the order of the next iteration, from its `start`-th sample (over all ranks) on; else the next one."""
@@ -1585,16 +1595,51 @@ class ShardedSampler(Sampler):
             split_random_streams(self.seed)
             self.epoch = 0
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[Any]:
         self.epoch, start = self._next_epoch, self._start
         self._next_epoch, self._start = self.epoch + 1, 0
         if hasattr(self.sampler, "set_epoch") and not self.is_exact:
             self.sampler.set_epoch(self.epoch)
-        drawn = islice(drawn_apart(self.sampler, mix_seed(self.seed, self.epoch)), start, None)
+        seed = mix_seed(self.seed, self.epoch)
+        if not hasattr(self.sampler, "__len__"):
+            number = self.batch_size * self.world_size
+            return self._in_parts(islice(drawn_apart(self.sampler, seed, number), start, None))
+        drawn = islice(drawn_apart(self.sampler, seed), start, None)
         if len(self.sampler) > MOST_INDICES:  # it never ends in practice: RandomSampler(num_samples=10**10)
             return islice(drawn, self.rank, self._num_used(len(self.sampler)) - start, self.world_size)
         order = list(drawn)
+        self._check(order)
+        self._begin(order, start)
         return islice(cycle(order), self.rank, self._num_used(len(order)), self.world_size)
+
+    def _in_parts(self, drawn: Iterator[Any]) -> Iterator[Any]:
+        """Yield this rank's part of an order that may have no end, a batch of all ranks at a time."""
+        start, whole = 0, self.batch_size * self.world_size
+        while True:
+            part = list(islice(drawn, whole))
+            if start == 0:
+                self._check(part)
+            self._begin(part, start)
+            yield from islice(cycle(part), self.rank, self._num_used(len(part)), self.world_size)
+            if len(part) < whole:
+                return
+            start += whole
+
+    def _begin(self, drawn: list[Any], start: int) -> None:
+        """Note what was drawn of an epoch, from its `start`-th sample on."""
+        self._total = start + len(drawn)
+
+    def _check(self, order: list[Any]) -> None:
+        kinds = {type(self.sampler), type(getattr(self.sampler, "sampler", self.sampler))}
+        if self.is_exact or all(kind.__module__.startswith("torch.utils.data") for kind in kinds):
+            return
+        digests = gather_objects(hashlib.sha256(repr(order).encode()).hexdigest())
+        if len(set(digests)) > 1:
+            raise RuntimeError(
+                f"the ranks draw different orders from {type(self.sampler).__name__}, so samples would be trained on "
+                "twice and others not at all; it must draw its random numbers from torch, numpy or random, or from a "
+                "generator that is seeded the same on every rank"
+            )
 
     def __len__(self) -> int:
         """The number of this rank's samples in a whole epoch."""
@@ -1603,9 +1648,10 @@ class ShardedSampler(Sampler):
     def batch(self, number: int) -> Batch:
         """Return this rank's part of an epoch's batch `number`: length with repeated samples, weight without."""
         whole = self.batch_size * self.world_size
-        total = max(1, min(whole, len(self.sampler) - number * whole))
+        drawn = len(self.sampler) if self._total is None else self._total
+        total = max(1, min(whole, drawn - number * whole))
         own = len(range(self.rank, total, self.world_size))
-        length = min(self.batch_size, len(self) - number * self.batch_size)
+        length = len(range(self.rank, max(total, self.world_size), self.world_size))
         return Batch(length, self.batch_size, own * self.world_size / total)
 
     def _num_used(self, total: int) -> int:
@@ -1614,6 +1660,53 @@ class ShardedSampler(Sampler):
         if self.drop_last:
             return total - tail
         return total + self.world_size - tail if 0 < tail < self.world_size and not self.is_exact else total
+
+
+class ShardedBatches(ShardedSampler):
+    """This rank's part of the batches of a batch sampler: whole ones, the first of each `world_size` to rank 0.
+
+    With `splits` its part of each batch, so that all ranks together have the batch of one process. A batch counts by
+    its number of samples; where not every rank has one, or has a sample of one, some are repeated and count nothing.
+    """
+
+    def __init__(self, batches: Any, seed: int, splits: bool) -> None:
+        super().__init__(batches, 1, seed=seed)
+        self.part: tuple[int, int] | None = None
+        if splits:
+            self.part = self.rank, self.world_size
+            self.rank, self.world_size = 0, 1  # of whole batches every rank draws all
+        self._sizes: dict[int, tuple[list[int], int]] = {}  # of all ranks' batches, and of this rank's, by number
+        self._full = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        drawn = super().__iter__()
+        if self.part is None:
+            return drawn
+        rank, world_size = self.part
+        return (list(batch[rank::world_size]) or list(batch[:1]) for batch in map(list, drawn))
+
+    def _begin(self, drawn: list[Any], start: int) -> None:
+        super()._begin(drawn, start)
+        sizes = [len(batch) for batch in drawn]
+        self._full = max([self._full if start else 0, *sizes])
+        if start == 0:
+            self._sizes = {}
+        for first in range(0, len(sizes), self.world_size):
+            own = sizes[(first + self.rank) % len(sizes)]
+            self._sizes[(start + first) // self.world_size] = sizes[first : first + self.world_size], own
+
+    def batch(self, number: int) -> Batch:
+        """Return this rank's batch `number` of an epoch: its length, and its weight by the samples of all ranks."""
+        self._sizes.pop(number - 1, None)
+        sizes, length = self._sizes[number]
+        total, full = sum(sizes), self._full
+        if self.part is None:
+            own, world_size = length if self.rank < len(sizes) else 0, self.world_size
+        else:
+            rank, world_size = self.part
+            own, full = len(range(rank, total, world_size)), -(-full // world_size)
+            length = max(own, 1)
+        return Batch(length, full, own * world_size / total)
 
 
 class DistributedLoader:
@@ -1646,22 +1739,40 @@ def shard_loader(
 ) -> DataLoader:
     """Return a loader over this rank's shard of `loader`'s samples, `batch_size` at a time; outside a group, over all.
 
-    Raises ValueError when the dataset is smaller than one global batch that must be whole, TypeError for an
-    IterableDataset or a custom batch sampler.
+    A batch sampler of the script is sharded by whole batches, with `--batch global` each of them is split. Raises
+    ValueError when the dataset is smaller than one global batch that must be whole, TypeError for an IterableDataset
+    and for a loader that makes no batches.
     """
-    batch_size = batch_size or loader.batch_size
+    batch_size = batch_size or size_of_batches(loader)
     _require_shardable(loader, batch_size, accum_steps)
-    if not is_distributed() and batch_size == loader.batch_size:
+    if not is_distributed() and batch_size == size_of_batches(loader):
         return loader
-    assert batch_size is not None
-    sampler: Any = loader.sampler
+    drawn: Any = loader.batch_sampler
     settings: dict[str, Any] = {}
+    if batch_size is None:
+        sampler: Any = ShardedBatches(drawn, seed, splits=get_option("batch") == "global")
+        batches = sampler
+    else:
+        sampler = drawn.sampler
+        if is_distributed():
+            sampler = ShardedSampler(sampler, batch_size, drop_last=drawn.drop_last, seed=seed)
+        batches = BatchSampler(sampler, batch_size, drawn.drop_last)
+        settings = {"batch_size": batch_size}
     if is_distributed():
-        sampler = ShardedSampler(sampler, batch_size, drop_last=loader.drop_last, seed=seed)
-        # A common generator would give the workers of all ranks the same seeds, hence the same augmentation.
-        settings = {"generator": None, "worker_init_fn": WorkerOfRank(loader.worker_init_fn, get_rank())}
-    batches = BatchSampler(sampler, batch_size, loader.drop_last)
-    return changed_copy(loader, batch_size=batch_size, sampler=sampler, batch_sampler=batches, **settings)
+        settings |= of_rank(loader)
+    return changed_copy(loader, sampler=sampler, batch_sampler=batches, **settings)
+
+
+def size_of_batches(loader: DataLoader) -> int | None:
+    """Return how many samples the batches of a loader have; None where the script composes them itself."""
+    batches = loader.batch_sampler
+    return batches.batch_size if type(batches) is BatchSampler else loader.batch_size
+
+
+def of_rank(loader: DataLoader) -> dict[str, Any]:
+    """Return the settings by which the workers of this rank draw random numbers of their own."""
+    # A common generator would give the workers of all ranks the same seeds, hence the same augmentation.
+    return {"generator": None, "worker_init_fn": WorkerOfRank(loader.worker_init_fn, get_rank())}
 
 
 def changed_copy(loader: DataLoader, **settings: Any) -> DataLoader:
@@ -1681,22 +1792,22 @@ def without_generator(sampler: Any) -> Any:
 
 
 def _require_shardable(loader: DataLoader, batch_size: int | None, accum_steps: int) -> None:
-    is_stream = isinstance(loader.dataset, IterableDataset)
-    if is_stream and is_distributed():
+    if is_distributed() and isinstance(loader.dataset, IterableDataset):
         raise TypeError(
-            f"cannot shard the IterableDataset {type(loader.dataset).__name__}: its order lives inside it; yield only "
-            "every world_size-th sample there (get_rank, get_world_size), or make it a map-style dataset"
+            f"cannot shard the IterableDataset {type(loader.dataset).__name__}: its order lives inside it; "
+            "distribute_loader gives each rank its part, or make it a map-style dataset"
         )
-    if type(loader.batch_sampler) is not BatchSampler and is_distributed():
+    if is_distributed() and loader.batch_sampler is None:
         raise TypeError(
-            f"cannot shard a loader with the batch sampler {type(loader.batch_sampler).__name__}; give the DataLoader "
-            "a sampler and a batch_size, or shard the batches inside the batch sampler"
+            f"cannot shard a loader of {type(loader.dataset).__name__} with batch_size=None: how many samples its "
+            "items have cannot be told; give the DataLoader a batch_size, or a batch sampler"
         )
-    if is_stream or batch_size is None:
+    sampler: Any = getattr(loader.batch_sampler, "sampler", None)
+    if batch_size is None or not hasattr(sampler, "__len__"):
         return
-    total: int = len(loader.sampler)  # type: ignore[arg-type]
+    total, drop_last = len(sampler), loader.batch_sampler.drop_last  # type: ignore[union-attr]
     global_batch = batch_size * get_world_size() * accum_steps
-    if total == 0 or (loader.drop_last and total < global_batch):
+    if total == 0 or (drop_last and total < global_batch):
         accumulated = f" x {accum_steps} accumulation steps" if accum_steps > 1 else ""
         raise ValueError(
             f"the training set has {total} samples, fewer than one global batch of {global_batch} ({batch_size} "
@@ -1772,17 +1883,158 @@ def wrapped_loaders(wrapper: Any) -> list[tuple[Any, str]]:
     )
 
 
-def _places(wrapper: Any, depth: int) -> Iterator[tuple[Any, str]]:
-    for name, value in list(getattr(wrapper, "__dict__", {}).items()):
-        if isinstance(value, (_BaseDataLoaderIter, GeneratorType)):
+def require_not_started(loader: Any) -> None:
+    """Raise TypeError where an object holds an iterator that was made of its DataLoader, or as one, before."""
+    for name, value in getattr(loader, "__dict__", {}).items():
+        if name != "_iterator" and isinstance(value, (_BaseDataLoaderIter, GeneratorType)):
             raise TypeError(
-                f"cannot shard the DataLoader in an object of type {type(wrapper).__name__}: its attribute {name!r} is "
+                f"cannot shard the DataLoader in an object of type {type(loader).__name__}: its attribute {name!r} is "
                 "an iterator that was made before; give distribute_loader the DataLoader first, where that is made"
             )
+
+
+def _places(wrapper: Any, depth: int) -> Iterator[tuple[Any, str]]:
+    require_not_started(wrapper)
+    for name, value in list(getattr(wrapper, "__dict__", {}).items()):
         if isinstance(value, DataLoader):
             yield wrapper, name
         elif depth and hasattr(type(value), "__iter__") and hasattr(value, "__dict__"):
             yield from _places(value, depth - 1)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Shard a stream of samples (an IterableDataset) over the ranks, with equal numbers of steps.
+
+
+class ShardedStream(IterableDataset):
+    """This rank's part of a stream: each `world_size`-th sample of what every worker reads on every rank.
+
+    All ranks read the whole stream, with the same random numbers. Attributes are those of the stream. Samples come with
+    a digest of the first one, by which the ranks see that they read the same.
+    """
+
+    def __init__(self, stream: IterableDataset, seed: int) -> None:
+        self.__dict__.update(stream=stream, seed=seed, rank=get_rank(), world_size=get_world_size(), epoch=-1)
+
+    def begin(self) -> None:
+        """Choose the random numbers of the next epoch; from the first one on this rank draws others of its own."""
+        if self.epoch < 0:
+            split_random_streams(self.seed)
+        self.__dict__["epoch"] += 1
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        worker = get_worker_info()
+        seed = mix_seed(self.seed, self.epoch, worker.id if worker else 0)
+        if worker:
+            self.begin()  # for the next epoch of a worker that stays
+        drawn, digest = drawn_apart(self.stream, seed, number=self.world_size), ""
+        while True:
+            samples = list(islice(drawn, self.world_size))
+            digest = digest or _digest(samples[:1])
+            if self.rank < len(samples):
+                yield digest, samples[self.rank]
+            if len(samples) < self.world_size:
+                return
+
+    def __len__(self) -> int:
+        return -(-len(self.stream) // self.world_size)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "stream":  # while it is copied
+            raise AttributeError(name)
+        return getattr(self.stream, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.stream, name, value)
+
+
+def _digest(value: Any) -> str:
+    """Return what differs where numbers and texts in a sample differ."""
+    parts = hashlib.sha256()
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, (list, tuple)):
+            waiting += part
+        elif isinstance(part, dict):
+            waiting += [*part, *part.values()]
+        elif isinstance(part, (int, float, str, bytes)) or hasattr(part, "__array__"):
+            parts.update(repr(part).encode())
+    return parts.hexdigest()
+
+
+class Counting:
+    """A DataLoader's `collate_fn` that gives the digest and the number of the samples with each batch."""
+
+    def __init__(self, collate: Any, is_batch: bool) -> None:
+        self.collate, self.is_batch = collate, is_batch
+
+    def __call__(self, data: Any) -> tuple[str, int, Any]:
+        if self.is_batch:
+            return data[0][0], len(data), self.collate([sample for _, sample in data])
+        batch = self.collate(data[1])
+        return data[0], next(first_sizes(batch), 1) or 1, batch
+
+
+def shard_stream(loader: DataLoader, seed: int, batch_size: int | None) -> DataLoader:
+    """Return a loader over this rank's part of a stream, for `stream_batches`.
+
+    Raises ValueError where the stream gives whole batches, and a global batch is asked for.
+    """
+    if batch_size is None and get_option("batch") == "global":
+        raise ValueError(
+            f"--batch global splits each batch over all ranks, and {type(loader.dataset).__name__} gives whole "
+            "ones, of which every rank takes others; leave --batch at per_gpu, or give the DataLoader a batch_size"
+        )
+    dataset: Any = loader.dataset
+    settings = of_rank(loader) | {"dataset": ShardedStream(dataset, seed)}
+    if batch_size is not None:
+        batches = BatchSampler(loader.sampler, batch_size, loader.drop_last)
+        settings |= {"batch_size": batch_size, "batch_sampler": batches}
+    return changed_copy(loader, collate_fn=Counting(loader.collate_fn, batch_size is not None), **settings)
+
+
+def stream_batches(loader: DataLoader) -> Iterator[Any]:
+    """Yield this rank's batches of an epoch. Collective at every batch.
+
+    A rank that has no more repeats its last one, which counts nothing, until no rank has any; with `drop_last` the
+    epoch ends for all.
+    """
+    stream: Any = loader.dataset
+    stream.begin()
+    batches, batch, length = iter(loader), None, 0
+    for number in count(1):
+        begin_step(f"batch {number} of epoch {stream.epoch + 1}")
+        digest, size, drawn = next(batches, ("", 0, None))
+        sizes = _sizes(size)
+        if number == 1:
+            _require_same(stream, digest, sizes)
+        if not any(sizes) or (0 in sizes and loader.drop_last):
+            return
+        if size:
+            batch, length = drawn, size
+        with using(Batch(length, max(sizes), size * len(sizes) / sum(sizes))):
+            yield batch
+
+
+def _require_same(stream: ShardedStream, digest: str, sizes: list[int]) -> None:
+    """Raise where the ranks read different samples, or where not every rank has one. Collective."""
+    name = type(stream.stream).__name__
+    if 0 in sizes and any(sizes):
+        raise ValueError(f"{name} has fewer samples than there are ranks ({len(sizes)}); use fewer processes")
+    if len(set(gather_objects(digest))) > 1:
+        raise RuntimeError(
+            f"the ranks read different samples from {name}, so some would be trained on twice and others not at all; "
+            "it must draw its random numbers from torch, numpy or random, or from a generator that is seeded the same "
+            "on every rank"
+        )
+
+
+def _sizes(size: int) -> list[int]:
+    """Return how many samples each rank has."""
+    own = torch.zeros(get_world_size(), dtype=torch.int64)
+    own[get_rank()] = size
+    return reduce_tensor_sum(own).tolist()
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -1814,19 +2066,29 @@ def distribute_loader(loader: Any, *, seed: int | None = None, accum_steps: int 
 
 
 def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: tuple[str, int]) -> DataLoader:
-    if isinstance(loader.sampler, ShardedSampler):
+    if is_shard(loader):
         return loader
-    if loader.batch_size is None:
-        return shard_loader(loader)
+    if get_world_size() > 1:
+        require_not_started(loader)
     if seed is None:
         seed = broadcast_object(torch.initial_seed()) % 2**31  # or the shards of an unseeded script would overlap
-    size = micro_batch(loader.batch_size, accum_steps)
+    whole = size_of_batches(loader)
+    size = None if whole is None else micro_batch(whole, accum_steps)
+    if isinstance(loader.dataset, IterableDataset):
+        if get_world_size() == 1:
+            return loader
+        return DistributedLoader(shard_stream(loader, seed, size), stream_batches)  # type: ignore[return-value]
     sharded = shard_loader(loader, seed=seed, batch_size=size, accum_steps=accum_steps)
     if not isinstance(sharded.sampler, ShardedSampler):
         return sharded
     sharded.sampler.set_epoch(_times_called[line])
     _times_called[line] += 1
     return DistributedLoader(sharded, training_batches)  # type: ignore[return-value]
+
+
+def is_shard(loader: Any) -> bool:
+    """Return whether a loader has this rank's part of the samples already."""
+    return isinstance(loader.sampler, ShardedSampler) or isinstance(loader.dataset, ShardedStream)
 
 
 def set_epoch(loader: DataLoader, epoch: int) -> None:
@@ -2031,10 +2293,10 @@ def share_batches(batches: Iterable[Any]) -> Iterable[Any]:
     """
     if not is_distributed():
         return batches
+    if isinstance(batches, DataLoader) and is_shard(batches):  # of distribute_loader: its batches are this rank's
+        return batches
     if not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset):
         return _while_sharing(islice(batches, get_rank(), None, get_world_size()))
-    if isinstance(batches.sampler, ShardedSampler):  # of distribute_loader: its batches are this rank's already
-        return batches
     if batches not in _shares:
         place = "sampler" if batches.batch_sampler is None else "batch_sampler"
         sampler = ShardedSampler(getattr(batches, place), 1, is_exact=True)
@@ -2076,7 +2338,7 @@ def sum_over_ranks(*values: Any, of: DataLoader | None = None) -> Any:
     With `of`, the loader that they come from, only where that gives each rank a share of its own. Collective: every
     rank, the same number of values. Sums are formed in rank order, so all ranks have the same bits.
     """
-    if is_distributed() and (of is None or isinstance(of.sampler, ShardedSampler)):
+    if is_distributed() and (of is None or is_shard(of)):
         values = tuple(functools.reduce(operator.add, of_ranks) for of_ranks in zip(*gather_values(values)))
     return values if len(values) != 1 else values[0]
 
@@ -2096,7 +2358,7 @@ def sum_attributes(meter: Any, *names: str, of: DataLoader | None = None, **deri
 
     `sum_attributes(meter, "sum", "count", avg=lambda m: m.sum / m.count)`. Collective: every rank.
     """
-    if not is_distributed() or (of is not None and not isinstance(of.sampler, ShardedSampler)):
+    if not is_distributed() or (of is not None and not is_shard(of)):
         return
     for name in names:
         setattr(meter, name, sum_over_ranks(getattr(meter, name)))
@@ -3514,4 +3776,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 30f6688cfbc86df6932b2ae47cc782562417d6bf4a62b5655be59220e0890d5a
+# Unchanged while the text above has the SHA-256 739e00c44c254bcc093cf7193461d1251dbca353a5aed07a7513f5ade24bc688

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from torch.utils.data import DataLoader, IterableDataset
 
 from .data.batch import gather_values, in_turn
+from .data.loaders import is_shard
 from .data.random_state import drawn_apart, mix_seed
 from .data.sharding import DistributedLoader, ShardedSampler, WorkerOfRank, changed_copy
 from .process.process_group import get_rank, get_world_size, is_distributed
@@ -41,10 +42,10 @@ def share_batches(batches: Iterable[Any]) -> Iterable[Any]:
     """
     if not is_distributed():
         return batches
+    if isinstance(batches, DataLoader) and is_shard(batches):  # of distribute_loader: its batches are this rank's
+        return batches
     if not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset):
         return _while_sharing(islice(batches, get_rank(), None, get_world_size()))
-    if isinstance(batches.sampler, ShardedSampler):  # of distribute_loader: its batches are this rank's already
-        return batches
     if batches not in _shares:
         place = "sampler" if batches.batch_sampler is None else "batch_sampler"
         sampler = ShardedSampler(getattr(batches, place), 1, is_exact=True)
@@ -86,7 +87,7 @@ def sum_over_ranks(*values: Any, of: DataLoader | None = None) -> Any:
     With `of`, the loader that they come from, only where that gives each rank a share of its own. Collective: every
     rank, the same number of values. Sums are formed in rank order, so all ranks have the same bits.
     """
-    if is_distributed() and (of is None or isinstance(of.sampler, ShardedSampler)):
+    if is_distributed() and (of is None or is_shard(of)):
         values = tuple(functools.reduce(operator.add, of_ranks) for of_ranks in zip(*gather_values(values)))
     return values if len(values) != 1 else values[0]
 
@@ -106,7 +107,7 @@ def sum_attributes(meter: Any, *names: str, of: DataLoader | None = None, **deri
 
     `sum_attributes(meter, "sum", "count", avg=lambda m: m.sum / m.count)`. Collective: every rank.
     """
-    if not is_distributed() or (of is not None and not isinstance(of.sampler, ShardedSampler)):
+    if not is_distributed() or (of is not None and not is_shard(of)):
         return
     for name in names:
         setattr(meter, name, sum_over_ranks(getattr(meter, name)))

@@ -96,9 +96,11 @@ _ALL = (
     Rule(
         "RF104",
         "iterable-not-sharded",
-        "Every rank reads the whole stream, so each sample is trained on once per rank.",
-        "In the dataset's __iter__ yield every rd.get_world_size()-th sample only: "
-        "itertools.islice(stream, rd.get_rank(), None, rd.get_world_size()); or use a map-style dataset.",
+        "Every rank reads the whole stream, or draws all batches of a batch sampler, so each sample is trained on once "
+        "per rank.",
+        "loader = rd.distribute_loader(loader): each rank has its part, and all make as many steps. Every rank still "
+        "reads the whole stream; a dataset that yields a part of its own, by rd.get_rank() and rd.get_world_size(), "
+        "reads less.",
         "In the dataset's __iter__ yield every world_size-th sample only: "
         "itertools.islice(stream, dist.get_rank(), None, dist.get_world_size()); or use a map-style dataset.",
         (_DOCS + "data.html#torch.utils.data.IterableDataset",),

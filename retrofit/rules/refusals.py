@@ -107,17 +107,9 @@ _ALL = (
     Kind(
         "RF104",
         "stream",
-        "An IterableDataset has its order inside it: every rank would read all of it.",
-        "Let each rank and worker keep every n-th sample, and make equal numbers of steps.",
-        is_local=True,
-        examples=("infinite-loader",),
-    ),
-    Kind(
-        "RF104",
-        "batch-sampler",
-        "A batch sampler of the project composes whole batches; splitting one would change what is in a batch.",
-        "Yield every world_size-th batch of it: `itertools.islice(batches, rd.get_rank(), None, rd.get_world_size())`.",
-        is_local=True,
+        "The library splits the files of its stream over workers and ranks by itself; a second split would leave "
+        "samples out.",
+        "Let the library split them by rank, and end the epoch after equal numbers of steps.",
     ),
     Kind(
         "RF208",

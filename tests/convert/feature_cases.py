@@ -161,7 +161,6 @@ FEATURE_CASES = [
         name="iterable_dataset",
         arguments=["--epochs", "2"],
         checkpoint="bow.pt",
-        refused="an IterableDataset must shard itself over the processes",
         note="IterableDataset that streams lines of a text file",
     ),
     Case(

@@ -20,7 +20,7 @@ import argparse
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 """
 OPTIONS = """
 parser = argparse.ArgumentParser()
@@ -162,20 +162,6 @@ criterion = Contrast() if args.opt == "contrast" else Square()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 """,
         "        return nn.functional.cross_entropy",
-    ),
-    "a stream": (
-        """
-class Lines(IterableDataset):
-    def __iter__(self):
-        return iter(torch.randn(8, 1, 3))
-
-
-if args.opt == "stream":
-    loader = DataLoader(Lines(), 4)
-criterion = lambda z: z.pow(2).mean()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-""",
-        "    loader = DataLoader(Lines(), 4)",
     ),
     "a search": (
         """

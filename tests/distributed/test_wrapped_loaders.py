@@ -33,6 +33,17 @@ class Started:
         return self.batches
 
 
+class KeepsIterator(DataLoader):
+    """A loader that starts its workers once, and draws from the same iterator in each epoch."""
+
+    def __init__(self, dataset):
+        super().__init__(dataset, 2)
+        self.iterator = super().__iter__()
+
+    def __iter__(self):
+        return self.iterator
+
+
 WRAPPERS = {
     "a prefetcher": Prefetcher,
     "a prefetcher of a prefetcher": lambda loader: Prefetcher(Prefetcher(loader)),
@@ -43,6 +54,10 @@ WRAPPERS = {
 OTHERS = {
     "two": (Two, "Two: it holds more than one DataLoader"),
     "started": (Started, "its attribute 'batches' is an iterator that was made before"),
+    "started itself": (
+        lambda loader: KeepsIterator(loader.dataset),
+        "its attribute 'iterator' is an iterator that was made before",
+    ),
     "list": (list, "list: it holds no DataLoader"),
     "iterator": (lambda loader: (batch for batch in loader), "generator: it holds no DataLoader"),
 }
@@ -71,7 +86,7 @@ def test_one_process_has_what_it_had(ranks, kind):
 def error_of(kind):
     given = OTHERS[kind][0](DataLoader(NUMBERS, 2))
     try:
-        assert rd.distribute_loader(given) is given
+        assert rd.distribute_loader(given) is given or isinstance(given, DataLoader)
     except TypeError as error:
         return str(error)
 

@@ -12,6 +12,7 @@ import pickle
 import sys
 import warnings
 from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -36,14 +37,22 @@ _last: Batch | None = None  # of the iteration that ended last
 
 def training_batches(loader: Any) -> Iterator[Any]:
     """Yield the batches of a sharded loader's epoch, each of them in use until the next one."""
-    global _last
-    iteration, sampler = object(), loader.sampler
+    sampler = loader.sampler
     sampler.split_streams()
-    try:
-        for number, batch in enumerate(loader):
-            begin_step(f"batch {number + 1} of epoch {sampler.epoch + 1}")
-            batches_in_use[iteration] = sampler.batch(number)
+    for number, batch in enumerate(loader):
+        begin_step(f"batch {number + 1} of epoch {sampler.epoch + 1}")
+        with using(sampler.batch(number)):
             yield batch
+
+
+@contextmanager
+def using(batch: Batch) -> Iterator[None]:
+    """Run the block with this rank's part of a batch in use."""
+    global _last
+    iteration = object()
+    batches_in_use[iteration] = batch
+    try:
+        yield
     finally:
         _last = batches_in_use.pop(iteration, _last)
 
@@ -56,7 +65,7 @@ def weight_of(*inputs: Any) -> float:
     batches = sorted(set(batches_in_use.values()))
     if all(batch.weight == 1.0 for batch in batches):
         return 1.0
-    sizes = list(_first_sizes(inputs))
+    sizes = list(first_sizes(inputs))
     fits = [not sizes or any(size and size % batch.length == 0 for size in sizes) for batch in batches]
     weights = {batch.weight for batch, is_fit in zip(batches, fits) if is_fit}
     lengths = " and ".join(f"{batch.length} of {batch.full}" for batch in batches)
@@ -75,7 +84,7 @@ def weight_of(*inputs: Any) -> float:
     return 1.0
 
 
-def _first_sizes(value: Any) -> Iterator[int]:
+def first_sizes(value: Any) -> Iterator[int]:
     """Yield the first two sizes of every tensor; one of them is the number of samples."""
     if isinstance(value, torch.Tensor):
         yield from value.shape[:2]
@@ -83,7 +92,7 @@ def _first_sizes(value: Any) -> Iterator[int]:
         yield int(value.batch_sizes[0])
     elif isinstance(value, (list, tuple, MutableMapping)):
         for entry in value.values() if isinstance(value, MutableMapping) else value:
-            yield from _first_sizes(entry)
+            yield from first_sizes(entry)
 
 
 def without_repeated(value: Any) -> Any:

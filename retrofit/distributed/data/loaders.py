@@ -7,14 +7,15 @@ from collections import Counter
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from ..collectives import broadcast_object
 from ..process.options import get_option
 from ..process.process_group import get_world_size, require_group
 from .batch import batches_in_use, training_batches
-from .sharding import DistributedLoader, ShardedSampler, shard_loader
-from .wrapped import wrapped_loaders
+from .sharding import DistributedLoader, ShardedSampler, shard_loader, size_of_batches
+from .streams import ShardedStream, shard_stream, stream_batches
+from .wrapped import require_not_started, wrapped_loaders
 
 _times_called: Counter[tuple[str, int]] = Counter()  # distribute_loader, by the line of the script
 
@@ -41,19 +42,29 @@ def distribute_loader(loader: Any, *, seed: int | None = None, accum_steps: int 
 
 
 def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: tuple[str, int]) -> DataLoader:
-    if isinstance(loader.sampler, ShardedSampler):
+    if is_shard(loader):
         return loader
-    if loader.batch_size is None:
-        return shard_loader(loader)
+    if get_world_size() > 1:
+        require_not_started(loader)
     if seed is None:
         seed = broadcast_object(torch.initial_seed()) % 2**31  # or the shards of an unseeded script would overlap
-    size = micro_batch(loader.batch_size, accum_steps)
+    whole = size_of_batches(loader)
+    size = None if whole is None else micro_batch(whole, accum_steps)
+    if isinstance(loader.dataset, IterableDataset):
+        if get_world_size() == 1:
+            return loader
+        return DistributedLoader(shard_stream(loader, seed, size), stream_batches)  # type: ignore[return-value]
     sharded = shard_loader(loader, seed=seed, batch_size=size, accum_steps=accum_steps)
     if not isinstance(sharded.sampler, ShardedSampler):
         return sharded
     sharded.sampler.set_epoch(_times_called[line])
     _times_called[line] += 1
     return DistributedLoader(sharded, training_batches)  # type: ignore[return-value]
+
+
+def is_shard(loader: Any) -> bool:
+    """Return whether a loader has this rank's part of the samples already."""
+    return isinstance(loader.sampler, ShardedSampler) or isinstance(loader.dataset, ShardedStream)
 
 
 def set_epoch(loader: DataLoader, epoch: int) -> None:

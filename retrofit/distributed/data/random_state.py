@@ -11,6 +11,7 @@ from itertools import chain, islice
 from typing import Any
 
 import torch
+from torch.utils.data import get_worker_info
 
 from ..collectives import broadcast_object
 from ..process.process_group import get_rank, is_distributed
@@ -73,7 +74,7 @@ def get_rng_state() -> dict[str, Any]:
     if "numpy" in sys.modules:
         name, keys, position, has_gauss, cached_gaussian = sys.modules["numpy"].random.get_state()
         state["numpy"] = (name, keys.tolist(), int(position), int(has_gauss), float(cached_gaussian))
-    if torch.cuda.is_available():
+    if torch.cuda.is_available() and get_worker_info() is None:  # a worker would take memory of the GPU for it
         state["cuda"] = torch.cuda.get_rng_state()
     return state
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import multiprocessing
 import os
 import signal
@@ -15,6 +16,8 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 
+from ..collectives import gather_objects
+from ..process.options import get_option
 from ..process.process_group import get_rank, get_world_size, is_distributed
 from .batch import Batch
 from .random_state import drawn_apart, mix_seed, mix_streams, split_random_streams
@@ -28,7 +31,8 @@ class ShardedSampler(Sampler):
 
     Every rank draws the whole order from the same stream, seeded by `(seed, epoch)`, and takes each `world_size`-th
     index. All have the same number of batches: without `drop_last` the last one is split, and where it has fewer
-    samples than ranks, the first ones are repeated, unless `is_exact`.
+    samples than ranks, the first ones are repeated, unless `is_exact`. Collective at the start of an epoch, where the
+    sampler is not one of torch's: raises RuntimeError where the ranks draw different orders.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class ShardedSampler(Sampler):
         self.batch_size, self.drop_last, self.is_exact, self.seed = batch_size, drop_last, is_exact, seed
         self.rank, self.world_size = get_rank(), get_world_size()
         self.epoch, self._next_epoch, self._start = -1, 0, 0
+        self._total: int | None = None  # of the epoch, where its order has been drawn
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
         """Choose the order of the next iteration, from its `start`-th sample (over all ranks) on; else the next one."""
@@ -51,16 +56,51 @@ class ShardedSampler(Sampler):
             split_random_streams(self.seed)
             self.epoch = 0
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[Any]:
         self.epoch, start = self._next_epoch, self._start
         self._next_epoch, self._start = self.epoch + 1, 0
         if hasattr(self.sampler, "set_epoch") and not self.is_exact:
             self.sampler.set_epoch(self.epoch)
-        drawn = islice(drawn_apart(self.sampler, mix_seed(self.seed, self.epoch)), start, None)
+        seed = mix_seed(self.seed, self.epoch)
+        if not hasattr(self.sampler, "__len__"):
+            number = self.batch_size * self.world_size
+            return self._in_parts(islice(drawn_apart(self.sampler, seed, number), start, None))
+        drawn = islice(drawn_apart(self.sampler, seed), start, None)
         if len(self.sampler) > MOST_INDICES:  # it never ends in practice: RandomSampler(num_samples=10**10)
             return islice(drawn, self.rank, self._num_used(len(self.sampler)) - start, self.world_size)
         order = list(drawn)
+        self._check(order)
+        self._begin(order, start)
         return islice(cycle(order), self.rank, self._num_used(len(order)), self.world_size)
+
+    def _in_parts(self, drawn: Iterator[Any]) -> Iterator[Any]:
+        """Yield this rank's part of an order that may have no end, a batch of all ranks at a time."""
+        start, whole = 0, self.batch_size * self.world_size
+        while True:
+            part = list(islice(drawn, whole))
+            if start == 0:
+                self._check(part)
+            self._begin(part, start)
+            yield from islice(cycle(part), self.rank, self._num_used(len(part)), self.world_size)
+            if len(part) < whole:
+                return
+            start += whole
+
+    def _begin(self, drawn: list[Any], start: int) -> None:
+        """Note what was drawn of an epoch, from its `start`-th sample on."""
+        self._total = start + len(drawn)
+
+    def _check(self, order: list[Any]) -> None:
+        kinds = {type(self.sampler), type(getattr(self.sampler, "sampler", self.sampler))}
+        if self.is_exact or all(kind.__module__.startswith("torch.utils.data") for kind in kinds):
+            return
+        digests = gather_objects(hashlib.sha256(repr(order).encode()).hexdigest())
+        if len(set(digests)) > 1:
+            raise RuntimeError(
+                f"the ranks draw different orders from {type(self.sampler).__name__}, so samples would be trained on "
+                "twice and others not at all; it must draw its random numbers from torch, numpy or random, or from a "
+                "generator that is seeded the same on every rank"
+            )
 
     def __len__(self) -> int:
         """The number of this rank's samples in a whole epoch."""
@@ -69,9 +109,10 @@ class ShardedSampler(Sampler):
     def batch(self, number: int) -> Batch:
         """Return this rank's part of an epoch's batch `number`: length with repeated samples, weight without."""
         whole = self.batch_size * self.world_size
-        total = max(1, min(whole, len(self.sampler) - number * whole))
+        drawn = len(self.sampler) if self._total is None else self._total
+        total = max(1, min(whole, drawn - number * whole))
         own = len(range(self.rank, total, self.world_size))
-        length = min(self.batch_size, len(self) - number * self.batch_size)
+        length = len(range(self.rank, max(total, self.world_size), self.world_size))
         return Batch(length, self.batch_size, own * self.world_size / total)
 
     def _num_used(self, total: int) -> int:
@@ -80,6 +121,53 @@ class ShardedSampler(Sampler):
         if self.drop_last:
             return total - tail
         return total + self.world_size - tail if 0 < tail < self.world_size and not self.is_exact else total
+
+
+class ShardedBatches(ShardedSampler):
+    """This rank's part of the batches of a batch sampler: whole ones, the first of each `world_size` to rank 0.
+
+    With `splits` its part of each batch, so that all ranks together have the batch of one process. A batch counts by
+    its number of samples; where not every rank has one, or has a sample of one, some are repeated and count nothing.
+    """
+
+    def __init__(self, batches: Any, seed: int, splits: bool) -> None:
+        super().__init__(batches, 1, seed=seed)
+        self.part: tuple[int, int] | None = None
+        if splits:
+            self.part = self.rank, self.world_size
+            self.rank, self.world_size = 0, 1  # of whole batches every rank draws all
+        self._sizes: dict[int, tuple[list[int], int]] = {}  # of all ranks' batches, and of this rank's, by number
+        self._full = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        drawn = super().__iter__()
+        if self.part is None:
+            return drawn
+        rank, world_size = self.part
+        return (list(batch[rank::world_size]) or list(batch[:1]) for batch in map(list, drawn))
+
+    def _begin(self, drawn: list[Any], start: int) -> None:
+        super()._begin(drawn, start)
+        sizes = [len(batch) for batch in drawn]
+        self._full = max([self._full if start else 0, *sizes])
+        if start == 0:
+            self._sizes = {}
+        for first in range(0, len(sizes), self.world_size):
+            own = sizes[(first + self.rank) % len(sizes)]
+            self._sizes[(start + first) // self.world_size] = sizes[first : first + self.world_size], own
+
+    def batch(self, number: int) -> Batch:
+        """Return this rank's batch `number` of an epoch: its length, and its weight by the samples of all ranks."""
+        self._sizes.pop(number - 1, None)
+        sizes, length = self._sizes[number]
+        total, full = sum(sizes), self._full
+        if self.part is None:
+            own, world_size = length if self.rank < len(sizes) else 0, self.world_size
+        else:
+            rank, world_size = self.part
+            own, full = len(range(rank, total, world_size)), -(-full // world_size)
+            length = max(own, 1)
+        return Batch(length, full, own * world_size / total)
 
 
 class DistributedLoader:
@@ -112,22 +200,40 @@ def shard_loader(
 ) -> DataLoader:
     """Return a loader over this rank's shard of `loader`'s samples, `batch_size` at a time; outside a group, over all.
 
-    Raises ValueError when the dataset is smaller than one global batch that must be whole, TypeError for an
-    IterableDataset or a custom batch sampler.
+    A batch sampler of the script is sharded by whole batches, with `--batch global` each of them is split. Raises
+    ValueError when the dataset is smaller than one global batch that must be whole, TypeError for an IterableDataset
+    and for a loader that makes no batches.
     """
-    batch_size = batch_size or loader.batch_size
+    batch_size = batch_size or size_of_batches(loader)
     _require_shardable(loader, batch_size, accum_steps)
-    if not is_distributed() and batch_size == loader.batch_size:
+    if not is_distributed() and batch_size == size_of_batches(loader):
         return loader
-    assert batch_size is not None
-    sampler: Any = loader.sampler
+    drawn: Any = loader.batch_sampler
     settings: dict[str, Any] = {}
+    if batch_size is None:
+        sampler: Any = ShardedBatches(drawn, seed, splits=get_option("batch") == "global")
+        batches = sampler
+    else:
+        sampler = drawn.sampler
+        if is_distributed():
+            sampler = ShardedSampler(sampler, batch_size, drop_last=drawn.drop_last, seed=seed)
+        batches = BatchSampler(sampler, batch_size, drawn.drop_last)
+        settings = {"batch_size": batch_size}
     if is_distributed():
-        sampler = ShardedSampler(sampler, batch_size, drop_last=loader.drop_last, seed=seed)
-        # A common generator would give the workers of all ranks the same seeds, hence the same augmentation.
-        settings = {"generator": None, "worker_init_fn": WorkerOfRank(loader.worker_init_fn, get_rank())}
-    batches = BatchSampler(sampler, batch_size, loader.drop_last)
-    return changed_copy(loader, batch_size=batch_size, sampler=sampler, batch_sampler=batches, **settings)
+        settings |= of_rank(loader)
+    return changed_copy(loader, sampler=sampler, batch_sampler=batches, **settings)
+
+
+def size_of_batches(loader: DataLoader) -> int | None:
+    """Return how many samples the batches of a loader have; None where the script composes them itself."""
+    batches = loader.batch_sampler
+    return batches.batch_size if type(batches) is BatchSampler else loader.batch_size
+
+
+def of_rank(loader: DataLoader) -> dict[str, Any]:
+    """Return the settings by which the workers of this rank draw random numbers of their own."""
+    # A common generator would give the workers of all ranks the same seeds, hence the same augmentation.
+    return {"generator": None, "worker_init_fn": WorkerOfRank(loader.worker_init_fn, get_rank())}
 
 
 def changed_copy(loader: DataLoader, **settings: Any) -> DataLoader:
@@ -147,22 +253,22 @@ def without_generator(sampler: Any) -> Any:
 
 
 def _require_shardable(loader: DataLoader, batch_size: int | None, accum_steps: int) -> None:
-    is_stream = isinstance(loader.dataset, IterableDataset)
-    if is_stream and is_distributed():
+    if is_distributed() and isinstance(loader.dataset, IterableDataset):
         raise TypeError(
-            f"cannot shard the IterableDataset {type(loader.dataset).__name__}: its order lives inside it; yield only "
-            "every world_size-th sample there (get_rank, get_world_size), or make it a map-style dataset"
+            f"cannot shard the IterableDataset {type(loader.dataset).__name__}: its order lives inside it; "
+            "distribute_loader gives each rank its part, or make it a map-style dataset"
         )
-    if type(loader.batch_sampler) is not BatchSampler and is_distributed():
+    if is_distributed() and loader.batch_sampler is None:
         raise TypeError(
-            f"cannot shard a loader with the batch sampler {type(loader.batch_sampler).__name__}; give the DataLoader "
-            "a sampler and a batch_size, or shard the batches inside the batch sampler"
+            f"cannot shard a loader of {type(loader.dataset).__name__} with batch_size=None: how many samples its "
+            "items have cannot be told; give the DataLoader a batch_size, or a batch sampler"
         )
-    if is_stream or batch_size is None:
+    sampler: Any = getattr(loader.batch_sampler, "sampler", None)
+    if batch_size is None or not hasattr(sampler, "__len__"):
         return
-    total: int = len(loader.sampler)  # type: ignore[arg-type]
+    total, drop_last = len(sampler), loader.batch_sampler.drop_last  # type: ignore[union-attr]
     global_batch = batch_size * get_world_size() * accum_steps
-    if total == 0 or (loader.drop_last and total < global_batch):
+    if total == 0 or (drop_last and total < global_batch):
         accumulated = f" x {accum_steps} accumulation steps" if accum_steps > 1 else ""
         raise ValueError(
             f"the training set has {total} samples, fewer than one global batch of {global_batch} ({batch_size} "

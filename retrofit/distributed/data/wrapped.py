@@ -28,13 +28,19 @@ def wrapped_loaders(wrapper: Any) -> list[tuple[Any, str]]:
     )
 
 
-def _places(wrapper: Any, depth: int) -> Iterator[tuple[Any, str]]:
-    for name, value in list(getattr(wrapper, "__dict__", {}).items()):
-        if isinstance(value, (_BaseDataLoaderIter, GeneratorType)):
+def require_not_started(loader: Any) -> None:
+    """Raise TypeError where an object holds an iterator that was made of its DataLoader, or as one, before."""
+    for name, value in getattr(loader, "__dict__", {}).items():
+        if name != "_iterator" and isinstance(value, (_BaseDataLoaderIter, GeneratorType)):
             raise TypeError(
-                f"cannot shard the DataLoader in an object of type {type(wrapper).__name__}: its attribute {name!r} is "
+                f"cannot shard the DataLoader in an object of type {type(loader).__name__}: its attribute {name!r} is "
                 "an iterator that was made before; give distribute_loader the DataLoader first, where that is made"
             )
+
+
+def _places(wrapper: Any, depth: int) -> Iterator[tuple[Any, str]]:
+    require_not_started(wrapper)
+    for name, value in list(getattr(wrapper, "__dict__", {}).items()):
         if isinstance(value, DataLoader):
             yield wrapper, name
         elif depth and hasattr(type(value), "__iter__") and hasattr(value, "__dict__"):

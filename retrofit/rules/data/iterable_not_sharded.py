@@ -5,16 +5,23 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance
 from retrofit.rules.catalog import CATALOG
+from retrofit.rules.data.shard_edits import shard_by_runtime
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN, Loader
 from retrofit.training.data.shards import builders_of, given_to, is_sharded
-from retrofit.training.torch_api.distributed import RANK
+from retrofit.training.torch_api.data import SPLITS_FILES, STREAM_PACKAGE
 
 RULE = CATALOG["RF104"]
+SHARDS_ITSELF = (
+    "webdataset splits its shards by itself: give WebDataset(...) nodesplitter=wds.split_by_node, and end the pipeline "
+    "with .repeat().with_epoch(STEPS // int(os.environ.get('WORLD_SIZE', 1))), so that all ranks make as many steps"
+)
 INVALID = [
     """\
 class Lines(IterableDataset):
@@ -86,21 +93,23 @@ with torch.no_grad():
 
 
 def find(project: Project) -> Iterator[Finding]:
-    analysis = project.analysis
     for loader in project.loaders:
         if TRAIN not in loader.roles:
             continue
-        for call, scope in builders_of(analysis, loader):
-            source, dataset = scope.source, given_to(call, "dataset")
-            if _reads_stream(project, call, scope) and RANK not in project.ranks.sources_of(dataset, scope):
-                refusal = "an IterableDataset has its order inside it and must share itself out"
-                yield found(RULE, source, call, "the stream is read by every process", refusal=refusal, kind="stream")
-            batches = given_to(call, "batch_sampler")
-            if batches is not None and not isinstance(batches, ast.Constant) and not is_sharded(project.ranks, loader):
-                refusal = "a custom batch sampler composes whole batches; shard them inside it"
-                yield found(
-                    RULE, source, call, "the batches are drawn by every process", refusal=refusal, kind="batch-sampler"
-                )
+        by_itself = next(_self_sharding(project, loader), None)
+        if by_itself is not None and not _splits_by_rank(project):
+            node, source = by_itself
+            yield found(RULE, source, node, "every process reads every shard", refusal=SHARDS_ITSELF, kind="stream")
+        elif by_itself is None and not is_sharded(project.ranks, loader) and composes_batches(project, loader):
+            yield shard_by_runtime(project, loader, RULE, "every process draws all batches")
+
+
+def composes_batches(project: Project, loader: Loader) -> bool:
+    """Return whether no sampler says which samples a loader draws: a stream, or a batch sampler of the project."""
+    return any(
+        _reads_stream(project, *place) or _has_batch_sampler(*place) or _package_of(project, *place) == STREAM_PACKAGE
+        for place in [*builders_of(project.analysis, loader), *_drawn(loader)]
+    )
 
 
 def is_stream(project: Project, loader: Loader) -> bool:
@@ -108,8 +117,45 @@ def is_stream(project: Project, loader: Loader) -> bool:
     return any(_reads_stream(project, *place) for place in builders_of(project.analysis, loader))
 
 
-def _reads_stream(project: Project, call: ast.Call, scope: Scope) -> bool:
-    values = project.analysis.evaluate(given_to(call, "dataset"), scope)
+def _drawn(loader: Loader) -> list[tuple[ast.expr, Scope]]:
+    return [(use.expression, use.scope) for use in loader.uses if use.role == TRAIN]
+
+
+def _self_sharding(project: Project, loader: Loader) -> Iterator[tuple[ast.expr, Source]]:
+    """Yield the loaders of a library whose streams split their files by themselves, over workers and ranks."""
+    for node, scope in [*builders_of(project.analysis, loader), *_drawn(loader)]:
+        dataset = given_to(node, "dataset") if isinstance(node, ast.Call) else None
+        if any(_package_of(project, part, scope) == STREAM_PACKAGE for part in (node, dataset)):
+            yield node, scope.source
+
+
+def _splits_by_rank(project: Project) -> bool:
+    """Return whether a pipeline says how ranks split its files, and when an epoch of all ends."""
+    analysis = project.analysis
+    calls = [(node, scope) for node, scope in reached_nodes(analysis) if isinstance(node, ast.Call)]
+    own = [
+        (call, name)
+        for call, scope in calls
+        for name in analysis.called(call, scope)
+        if name.startswith(STREAM_PACKAGE)
+    ]
+    keywords = {keyword.arg for call, _ in own for keyword in call.keywords}
+    return bool(keywords & SPLITS_FILES) and any(name.endswith(".with_epoch") for _, name in own)
+
+
+def _package_of(project: Project, node: ast.expr | None, scope: Scope) -> str:
+    names = project.analysis.named(node, scope)
+    return min(names, default="").partition(".")[0]
+
+
+def _has_batch_sampler(node: ast.expr, scope: Scope) -> bool:
+    batches = given_to(node, "batch_sampler") if isinstance(node, ast.Call) else None
+    return batches is not None and not isinstance(batches, ast.Constant)
+
+
+def _reads_stream(project: Project, node: ast.expr, scope: Scope) -> bool:
+    dataset = given_to(node, "dataset") if isinstance(node, ast.Call) else None
+    values = project.analysis.evaluate(dataset, scope)
     return any(isinstance(v, Instance) and _is_iterable(project.analysis.classes.bases(v.scope)) for v in values)
 
 

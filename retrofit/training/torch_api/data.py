@@ -37,6 +37,8 @@ ITERATORS = PROGRESS_BARS | {"enumerate"}  # made to be gone through
 ENDLESS = frozenset({"itertools.cycle"})
 COMBINES = frozenset({"zip", "itertools.zip_longest", "itertools.chain", "itertools.chain.from_iterable"})
 TAKES_FUNCTION = frozenset({"map", "filter", "itertools.islice", "itertools.starmap", "itertools.takewhile"})
+STREAM_PACKAGE = "webdataset"  # its streams split their files over workers and ranks by themselves
+SPLITS_FILES = frozenset({"nodesplitter", "resampled"})  # arguments that say how
 # What makes loaders in packages that are not known here, by its name: create_loader, BucketIterator.splits.
 LOOKS_LIKE_LOADER = re.compile(r"loader|iterator", re.IGNORECASE)
 NUMBERS = frozenset({"range", "itertools.count"}) | COUNTING_BARS  # 0, 1, 2, ...
