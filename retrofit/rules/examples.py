@@ -19,10 +19,6 @@ EXAMPLES = {
         "own part of the loss. That saves no time in the model; for large graphs sample them by a loader "
         "(`NeighborLoader`), which is split by its seed nodes."
     ),
-    "infinite-loader": (
-        "Each rank takes every n-th sample of the stream. Workers divide their rank's part in the same way. All "
-        "ranks must make the same number of steps: here the script counts them."
-    ),
     "reinforcement-learning": (
         "Each rank plays its part of the episodes, each with a seed of its own, so that two ranks never play the "
         "same. Figures over all episodes (the mean reward) are sums over the ranks."

@@ -54,7 +54,7 @@ _ALL = (
         "The batches come from the script itself and not from a DataLoader: only the script knows which part of them "
         "is which, so it has to say which rank takes which.",
         "Give each rank its part of the batch; the examples show the few lines for each way to draw.",
-        examples=("random-crops", "full-batch", "infinite-loader", "reinforcement-learning"),
+        examples=("random-crops", "full-batch", "reinforcement-learning"),
     ),
     Kind(
         "RF003",
