@@ -16,16 +16,16 @@ __all__ = ["scale_optimizer", "scaled_lr"]
 def scaled_lr(lr: Any, accum_steps: int = 1) -> Any:
     """Return the learning rate for the batch of all ranks, for one that was chosen for the script's batch size.
 
-    `lr`: a number, or a list or tuple of them, one for each group of parameters. The batch is `world_size *
-    accum_steps` times as large, and `--lr_scale` says what follows: linear, that factor (Goyal et al. 2017, arXiv
-    1706.02677); sqrt, its root (Krizhevsky 2014, arXiv 1404.5997), usual for Adam; none. With `--batch global` the
-    batch is the same and so is the rate.
+    `lr`: a number, several, or a group of parameters. `--lr_scale`: linear, times `world_size * accum_steps` (Goyal et
+    al. 2017, arXiv 1706.02677); sqrt, by its root (Krizhevsky 2014, arXiv 1404.5997); none, as with `--batch global`.
     """
     factor = get_world_size() * accum_steps
     if get_option("batch") == "global" or factor == 1:
         return lr
     if isinstance(lr, (list, tuple)):
         return type(lr)(scaled_lr(rate, accum_steps) for rate in lr)
+    if isinstance(lr, dict):
+        return {key: scaled_lr(rate, accum_steps) if key == "lr" and rate else rate for key, rate in lr.items()}
     return lr * {"linear": factor, "sqrt": factor**0.5, "none": 1}[get_option("lr_scale")]
 
 

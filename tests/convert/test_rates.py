@@ -161,6 +161,89 @@ def test_every_rate_is_scaled_once_if_one_optimizer_is_scaled_as_a_whole(tmp_pat
     assert "optimizer.add_param_group({'params': [], 'lr': rd.scaled_lr(0.3)})" in found
 
 
+GROUP = "{'params': head.parameters(), **options}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (f"options = {{'lr': 0.01}}\noptimizer.add_param_group({GROUP})", f"scaled_lr({GROUP}))"),
+        (f"options = getattr(head.weight, '_optim')\noptimizer.add_param_group({GROUP})", f"scaled_lr({GROUP}))"),
+        (
+            "for options in json.load(open('groups.json')):\n    optimizer.add_param_group(dict(params=[], **options))",
+            "scaled_lr(dict(params=[], **options)))",
+        ),
+        ("group = {'params': []}\ngroup['lr'] = 0.01\noptimizer.add_param_group(group)", "scaled_lr(group))"),
+        ("group = {'params': []}\ngroup.update(lr=0.01)\noptimizer.add_param_group(group)", "scaled_lr(group))"),
+        ("optimizer.add_param_group(param_group=json.load(open('g.json')))", "scaled_lr(json.load(open('g.json'))))"),
+    ],
+)
+def test_a_group_that_may_hide_its_rate_is_scaled_as_a_whole(lines: str, expected: str, tmp_path: Path) -> None:
+    made = "head = nn.Linear(1, 1)\noptimizer = SGD(model.parameters(), lr=args.lr)\n"
+    found = converted(tmp_path, HEAD + made + lines + "\n" + TRAIN)
+    assert "optimizer = SGD(model.parameters(), lr=rd.scaled_lr(args.lr))" in found
+    (line,) = (line for line in found if "add_param_group" in line)
+    assert line.endswith(expected) and line.count("scaled_lr") == 1
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "optimizer.add_param_group({'params': [], 'weight_decay': 0})",
+        "options = {'weight_decay': 0}\noptimizer.add_param_group({'params': [], **options})",
+        "group = dict(params=[])\ngroup['weight_decay'] = 0\noptimizer.add_param_group(group)",
+    ],
+)
+def test_a_group_without_a_rate_has_that_of_its_optimizer(lines: str, tmp_path: Path) -> None:
+    made = "optimizer = SGD(model.parameters(), lr=args.lr)\n"
+    assert lines.splitlines()[-1] in converted(tmp_path, HEAD + made + lines + "\n" + TRAIN)
+
+
+def test_a_group_that_a_function_makes_is_scaled_once(tmp_path: Path) -> None:
+    make = "def group_of(part, lr):\n    return {'params': part.parameters(), 'lr': lr}\n\n\n"
+    added = "optimizer.add_param_group(group_of(model, 0.01))\n"
+    seen = converted(tmp_path, HEAD + make + "optimizer = SGD([], lr=args.lr)\n" + added + TRAIN)
+    assert "return {'params': part.parameters(), 'lr': rd.scaled_lr(lr)}" in seen and added.strip() in seen
+    whole = converted(tmp_path, HEAD + make + "optimizer = Adam([])\n" + added + TRAIN)
+    assert "return {'params': part.parameters(), 'lr': lr}" in whole
+    assert "optimizer.add_param_group(rd.scaled_lr(group_of(model, 0.01)))" in whole
+
+
+def test_an_optimizer_whose_groups_may_hide_a_rate_is_scaled_as_a_whole(tmp_path: Path) -> None:
+    made = "options = {'lr': 0.01}\n"
+    made += "optimizer = SGD([{'params': [], **options}, {'params': model.parameters(), 'lr': 0.2}], lr=args.lr)\n"
+    found = converted(tmp_path, HEAD + made + TRAIN)
+    assert any(
+        line.startswith("optimizer = rd.learning_rate.scale_optimizer(SGD([{'params': [], **o") for line in found
+    )
+    assert not any("scaled_lr" in line for line in found)
+
+
+def test_a_group_is_scaled_where_it_is_given_not_where_it_is_handed_on(tmp_path: Path) -> None:
+    wrapper = "class Ahead:\n    def __init__(self, optimizer):\n        self.optimizer = optimizer\n\n"
+    wrapper += "    def add_param_group(self, group):\n        self.optimizer.add_param_group(group)\n\n\n"
+    made = wrapper + "optimizer = SGD(model.parameters(), lr=args.lr)\nahead = Ahead(optimizer)\n"
+    found = converted(tmp_path, HEAD + made + "ahead.add_param_group({'params': [], 'lr': 0.3})\n" + TRAIN)
+    assert "self.optimizer.add_param_group(group)" in found
+    assert "ahead.add_param_group({'params': [], 'lr': rd.scaled_lr(0.3)})" in found
+
+
+@pytest.mark.parametrize(
+    "helper",
+    [
+        "    with open('cache.txt', 'w') as file:\n        file.write('1')\n",
+        "    if not os.path.exists('cache'):\n        os.makedirs('cache')\n",
+    ],
+)
+def test_a_sum_keeps_its_rates_whatever_its_loop_is_counted_by(helper: str, tmp_path: Path) -> None:
+    data = f"class Data:\n    def __init__(self):\n{helper.replace('    ', '        ')}        self.size = 4\n\n\n"
+    made = "groups = [dict(params=model.parameters(), lr=args.lr)]\noptimizer = SGD(groups)\nsteps = 4 * Data().size\n"
+    train = TRAIN.replace("model(x).pow(2).mean()", "(model(x).pow(2).sum() * (1 - 1 / steps))")
+    found = converted(tmp_path, "import os\n" + HEAD + data + made + train)
+    assert "groups = [dict(params=model.parameters(), lr=args.lr)]" in found
+    assert any("rd.loss.sum_loss(" in line for line in found)
+
+
 def test_the_rate_of_a_training_without_a_loader_is_unchanged(tmp_path: Path) -> None:
     image = (
         "image = torch.zeros(1, 3, requires_grad=True)\nartist = Adam([image], lr=args.lr)\nfor step in range(3):\n"

@@ -142,19 +142,20 @@ def test_the_size_of_an_uneven_last_batch(ranks):
 def scaled_groups(batch):
     rd.options._values.update(batch=batch, lr_scale="linear")
     try:
-        weights = [nn.Parameter(torch.ones(1)) for _ in range(3)]
+        weights = [nn.Parameter(torch.ones(1)) for _ in range(4)]
         optimizer = rd.learning_rate.scale_optimizer(
             torch.optim.Adam([{"params": weights[:1]}, {"params": weights[1:2], "lr": 0.25}])
         )
-        optimizer.add_param_group({"params": weights[2:]})
+        optimizer.add_param_group(rd.scaled_lr({"params": weights[2:3]}))
+        optimizer.add_param_group(rd.scaled_lr({"params": weights[3:], "lr": 0.5}))
         return [group["lr"] for group in optimizer.param_groups]
     finally:
         rd.options._values.clear()
 
 
 def test_the_rates_of_all_groups_follow_the_batch_of_all_ranks(ranks):
-    assert ranks(2).run(scaled_groups, "per_gpu") == [[0.002, 0.5, 0.002]] * 2
-    assert ranks(2).run(scaled_groups, "global") == [[0.001, 0.25, 0.001]] * 2
+    assert ranks(2).run(scaled_groups, "per_gpu") == [[0.002, 0.5, 0.002, 1.0]] * 2
+    assert ranks(2).run(scaled_groups, "global") == [[0.001, 0.25, 0.001, 0.5]] * 2
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,12 @@ from retrofit.analysis.calls import argument_for, returns_of
 from retrofit.analysis.edits import surround
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.analysis.values.kinds import Instance, Result
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.figures.sinks import LOGGED, PRINTED, SAVED, Sinks
+from retrofit.training.optimizer.groups import AddedGroup, added_groups, hides_rates
 from retrofit.training.optimizer.optimizer_classes import takes_rate
 from retrofit.training.optimizer.optimizers import Optimizer
 from retrofit.training.optimizer.rate_rules import summed_optimizers, unbatched_optimizers
@@ -22,7 +24,6 @@ from retrofit.training.optimizer.rates import (
     follows_optimizer,
     gives_rates,
     group_rate,
-    is_added_later,
     rates_of,
     sets_rate,
 )
@@ -33,6 +34,7 @@ RULE = CATALOG["RF306"]
 HELP_WHOLE = (
     "rd.learning_rate.scale_optimizer(optimizer); --lr_scale none leaves it, and with --batch global it stays by itself"
 )
+HELP_GROUP = "optimizer.add_param_group(rd.scaled_lr(group))"
 INVALID = [
     """\
 optimizer = optim.SGD(model.parameters(), lr=0.1)
@@ -46,6 +48,11 @@ scheduler = optim.lr_scheduler.CosineAnnealingLR(optimizer, 10, eta_min=1e-4)  #
     """\
 optimizer = optim.Adam(model.parameters(), betas=(0.5, 0.9))
 """,
+    """\
+options = getattr(model, "own_options", {})
+optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
+optimizer.add_param_group({"params": head.parameters(), **options})  # RF306
+""",
 ]
 VALID = [
     """\
@@ -57,6 +64,11 @@ optimizer = optim.SGD(model.parameters(), lr=0.1)
 for images, labels in loader:
     rd.loss.sum_loss((model(images) - labels).pow(2).sum()).backward()
     optimizer.step()
+""",
+    # a group without a rate has that of the optimizer
+    """\
+optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
+optimizer.add_param_group({"params": head.parameters(), "weight_decay": 0})
 """,
     # a rate computed from that of the optimizer
     """\
@@ -75,10 +87,16 @@ def find(project: Project) -> Iterator[Finding]:
     if kept and all(optimizer.call in kept for optimizer in project.optimizers):
         return  # a larger batch gives a larger sum, and with it the longer step; or there is no batch
     own = [o for o in project.optimizers if o.call not in kept and _has_rate(project, o)]
-    as_wholes = any(optimizer.rate is None and not gives_rates(project.analysis, optimizer) for optimizer in own)
+    as_wholes = any(_is_scaled_as_whole(project, optimizer) for optimizer in own)
+    added = [group for group in added_groups(project.analysis) if not _is_of(project, group, kept)]
+    whole_groups = [group for group in added if _is_whole(group, as_wholes)]
+    apart = {node for group in whole_groups for node in group.dicts}
+    if as_wholes:
+        shown = {node for group in added for node in group.dicts if group.is_written_there}
+        apart |= {node for node, _ in reached_nodes(project.analysis) if group_rate(node) and node not in shown}
     seen: set[ast.expr] = set()
     later = list(_set_later(project))
-    for node, scope in chain(_of_optimizers(project, as_wholes), later, _shown_rates(project, later)):
+    for node, scope in chain(_of_optimizers(project, as_wholes, apart), later, _shown_rates(project, later)):
         if node not in seen and not _is_scaled(project, node, scope) and not _is_within(node, scope, kept):
             seen.add(node)
             edits = surround(scope.source, node, "rd.scaled_lr(", ")")
@@ -86,7 +104,31 @@ def find(project: Project) -> Iterator[Finding]:
             yield found(RULE, scope.source, node, message, edits)
     for optimizer in own if as_wholes else ():
         yield from _as_whole(project, optimizer)
+    for group in whole_groups:
+        if not group.is_scaled:
+            edits = surround(group.scope.source, group.node, "rd.scaled_lr(", ")")
+            message = "the rate of this group of parameters does not follow the batch of all processes"
+            yield found(RULE, group.scope.source, group.node, message, edits, help=HELP_GROUP)
     yield from _unknown(project)
+
+
+def _is_scaled_as_whole(project: Project, optimizer: Optimizer) -> bool:
+    """Return whether an optimizer has a rate that is not written: a default, or one in `**options` of a group."""
+    analysis = project.analysis
+    return hides_rates(analysis, optimizer) or (optimizer.rate is None and not gives_rates(analysis, optimizer))
+
+
+def _is_whole(group: AddedGroup, as_wholes: bool) -> bool:
+    """Return whether a group is to be scaled as a whole, not the rate that is written in it."""
+    has_rate = any(group_rate(node) is not None for node in group.dicts)
+    return group.hides_rate or (as_wholes and has_rate and not group.is_written_there)
+
+
+def _is_of(project: Project, group: AddedGroup, optimizers: set[ast.Call]) -> bool:
+    """Return whether a group is given to one of these optimizers, and to no other."""
+    values = project.analysis.evaluate(group.optimizer, group.scope)
+    made = {value.call for value in values if isinstance(value, (Result, Instance))}
+    return bool(made) and made <= optimizers
 
 
 def _has_rate(project: Project, optimizer: Optimizer) -> bool:
@@ -111,14 +153,17 @@ def _as_whole(project: Project, optimizer: Optimizer) -> Iterator[Finding]:
         yield found(RULE, optimizer.scope.source, optimizer.call, message, help=HELP_WHOLE)
 
 
-def _of_optimizers(project: Project, as_wholes: bool) -> Iterator[tuple[ast.expr, Scope]]:
-    """Yield the rates that optimizers are made with; where they are scaled as a whole, those of groups added later."""
+def _of_optimizers(project: Project, as_wholes: bool, apart: set[ast.AST]) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield the rates that optimizers are made with; where they are scaled as a whole, those of groups added later.
+
+    `apart`: groups that are scaled as a whole, or with their optimizer.
+    """
     for optimizer in project.optimizers if not as_wholes else ():
         if optimizer.rate is not None:
             yield optimizer.rate, optimizer.scope
     for node, scope in reached_nodes(project.analysis):
         rate = group_rate(node)
-        if rate is not None and (not as_wholes or is_added_later(node, scope)):
+        if rate is not None and node not in apart:
             yield rate, scope
 
 

@@ -16,7 +16,7 @@ from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalClass, LocalFunction
 from retrofit.training.torch_api.data import SHARDING_SAMPLERS
-from retrofit.training.torch_api.distributed import COLLECTIVES, JOINS_GROUP
+from retrofit.training.torch_api.distributed import COLLECTIVES, JOINS_GROUP, WITHOUT_SAMPLES
 from retrofit.training.torch_api.modules import AVERAGING_WRAPPERS
 
 
@@ -70,20 +70,30 @@ def _calls(analysis: Analysis) -> Iterator[Site]:
 
 def leads_to_collective(analysis: Analysis, distribution: Distribution, call: ast.Call, scope: Scope) -> bool:
     """Return whether a call is one of torch.distributed or of the runtime, or runs a function that makes one."""
-    calls, functions = analysis.fact("collectives", lambda: _with_collectives(analysis, distribution))
+    return _leads_to(analysis, call, scope, "collectives", distribution.collectives)
+
+
+def leads_to_samples(analysis: Analysis, distribution: Distribution, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call brings together what all ranks have computed from their samples, not rank 0's alone."""
+    found = [site for site in distribution.collectives if not site.names & WITHOUT_SAMPLES]
+    return _leads_to(analysis, call, scope, "collectives of samples", found)
+
+
+def _leads_to(analysis: Analysis, call: ast.Call, scope: Scope, fact: str, collectives: list[Site]) -> bool:
+    calls, functions = analysis.fact(fact, lambda: _with_collectives(analysis, collectives))
     run = (*analysis.functions_called(call, scope), *_applied(analysis, call, scope))
     return call in calls or any(function.scope in functions for function in run)
 
 
-def _with_collectives(analysis: Analysis, distribution: Distribution) -> tuple[set[ast.Call], set[Scope]]:
+def _with_collectives(analysis: Analysis, collectives: list[Site]) -> tuple[set[ast.Call], set[Scope]]:
     """Return the collectives, and the functions that run one, themselves or in others."""
     applying: dict[Scope, list[CallSite]] = defaultdict(list)
     for node, scope in reached_nodes(analysis):
         for function in _applied(analysis, node, scope) if isinstance(node, ast.Call) else ():
             applying[function.scope].append(CallSite(node, scope))  # type: ignore[arg-type]
-    own = {site.scope: {"collective"} for site in distribution.collectives}
+    own = {site.scope: {"collective"} for site in collectives}
     functions = with_called(own, lambda scope: [*sites_of(analysis, scope), *applying[scope]])
-    return {site.call for site in distribution.collectives}, set(functions)
+    return {site.call for site in collectives}, set(functions)
 
 
 def _applied(analysis: Analysis, call: ast.Call, scope: Scope) -> list[LocalFunction]:

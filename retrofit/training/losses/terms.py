@@ -11,10 +11,9 @@ from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, External, Result, Value
-from retrofit.training.torch_api.distributed import FROM_ONE_RANK
 from retrofit.training.torch_api.losses import COUNTED, LOSS_FUNCTIONS, OPTIONS, REDUCTION_OPTIONS, UNWEIGHTED, WEIGHTED
 
-from ..distributed.distribution import Distribution, leads_to_collective
+from ..distributed.distribution import Distribution, leads_to_samples
 from ..loops import Path
 
 MEAN = "mean"
@@ -162,9 +161,7 @@ def loss_expressions(path: Path) -> Iterator[tuple[ast.expr, Scope]]:
 def is_of_all(analysis: Analysis, distribution: Distribution, path: Path) -> bool:
     """Return whether a loss is computed from what all processes have: gathered embeddings, a common count."""
     return any(
-        isinstance(node, ast.Call)
-        and not analysis.called(node, scope) & FROM_ONE_RANK
-        and leads_to_collective(analysis, distribution, node, scope)
+        isinstance(node, ast.Call) and leads_to_samples(analysis, distribution, node, scope)
         for expression, scope in loss_expressions(path)
         for node in ast.walk(expression)
     )

@@ -71,13 +71,6 @@ def _grows(name: ast.Name, scope: Scope) -> bool:
     return is_called or any(isinstance(binding.node, ast.AugAssign) for binding in bindings)
 
 
-def is_added_later(group: ast.AST, scope: Scope) -> bool:
-    """Return whether a group of parameters is given to an optimizer that is made: optimizer.add_param_group(group)."""
-    holder = scope.source.parents.get(group)
-    function = holder.func if isinstance(holder, ast.Call) else None
-    return isinstance(function, ast.Attribute) and function.attr == "add_param_group"
-
-
 def sets_rate(analysis: Analysis, node: ast.Assign, scope: Scope) -> bool:
     """Return whether this is `group["lr"] = ...` for a group of an optimizer."""
     target = node.targets[0]

@@ -62,6 +62,8 @@ COLLECTIVES = WITH_GRADIENTS | runtime.COMBINING | _of_torch(
     "gather_object", "scatter", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_to_all",
     "barrier", "monitored_barrier",
 )  # fmt: skip
+# Those by which ranks wait for each other or get what rank 0 has; those that make a term of a loss that of all ranks.
+WITHOUT_SAMPLES = FROM_ONE_RANK | BARRIERS | runtime.GLOBAL_REDUCTIONS | {runtime.MAIN_FIRST, runtime.SAVE_CHECKPOINT}
 # Those, and all others that every rank must call.
 EVERY_RANK = COLLECTIVES | runtime.WITH_COLLECTIVES | _of_torch(
     "all_to_all_single", "all_gather_coalesced", "all_reduce_coalesced", "reduce_scatter_v", "new_group",

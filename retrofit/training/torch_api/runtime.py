@@ -27,7 +27,8 @@ DISTRIBUTE_PARAMETER = f"{RUNTIME}.distribute_parameter"
 FITTING_KEYS = f"{RUNTIME}.fitting_keys"  # of a state_dict, with or without a wrapper's prefix
 SCALE_OPTIMIZER = f"{RUNTIME}.scale_optimizer"
 SAMPLES_PER_STEP = f"{RUNTIME}.samples_per_step"
-LR_SCALING = _of_runtime("scaled_lr") | {SCALE_OPTIMIZER}
+SCALED_LR = f"{RUNTIME}.scaled_lr"
+LR_SCALING = frozenset({SCALED_LR, SCALE_OPTIMIZER})
 
 # Loaders: a rank's part of the training, of an evaluation; the same order on all ranks; workers of a rank.
 TRAINING_SHARES = _of_runtime("distribute_loader")
