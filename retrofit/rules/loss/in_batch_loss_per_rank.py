@@ -13,8 +13,11 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.losses.library import is_gathered_for
+from retrofit.training.losses.reductions.pairs import samples_that_meet
+from retrofit.training.losses.reductions.reduction import loss_kind
 from retrofit.training.torch_api.distributed import GATHERS
 from retrofit.training.torch_api.losses import METRIC_LEARNING
+from retrofit.training.torch_api.modules import PARAMETER_CLASSES
 from retrofit.training.torch_api.tensors import (
     DISTANCES,
     DISTANCES_WITHIN,
@@ -53,6 +56,9 @@ for images, labels in loader:
         F.cosine_similarity(z.unsqueeze(1), z.unsqueeze(0), dim=-1),  # RF303
         nn.CosineSimilarity(dim=2)(a[:, None], b[None]),  # RF303
         (a.unsqueeze(0) - b.unsqueeze(1)).pow(2).sum(2),  # RF303
+        torch.matmul(z.transpose(0, 1), z.permute(1, 2, 0)),  # RF303
+        torch.bmm(a.transpose(0, 1), b.transpose(0, 1).transpose(1, 2)),  # RF303
+        torch.einsum("btc,dtc->tbd", a, b),  # RF303
     ]
     sum(losses).mean().backward()
 """,
@@ -77,6 +83,8 @@ for images, labels in loader:
         F.cosine_similarity(a, b),
         torch.bmm(a.unsqueeze(1), b.unsqueeze(2)),
         torch.matmul(z.view(n, 2, 2), z.view(n, 2, 2).transpose(1, 2)),
+        torch.matmul(a, b.permute(0, 2, 1)),
+        torch.einsum("btc,bsc->bts", a, b),
         torch.arange(n)[:, None] - torch.arange(n)[None],
         a.unsqueeze(1) * b.unsqueeze(2),
         torch.mm(a, model.weight),
@@ -97,16 +105,18 @@ for images, labels in loader:
 def find(project: Project) -> Iterator[Finding]:
     seen = set()
     for node, scope in project.in_batches:
-        pair = _pair_of(project.analysis, node, scope)
+        pair = _pair_of(project.analysis, node, scope) or _moved_pair(project, node, scope)
         if pair is None or node in seen or is_gathered_for(project, node, scope):
             continue
         seen.add(node)
         parts = (pair.left, pair.right)
         left, right = (ast.unparse(part) for part in parts)
-        is_same = left == right and not pair.is_broadcast and not _is_parameter(project, pair.left, scope)
+        is_same = (
+            left == right and not (pair.is_broadcast or pair.is_moved) and not _is_parameter(project, pair.left, scope)
+        )
         if not is_same and not all(_is_embedded(project, part, scope) for part in parts):
             continue
-        if pair.is_broadcast and any(_is_of_numbers(project, part, scope) for part in parts):
+        if pair.is_broadcast and not all(_has_samples(project, part, scope) for part in parts):
             continue
         if not any(_is_gathered(project, part, scope) for part in parts):
             other = "itself" if left == right else right
@@ -136,9 +146,11 @@ def _is_embedded(project: Project, node: ast.expr, scope: Scope) -> bool:
     return any(part in calls for part, _ in parts) and any(loop in loops for loop in drawn)
 
 
-def _is_of_numbers(project: Project, node: ast.expr, scope: Scope) -> bool:
-    """Return whether this counts positions: `torch.arange(len(z))`."""
-    return bool(project.analysis.named(node, scope) & RANGES)
+def _has_samples(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether this can have a row for each sample: not numbers of positions, frequencies, a table of weights."""
+    if project.analysis.named(node, scope) & (RANGES | PARAMETER_CLASSES):
+        return False
+    return bool(loss_kind(project, node, scope).parts)
 
 
 def _is_gathered(project: Project, node: ast.expr, scope: Scope) -> bool:
@@ -169,6 +181,7 @@ class Pair:
     left: ast.expr
     right: ast.expr
     is_broadcast: bool = False
+    is_moved: bool = False  # not in the first axis
 
 
 def _pair_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Pair | None:
@@ -176,6 +189,12 @@ def _pair_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Pair | None:
     if isinstance(node, ast.BinOp):
         return _of_product(node.left, node.right) if isinstance(node.op, ast.MatMult) else _of_lifted(node)
     return _of_call(analysis, node, scope) if isinstance(node, ast.Call) else None
+
+
+def _moved_pair(project: Project, node: ast.AST, scope: Scope) -> Pair | None:
+    """Return what a product compares row by row where the samples are not in the first axis."""
+    operands = samples_that_meet(project, node, scope)
+    return Pair(*operands, is_moved=True) if operands is not None else None
 
 
 def _of_call(analysis: Analysis, node: ast.Call, scope: Scope) -> Pair | None:
@@ -255,4 +274,6 @@ def _untransposed(node: ast.expr) -> ast.expr | None:
     is_function = isinstance(node.func.value, ast.Name) and node.func.value.id == "torch" and bool(node.args)
     matrix, dims = (node.args[0], node.args[1:]) if is_function else (node.func.value, node.args)
     fixed = [dim.value for dim in dims if isinstance(dim, ast.Constant)]
+    if node.func.attr == "permute" and fixed[:1] == [0]:
+        return None  # the matrices of each sample
     return _plain(matrix) if not fixed or 0 in fixed or len(fixed) != len(dims) else None

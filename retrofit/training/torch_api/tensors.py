@@ -118,6 +118,9 @@ ENTRY_FREE = LIKE_ANOTHER | {
 # Matrix products with the number of their arguments: full names, methods.
 PRODUCTS = {"torch.matmul": 2, "torch.mm": 2, "torch.addmm": 3}
 PRODUCT_METHODS = {"mm": 1, "matmul": 1, "addmm": 2, "addmm_": 2}
+# Those of each matrix in a row of them.
+BATCHED_PRODUCTS = {"torch.bmm": 2, "torch.baddbmm": 3}
+BATCHED_METHODS = {"bmm": 1, "baddbmm": 2}
 EINSUM = "torch.einsum"
 # Distances of each row of one matrix to each row of another, of a matrix to its own rows.
 DISTANCES = frozenset({"torch.cdist"})
