@@ -2255,16 +2255,16 @@ def _rows(part: Any, total: int) -> Any:
 def scaled_lr(lr: Any, accum_steps: int = 1) -> Any:
     """Return the learning rate for the batch of all ranks, for one that was chosen for the script's batch size.
 
-    `lr`: a number, or a list or tuple of them, one for each group of parameters. The batch is `world_size *
-    accum_steps` times as large, and `--lr_scale` says what follows: linear, that factor (Goyal et al. 2017, arXiv
-    1706.02677); sqrt, its root (Krizhevsky 2014, arXiv 1404.5997), usual for Adam; none. With `--batch global` the
-    batch is the same and so is the rate.
+    `lr`: a number, several, or a group of parameters. `--lr_scale`: linear, times `world_size * accum_steps` (Goyal et
+    al. 2017, arXiv 1706.02677); sqrt, by its root (Krizhevsky 2014, arXiv 1404.5997); none, as with `--batch global`.
     """
     factor = get_world_size() * accum_steps
     if get_option("batch") == "global" or factor == 1:
         return lr
     if isinstance(lr, (list, tuple)):
         return type(lr)(scaled_lr(rate, accum_steps) for rate in lr)
+    if isinstance(lr, dict):
+        return {key: scaled_lr(rate, accum_steps) if key == "lr" and rate else rate for key, rate in lr.items()}
     return lr * {"linear": factor, "sqrt": factor**0.5, "none": 1}[get_option("lr_scale")]
 
 
@@ -3776,4 +3776,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 739e00c44c254bcc093cf7193461d1251dbca353a5aed07a7513f5ade24bc688
+# Unchanged while the text above has the SHA-256 d4d21d31d30175f1ee9489413b8e4a5e8099773cd0a4b81eb2a50a3246ed8d66
