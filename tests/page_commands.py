@@ -73,6 +73,8 @@ TESTED = {
         "tests/test_tasks.py::test_training_ends_with_the_class_table_and_the_summary",
     "pip install /path/to/the/clone":
         "tests/test_installation.py::test_the_commands_of_the_readme_install_from_another_folder",
+    "retrofit convert train.ipynb --write":
+        "tests/convert/test_notebooks.py::test_a_notebook_is_converted_and_stays",
     "retrofit convert stage1.py stage2.py --write":
         "tests/convert/test_several_conversions.py::test_scripts_that_are_named_together_share_what_they_change",
     "retrofit doctor": "tests/test_doctor.py::test_a_whole_examination_as_json",

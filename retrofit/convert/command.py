@@ -27,6 +27,7 @@ examples:
   retrofit convert train.py --undo      take the last conversion back
   retrofit convert train.py --update-runtime     renew multigpu.py after the kit was updated
   retrofit convert stage1.py stage2.py --write   scripts that share modules, all of them or none
+  retrofit convert train.ipynb --write  the code cells of a notebook, as train.py
   retrofit convert -m tools.train       a script that is started as `python -m tools.train`, from this folder
 
 exit status: 0 converted (or nothing to do); with --prove: proven and written; 1 cannot be converted correctly, or a

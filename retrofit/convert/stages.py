@@ -43,6 +43,7 @@ def plan(args: argparse.Namespace, texts: Mapping[Path, bytes]) -> tuple[Start, 
     from .plan import is_converted, plan_conversion, require_one_runtime
 
     runtime = RUNTIME if args.no_vendor else FILE_MODULE
+    _say_what_is_exported(args)
     project, start = open_project(args.path, args.module, args.root, runtime)
     project = project.with_texts(texts) if texts else project
     own = project.modules.find(FILE_MODULE, 0, project.entry)
@@ -55,13 +56,31 @@ def plan(args: argparse.Namespace, texts: Mapping[Path, bytes]) -> tuple[Start, 
     return start, conversion
 
 
+def _say_what_is_exported(args: argparse.Namespace) -> None:
+    """Say what becomes of a notebook. Raises ValueError where its script would have to run before it is there."""
+    from retrofit.analysis.files.notebook import export, is_notebook
+
+    notebook = Path(args.path)
+    if args.module or not is_notebook(notebook) or not notebook.is_file():
+        return
+    if args.prove:
+        raise ValueError(
+            f"--prove runs a script, which {notebook} is not: write it with --write, then `retrofit verify`"
+        )
+    result = export(notebook)
+    what = f"its {result.number_of_cells} code cells as a script, {result.path.name}, in which these lines are comments"
+    say(f"{notebook} stays as it is; converted are {what}{':' if result.comments else ' (there are none):'}")
+    say(*(f"  {comment}" for comment in result.comments))
+
+
 def places(args: argparse.Namespace) -> tuple[list[Path], Path | None]:
     """Return the folders that may have conversions which are meant, and the script where one is named."""
+    from retrofit.analysis.files.notebook import script_of
     from retrofit.analysis.files.start import find_script
 
     from .writing.undo import folders_with_journals
 
-    given = Path(args.path)
+    given = script_of(Path(args.path))
     if args.module:
         root = Path(os.path.realpath(args.root or os.curdir))
         return [root], find_script(args.module, root)[0]

@@ -30,7 +30,7 @@ __all__ = [
     "path_on_main",
     "print_main",
     "quiet_logging",
-    "share_hydra_time",
+    "share_hydra_run",
     "start_tracker",
 ]
 
@@ -42,10 +42,7 @@ def print_main(*values: Any, **options: Any) -> None:
 
 
 def on_main_process(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return `factory(*args, **kwargs)` on rank 0 and a `SilentObject` on the others.
-
-    For what must exist once: `writer = on_main_process(SummaryWriter, logdir)`.
-    """
+    """Return `factory(*args, **kwargs)`, of which one must exist, on rank 0 and a `SilentObject` on the others."""
     return factory(*args, **kwargs) if is_main_process() else SilentObject()
 
 
@@ -64,11 +61,12 @@ def quiet_logging() -> None:
         logging.disable(logging.INFO)
 
 
-def share_hydra_time() -> None:
-    """Let `${now:...}`, by which Hydra names the folder of a run, be rank 0's time. Collective: every rank."""
-    now = broadcast_object(time.localtime())
-    if is_distributed():
-        sys.modules["hydra.core.utils"].localtime = lambda: now  # type: ignore[attr-defined]
+def share_hydra_run() -> None:
+    """Let Hydra name the folder of a run by rank 0's time, and rank 0 alone write to it. Collective: every rank."""
+    now, nothing = broadcast_object(time.localtime()), lambda *given: None
+    silent = {} if is_main_process() else {"_save_config": nothing, "configure_log": nothing}
+    if is_distributed():  # ${now:...}; .hydra/config.yaml; the log file
+        vars(sys.modules["hydra.core.utils"]).update(silent, localtime=lambda: now)
 
 
 class SilentObject:

@@ -94,6 +94,13 @@ _ALL = (
     ),
     Kind(
         "RF003",
+        "configured-loss",
+        "A configuration names the class of the loss, or of the model that computes it: in a mean, a sum and a loss "
+        "that compares samples, ranks come together in different ways.",
+        "Write the class out where it is made, `criterion = nn.CrossEntropyLoss()`, and convert again.",
+    ),
+    Kind(
+        "RF003",
         "name-taken",
         "The name `rd`, by which the runtime is imported, has another meaning in a file.",
         "Give the other thing another name.",

@@ -64,6 +64,20 @@ FEATURE_CASES = [
         note="ReduceLROnPlateau and EarlyStopping decide on the validation loss; the best weights are tested",
     ),
     Case(
+        name="absl_flags",
+        arguments=["--epochs=2"],
+        checkpoint="run/checkpoint.pt",
+        resume=["--resume", "--epochs=3"],
+        note="absl's flags and app.run(main), which ends the program; absl.logging",
+    ),
+    Case(
+        name="exec_configurator",
+        arguments=["config/short.py", "--lr=0.02"],
+        checkpoint="out/ckpt.pt",
+        resume=["--init_from=resume", "--epochs=3"],
+        note="constants that an executed file overrides from the command line",
+    ),
+    Case(
         name="lr_by_hand",
         arguments=["--epochs", "2", "--lr-steps", "1", "--seed", "3"],
         checkpoint="checkpoint.pth.tar",

@@ -74,6 +74,12 @@ def test_a_result_that_is_computed_is_computed_in_the_group(tmp_path: Path) -> N
     assert LEAVE not in lines
 
 
+def test_the_group_is_left_before_the_status_is_given_to_the_system(tmp_path: Path) -> None:
+    script = f"import sys\n{IMPORTS}{function('def main(lr=0.1):', ending='return 0')}{GUARD}    sys.exit(main())\n"
+    lines = converted(tmp_path, script)
+    assert lines[lines.index("sys.exit(main())") - 1] == JOIN and lines[lines.index(LEAVE) + 1] == "return 0"
+
+
 def test_the_group_is_joined_when_the_object_of_a_command_is_made(tmp_path: Path) -> None:
     script = "class Trainer:\n    def __init__(self):\n        self.rate = 0.1\n\n"
     script += textwrap.indent(function("def train(self, lr=0.1):"), "    ") + "\nfire.Fire(Trainer)\n"
@@ -120,7 +126,7 @@ def test_the_folder_that_hydra_makes_is_that_of_all_processes(tmp_path: Path) ->
     lines = converted(tmp_path, f"{HYDRA}{GUARD}    main()\n")
     place = lines.index(JOIN)
     assert lines[place + 1 : place + 5] == [
-        "rd.output.share_hydra_time()",
+        "rd.output.share_hydra_run()",
         "rd.output.quiet_logging()",
         "main()",
         LEAVE,

@@ -179,20 +179,21 @@ def test_killed_while_one_of_two_is_undone(project: Path, monkeypatch: pytest.Mo
         assert tree(project) == done
 
 
-def test_scripts_that_are_named_together_share_what_they_change(project: Path) -> None:
+@pytest.mark.parametrize("other", ["more", "two"])
+def test_scripts_that_are_named_together_share_what_they_change(project: Path, other: str) -> None:
     before = tree(project)
-    names = [str(project / f"{name}.py") for name in ("one", "more")]
+    names = [str(project / f"{name}.py") for name in ("one", other)]
     assert main(["convert", *names]) == 0 and tree(project) == before
     assert main(["convert", *names, "--write"]) == 0
     together = tree(project)
-    assert "`more.py`" in (project / "MULTI_GPU.md").read_text()
-    assert "`one.py`" in (project / "MULTI_GPU_more.md").read_text()
+    assert f"`{other}.py`" in (project / "MULTI_GPU.md").read_text()
+    assert "`one.py`" in (project / f"MULTI_GPU_{other}.md").read_text()
     assert (project / "utils.py").read_text().count("import multigpu as rd") == 1
     assert main(["convert", *names, "--write"]) == 0 and tree(project) == together
     assert main(["convert", *names, "--undo"]) == 0 and tree(project) == before
-    for name in ("one", "more"):
+    for name in ("one", other):
         assert convert(project, name, "--write") == 0
-    pages = {"MULTI_GPU.md", "MULTI_GPU_more.md"}
+    pages = {"MULTI_GPU.md", f"MULTI_GPU_{other}.md"}
     one_by_one = tree(project)
     code = [name for name in one_by_one if name not in pages and not name.startswith(".retrofit/")]
     assert {name: one_by_one[name] for name in code} == {name: together[name] for name in code}

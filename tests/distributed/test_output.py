@@ -6,12 +6,15 @@ import contextlib
 import copy
 import io
 import os
+import sys
+import time
+import types
 from pathlib import Path
 
 import pytest
 
 from retrofit.distributed import get_rank, print_main
-from retrofit.distributed.output import SilentObject, answer_of_main, on_main_process
+from retrofit.distributed.output import SilentObject, answer_of_main, on_main_process, share_hydra_run
 
 
 def test_one_process_prints_and_writes(capsys):
@@ -31,6 +34,20 @@ def speak():
 def test_only_rank_0_prints_and_makes_the_object(ranks):
     silent = ("", "SilentObject")
     assert ranks(3).run(speak) == [("hello from 0\n", ["a", "b"]), silent, silent]
+
+
+def run_of_hydra():
+    utils = types.ModuleType("hydra.core.utils")  # what Hydra calls in it, without Hydra
+    utils.localtime, utils._save_config, utils.configure_log = time.localtime, print, print
+    sys.modules["hydra.core.utils"] = utils
+    time.sleep(get_rank() * 1.1)
+    share_hydra_run()
+    return tuple(utils.localtime()), [function is print for function in (utils._save_config, utils.configure_log)]
+
+
+def test_the_ranks_have_one_run_of_hydra(ranks):
+    (now, writes), other = ranks(2).run(run_of_hydra)
+    assert writes == [True, True] and other == (now, [False, False])
 
 
 def test_a_silent_object_accepts_every_call():

@@ -86,7 +86,8 @@ class Modules:
         self._follow_all()
 
     def with_texts(self, texts: Mapping[Path, bytes]) -> Modules:
-        """Return the modules as they are when some files hold other texts."""
+        """Return the modules as they are when some files hold other texts, in addition to those that do already."""
+        texts = {**self._overlay, **texts}
         return Modules(self.entry.path, self.root, texts, as_module=self.as_module, path=self.path)
 
     def _search_path(self) -> list[Path]:

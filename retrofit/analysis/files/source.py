@@ -128,7 +128,7 @@ def read_source(path: Path, name: str | None = None, data: bytes | None = None) 
     """Read and parse a file, or what is to be written there. Raises SourceError: not there, not text, not Python 3."""
     name = name or str(path)
     try:
-        data = _read(path) if data is None else data
+        data = read_file(path) if data is None else data
     except OSError as error:
         raise SourceError(f"{name}: cannot be read ({error.strerror})") from error
     if len(data) > LARGEST:
@@ -136,7 +136,7 @@ def read_source(path: Path, name: str | None = None, data: bytes | None = None) 
     return parse_source(data, path, name)
 
 
-def _read(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
     """Return a file's content, as far as one byte beyond LARGEST; what is not a file and might block is an OSError."""
     if not stat.S_ISREG(os.stat(path).st_mode):  # opening a device may already do something
         raise OSError(errno.EINVAL, "no file")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import keyword
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,12 +75,15 @@ def read_module(module: str, root: Path | None) -> tuple[Modules, Start]:
     return modules, Start(entry, root, module, _needed(modules))
 
 
-def read_script(entry: Path, root: Path | None) -> tuple[Modules, Start]:
-    """Read the project of a script, started in `root` (default: the folder that its imports ask for)."""
+def read_script(entry: Path, root: Path | None, texts: Mapping[Path, bytes] | None = None) -> tuple[Modules, Start]:
+    """Read the project of a script, started in `root` (default: the folder that its imports ask for).
+
+    `texts` count instead of what the files hold.
+    """
     entry = Path(os.path.realpath(entry))
     given = Path(os.path.realpath(root)) if root else None
     path = _python_path(entry.parent)
-    modules = Modules(entry, given or entry.parent, path=path)
+    modules = Modules(entry, given or entry.parent, texts, path=path)
     package = _package_root(modules)
     found = _root(modules, package)
     start = Start(entry, given or found)
@@ -90,10 +93,10 @@ def read_script(entry: Path, root: Path | None) -> tuple[Modules, Start]:
     needed = _needed(modules)
     is_of_root = needed == (start.root,) and entry.parent not in modules.bases
     if module and (is_of_root or (package and start.root in (package, *package.parents))):
-        modules = Modules(entry, start.root, as_module=True, path=path)
+        modules = Modules(entry, start.root, texts, as_module=True, path=path)
         return modules, Start(entry, start.root, module, _needed(modules), is_guessed=not package)
     if start.root != modules.root:
-        modules = Modules(entry, start.root, path=path)
+        modules = Modules(entry, start.root, texts, path=path)
     return modules, Start(entry, start.root, path=_needed(modules), is_guessed=start.root in modules.bases)
 
 

@@ -21,13 +21,13 @@ from retrofit.training.files.guards import runs_on_one
 from retrofit.training.files.run_numbers import Numbered
 from retrofit.training.launch.commands import run_folder_decorator
 from retrofit.training.torch_api.files import DATES, UNIQUE_NAMES
-from retrofit.training.torch_api.runtime import FROM_MAIN, SHARE_HYDRA_TIME
+from retrofit.training.torch_api.runtime import FROM_MAIN, SHARE_HYDRA_RUN
 
 RULE = CATALOG["RF509"]
 EARLY_HELP = "make the name after rd.setup_distributed(), with rd.collectives.broadcast_object(...)"
 MESSAGE = "this is another name in every process"
 HYDRA_MESSAGE = "every process names the run's folder by its own clock"
-HYDRA_HELP = "before the function with @hydra.main is called: rd.setup_distributed(), rd.output.share_hydra_time()"
+HYDRA_HELP = "before the function with @hydra.main is called: rd.setup_distributed(), rd.output.share_hydra_run()"
 INVALID = [
     """\
 folder = "runs/" + time.strftime("%Y%m%d_%H%M%S")
@@ -116,7 +116,7 @@ def find(project: Project) -> Iterator[Finding]:
 
 def _named_by_hydra(project: Project) -> Iterator[Finding]:
     """Yield the decorators that make the run's folder, named by the time of each process, before the function runs."""
-    if project.calls_any({SHARE_HYDRA_TIME}):
+    if project.calls_any({SHARE_HYDRA_RUN}):
         return
     for scope in dict.fromkeys(frame.scope for path in project.paths for frame in path.frames):
         decorator = run_folder_decorator(project.analysis, scope)
@@ -124,7 +124,7 @@ def _named_by_hydra(project: Project) -> Iterator[Finding]:
             continue
         edits: list[Edit] = []
         if not project.distribution.joins:
-            source, joining, edit = edit_after_setup(project, "rd.output.share_hydra_time()")
+            source, joining, edit = edit_after_setup(project, "rd.output.share_hydra_run()")
             edits = [edit] if project.analysis.scope_at(source, joining) is not scope else []
         yield found(RULE, scope.source, decorator, HYDRA_MESSAGE, edits, help="" if edits else HYDRA_HELP)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import Origin, origins, sources
+from retrofit.analysis.values.kinds import Member, Result
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.data.batch_size_in_shape import incomplete_batches
 from retrofit.rules.edits.at_run_time import is_function, refused_at_run_time
@@ -19,10 +20,12 @@ from retrofit.training.data.drawn import loaders_in
 from retrofit.training.data.loaders import draws_from
 from retrofit.training.distributed.frameworks import find_framework
 from retrofit.training.loops import closure_steps
+from retrofit.training.losses.flow import loss_parts
 from retrofit.training.steps.skipped_steps import skips
 from retrofit.training.torch_api.data import SHARDING_SAMPLERS
 from retrofit.training.torch_api.distributed import JOIN_GROUP, SPAWNS
 from retrofit.training.torch_api.frameworks import LOOP_PACKAGES
+from retrofit.training.torch_api.launch import INSTANTIATES
 from retrofit.training.torch_api.modules import DDP
 from retrofit.training.torch_api.optimizers import REPEATED_EVALUATION
 
@@ -30,6 +33,14 @@ RULE = CATALOG["RF003"]
 INVALID = [
     """\
 optimizer = optim.LBFGS(model.parameters())
+""",
+    """\
+from hydra.utils import instantiate
+
+criterion = instantiate(options.loss)
+for images, labels in loader:
+    loss = criterion(model(images), labels)  # RF003
+    loss.backward()
 """,
     """\
 for images, labels in loader:
@@ -66,6 +77,16 @@ for images, labels in loader:
 VALID = [
     """\
 optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
+""",
+    # what a configuration names is given to a loss that is written out
+    """\
+import hydra
+
+model = hydra.utils.instantiate(options.model)
+optimizer = hydra.utils.instantiate(options.optimizer, params=model.parameters())
+for images, labels in loader:
+    F.cross_entropy(model(images), labels).backward()
+    optimizer.step()
 """,
     # all processes leave out the same batch
     """\
@@ -110,6 +131,16 @@ def _removed_next(project: Project) -> Iterator[tuple[ast.AST, Source, str]]:
             batches = ast.unparse(node.func.value)  # type: ignore[attr-defined]
             text = f"iterators of a DataLoader have no method next() since torch 1.13; write next({batches})"
             yield node, scope.source, text
+
+
+def _configured_losses(project: Project) -> Iterator[tuple[ast.AST, Source]]:
+    """Yield the calls in a training loss of what a configuration names."""
+    for path in project.paths:
+        for node, scope in loss_parts(project.analysis, path):
+            values = project.analysis.evaluate(node.func, scope) if isinstance(node, ast.Call) else ()
+            owners = (value.base if isinstance(value, Member) else value for value in values)
+            if any(isinstance(owner, Result) and owner.builder in INSTANTIATES for owner in owners):
+                yield node, scope.source
 
 
 def _repeated_evaluation(project: Project) -> Iterator[tuple[ast.AST, Source]]:
@@ -181,5 +212,8 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
         if not skip.losses and skip.node not in fixed:
             text = "what is in the batch decides whether a step is made, so some processes would wait for others"
             yield skip.node, skip.scope.source, text, "skipped-by-batch"
+    for node, source in _configured_losses(project):
+        text = "the loss is of a class that a configuration names, so it cannot be told whether it is a mean"
+        yield node, source, text, "configured-loss"
     if not project.models:
         yield frame.node, frame.scope.source, "which model is trained could not be found out", "no-model"

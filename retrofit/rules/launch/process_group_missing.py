@@ -79,12 +79,14 @@ def _cleanup(project: Project) -> list[Edit]:
     statement = _top(source, frame.node, frame.scope)
     last = block_of(source, statement)[-1]
     if ends_program(project.analysis, last, frame.scope):
-        return []
+        functions = {path.frames[-2].scope if len(path.frames) > 1 else None for path in project.paths}
+        called = functions.pop() if len(functions) == 1 else None
+        return _cleanup_in(project, called) if called and statement is last and called.is_function else []
     return [insert_after(source, last, ["rd.cleanup_distributed()"])]
 
 
 def _cleanup_in(project: Project, function: Scope) -> list[Edit]:
-    """Return an edit that leaves the group at the end of a function that a library calls, which may end the program."""
+    """Return an edit that leaves the group at the end of a function, where the program ends with what called it."""
     last = function.node.body[-1]  # type: ignore[union-attr, index]
     if getattr(function.node, "name", "") == "__init__" or ends_program(project.analysis, last, function):
         return []

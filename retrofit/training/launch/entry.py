@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from retrofit.analysis.files.notebook import export, is_notebook, script_of
 from retrofit.analysis.files.runtime_names import FILE_MODULE, is_runtime_file
 from retrofit.analysis.files.source import SourceError
 from retrofit.analysis.files.start import Start, read_module, read_script
@@ -25,7 +26,12 @@ def open_project(
     folder = Path(root) if root else None
     if module and place != os.curdir:
         raise ValueError(f"both {place} and -m {module}; give one of them")
-    modules, start = read_module(module, folder) if module else read_script(find_entry(Path(place)), folder)
+    if module:
+        modules, start = read_module(module, folder)
+    else:
+        entry = find_entry(Path(place))
+        texts = {Path(os.path.realpath(script_of(entry))): export(entry).text.encode()} if is_notebook(entry) else {}
+        modules, start = read_script(script_of(entry), folder, texts)
     return Project(modules, runtime), start
 
 

@@ -15,6 +15,7 @@ from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalClass, LocalFunction, Result
 from retrofit.training.model.modules import is_module
+from retrofit.training.torch_api.launch import INSTANTIATES
 from retrofit.training.torch_api.modules import CHILDREN, LAYER_PACKAGE, MODULES, PARAMETERS
 
 from .optimizer_classes import Builder, builders_in, positions_of
@@ -47,11 +48,22 @@ def find_optimizers(analysis: Analysis) -> list[Optimizer]:
     for node, scope in reached_nodes(analysis):
         builders = builders_in(analysis, node, scope) if isinstance(node, ast.Call) else []
         classes = [builder for builder in builders if builder.name]
-        if classes:
+        configured = _given_to_configured(analysis, node, scope) if isinstance(node, ast.Call) else None
+        if configured is not None:
+            found.append(Optimizer(node, scope, (Builder("instantiate"),), configured, None))  # type: ignore[arg-type]
+        elif classes:
             assert isinstance(node, ast.Call)
             given = argument_for(node, ["params"], "params")
             found.append(Optimizer(node, scope, tuple(builders), given, _rate(analysis, node, classes)))
     return found
+
+
+def _given_to_configured(analysis: Analysis, call: ast.Call, scope: Scope) -> ast.expr | None:
+    """Return the parameters that are given to what a configuration names: `instantiate(cfg.optimizer, params=...)`."""
+    if not analysis.called(call, scope) & INSTANTIATES:
+        return None
+    named = argument_for(call, [], "params")
+    return named if named is not None else next((part for part in call.args[1:] if _is_parameters_call(part)), None)
 
 
 def parameter_owners(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast.expr, Scope]]:

@@ -19,6 +19,8 @@ SETTINGS_NAMES = frozenset({
     "args", "arg", "opt", "opts", "option", "options", "config", "conf", "cfg", "hparams", "hps", "hp", "params",
     "flags", "settings", "cli_args", "configs",
 })  # fmt: skip
+# Functions that make an object of the class that a configuration names, of it and of further arguments.
+INSTANTIATES = frozenset({"hydra.utils.instantiate", "hydra.utils.call", "hydra_zen.instantiate"})
 # Functions that run another one as a command, and words in the decorators that make one.
 COMMAND_RUNNERS = frozenset({
     "fire.Fire", "typer.run", "tyro.cli", "defopt.run", "plac.call", "clize.run", "argh.dispatch_command",

@@ -58,7 +58,7 @@ SUM_ATTRIBUTES = f"{RUNTIME}.sum_attributes"  # of a meter
 
 # Output: on rank 0 alone, by the answer that rank 0 has, one rank after the other.
 QUIET_LOGGING = f"{RUNTIME}.quiet_logging"
-SHARE_HYDRA_TIME = f"{RUNTIME}.share_hydra_time"
+SHARE_HYDRA_RUN = f"{RUNTIME}.share_hydra_run"
 PRINT_MAIN = f"{RUNTIME}.print_main"
 ON_MAIN = f"{RUNTIME}.on_main_process"
 ANSWER = f"{RUNTIME}.answer_of_main"
@@ -86,7 +86,7 @@ COMBINING = frozenset({
 # Those that every rank must call all the same.
 WITH_COLLECTIVES = frozenset({
     *LOSS_READS, *MODEL_WRAPPERS, SETUP, OWN_DRAW, DISTRIBUTE_CRITERION, DISTRIBUTE_PARAMETER, START_TRACKER,
-    WHOLE_BATCH_LOSS, SHARE_HYDRA_TIME,
+    WHOLE_BATCH_LOSS, SHARE_HYDRA_RUN,
     *_of_runtime(
         "EvaluationBatches", "ZeroModel", "ZeroOptimizer", "agreed_status", "backward", "cleanup_distributed",
         "clip_grad_norm", "distribute_loader", "find_checkpoint", "finish_saves", "gather_state", "raise_together",
