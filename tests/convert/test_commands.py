@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from convert.conversion import conversion, converted
 
+from retrofit.convert.added.script_facts import script_facts
+
 IMPORTS = """\
 import logging
 import click
@@ -138,3 +140,30 @@ def test_a_function_of_hydra_that_another_script_calls_is_left_to_the_user(tmp_p
     assert [(bool(one.edits), "before the function with @hydra.main is called" in one.help) for one in findings] == [
         (False, True)
     ]
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [
+        (
+            "@click.command()\n@click.option('--epochs', '-e', default=9)\n@click.argument('path')\ndef main(lr):",
+            0,
+        ),
+        ("@click.group()\ndef cli():\n    pass\n\n\n@cli.command()\n@click.option('--epochs')\ndef main(lr):", None),
+        ("def main(batch_size=4, epochs=9, lr=0.1):", "fire.Fire"),
+        ("def main(path: str, batch_size: int = 4, epochs: int = 9, lr=0.1):", "typer.run"),
+        ("flags.DEFINE_integer('epochs', 9, 'n')\n\n\ndef main(argv):\n    lr = 0.1", "app.run"),
+    ],
+    ids=["click", "click group", "fire", "typer", "absl"],
+)
+def test_the_page_knows_the_arguments_of_a_command(script: str, arguments: object, tmp_path: Path) -> None:
+    expected = {
+        0: ["--epochs", "2", "PATH"],
+        None: [],
+        "fire.Fire": ["--batch_size", "8", "--epochs", "2"],
+        "typer.run": ["PATH", "--batch-size", "8", "--epochs", "2"],
+        "app.run": ["--epochs", "2"],
+    }
+    call = f"{arguments}(main)" if isinstance(arguments, str) else "main()"
+    project = conversion(tmp_path, f"{IMPORTS}{function(script)}\n{call}\n").project
+    assert script_facts(project).verify_arguments == expected[arguments]  # type: ignore[index]

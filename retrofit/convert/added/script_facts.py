@@ -12,6 +12,7 @@ from retrofit.analysis.files.source import Source
 from retrofit.analysis.files.standard_library import standard_modules
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.training import Project
+from retrofit.training.launch.command_options import decorator_calls, defined_flags, function_parameters
 from retrofit.training.optimizer.rate_rules import rate_rules
 
 EPOCHS = re.compile(r"(n|nb|num|max|total|train)?_?epochs?|n_?iter")
@@ -86,7 +87,11 @@ def script_facts(project: Project) -> ScriptFacts:
 def _options(project: Project) -> tuple[Option, ...]:
     """Return the arguments that the code defines, in source order."""
     if not project.parsings:
-        return ()
+        named = [*defined_flags(project), *function_parameters(project)]
+        return tuple(
+            [option for option in map(_option, decorator_calls(project)) if option]
+            + [_of_parameter(name, default) for name, default in named]
+        )
     calls = [
         (scope.source.place(node), node)
         for node, scope in reached_nodes(project.analysis)
@@ -110,6 +115,11 @@ def _option(call: ast.Call) -> Option | None:
         default=known.get("default"),
         is_needed=bool(known.get("required")) or (is_positional and known.get("nargs") not in ("?", "*")),
     )
+
+
+def _of_parameter(flag: str, default: ast.expr | None) -> Option:
+    known = default.value if isinstance(default, ast.Constant) else None
+    return Option((flag,), flag.lstrip("-").replace("-", "_"), known, is_needed=default is None)
 
 
 def _batch_option(project: Project, options: tuple[Option, ...]) -> Option | None:

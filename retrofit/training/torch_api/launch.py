@@ -26,15 +26,21 @@ COMMAND_RUNNERS = frozenset({
     "fire.Fire", "typer.run", "tyro.cli", "defopt.run", "plac.call", "clize.run", "argh.dispatch_command",
     "absl.app.run", "jsonargparse.CLI", "jsonargparse.auto_cli", "cyclopts.run",
 })  # fmt: skip
+KEEPS_UNDERSCORES = frozenset({"fire.Fire", "jsonargparse.CLI", "jsonargparse.auto_cli"})  # in names of flags
 COMMAND_DECORATORS = frozenset({"command", "main", "click", "typer", "hydra"})
 # Decorators that make the folder of the run, and log files in it, before the function is called.
 MAKES_RUN_FOLDER = frozenset({"hydra.main"})
-# Functions and methods, by their own names, that only declare something at the top of a script.
-DECLARES = frozenset({
-    "getLogger", "Typer", "filterwarnings", "simplefilter", "namedtuple", "TypeVar", "Path", "instance", "store",
-    "mark_flag_as_required", "DEFINE_string", "DEFINE_integer", "DEFINE_float", "DEFINE_bool", "DEFINE_boolean",
-    "DEFINE_enum", "DEFINE_list", "DEFINE_multi_string", "DEFINE_multi_integer", "DEFINE_multi_float",
+# Decorators that give a command an argument; functions, by their own names, that define a flag.
+OPTION_DECORATORS = frozenset({"click.option", "click.argument"})
+DEFINES_FLAG = frozenset({
+    "DEFINE_string", "DEFINE_integer", "DEFINE_float", "DEFINE_bool", "DEFINE_boolean", "DEFINE_enum", "DEFINE_list",
+    "DEFINE_multi_string", "DEFINE_multi_integer", "DEFINE_multi_float",
 })  # fmt: skip
+# Functions and methods, by their own names, that only declare something at the top of a script.
+DECLARES = DEFINES_FLAG | {
+    "getLogger", "Typer", "filterwarnings", "simplefilter", "namedtuple", "TypeVar", "Path", "instance", "store",
+    "mark_flag_as_required",
+}  # fmt: skip
 
 # The environment, and what sets a variable in it.
 ENVIRON = "os.environ"
