@@ -1071,10 +1071,7 @@ def print_main(*values: Any, **options: Any) -> None:
 
 
 def on_main_process(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return `factory(*args, **kwargs)` on rank 0 and a `SilentObject` on the others.
-
-    For what must exist once: `writer = on_main_process(SummaryWriter, logdir)`.
-    """
+    """Return `factory(*args, **kwargs)`, of which one must exist, on rank 0 and a `SilentObject` on the others."""
     return factory(*args, **kwargs) if is_main_process() else SilentObject()
 
 
@@ -1093,11 +1090,12 @@ def quiet_logging() -> None:
         logging.disable(logging.INFO)
 
 
-def share_hydra_time() -> None:
-    """Let `${now:...}`, by which Hydra names the folder of a run, be rank 0's time. Collective: every rank."""
-    now = broadcast_object(time.localtime())
-    if is_distributed():
-        sys.modules["hydra.core.utils"].localtime = lambda: now  # type: ignore[attr-defined]
+def share_hydra_run() -> None:
+    """Let Hydra name the folder of a run by rank 0's time, and rank 0 alone write to it. Collective: every rank."""
+    now, nothing = broadcast_object(time.localtime()), lambda *given: None
+    silent = {} if is_main_process() else {"_save_config": nothing, "configure_log": nothing}
+    if is_distributed():  # ${now:...}; .hydra/config.yaml; the log file
+        vars(sys.modules["hydra.core.utils"]).update(silent, localtime=lambda: now)
 
 
 class SilentObject:
@@ -3776,4 +3774,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 d4d21d31d30175f1ee9489413b8e4a5e8099773cd0a4b81eb2a50a3246ed8d66
+# Unchanged while the text above has the SHA-256 7984c145beaa42d3511e95579a4fb0246ac6d251d0c93b51ef0f1e93515cf393
