@@ -15,7 +15,7 @@ import make_pages  # noqa: E402
 # Written by programs, each with a test that compares it with what the program writes, or a report of one long run.
 GENERATED = {
     "api.md", "rules.md", "bugs.md", "corpus.md", "documents.md", "memory.md", "scaling.md", "comm_hooks.md",
-    "consistency.md", "architecture.md", "lesson.md", "lesson.zh-CN.md",
+    "consistency.md", "architecture.md", "lesson.md", "lesson.zh-CN.md", "refusals.md",
 }  # fmt: skip
 PROGRAM = (
     r"(?:bash|python|torchrun|retrofit|srun|sbatch|pip|tensorboard|gpustat|watch|nvidia-smi|docker|apt|diff|source)"
@@ -65,6 +65,8 @@ STARTED = (
 )
 # Run by another test.
 TESTED = {
+    "retrofit convert train.py --prove -- ARGUMENTS": "tests/convert/test_prove.py::test_what_is_proven_is_written",
+    "retrofit convert train.py --prove -- --epochs 2": "tests/convert/test_prove.py::test_what_is_proven_is_written",
     "python train.py --distributed": "tests/test_tasks.py::test_a_dry_run_writes_nothing",
     "torchrun --nproc_per_node=2 train.py --config configs/ddp_example.yaml --task train":
         "tests/test_tasks.py::test_training_ends_with_the_class_table_and_the_summary",
