@@ -255,3 +255,52 @@ def test_an_argument_of_a_loss_is_not_a_loss(tmp_path: Path) -> None:
         result = conversion(tmp_path, "import library\n" + script)
         assert "show(library.accuracy(scores, labels), rd.reduce_loss(loss).item())" in result.files[0].text
         assert result.listed
+
+
+CODEBOOK = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Coder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.table = nn.Linear(8, 8), nn.Embedding(5, 8)
+
+    def forward(self, x):
+        z = self.body(x)
+        codes = torch.argmin((z**2).sum(1, keepdim=True) - 2 * z @ self.table.weight.t(), dim=1)
+        used = torch.zeros(codes.shape[0], 5).scatter_(1, codes.unsqueeze(1), 1)
+        mean = torch.mean(used, dim=0)
+        return torch.mean((self.table(codes) - z) ** 2), z, FIGURE
+
+
+torch.manual_seed(0)
+model = Coder()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+kept = []
+for (x,) in DataLoader(TensorDataset(torch.randn(32, 8)), batch_size=8, shuffle=True):
+    loss, out, figure = model(x)
+    optimizer.zero_grad()
+    (F.mse_loss(out, x) + loss).backward()
+    optimizer.step()
+    kept.append(figure.cpu().detach().numpy())
+print(kept[-1])
+"""
+
+
+@pytest.mark.parametrize(
+    ("figure", "expected"),
+    [
+        ("torch.exp(-torch.sum(mean * torch.log(mean + 1e-10)))", "figure.cpu()"),
+        ("z.std(0).mean()", "figure.cpu()"),
+        ("(codes == 0).float().mean()", "rd.reduce_loss(figure).cpu()"),
+        ("(codes == 0).sum()", "rd.reduce_total(figure).cpu()"),
+        ("codes", "rd.data.gather_batch(figure.cpu())"),
+    ],
+)
+def test_what_a_model_gives_is_rows_of_the_batch_or_a_figure_of_it(figure: str, expected: str, tmp_path: Path) -> None:
+    result = conversion(tmp_path, CODEBOOK.replace("FIGURE", figure))
+    assert f"kept.append({expected}.detach().numpy())" in result.files[0].text

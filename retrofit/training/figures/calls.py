@@ -33,12 +33,14 @@ SAME_FUNCTIONS = ENTRY_FREE | CLIP_GRADIENTS | GRADIENTS_OFF
 class Calls:
     """The calls of a project: those of `models`, and those that are `terms` of a loss.
 
-    `operation` returns what an operator makes of values, `bound` what is computed from several of them.
+    `outputs` returns what a model gives of a batch, `operation` what an operator makes of values, `bound` what is
+    computed from several of them.
     """
 
     analysis: Analysis
     models: Container[ast.Call]
     terms: Container[ast.AST]
+    outputs: Callable[[ast.Call, Scope], Flow]
     operation: Callable[[ast.expr, list[Flow]], Flow]
     bound: Callable[[list[Flow]], Flow]
 
@@ -64,7 +66,7 @@ class Calls:
             kind = {REDUCED_MEAN: MEAN, "sum": SUM, "none": BATCH}.get(terms[0].reduction, OTHER)
             return Flow(kind) if kind != OTHER and not any(f.is_read for f in flows) else mixed(flows)
         if node in self.models or self.is_of_module(node, scope):
-            return Flow(BATCH) if all(f.kind in TENSORS for f in flows) else mixed(flows)
+            return self.outputs(node, scope) if all(f.kind in TENSORS for f in flows) else mixed(flows)
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name in kinds.MAKING and all(flow.kind in {SIZE, SHAPE} | TENSORS for flow in flows):
             return Flow(BATCH)

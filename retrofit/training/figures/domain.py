@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from retrofit.analysis.interpreter.state import NONE, OTHER, SAME, Flow, Root, escaped, mixed
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
@@ -38,6 +39,7 @@ from .calls import Calls, made_of
 from .decisions import decides
 from .kinds import BATCH, BATCH_SIZE, CHOSEN, LAYOUT, LIST, MEAN, PER_SIZE, SHAPE, SIZE, SUM, TENSORS
 from .loss_names import LossNames
+from .model_outputs import outputs_of
 from .shown import Shown
 from .sinks import Sinks
 from .together import gives_the_same, made_the_same
@@ -89,7 +91,8 @@ class TorchDomain:
         # What one value is computed from: all of it is reduced, or none. None is something that was not followed.
         self.bonds: set[frozenset[Root | None]] = set()
         self._inner: dict[Scope, bool] = {}
-        self.calls = Calls(self.analysis, self.models, self.terms, self.operation, self._bound)
+        outputs = partial(outputs_of, project)
+        self.calls = Calls(self.analysis, self.models, self.terms, outputs, self.operation, self._bound)
 
     # Where values differ.
 
