@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from retrofit.analysis.edits import Edit, EditConflict, decorate, has_own_lines, insert_after, put_under
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.scopes import Scope
 from retrofit.rules.edits.after_setup import edit_after_setup
 from retrofit.training import Project
 from retrofit.training.files.preparations import Preparation
@@ -19,7 +20,10 @@ FEW_LINES = 3  # that are put under a `with`; for more the function that is noth
 def main_first(project: Project) -> dict[Preparation, list[Edit]]:
     """Return the edits for each preparation; none where no group exists yet, or the lines hold other statements."""
     statements: dict[ast.stmt, Source] = {
-        statement: p.scope.source for p in project.preparations for statement in p.statements if _has_group(project, p)
+        statement: p.scope.source
+        for p in project.preparations
+        for statement in p.statements
+        if has_group(project, p.scope, p.statements[0])
     }
     edits: dict[ast.stmt, list[Edit]] = {}
     ends = _ends(project)
@@ -79,10 +83,10 @@ def _ends(project: Project) -> list[ast.stmt]:
     return [place[1] for place in places if place is not None]
 
 
-def _has_group(project: Project, preparation: Preparation) -> bool:
-    """Return whether the processes have joined where something is prepared: not while modules are imported."""
-    if preparation.scope.parent is not None or project.distribution.joins:
+def has_group(project: Project, scope: Scope, node: ast.AST) -> bool:
+    """Return whether the processes have joined where a node is run: not while modules are imported."""
+    if scope.parent is not None or project.distribution.joins:
         return True
-    source, joining, _ = edit_after_setup(project, None)
-    is_in_scope = project.analysis.scope_at(source, joining) is preparation.scope
-    return is_in_scope and preparation.statements[0].lineno >= joining.lineno
+    source, joining = project.analysis.fact("joining", lambda: edit_after_setup(project, None)[:2])
+    is_in_scope = project.analysis.scope_at(source, joining) is scope
+    return is_in_scope and node.lineno >= joining.lineno  # type: ignore[attr-defined]

@@ -9,10 +9,16 @@ from retrofit.analysis.edits import insert_before
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.reachability import calls_within, reached_nodes
 from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
 from retrofit.rules.catalog import CATALOG
+from retrofit.rules.edits.main_first import has_group
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
+from retrofit.training.data.loaders import loaders_in
+from retrofit.training.data.workers import run_elsewhere
 from retrofit.training.distributed.ranks.rank_guards import MAIN, side_of
+from retrofit.training.files.guards import runs_on_some
+from retrofit.training.files.rereads import Rereads, before_branches
 from retrofit.training.placement import block_of
 from retrofit.training.torch_api.distributed import BARRIERS
 
@@ -70,9 +76,44 @@ else:
 
 
 def find(project: Project) -> Iterator[Finding]:
+    seen: set[ast.stmt] = set()
+    yield from _after_training(project, seen)
+    if not project.distribution.is_by_hand:
+        yield from _written_by_main(project, seen)
+
+
+def _written_by_main(project: Project, seen: set[ast.stmt]) -> Iterator[Finding]:
+    """Yield where every process reads what rank 0 has just written, as it is known or as a command writes it."""
+    analysis = project.analysis
+    own = run_elsewhere(analysis)
+    training = {node for path in project.paths for node, _ in path.loops[:1]}
+
+    met = seen | {statement for preparation in project.preparations for statement in preparation.statements}
+
+    def is_alone(scope: Scope, node: ast.AST) -> bool:
+        return scope in own or runs_on_some(analysis, scope, node) or not has_group(project, scope, node)
+
+    for reread in Rereads(analysis, project.outputs, training, met, is_alone).run(
+        analysis.module_scopes[project.entry]
+    ):
+        source, statement = reread.scope.source, reread.statement
+        place = before_branches(source, statement)
+        is_even = not _is_in_evaluation(analysis, reread.scope, statement, project.in_batches)
+        edits = [insert_before(source, place, ["rd.barrier()"])] if is_even else []
+        yield found(RULE, source, reread.call, "every process reads what rank 0 writes just before", edits)
+
+
+def _is_in_evaluation(analysis: Analysis, scope: Scope, node: ast.AST, in_batches: list[tuple[ast.AST, Scope]]) -> bool:
+    """Return whether a node is in a loop over batches of which the ranks may have different numbers."""
+    loops = [outer for outer in scope.source.ancestors(node) if isinstance(outer, ast.For)]
+    is_trained = any(node is part for part, _ in in_batches)
+    return not is_trained and any(loaders_in(analysis, loop.iter, scope) for loop in loops)
+
+
+def _after_training(project: Project, seen: set[ast.stmt]) -> Iterator[Finding]:
+    """Yield where a checkpoint of this run is read after the training."""
     # What trains in each function that the training goes through.
     training = {f.scope: f.loops[-1] if f.loops else f.node for path in project.paths for f in path.frames}
-    seen: set[ast.stmt] = set()
     for node, scope in reached_nodes(project.analysis):
         if scope not in training or not isinstance(node, ast.Call):
             continue

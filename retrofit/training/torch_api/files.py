@@ -70,6 +70,21 @@ LISTS = frozenset({"os.listdir", "os.scandir", "os.walk", "glob.glob", "glob.igl
 LISTS_METHODS = frozenset({"iterdir", "glob", "rglob"})
 MISSING_ERRORS = frozenset({"FileNotFoundError", "OSError", "IOError", "EnvironmentError"})
 
+# What reads a file as a whole, or what is in a folder; methods of whatever object that read one.
+READERS = LISTS | {
+    "torch.load", runtime.READ_CHECKPOINT, "torch.jit.load", "numpy.load", "numpy.loadtxt", "numpy.genfromtxt",
+    "numpy.fromfile", "pickle.load", "json.load", "yaml.load", "yaml.safe_load", "joblib.load", "cv2.imread",
+    "PIL.Image.open", "imageio.imread", "imageio.v2.imread", "imageio.v3.imread", "skimage.io.imread",
+    "matplotlib.pyplot.imread", "scipy.io.loadmat", "scipy.io.wavfile.read", "torchvision.io.read_image",
+    "torchaudio.load", "soundfile.read", "librosa.load", "safetensors.torch.load_file", "toml.load",
+    "torchvision.datasets.ImageFolder", "torchvision.datasets.DatasetFolder", "open", "io.open", "codecs.open",
+    "gzip.open", "bz2.open", "h5py.File", "zipfile.ZipFile", "tarfile.open", "pandas.HDFStore",
+    *(f"pandas.read_{kind}" for kind in ("csv", "table", "json", "pickle", "parquet", "hdf", "feather", "excel")),
+}  # fmt: skip
+READING_METHODS = LISTS_METHODS | {"read_text", "read_bytes", "from_pretrained"}
+# Commands that leave no file for the script to read.
+HARMLESS_COMMANDS = frozenset({"mkdir", "rm", "rmdir", "clear", "cls", "nvidia-smi", "kill", "chmod", "tput"})
+
 # The time, and names made of it or of chance: other ones in each process.
 DATES = frozenset({"time.time", "datetime.datetime.now", "datetime.datetime.today", "datetime.datetime.utcnow"})
 UNIQUE_NAMES = frozenset({

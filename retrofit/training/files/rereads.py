@@ -1,0 +1,202 @@
+"""Files that rank 0 writes and every process reads right after, with nothing in between that makes them wait."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from retrofit.analysis.calls import body_of
+from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.call_graph import nodes_in
+from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.distributed import BARRIERS
+from retrofit.training.torch_api.files import (
+    COMMANDS,
+    FILE_CHANGERS,
+    HARMLESS_COMMANDS,
+    PATH_POSITIONS,
+    READERS,
+    READING_METHODS,
+)
+from retrofit.training.torch_api.runtime import COMBINING, MAIN_FIRST, WITH_COLLECTIVES
+
+from .outputs import FOLDER, OPEN, SAVE, WRITE, Output, opens_own_path
+from .path_names import Names, names_of_read, path_names
+
+ANY = "*"  # what a command writes, which only the command knows
+FOLDERS_MADE = {"os.makedirs", "os.mkdir"}
+NOTHING: Names = frozenset()
+
+
+@dataclass
+class Reread:
+    """A statement before which all processes have to wait for what rank 0 writes; `call` reads it."""
+
+    statement: ast.stmt
+    scope: Scope
+    call: ast.Call
+
+
+@dataclass
+class _Summary:
+    """Names of what a function reads before the processes meet in it, and of what it has written at its end."""
+
+    read: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
+    meets: bool = False
+
+
+class Rereads:
+    """Follows a script through its functions: `run` returns where the processes have to wait.
+
+    `training`: the loops over batches, in whose steps they meet; `met`: statements that rank 0 is done with before
+    the others begin; `alone`: whether some of them leave a node out.
+    """
+
+    def __init__(
+        self,
+        analysis: Analysis,
+        outputs: Collection[Output],
+        training: Collection[ast.AST],
+        met: Collection[ast.stmt],
+        alone: Callable[[Scope, ast.AST], bool],
+    ) -> None:
+        self.analysis, self._training, self._met, self._alone = analysis, training, met, alone
+        self._outputs = {output.call: output for output in outputs if output.kind in (OPEN, SAVE, WRITE, FOLDER)}
+        self._summaries: dict[Scope, _Summary] = {}
+        self._current = _Summary()
+        self.found: dict[ast.stmt, Reread] = {}
+
+    def run(self, module: Scope) -> list[Reread]:
+        self._function(module)
+        return list(self.found.values())
+
+    def _function(self, scope: Scope) -> _Summary:
+        if scope not in self._summaries:
+            outer, self._current = self._current, _Summary()
+            self._summaries[scope] = self._current
+            if any(self._is_first(decorator, scope) for decorator in getattr(scope.node, "decorator_list", [])):
+                self._current.meets = True
+                self._current = outer
+                return self._summaries[scope]
+            body: Any = body_of(scope.node) if isinstance(scope.node, FUNCTIONS) else scope.node.body  # type: ignore[union-attr]
+            self._current.written |= self._block(body, scope, set())
+            self._current = outer
+        return self._summaries[scope]
+
+    def _is_in_turn(self, statement: ast.stmt, scope: Scope) -> bool:
+        """Return whether rank 0 runs a block first: `with main_process_first():`."""
+        items = statement.items if isinstance(statement, ast.With) else []
+        return any(self._is_first(item.context_expr, scope) for item in items)
+
+    def _is_first(self, node: ast.expr, scope: Scope) -> bool:
+        return isinstance(node, ast.Call) and MAIN_FIRST in self.analysis.called(node, scope)
+
+    def _block(self, statements: list[ast.stmt], scope: Scope, written: set[str]) -> set[str]:
+        for statement in statements:
+            written = self._statement(statement, scope, written)
+        return written
+
+    def _statement(self, statement: ast.stmt, scope: Scope, written: set[str]) -> set[str]:
+        if isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
+            return written
+        if statement in self._met or self._is_in_turn(statement, scope):
+            self._current.meets = True
+            return set()
+        written = self._expressions(statement, scope, written)
+        has_met = self._current.meets
+        written = self._blocks(statement, scope, written)
+        if not isinstance(statement, (ast.With, ast.AsyncWith)):
+            self._current.meets = has_met  # in a branch, or in a loop that may run no step
+        return written
+
+    def _blocks(self, statement: ast.stmt, scope: Scope, written: set[str]) -> set[str]:
+        if isinstance(statement, (ast.For, ast.AsyncFor, ast.While)):
+            once = self._block(statement.body, scope, set(written))
+            again = self._block(statement.body, scope, set(once))
+            if statement in self._training:
+                written = set()  # the steps are what they meet in; what is written in a step may come after that
+            return self._block(statement.orelse, scope, written | once | again)
+        if isinstance(statement, ast.If):
+            return self._block(statement.body, scope, set(written)) | self._block(statement.orelse, scope, set(written))
+        if isinstance(statement, ast.Try):
+            written = self._block(statement.body, scope, written)
+            for handler in statement.handlers:
+                written |= self._block(handler.body, scope, set(written))
+            return self._block([*statement.orelse, *statement.finalbody], scope, written)
+        return self._block(getattr(statement, "body", []), scope, written)
+
+    def _expressions(self, statement: ast.stmt, scope: Scope, written: set[str]) -> set[str]:
+        """Return what is written and not waited for after the calls of a statement, without those in its blocks."""
+        inner = {part for name in ("body", "orelse", "finalbody", "handlers") for part in getattr(statement, name, [])}
+        own = [node for part in ast.iter_child_nodes(statement) if part not in inner for node in nodes_in(part)]
+        calls = [node for node in own if isinstance(node, ast.Call)]
+        for call in sorted(calls, key=lambda call: (call.end_lineno, call.end_col_offset)):  # as they are run
+            written = self._call(call, statement, scope, written)
+        return written
+
+    def _call(self, call: ast.Call, statement: ast.stmt, scope: Scope, written: set[str]) -> set[str]:
+        names = self.analysis.called(call, scope)
+        if names & (BARRIERS | COMBINING | WITH_COLLECTIVES):
+            self._current.meets = True
+            return set()
+        output = self._outputs.get(call)
+        if output is not None:
+            return written | self._written_by(output)
+        is_reader = bool(names & READERS) or (
+            isinstance(call.func, ast.Attribute) and call.func.attr in READING_METHODS
+        )
+        functions = self.analysis.functions_called(call, scope)
+        inside = [self._function(function.scope) for function in functions]
+        read = self._paths_read(call, scope) if is_reader and not functions else set()
+        for summary in inside:
+            read |= summary.read
+        is_met = is_reader and not functions and ANY in written
+        if read and not self._alone(scope, call) and (is_met or _are_same(read, written)):
+            self.found.setdefault(statement, Reread(statement, scope, call))
+            written = set()
+        elif read and not self._current.meets and not self._alone(scope, call):
+            self._current.read |= read
+        if any(summary.meets for summary in inside):
+            self._current.meets = True
+            written = set()
+        return written.union(*(summary.written - {ANY} for summary in inside))
+
+    def _written_by(self, output: Output) -> Names:
+        call, scope = output.call, output.scope
+        if output.name in FOLDERS_MADE or output.name == "mkdir":
+            return NOTHING
+        if output.name in COMMANDS:
+            words = [part.value for part in ast.walk(call) if isinstance(part, ast.Constant)]
+            texts = [word for word in words if isinstance(word, str) and word.strip()]
+            is_harmless = bool(texts) and texts[0].split()[0] in HARMLESS_COMMANDS
+            return NOTHING if is_harmless else frozenset({ANY}).union(*(self._written_to(a, scope) for a in call.args))
+        if output.name in FILE_CHANGERS:
+            return NOTHING.union(*(self._written_to(path, scope) for path in call.args))
+        if isinstance(call.func, ast.Attribute) and (not call.args or opens_own_path(call)):
+            return self._written_to(call.func.value, scope)
+        position = PATH_POSITIONS.get(output.name, 0)
+        return NOTHING.union(*(self._written_to(path, scope) for path in call.args[position : position + 1]))
+
+    def _written_to(self, path: ast.expr, scope: Scope) -> Names:
+        return NOTHING.union(*path_names(self.analysis, path, scope))
+
+    def _paths_read(self, call: ast.Call, scope: Scope) -> set[str]:
+        given = call.args[:1] or [keyword.value for keyword in call.keywords[:1]]
+        if not given and isinstance(call.func, ast.Attribute):
+            given = [call.func.value]
+        return set().union(*(names_of_read(self.analysis, path, scope) for path in given))
+
+
+def _are_same(read: Collection[str], written: Collection[str]) -> bool:
+    return not set(read).isdisjoint(set(written) - {ANY})
+
+
+def before_branches(source: Source, statement: ast.stmt) -> ast.stmt:
+    """Return the statement before which one can be put that is done before `statement`: not an `elif`."""
+    while isinstance(statement, ast.If) and source.text.startswith("elif", source.span(statement)[0]):
+        statement = source.parents[statement]  # type: ignore[assignment]
+    return statement

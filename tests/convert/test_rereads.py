@@ -1,0 +1,131 @@
+"""What rank 0 writes and every process reads right after is waited for, once, where every process comes by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import add_runtime, conversion, converted
+from verify.projects.launch import Launcher
+
+HEAD = """\
+import argparse
+import glob
+import json
+import os
+import pickle
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--out", default=".")
+args = parser.parse_args()
+torch.manual_seed(0)
+"""
+TRAIN = """\
+loader = DataLoader(TensorDataset(torch.randn(16, 3)), 4, shuffle=True)
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for (x,) in loader:
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+"""
+EPOCH = "    "
+FUNCTIONS = """\
+def keep(path, value):
+    with open(path, "w") as file:
+        json.dump(value, file)
+
+
+def get(path):
+    with open(path) as file:
+        return json.load(file)
+
+
+class Store:
+    def __init__(self, root):
+        self.path = os.path.join(root, "scores.pkl")
+
+    def put(self, value):
+        pickle.dump(value, open(self.path, "wb"))
+
+    def get(self):
+        return pickle.load(open(self.path, "rb"))
+
+
+"""
+WAITING = {
+    "a command": ["os.system('sleep 0.3; echo 1 > result.txt')", "print(open('result.txt').read())"],
+    "a command in a list": [
+        "subprocess.call(['bash', '-c', 'echo 1 > result.txt'])", "text = Path('result.txt').read_text()",
+    ],
+    "a renamed checkpoint": [
+        "torch.save(model.state_dict(), 'new.pt')", "os.replace('new.pt', os.path.join(args.out, 'last.pt'))",
+        "model.load_state_dict(torch.load(os.path.join(args.out, 'last.pt')))",
+    ],
+    "a copy": [
+        "torch.save(1, 'a.pt')", "shutil.copy('a.pt', args.out + '/b.pt')", "best = torch.load(f'{args.out}/b.pt')",
+    ],
+    "an array": ["np.save('values.npy', np.ones(3))", "values = np.load('values.npy')"],
+    "a text in functions": [
+        "keep(os.path.join(args.out, 'a.json'), 1)", "value = get(os.path.join(args.out, 'a.json'))",
+    ],
+    "a path in a variable": ["path = os.path.join(args.out, str(epoch))", "keep(path, 1)", "value = get(path)"],
+    "an attribute": ["store = Store(args.out)", "store.put(1)", "value = store.get()"],
+    "what is in a folder": ["torch.save(1, 'parts/%d.pt' % epoch)", "names = sorted(glob.glob('parts/*'))"],
+}  # fmt: skip
+NOT_WAITING = {
+    "another file": ["torch.save(1, 'a.pt')", "best = torch.load('b.pt')"],
+    "read before it is written, once": ["if epoch == 0:", "    pass"],
+    "a folder": ["os.system('mkdir -p parts')", "names = os.listdir('parts')"],
+    "written and read by rank 0": [
+        "if os.environ.get('RANK', '0') == '0':", "    torch.save(1, 'a.pt')", "    best = torch.load('a.pt')",
+    ],
+}  # fmt: skip
+
+
+def script(lines: list[str], before: list[str] = []) -> str:  # noqa: B006
+    return HEAD + FUNCTIONS + "\n".join([*before, TRAIN]) + "".join(f"{EPOCH}{line}\n" for line in lines)
+
+
+@pytest.mark.parametrize("way", WAITING)
+def test_the_processes_wait_before_the_file_is_read(way: str, tmp_path: Path) -> None:
+    lines = converted(tmp_path, script(WAITING[way]))
+    assert lines.count("rd.barrier()") == 1
+    assert lines[lines.index("rd.barrier()") + 1].startswith(WAITING[way][-1].partition("(")[0])
+
+
+@pytest.mark.parametrize("way", NOT_WAITING)
+def test_the_processes_do_not_wait_for_what_they_do_not_read(way: str, tmp_path: Path) -> None:
+    assert "rd.barrier()" not in converted(tmp_path, script(NOT_WAITING[way]))
+
+
+def test_what_is_read_in_the_next_epoch_is_waited_for(tmp_path: Path) -> None:
+    text = script(["torch.save(1, 'best.pt')"]).replace(
+        "    for (x,)", "    if os.path.exists('best.pt'):\n        best = torch.load('best.pt')\n    for (x,)"
+    )
+    lines = converted(tmp_path, text)
+    assert lines.count("rd.barrier()") == 1
+
+
+def test_what_is_prepared_before_the_training_is_waited_for(tmp_path: Path) -> None:
+    before = ["keep('samples.json', [1, 2])", "samples = get('samples.json')"]
+    lines = converted(tmp_path, script([], before))
+    assert lines[lines.index("samples = get('samples.json')") - 1] == "rd.barrier()"
+
+
+def test_both_processes_read_what_the_command_has_written(tmp_path: Path, launcher: Launcher) -> None:
+    command = "os.system(f'sleep 0.5; echo score {epoch} > result.txt')"
+    text = script([command, "assert open('result.txt').read() == f'score {epoch}\\n'"])
+    (tmp_path / "train.py").write_text(conversion(tmp_path, text).files[0].text)
+    add_runtime(tmp_path)
+    result = launcher.run(tmp_path, "train.py", [], world_size=2)
+    assert result["statuses"] == [0, 0], result["outputs"]
