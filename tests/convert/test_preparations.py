@@ -81,11 +81,25 @@ def test_a_cache_of_a_dataset_is_made_first_and_saved_as_before(tmp_path: Path) 
         ("made = os.path.isfile(self.path)\nif made:\n    0\nelse:\n    self.build()\nload(self.path)", "if made:"),
         ("for k in range(2):\n    p = f'{root}/{k}.npy'\n    if not os.path.exists(p):\n        np.save(p, k)\n"
          "    np.load(p)", "for k"),
+        ("there = int(os.path.exists(self.path)) + int(os.path.exists(root))\nif there == 2:\n    0\nelse:\n"
+         "    self.build()\nload(self.path)", "if there == 2:"),
+        ("there = os.path.exists(self.path) + os.path.exists(root)\nif there < 2:\n    self.build()\nload(self.path)",
+         "if there < 2:"),
+        ("self.samples = load(self.path) if os.path.exists(self.path) else self.build()", "self.samples = load"),
+        ("self.samples = self.build() if not os.path.exists(self.path) else load(self.path)", "self.samples = self"),
     ],
 )  # fmt: skip
 def test_every_test_for_a_missing_file_is_recognised(init: str, first: str, tmp_path: Path) -> None:
     lines = converted(tmp_path, script(init, function="load = torch.load"))
     assert lines[lines.index(FIRST) + 1].startswith(first)
+
+
+@pytest.mark.parametrize("function", ["urllib.request.urlretrieve", "torch.hub.download_url_to_file"])
+def test_a_file_that_is_always_fetched_is_fetched_by_one_process(function: str, tmp_path: Path) -> None:
+    init = f"{function}('http://example.com/samples.pt', self.path)" + "\nself.samples = torch.load(self.path)"
+    lines = converted(tmp_path, "import urllib.request\n" + script(init))
+    assert lines[lines.index(init.split("\n")[0]) - 1] == f"if {MAIN}:"
+    assert lines[lines.index(init.split("\n")[0]) + 1] == "rd.barrier()"
 
 
 def test_a_preparation_that_returns_early_runs_on_rank_0_first(tmp_path: Path) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from retrofit.analysis.calls import returns_of
 from retrofit.analysis.edits import block_of
+from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -21,10 +24,10 @@ FLIPPED = {BODY: ORELSE, ORELSE: BODY, "": ""}
 class Missing:
     """What is done where something is missing, and what where it is there; `whole` is all of it, in one block."""
 
-    node: ast.stmt
+    node: ast.AST
     scope: Scope
-    made: list[ast.stmt]
-    otherwise: list[ast.stmt]
+    made: Sequence[ast.AST]
+    otherwise: Sequence[ast.AST]
     whole: list[ast.stmt]
     paths: list[tuple[ast.expr, Scope]]  # what is asked for, as far as it can be seen
 
@@ -33,6 +36,8 @@ def missing_at(analysis: Analysis, node: ast.AST, scope: Scope) -> Missing | Non
     """Return what an `if` or a `try` does where a file is missing, None for one that does not ask for a file."""
     if isinstance(node, ast.Try):
         return _at_try(node, scope)
+    if isinstance(node, ast.IfExp):
+        return _at_choice(analysis, node, scope)
     side = _side(analysis, node.test, scope) if isinstance(node, ast.If) else ""
     if not side:
         return None
@@ -55,6 +60,16 @@ def returns(block: list[ast.stmt]) -> bool:
     return returns(last.body) if isinstance(last, (ast.With, ast.AsyncWith)) else isinstance(last, ast.Return)
 
 
+def _at_choice(analysis: Analysis, node: ast.IfExp, scope: Scope) -> Missing | None:
+    """Return what `load(path) if exists(path) else build(path)` does."""
+    side = _side(analysis, node.test, scope)
+    if not side or isinstance(scope.node, ast.Lambda):
+        return None
+    made, otherwise = (node.body, node.orelse) if side == BODY else (node.orelse, node.body)
+    whole = [scope.source.statement(node)]
+    return Missing(node, scope, [made], [otherwise], whole, _paths(analysis, node.test, scope))
+
+
 def _at_try(node: ast.Try, scope: Scope) -> Missing | None:
     for handler in node.handlers:
         kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type] if handler.type else []
@@ -75,6 +90,8 @@ def _side_of(analysis: Analysis, test: ast.expr, scope: Scope) -> str:
     if isinstance(test, ast.BoolOp):
         return next(filter(None, (_side(analysis, part, scope) for part in test.values)), "")
     if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.comparators[0], ast.Constant):
+        if _counted(analysis, test.left, scope):
+            return _side_of_count(test.ops[0], test.comparators[0].value)
         value, is_equal = test.comparators[0].value, isinstance(test.ops[0], (ast.Eq, ast.Is))
         side = _side(analysis, test.left, scope) if isinstance(value, bool) else ""
         return side if is_equal is value else FLIPPED[side]
@@ -91,6 +108,31 @@ def _side_of(analysis: Analysis, test: ast.expr, scope: Scope) -> str:
     return next(filter(None, (_side(analysis, value, where) for value, where in returned)), "")
 
 
+def _side_of_count(operator: ast.cmpop, number: object) -> str:
+    """Return which branch is for missing files, by a comparison of how many of them are there with a number."""
+    if isinstance(operator, (ast.Gt, ast.GtE)) or (isinstance(operator, ast.Eq) and number != 0):
+        return ORELSE
+    return BODY if isinstance(operator, (ast.Lt, ast.LtE, ast.Eq)) or number != 0 else ORELSE
+
+
+def _counted(analysis: Analysis, node: ast.expr, scope: Scope) -> list[tuple[ast.Call, Scope]]:
+    """Return what is asked for a number of files that are there: both of int(exists(a)) + int(exists(b))."""
+    starts = [Origin(node, scope)] if isinstance(node, (ast.Name, ast.BinOp)) else []
+    found = list(origins(analysis, starts, partial(_summands, analysis)))
+    if not any(isinstance(origin.node, ast.BinOp) for origin in found):
+        return []
+    calls = [(origin.node, origin.scope) for origin in found if isinstance(origin.node, ast.Call)]
+    return [(call, where) for call, where in calls if is_asking(analysis, call, where)]
+
+
+def _summands(analysis: Analysis, origin: Origin) -> Iterable[Origin] | None:
+    node = origin.node
+    if isinstance(node, ast.BinOp):
+        return [origin.to(node.left), origin.to(node.right)] if isinstance(node.op, ast.Add) else []
+    is_number = isinstance(node, ast.Call) and analysis.called(node, origin.scope) & {"int", "bool"}
+    return [origin.to(part) for part in node.args] if is_number else None  # type: ignore[union-attr]
+
+
 def is_asking(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
     """Return whether this is `os.path.exists(path)` or `path.exists()`."""
     if analysis.called(call, scope) & EXISTS:
@@ -101,6 +143,7 @@ def is_asking(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
 
 def _paths(analysis: Analysis, test: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]]:
     calls = [(part, scope) for part in ast.walk(test) if isinstance(part, ast.Call)]
+    calls += _counted(analysis, test.left, scope) if isinstance(test, ast.Compare) else []
     for part in ast.walk(test):
         if isinstance(part, (ast.Name, ast.Attribute)):
             values = analysis.evaluate(part, scope)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from retrofit.analysis.calls import given_parameters
@@ -70,7 +70,7 @@ class _Search:
     def at(self, node: ast.AST, scope: Scope) -> Preparation | None:
         if isinstance(node, ast.Call) and _downloads(node):
             return Preparation(node, scope, (scope.source.statement(node),), "every process downloads the data")
-        if not isinstance(node, (ast.If, ast.Try)) or node in self.in_loops:
+        if not isinstance(node, (ast.If, ast.Try, ast.IfExp)) or node in self.in_loops:
             return None
         missing = missing_at(self.analysis, node, scope)
         if missing is None or not self._prepares(missing) or scope in run_elsewhere(self.analysis):
@@ -81,7 +81,7 @@ class _Search:
             return None
         is_drawn = any(isinstance(part, ast.Call) and draws(self.analysis, part, where) for part, where in parts)
         message = "every process makes what is missing at the same time"
-        is_forced = isinstance(node, ast.If) and isinstance(node.test, ast.BoolOp)
+        is_forced = isinstance(node, (ast.If, ast.IfExp)) and isinstance(node.test, ast.BoolOp)
         return Preparation(node, scope, tuple(statements), message, is_drawn, is_forced)
 
     def _prepares(self, missing: Missing) -> bool:
@@ -165,7 +165,7 @@ class _Search:
             return False
         return not any(name == "str" or name.startswith("os.path.") for name in self.analysis.called(node, scope))
 
-    def _run(self, statements: list[ast.stmt], scope: Scope) -> list[tuple[ast.AST, Scope]]:
+    def _run(self, statements: Sequence[ast.AST], scope: Scope) -> list[tuple[ast.AST, Scope]]:
         """Return the nodes of statements, and of the functions of the project that they call."""
         return list(nodes_run(self.analysis, [(statement, scope) for statement in statements]))
 

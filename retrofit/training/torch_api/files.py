@@ -55,8 +55,11 @@ FILE_COPIES = frozenset(f"shutil.{name}" for name in ("copy", "copyfile", "copy2
 FILE_CHANGERS = COMMANDS | FILE_COPIES | {
     "os.makedirs", "os.mkdir", "os.remove", "os.unlink", "os.rename", "os.replace", "os.rmdir", "os.removedirs",
     "shutil.rmtree", "os.symlink", "os.link", "os.truncate", "os.renames",
+    "urllib.request.urlretrieve", "urllib.urlretrieve", "torch.hub.download_url_to_file", "shutil.unpack_archive",
 }  # fmt: skip
-RETURNS_SOMETHING = COMMANDS | FILE_COPIES | {"shutil.make_archive"}  # of a script's own interest
+RETURNS_SOMETHING = (
+    COMMANDS | FILE_COPIES | {"shutil.make_archive", "urllib.request.urlretrieve"}
+)  # of a script's own interest
 # Functions and methods that fetch files, or unpack them.
 FETCHES = frozenset(
     {"urllib.request.urlretrieve", "shutil.unpack_archive", "lmdb.open", "torch.hub.download_url_to_file"}
