@@ -112,3 +112,36 @@ def kept_wrapper(kind):
 @pytest.mark.parametrize("kind", [Parts, FreezesNorm, MovesMore])
 def test_a_method_that_returns_the_model_returns_the_wrapper(ranks, kind):
     assert ranks(2).run(kept_wrapper, kind) == [True, True]
+
+
+class Holder(nn.Module):
+    """A trainer that is a module itself, by whose `to` the model is moved."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+
+def moved_after_wrapping(holds, options):
+    """Return what 30 steps leave of a model that is given another type when it is wrapped and has its optimizer."""
+    torch.manual_seed(0)
+    model = rd.distribute_model(Parts(), sync_batchnorm=True, **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    Holder(model).double() if holds else model.double()
+    batch = torch.randn(12, 3, dtype=torch.float64)[rd.get_rank() :: rd.get_world_size()]
+    for _ in range(30):
+        optimizer.zero_grad()
+        model(batch).backward()
+        optimizer.step()
+    looks = [model._gradient_sync.is_looking] if rd.get_world_size() > 1 else []
+    return {name: value.tolist() for name, value in model.state_dict().items()}, looks
+
+
+@pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}])
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_model_that_is_moved_after_it_was_wrapped_is_synchronised(ranks, holds, options):
+    expected, _ = moved_after_wrapping(holds, options)
+    for state, looks in ranks(2).run(moved_after_wrapping, holds, options):
+        assert looks == [False], "DDP reduces its gradients again"
+        for name, value in expected.items():
+            assert torch.allclose(torch.tensor(state[name]), torch.tensor(value), rtol=1e-10), name

@@ -63,6 +63,11 @@ class GradientSync:
     def leave_to_ddp(self) -> None:
         self._first_passes = self._passes_left = 0
 
+    def look_again(self) -> None:
+        """Look at parameters that were moved, or given another type: other nodes accumulate their gradients now."""
+        self._nodes = {}
+        self._look(self._first_passes)
+
     def follow_freezing(self) -> None:
         """Look again where other parameters are trainable than before."""
         if self._trainable != self._now_trainable():

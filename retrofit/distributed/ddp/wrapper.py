@@ -66,8 +66,6 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
         return super().__new__(cls) if is_distributed() else module
 
     def __init__(self, module: nn.Module, **ddp_options: Any) -> None:
-        if torch.cuda.is_available() and next(all_parameters(module)).is_cuda:
-            ddp_options.setdefault("device_ids", [torch.cuda.current_device()])
         ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
         own = {id(parameter) for name, parameter in all_named_parameters(module) if name in ignored}
         sync = GradientSync([p for p in all_parameters(module) if id(p) not in own], _num_passes(module, ddp_options))
@@ -84,21 +82,27 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
         self.__dict__["_is_built"] = False
         for parameter in left_out:
             parameter.requires_grad_(False)
+        options = dict(self._ddp_options)
+        if torch.cuda.is_available() and next(all_parameters(module)).is_cuda:
+            options.setdefault("device_ids", [torch.cuda.current_device()])
         try:
-            super().__init__(module, **self._ddp_options)
+            super().__init__(module, **options)
         finally:
             for parameter in left_out:
                 parameter.requires_grad_(True)
         del self.__dict__["dim"]  # of no use with one device per process, and it would hide the model's own `dim`
-        self.__dict__.update(_is_built=True, _built=sync.wanted_of_ddp())
+        self.__dict__.update(_is_built=True, _built=sync.wanted_of_ddp(), _placed=_placement(module))
         sync.reducer, sync.group = self.reducer, self.process_group
         sync.by_ddp = [] if self.find_unused_parameters else self._built
 
     def _follow_changes(self) -> None:
-        """Let DDP reduce what was thawed or is used, and wait no longer for what was frozen or never used."""
+        """Let DDP reduce what was thawed, moved or is used, and wait no longer for what was frozen or never used."""
         sync: GradientSync = self._gradient_sync
         sync.follow_freezing()
-        if sync.is_looking or self._built == sync.wanted_of_ddp():
+        is_moved = self._placed != _placement(self.module)
+        if is_moved:
+            sync.look_again()
+        elif sync.is_looking or self._built == sync.wanted_of_ddp():
             return
         own_state = (*nn.Module().__dict__, "require_backward_grad_sync")  # mode and hooks, which would be forgotten
         kept = {name: self.__dict__[name] for name in own_state if name in self.__dict__}
@@ -227,6 +231,11 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
     def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
         named: Any = super() if self._keeps_prefix else unwrap_model(self)
         return named.named_buffers(*args, **kwargs)
+
+
+def _placement(module: nn.Module) -> list[tuple[torch.device, torch.dtype]]:
+    """Return where parameters are, and of which type: a model may be moved after it was wrapped."""
+    return [(parameter.device, parameter.dtype) for parameter in all_parameters(module)]
 
 
 def _num_passes(module: nn.Module, ddp_options: Mapping[str, Any]) -> int:
