@@ -56,3 +56,12 @@ def test_a_save_in_a_package_is_guarded(way: str, tmp_path: Path) -> None:
     assert not result.refusals
     (text,) = (file.text for file in result.files if file.path.name == "files.py")
     assert "    if rd.is_main_process():\n        torch.save(state, path)\n" in text
+
+
+def test_the_running_script_is_imported_by_its_own_name(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "__main__.py").write_text("print('another program')\n")
+    (tmp_path / "files.py").write_text("import __main__\n" + FILES.replace("from package import other\n", ""))
+    (tmp_path / "train.py").write_text(TRAIN.replace("IMPORT", "import files").replace("CALL", "files.keep"))
+    result = plan_conversion(read_project(tmp_path / "train.py"))
+    assert not result.refusals and "__main__" not in {one.dotted for one in result.project.modules.unresolved}

@@ -17,7 +17,7 @@ from .standard_library import standard_modules
 
 MOST_FILES = 500
 IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
-OWN = ("retrofit", FILE_MODULE)  # names that need not be found
+OWN = ("retrofit", FILE_MODULE, "__main__")  # names that need not be found
 
 
 @dataclass(frozen=True)
