@@ -9,11 +9,6 @@ from .refusals import KINDS
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples"
 EXAMPLES = {
-    "random-crops": (
-        "Every rank draws the same crops, as the seed is the same, and trains on every n-th of them: batch, "
-        "learning rate and number of steps stay what they are. For full batches on every rank, draw different "
-        "crops instead: `rd.random_state.split_random_streams(seed)`."
-    ),
     "full-batch": (
         "The one batch cannot be split where a node needs its neighbours: every rank computes all of it, and its "
         "own part of the loss. That saves no time in the model; for large graphs sample them by a loader "

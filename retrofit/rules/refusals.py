@@ -51,10 +51,10 @@ _ALL = (
     Kind(
         "RF003",
         "no-loader",
-        "The batches come from the script itself and not from a DataLoader: only the script knows which part of them "
-        "is which, so it has to say which rank takes which.",
+        "The batches come from the script itself and not from a DataLoader, and which rows of them are samples, or "
+        "whether all ranks would draw the same, cannot be told for certain.",
         "Give each rank its part of the batch; the examples show the few lines for each way to draw.",
-        examples=("random-crops", "full-batch", "reinforcement-learning"),
+        examples=("full-batch", "reinforcement-learning"),
     ),
     Kind(
         "RF003",

@@ -165,6 +165,17 @@ def test_parts_of_an_order(tmp_path: Path, parts: str) -> None:
     assert f"for k in map(rd.data.own_part, {common}):" in lines
 
 
+def test_what_a_batch_makes_for_itself_is_set_by_its_own_indices(tmp_path: Path) -> None:
+    body = loop(
+        "i = torch.randint(100, (batch_size,))",
+        "x, y = X[i], Y[i]",
+        "mask = torch.zeros(x.shape)",
+        "mask[x > 0.5] = 1",
+        "x = x * mask",
+    )
+    assert "mask[x > 0.5] = 1" in lines_of(tmp_path, body)
+
+
 def test_a_batch_that_is_computed_in_pieces_is_cut_once(tmp_path: Path) -> None:
     before = "def in_pieces(x):\n    return torch.cat([model(x[j:j+4]) for j in range(0, len(x), 4)])\n\n\n"
     body = loop("k = torch.randint(100, (batch_size,))", "x, y = X[k], Y[k]")
@@ -204,6 +215,35 @@ REFUSED = {
         loop("x = torch.randn(shape)", "y = x.sum(1)", before="shape = (8, 4)\n"),
         "is not written down",
     ),
+    "data of each epoch": (
+        nested(
+            "i = torch.randint(100, (batch_size,))", "x = points[i]", "y = x.sum(1)", over="step in range(4)",
+            outer="points = torch.rand(100, 4)",
+        ),
+        "points is drawn again while it trains",
+    ),
+    "cut again": (
+        nested(
+            "x, y = points[j:j+4], points[j:j+4].sum(1)", over="j in range(0, 8, 4)",
+            outer="points = torch.rand(batch_size, 4)",
+        ),
+        "cuts what was drawn into smaller batches",
+    ),
+    "generator without a seed": (
+        nested(
+            "k = order[i:i+batch_size]", "x, y = X[k], Y[k]", over="i in range(0, 100, batch_size)",
+            outer="order = np.random.default_rng().permutation(100)",
+        ),
+        "a generator without a seed",
+    ),
+    "a place, not a batch": (
+        loop("at = torch.randint(4, (2,))", "x, y = X[at[0]:], Y[at[0]:]"),
+        "every step computes its loss from all of the data",
+    ),
+    "noise for all samples": (
+        loop("x = X + torch.randn(width)", "y = Y", before="width = 4\n"),
+        "which dimension of torch.randn(width)",
+    ),
 }  # fmt: skip
 
 
@@ -229,3 +269,27 @@ def test_an_evaluation_that_draws_its_batches_reduces_the_loss_of_the_model(tmp_
         "    _, loss = model(x, y)\n    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n"
     )
     assert "total += rd.reduce_loss(loss).item()" in lines_of(tmp_path, model + training)
+
+
+GET_BATCH = "def get_batch():\n    i = torch.randint(100, (batch_size,))\n    return X[i], Y[i]\n\n\n"
+
+
+def test_a_loss_that_compares_the_samples_of_a_drawn_batch_is_refused(tmp_path: Path) -> None:
+    step = (
+        "for step in range(10):\n    x, y = get_batch()\n    a, b = model(x), model(x + 0.1)\n"
+        "    loss = F.cross_entropy(a @ b.t(), torch.arange(len(x)))\n    optimizer.zero_grad()\n"
+        "    loss.backward()\n    optimizer.step()\n"
+    )
+    (refused,) = conversion(tmp_path, START + GET_BATCH + step).refusals
+    assert refused.code == "RF303"
+
+
+def test_a_mean_over_chosen_samples_of_a_drawn_batch_is_listed(tmp_path: Path) -> None:
+    step = (
+        "for step in range(10):\n    x, y = get_batch()\n    errors = (model(x).squeeze(1) - y).abs()\n"
+        "    loss = errors[y > 0.5].mean()\n    optimizer.zero_grad()\n"
+        "    loss.backward()\n    optimizer.step()\n"
+    )
+    plan = conversion(tmp_path, START + GET_BATCH + step)
+    text = "".join(file.text for file in plan.files)
+    assert "batch_mean" in text or [finding for finding in plan.findings if finding.code == "RF302"]

@@ -143,7 +143,7 @@ def _is_embedded(project: Project, node: ast.expr, scope: Scope) -> bool:
     loops = {path.loops[0][0] for path in project.paths}
     parts = [(part, where) for inner, where in project.ranks.origins(node, scope) for part in ast.walk(inner)]
     drawn = (b.node for part, where in parts if isinstance(part, ast.Name) for b in where.bindings.get(part.id, []))
-    return any(part in calls for part, _ in parts) and any(loop in loops for loop in drawn)
+    return any(part in calls for part, _ in parts) and (project.draws.is_used or any(loop in loops for loop in drawn))
 
 
 def _has_samples(project: Project, node: ast.expr, scope: Scope) -> bool:

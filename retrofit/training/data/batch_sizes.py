@@ -11,7 +11,7 @@ from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.data import LOADER_PARAMETERS
 
-from .draws import Draws
+from ..draws.draws import Draws
 from .loaders import Loader
 from .next_calls import TRAIN
 

@@ -13,6 +13,11 @@ COUNTED = {
         "random_sample": 0, "beta": 2, "binomial": 2, "poisson": 1, "exponential": 1, "gamma": 2, "laplace": 2,
     }.items()},
 }  # fmt: skip
+# Those of whole numbers, and of entries of something.
+INDICES = frozenset({
+    f"{TORCH}.randint", f"{TORCH}.multinomial", f"{PYTHON}.sample", f"{PYTHON}.choices", f"{NUMPY}.randint",
+    f"{NUMPY}.integers", f"{NUMPY}.choice",
+})  # fmt: skip
 # Their positional arguments are the shape.
 SHAPED = frozenset({f"{TORCH}.rand", f"{TORCH}.randn", f"{NUMPY}.rand", f"{NUMPY}.randn"})
 # The same order of everything, or of so many numbers.

@@ -7,18 +7,20 @@ import ast
 from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Result
 from retrofit.training.torch_api.draws import (
     BY_PROBABILITY,
     COUNTED,
     DISTRIBUTIONS,
     GENERATED,
+    INDICES,
     ORDERS,
     SAMPLES,
     SHAPED,
     SHUFFLES,
     of_common_stream,
 )
-from retrofit.training.torch_api.randomness import DRAWS, DRAWS_IN_PLACE
+from retrofit.training.torch_api.randomness import DRAWS, DRAWS_IN_PLACE, GENERATORS
 from retrofit.training.torch_api.tensors import FILLED, TENSOR_CLASSES
 
 SCALAR = ast.Constant(1)
@@ -32,6 +34,20 @@ def names_of(analysis: Analysis, call: ast.Call, scope: Scope) -> set[str]:
 def is_order(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
     """Return whether a call gives a random order of everything, or brings something into one in place."""
     return isinstance(node, ast.Call) and bool(names_of(analysis, node, scope) & (ORDERS | SHUFFLES))
+
+
+def gives_indices(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether a draw is of whole numbers, of entries of something, or of samples as a library makes them."""
+    names = names_of(analysis, node, scope) if isinstance(node, ast.Call) else set()
+    return not names or any(name in INDICES or name.startswith((GENERATED, DISTRIBUTIONS)) for name in names)
+
+
+def has_unseeded_generator(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a method of a generator is called that each process seeds in its own way: default_rng()."""
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    made = [v for v in analysis.evaluate(call.func.value, scope) if isinstance(v, Result) and v.builder in GENERATORS]
+    return any(not value.call.args and not value.call.keywords for value in made)
 
 
 def size_of(analysis: Analysis, node: ast.AST, scope: Scope) -> ast.expr | None:

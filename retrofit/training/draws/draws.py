@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import itertools
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.calls import argument_for, last_name
+from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.call_graph import nearest_on_paths
+from retrofit.analysis.flow.call_sites import call_chains
 from retrofit.analysis.flow.keys import Key
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.reachability import reached_nodes
@@ -19,13 +19,14 @@ from retrofit.analysis.flow.variables import Variable, variables_of
 from retrofit.analysis.python_api import ADDS_ALL, ADDS_ONE
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
-from retrofit.training.torch_api.modules import PARAMETER_CLASSES, SEQUENCE_FIRST
+from retrofit.training.torch_api.modules import PARAMETER_CLASSES
 from retrofit.training.torch_api.runtime import DRAW_TOGETHER, OWN_SAMPLES
 
+from ..data.loaders import draws_from
+from ..data.shapes import is_about_shape
 from ..loops import LOOPS, Path
-from .loaders import draws_from
-from .shapes import is_about_shape
-from .sized_draws import dimensions_of, is_order, size_of
+from .sample_rows import cuts_samples, is_by_rows, is_in_random_order, is_named
+from .sized_draws import has_unseeded_generator, is_order, size_of
 from .slices import Slice, bounds_of, slice_of
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 ADDS = frozenset({*ADDS_ALL, *ADDS_ONE})
 Place = tuple[ast.expr, Scope]
 Problem = tuple[ast.AST, Scope, str]
-NAMED_AS_BATCH = re.compile(r"batch|^bsz?$|n_?rand|num_?samples|n_?samples", re.IGNORECASE)
+SMALLEST = 8  # number of samples that a batch is written with
 
 
 RANDOM = "random"  # drawn at random, by each rank for itself
@@ -63,6 +64,7 @@ class Draws:
     orders: dict[ast.Call, Scope] = field(default_factory=dict)
     split: dict[ast.Call, Scope] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    calls: set[ast.AST] = field(default_factory=set)  # of functions that draw: get_batch("train")
 
     @property
     def nodes(self) -> set[ast.expr]:
@@ -94,6 +96,9 @@ def find_draws(project: Project) -> Draws:
         found.split.update(search.split)
         if not search.batches and not search.split and not search.problems:
             found.problems.append(_without_batch(project, path))
+    places = [*((draw.node, draw.scope) for draw in found.batches.values()), *found.split.items()]
+    chains = (call for place in places for call, _ in call_chains(project.analysis, *place))
+    found.calls = set(chains) - {frame.node for path in project.paths for frame in path.frames}
     return found
 
 
@@ -153,7 +158,8 @@ class _Search:
         frame = self.path.frames[0]
         assert isinstance(frame.node, ast.Call) and isinstance(frame.node.func, ast.Attribute)
         self._follow(Origin(frame.node.func.value, frame.scope))
-        self.orders.update(self._shuffled())
+        for call, scope in self._shuffled():
+            self._note_order(call, scope)
         self.problems += self._kept_by_sample()
 
     def _follow(self, start: Origin) -> None:
@@ -189,7 +195,9 @@ class _Search:
         given, size = _cut(node, self.analysis.called(node, origin.scope))
         if size is None or self._has_batch(given, origin.scope):
             return False
-        if not self._is_order(given, origin.scope) and not _is_named(size):
+        if not is_in_random_order(self.analysis, given, origin.scope) and not is_named(
+            self.analysis, size, origin.scope
+        ):
             self.problems.append((node, origin.scope, _unclear(node)))
         self.batches[node] = Draw(node, origin.scope, ((size, origin.scope),), PARTS)
         return True
@@ -206,26 +214,55 @@ class _Search:
             return True
         size = size_of(self.analysis, node, scope)
         if size is not None:
-            if self._is_of_batch(size, scope):
+            if _is_small(size) or self._is_of_batch(size, scope):
                 return False
             self._note_random(node, scope, size)
             return True
         found = slice_of(self.analysis, node, scope, self.loop_nodes)
         if found is not None:
-            if self._has_batch(found.node.value, scope):
-                return False  # a part of what was drawn for a batch
+            if self._has_batch(found.node.value, scope):  # a part of what was drawn for a batch
+                if self._is_cut_again(found):
+                    self.problems.append((node, scope, f"{ast.unparse(node)} cuts what was drawn into smaller batches"))
+                return False
             self._note_slice(found)
             return True
         if is_order(self.analysis, node, scope):
-            assert isinstance(node, ast.Call)
-            if not any(self._is_of_batch(part, scope) for part in node.args):
-                self.orders[node] = scope
+            self._note_order(node, scope)  # type: ignore[arg-type]
+        elif isinstance(node, ast.Subscript) and self._is_choice_of_draw(node, scope):
+            base, whole = ast.unparse(node.value), ast.unparse(node)
+            text = f"{base} is drawn again while it trains, and {whole} chooses from it"
+            self.problems.append((node, scope, text))
         return False
 
+    def _is_cut_again(self, found: Slice) -> bool:
+        """Return whether a loop around the backward call goes through a batch in steps."""
+        loops = [loop for loop, _ in self.path.loops if isinstance(loop, ast.For)]
+        targets = {part.id for loop in loops for part in ast.walk(loop.target) if isinstance(part, ast.Name)}
+        bounds = bounds_of(found.node)
+        parts = ast.walk(bounds[0]) if bounds is not None else ()
+        return any(isinstance(part, ast.Name) and part.id in targets for part in parts)
+
+    def _is_choice_of_draw(self, node: ast.Subscript, scope: Scope) -> bool:
+        """Return whether indices that are drawn choose from data that are drawn in the loop as well."""
+        if isinstance(node.slice, (ast.Tuple, ast.Slice, ast.Constant)) or not self._has_batch(node.slice, scope):
+            return False
+        return any(
+            origin.node in self.loop_nodes and size_of(self.analysis, origin.node, origin.scope) is not None
+            for origin in origins(self.analysis, [Origin(node.value, scope)])
+        )
+
+    def _note_order(self, call: ast.Call, scope: Scope) -> None:
+        if any(self._is_of_batch(part, scope) for part in call.args):
+            return
+        if has_unseeded_generator(self.analysis, call, scope):
+            text = f"{ast.unparse(call)} draws from a generator without a seed, another order in each process"
+            self.problems.append((call, scope, text))
+        self.orders[call] = scope
+
     def _note_random(self, node: ast.expr, scope: Scope, size: ast.expr) -> None:
-        if isinstance(size, ast.Starred) or not self._is_number(size, scope):
+        if isinstance(size, ast.Starred) or not _is_number(size, scope):
             self.problems.append((node, scope, f"how many samples {ast.unparse(node)} draws is not written down"))
-        elif not self._is_by_rows(node, scope, size):
+        elif not is_by_rows(self.analysis, node, scope, size):
             text = f"which dimension of {ast.unparse(node)} is that of the samples cannot be told"
             self.problems.append((node, scope, text))
         elif changed := self._is_chosen_by_training(node, scope):
@@ -246,65 +283,12 @@ class _Search:
 
     def _note_slice(self, found: Slice) -> None:
         problem = found.problem
-        if not problem and not self._is_order(found.node.value, found.scope) and not self._is_of_samples(found):
+        if not problem and not cuts_samples(self.analysis, found, self.loop_nodes):
             problem = _unclear(found.node)
         if problem:
             self.problems.append((found.node, found.scope, problem))
         else:
             self.batches[found.node] = Draw(found.node, found.scope, found.sizes, SLICE)
-
-    def _is_number(self, size: ast.expr, scope: Scope) -> bool:
-        if isinstance(size, ast.Name):
-            found = scope.find(size.id)
-            values = [binding.value for binding in (found[1] if found else []) if not binding.path]
-            return not any(isinstance(value, (ast.Tuple, ast.List)) for value in values)
-        return not isinstance(size, (ast.Tuple, ast.List))
-
-    def _is_by_rows(self, node: ast.expr, scope: Scope, size: ast.expr) -> bool:
-        """Return whether the first dimension of a draw is that of the samples."""
-        dimensions = dimensions_of(self.analysis, node, scope)
-        return dimensions == 1 or _is_named(size) or (dimensions == 2 and not self._has_sequence_first())
-
-    def _has_sequence_first(self) -> bool:
-        """Return whether a layer takes the samples along the second dimension: nn.LSTM without batch_first=True."""
-        calls = ((node, scope) for node, scope in reached_nodes(self.analysis) if isinstance(node, ast.Call))
-        for call, scope in calls:
-            if self.analysis.called(call, scope) & SEQUENCE_FIRST:
-                given = argument_for(call, [], "batch_first")
-                if not isinstance(given, ast.Constant) or not given.value:
-                    return True
-        return False
-
-    def _is_of_samples(self, found: Slice) -> bool:
-        """Return whether a slice of the data itself is one of samples: not of one long sequence."""
-        return any(_is_named(size) for size, _ in found.sizes) and not self._has_shifted(found)
-
-    def _has_shifted(self, found: Slice) -> bool:
-        """Return whether the same data are also cut one further: inputs and targets of one sequence."""
-        base, bounds = ast.dump(found.node.value), bounds_of(found.node)
-        assert bounds is not None
-        cut = ((node, other) for node in self.loop_nodes if (other := bounds_of(node)) is not None)
-        starts = {ast.dump(other[0]) for node, other in cut if ast.dump(node.value) == base}  # type: ignore[attr-defined]
-        return len(starts | {ast.dump(bounds[0])}) > 1
-
-    def _is_order(self, node: ast.expr, scope: Scope) -> bool:
-        """Return whether an expression is a random order, of indices or of the data."""
-        for origin in origins(self.analysis, [Origin(node, scope)], self._same_rows):
-            if is_order(self.analysis, origin.node, origin.scope):
-                return True
-            names = self.analysis.called(origin.node, origin.scope) if isinstance(origin.node, ast.Call) else set()
-            if DRAW_TOGETHER in names:
-                return True
-        return False
-
-    def _same_rows(self, origin: Origin) -> list[Origin] | None:
-        """Return what has the rows of an expression, in another order: `x` and `order` of x[order]."""
-        node = origin.node
-        if isinstance(node, ast.Subscript):
-            return [origin.to(node.value, keys=()), origin.to(node.slice, keys=())]
-        if isinstance(node, ast.Call):
-            return list(inputs(self.analysis, origin))
-        return None
 
     def _is_of_batch(self, node: ast.expr, scope: Scope) -> bool:
         """Return whether a size is that of a batch which was drawn already: x.shape[0], len(x)."""
@@ -334,12 +318,15 @@ class _Search:
     def _kept_by_sample(self) -> Iterator[Problem]:
         """Yield the places that store something for each sample of a batch: bank[indices] = features."""
         for node, scope in self.project.in_batches:
-            if (
-                isinstance(node, ast.Subscript)
-                and isinstance(node.ctx, ast.Store)
-                and self._has_batch(node.slice, scope)
-            ):
+            if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Store):
+                continue
+            if self._has_batch(node.slice, scope) and not self._is_made_per_batch(node.value, scope):
                 yield node, scope, f"{ast.unparse(node)} keeps what each process has for its own samples"
+
+    def _is_made_per_batch(self, node: ast.expr, scope: Scope) -> bool:
+        made = (origin.node for origin in origins(self.analysis, [Origin(node, scope)]))
+        is_made = any(isinstance(part, ast.Call) and part in self.loop_nodes for part in made)
+        return is_made or self._has_batch(node, scope)
 
     def _shuffled(self) -> Iterator[tuple[ast.Call, Scope]]:
         """Yield the calls that bring something into a random order in place."""
@@ -369,6 +356,19 @@ def _filled_in(project: Project) -> set[Variable]:
     return project.analysis.fact("filled in training", compute)
 
 
+def _is_small(size: ast.expr) -> bool:
+    """Return whether this is a number of a few values, as of a place in an image: no batch."""
+    return isinstance(size, ast.Constant) and isinstance(size.value, int) and size.value < SMALLEST
+
+
+def _is_number(size: ast.expr, scope: Scope) -> bool:
+    if isinstance(size, ast.Name):
+        found = scope.find(size.id)
+        values = [binding.value for binding in (found[1] if found else []) if not binding.path]
+        return not any(isinstance(value, (ast.Tuple, ast.List)) for value in values)
+    return not isinstance(size, (ast.Tuple, ast.List))
+
+
 def _cut(call: ast.Call, names: set[str]) -> tuple[ast.expr, ast.expr | None]:
     """Return what is cut and into parts of which size: order.split(size), torch.split(order, size)."""
     is_function = any(name.startswith("torch.") for name in names) and len(call.args) > 1
@@ -380,12 +380,6 @@ def _cut(call: ast.Call, names: set[str]) -> tuple[ast.expr, ast.expr | None]:
 
 def _unclear(node: ast.expr) -> str:
     return f"whether {ast.unparse(node)} cuts samples, or one sequence, cannot be told"
-
-
-def _is_named(size: ast.expr) -> bool:
-    """Return whether a size is called one of a batch."""
-    parts = (part for part in ast.walk(size) if isinstance(part, (ast.Name, ast.Attribute)))
-    return any(NAMED_AS_BATCH.search(last_name(part)) for part in parts)
 
 
 def _measured(node: ast.AST) -> list[ast.expr]:

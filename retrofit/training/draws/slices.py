@@ -12,7 +12,7 @@ from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 
-from .shards import is_same
+from ..data.shards import is_same
 
 Place = tuple[ast.expr, Scope]
 ROUNDING = frozenset({"min", "int"})
