@@ -92,3 +92,10 @@ def test_without_two_hosts_nothing_is_measured(launcher: Launcher) -> None:
     assert ended["statuses"] == [2]
     (text,) = ended["outputs"]
     assert text.startswith("no two hosts here: ") and text.endswith("; nothing was measured\n")
+
+
+def test_the_seconds_of_a_conversion() -> None:
+    ended = run("convert_speed.py", "--sizes", "100", "--rounds", "1")
+    assert ended.returncode == 0, ended.stderr
+    _, row = ended.stdout.splitlines()
+    assert re.fullmatch(r" *\d+ +\d+\.\d\d s +\d+\.\d\d s +\d+ ms +\d+", row)

@@ -56,6 +56,7 @@ class Analysis:
         self.spawned = Spawned(self)
         self._memory: Memory[Values] = Memory(NOTHING)
         self._names_of: dict[Values, set[str]] = {}
+        self._called_names: dict[Values, set[str]] = {}
         self._callers: dict[Function, list[CallSite]] = {}
         self._index_calls()
 
@@ -105,7 +106,10 @@ class Analysis:
     def called(self, call: ast.Call, scope: Scope) -> set[str]:
         """Return the full names of the functions outside the project that a call can run."""
         values = self.evaluate(call.func, scope)
-        return self._names(frozenset(value for value in values if isinstance(value, (External, Member))))
+        if values not in self._called_names:
+            outside = (value for value in values if isinstance(value, (External, Member)))
+            self._called_names[values] = {name_of(value) for value in outside} - {""}
+        return self._called_names[values]
 
     def last_names(self, call: ast.Call, scope: Scope) -> list[str]:
         """Return the names, without their modules, of what a call can run: the written one where none is known."""
