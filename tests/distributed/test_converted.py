@@ -84,7 +84,7 @@ def kind_of_batchnorm(choice):
 
 
 def test_batchnorm_is_synchronised_unless_it_is_set_to_local(ranks):
-    assert ranks(2).run(kind_of_batchnorm, "sync") == [("DDPWrapper", "CPUSyncBatchNorm")] * 2
+    assert ranks(2).run(kind_of_batchnorm, "sync") == [("DDPWrapper", "SynchronisedBatchNorm1d")] * 2
     assert ranks(2).run(kind_of_batchnorm, "local") == [("DDPWrapper", "BatchNorm1d")] * 2
     with pytest.raises(ValueError, match=r"RETROFIT_BATCHNORM='none' is not valid; use one of: sync, local"):
         kind_of_batchnorm("none")

@@ -136,7 +136,7 @@ def pickled_model():
 
 
 def test_a_pickled_model_needs_nothing_of_the_runtime(ranks):
-    assert ranks(2).run(pickled_model) == [(False, True, "BatchNorm1d", "CPUSyncBatchNorm")] * 2
+    assert ranks(2).run(pickled_model) == [(False, True, "BatchNorm1d", "SynchronisedBatchNorm1d")] * 2
 
 
 def evaluate_one_rank_alone():
@@ -208,3 +208,26 @@ def own_forward_kept():
 
 def test_a_layer_with_a_forward_of_its_own_keeps_it_without_synchronisation(ranks):
     assert ranks(2).run(own_forward_kept) == [True, True]
+
+
+class Frozen(nn.BatchNorm2d):
+    """A layer of a project's own class."""
+
+
+def freeze_and_set_momentum():
+    model = nn.Sequential(nn.BatchNorm2d(4), Frozen(4), nn.Flatten(), nn.BatchNorm1d(16))
+    convert_sync_batchnorm(model)
+    for layer in model.modules():
+        if isinstance(layer, Frozen):
+            layer.eval()
+        elif isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
+            layer.momentum = 0.5
+    before = model[1].running_mean.clone()
+    model(torch.randn(3, 4, 2, 2) + get_rank())
+    means = [model[index].running_mean for index in (0, 3)]
+    same = [torch.equal(*gather_objects(mean)) for mean in means]
+    return torch.equal(before, model[1].running_mean), bool(means[0].abs().max() > 0.05), same
+
+
+def test_a_layer_stays_an_instance_of_its_class(ranks):
+    assert ranks(2).run(freeze_and_set_momentum) == [(True, True, [True, True])] * 2
