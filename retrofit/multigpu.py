@@ -2919,7 +2919,8 @@ def _replace_tensors(value: Any, of_tensor: Callable[[torch.Tensor], torch.Tenso
 def convert_sync_batchnorm(model: nn.Module) -> nn.Module:
     """Return `model` with every BatchNorm layer synchronised over ranks; outside a group, `model` as it is.
 
-    On CUDA this is torch's own nn.SyncBatchNorm, on the CPU `CPUSyncBatchNorm`. Call it on every rank before wrapping.
+    A layer stays an instance of its class, as in `isinstance(layer, nn.BatchNorm2d)`, and gets the forward of torch's
+    nn.SyncBatchNorm on CUDA, of `CPUSyncBatchNorm` on the CPU. Call it on every rank before wrapping.
     Raises ValueError for a layer with a forward of its own, which neither would run.
     """
     if not is_distributed():
@@ -2933,17 +2934,30 @@ def convert_sync_batchnorm(model: nn.Module) -> nn.Module:
                 "which a synchronised layer would not run; RETROFIT_BATCHNORM=local, or "
                 "rd.distribute_model(model, sync_batchnorm=False), leaves every rank its own statistics"
             )
-    if torch.cuda.is_available():
-        return nn.SyncBatchNorm.convert_sync_batchnorm(model)
     for layer in layers.values():
-        if not isinstance(layer, CPUSyncBatchNorm):
-            layer.__dict__["replaced"] = type(layer)
-            layer.__class__ = CPUSyncBatchNorm  # in place: its parameters and hooks stay what they are
+        if isinstance(layer, _Synchronised):
+            continue
+        if torch.cuda.is_available():
+            layer.__dict__.setdefault("process_group", None)
+            layer.__class__ = _class_with(_CUDASyncBatchNorm, type(layer))
+        else:
+            layer.__class__ = _class_with(CPUSyncBatchNorm, type(layer))  # in place: parameters and hooks stay
     return model
 
 
-class CPUSyncBatchNorm(_BatchNorm):
-    """BatchNorm of (N, C, ...) over the batches of all ranks. Collective: every rank, in training mode.
+_classes: dict[tuple[type, type], type[_BatchNorm]] = {}
+
+
+def _class_with(kind: type[_Synchronised], replaced: type[_BatchNorm]) -> type[_BatchNorm]:
+    """Return the class derived from both, with the forward of `kind`."""
+    if (kind, replaced) not in _classes:
+        name = f"Synchronised{replaced.__name__}"
+        _classes[kind, replaced] = type(name, (kind, replaced), {"replaced": replaced})
+    return _classes[kind, replaced]
+
+
+class _Synchronised(_BatchNorm):
+    """A BatchNorm layer that waits for the other ranks.
 
     In a file it is the layer that it replaced, which needs nothing of the runtime to be read; a copy is like itself.
     """
@@ -2952,13 +2966,21 @@ class CPUSyncBatchNorm(_BatchNorm):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         plain = self.replaced.__new__(self.replaced)
-        plain.__dict__.update({name: value for name, value in self.__dict__.items() if name != "replaced"})
+        plain.__dict__.update(self.__dict__)
         return reduced_as(plain, protocol)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> CPUSyncBatchNorm:
-        copied = memo[id(self)] = CPUSyncBatchNorm.__new__(CPUSyncBatchNorm)
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Synchronised:
+        copied = memo[id(self)] = type(self).__new__(type(self))
         copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return copied
+
+
+class _CUDASyncBatchNorm(_Synchronised, nn.SyncBatchNorm):
+    """torch's own synchronised layer."""
+
+
+class CPUSyncBatchNorm(_Synchronised):
+    """BatchNorm of (N, C, ...) over the batches of all ranks. Collective: every rank, in training mode."""
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
         if input.dim() < 2:
@@ -2967,7 +2989,7 @@ class CPUSyncBatchNorm(_BatchNorm):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         self._check_input_dim(input)
         if not self.training or not is_distributed():
-            return super().forward(input)
+            return _BatchNorm.forward(self, input)
         if not self.track_running_stats or self.running_mean is None or self.running_var is None:
             return sync_batch_norm(input, None, None, self.weight, self.bias, 0.0, self.eps)
         assert self.num_batches_tracked is not None
@@ -3788,4 +3810,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 7494715d9a98936fc6646d3a8c55fbe993746bcbce12f70af8d62c2debd644ea
+# Unchanged while the text above has the SHA-256 34b43f5f5a59fef424b978f5fc910b386843a139d24c8362325b453c1f5436c8
