@@ -10,7 +10,7 @@ yourself is not overwritten without --force. The names are those of the library:
 
 In this order: environment, options, collective calls, deadlock, watchdog, process group, collectives, output, devices,
 random state, batch, sharding, wrapped, streams, loaders, draws, learning rate, evaluation, loss, unwrap, bit hash,
-gradients, sync batchnorm, forward guard, consistency, data parallel, wrapper, model, launcher.
+gradients, sync batchnorm, forward guard, consistency, data parallel, entry points, wrapper, model, launcher.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ import traceback
 import warnings
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -2412,17 +2412,21 @@ class _SumOverRanks(torch.autograd.Function):
         return reduce_tensor_sum(gradients[0].contiguous() * ctx.weight) / (ctx.weight or 1.0), None
 
 
-def batch_sum(tensor: torch.Tensor) -> torch.Tensor:
+def batch_sum(tensor: torch.Tensor, learns: bool = True) -> torch.Tensor:
     """Return the sum over ranks of a sum over this rank's samples, with gradients: a numerator, a denominator.
 
+    `learns=False`: for what is computed under torch.no_grad() in training, as the statistics of a codebook are.
     Collective: every rank, in training, forward and backward.
     """
+    if not learns:
+        return tensor if is_sharing() else reduce_total(tensor)
     return _SumOverRanks.apply(tensor, weight_of()) if _is_of_all_ranks() else tensor
 
 
-def batch_mean(tensor: torch.Tensor) -> torch.Tensor:
+def batch_mean(tensor: torch.Tensor, learns: bool = True) -> torch.Tensor:
     """Return the mean over all samples of a mean over this rank's, as `batch_sum`. Collective: every rank."""
-    return batch_sum(tensor * (weight_of() / get_world_size())) if _is_of_all_ranks() else tensor
+    is_of_all = _is_of_all_ranks() if learns else get_world_size() > 1 and bool(batches_in_use) and not is_sharing()
+    return batch_sum(tensor * (weight_of() / get_world_size()), learns) if is_of_all else tensor
 
 
 class _CriterionOfRanks(nn.Module):
@@ -2908,7 +2912,9 @@ def _replace_tensors(value: Any, of_tensor: Callable[[torch.Tensor], torch.Tenso
     if isinstance(value, (list, tuple)):
         return type(value)(*changed.values()) if hasattr(value, "_fields") else type(value)(changed.values())
     copied = copy.copy(value)
-    (copied if isinstance(value, MutableMapping) else vars(copied)).update(changed)
+    target = copied if isinstance(value, MutableMapping) else vars(copied)
+    for name, entry in changed.items():  # the outputs of transformers take entries, and refuse update()
+        target[name] = entry
     return copied
 
 
@@ -2916,18 +2922,30 @@ def _replace_tensors(value: Any, of_tensor: Callable[[torch.Tensor], torch.Tenso
 # BatchNorm over the global batch on any backend; torch's nn.SyncBatchNorm refuses CPU tensors.
 
 
+EXTENDED_BY = ("timm.",)  # libraries whose BatchNorm layers do more: an activation of each entry
+
+
 def convert_sync_batchnorm(model: nn.Module) -> nn.Module:
     """Return `model` with every BatchNorm layer synchronised over ranks; outside a group, `model` as it is.
 
     A layer stays an instance of its class, as in `isinstance(layer, nn.BatchNorm2d)`, and gets the forward of torch's
     nn.SyncBatchNorm on CUDA, of `CPUSyncBatchNorm` on the CPU. Call it on every rank before wrapping.
-    Raises ValueError for a layer with a forward of its own, which neither would run.
+    timm's layers, which add an activation to BatchNorm, run their own forward. Raises ValueError for another layer with
+    a forward of its own, and for one of a TorchScript model, which nothing would synchronise.
     """
     if not is_distributed():
         return model
+    for name, part in model.named_modules():
+        if isinstance(part, torch.jit.ScriptModule) and "BatchNorm" in str(getattr(part, "original_name", "")):
+            raise ValueError(
+                f"{name or 'the model'} is BatchNorm in TorchScript, which cannot be synchronised; script the model "
+                "after the training, or let every rank keep its own statistics: RETROFIT_BATCHNORM=local"
+            )
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)}
     forwards = (_BatchNorm.forward, nn.SyncBatchNorm.forward, CPUSyncBatchNorm.forward)
     for name, layer in layers.items():
+        if _adds_activation(layer):
+            continue
         if type(layer).forward not in forwards or "forward" in layer.__dict__:
             raise ValueError(
                 f"{name or 'the model'} is a BatchNorm layer with a forward of its own ({type(layer).__qualname__}), "
@@ -2937,12 +2955,19 @@ def convert_sync_batchnorm(model: nn.Module) -> nn.Module:
     for layer in layers.values():
         if isinstance(layer, _Synchronised):
             continue
-        if torch.cuda.is_available():
+        if _adds_activation(layer):
+            layer.__class__ = _class_with(SyncThroughForward, type(layer))
+        elif torch.cuda.is_available():
             layer.__dict__.setdefault("process_group", None)
             layer.__class__ = _class_with(_CUDASyncBatchNorm, type(layer))
         else:
             layer.__class__ = _class_with(CPUSyncBatchNorm, type(layer))  # in place: parameters and hooks stay
     return model
+
+
+def _adds_activation(layer: nn.Module) -> bool:
+    is_known = type(layer).__module__.startswith(EXTENDED_BY) and "forward" not in layer.__dict__
+    return isinstance(layer, SyncThroughForward) or is_known
 
 
 _classes: dict[tuple[type, type], type[_BatchNorm]] = {}
@@ -2977,6 +3002,23 @@ class _Synchronised(_BatchNorm):
 
 class _CUDASyncBatchNorm(_Synchronised, nn.SyncBatchNorm):
     """torch's own synchronised layer."""
+
+
+class SyncThroughForward(_Synchronised):
+    """A layer whose forward is BatchNorm and then something for each entry, over the batches of all ranks.
+
+    Collective: every rank, in training mode.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not self.training or not is_distributed():
+            return super().forward(input)
+        own = nn.functional.batch_norm
+        nn.functional.batch_norm = _batch_norm_of_ranks
+        try:
+            return super().forward(input)
+        finally:
+            nn.functional.batch_norm = own
 
 
 class CPUSyncBatchNorm(_Synchronised):
@@ -3049,12 +3091,29 @@ def sync_batch_norm(
     return output.to(input.dtype)
 
 
+def _batch_norm_of_ranks(
+    input: torch.Tensor,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> torch.Tensor:
+    """Return what functional.batch_norm gives for the batches of all ranks."""
+    if not training:
+        return torch.batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps, False)
+    return sync_batch_norm(input, running_mean, running_var, weight, bias, momentum, eps)
+
+
 @contextmanager
 def own_statistics(module: nn.Module) -> Iterator[None]:
     """Let synchronised BatchNorm layers in training mode use this rank's batch; in evaluation mode they do not wait."""
     waiting = waiting_layers(module)
     for layer in waiting:
-        layer.forward = partial(_BatchNorm.forward, layer)  # type: ignore[method-assign,arg-type]
+        kind = layer.replaced if isinstance(layer, SyncThroughForward) else _BatchNorm
+        layer.forward = partial(kind.forward, layer)  # type: ignore[method-assign,arg-type]
     try:
         yield
     finally:
@@ -3064,7 +3123,7 @@ def own_statistics(module: nn.Module) -> Iterator[None]:
 
 def waiting_layers(module: nn.Module) -> list[nn.Module]:
     """Return the BatchNorm layers whose forward waits for the other ranks."""
-    kinds = (nn.SyncBatchNorm, CPUSyncBatchNorm)
+    kinds = (nn.SyncBatchNorm, CPUSyncBatchNorm, SyncThroughForward)
     return [layer for layer in module.modules() if isinstance(layer, kinds) and layer.training]
 
 
@@ -3106,12 +3165,22 @@ def running_forward() -> Iterator[None]:
         _forward_depth -= 1
 
 
+def is_running_forward() -> bool:
+    return _forward_depth > 0
+
+
+def unguard(layer: nn.Module) -> None:
+    """Let a layer run outside the model's forward, too: what it does is synchronised otherwise."""
+    for part in layer.modules():
+        _guarded.discard(part)
+
+
 def guard_layers(module: nn.Module) -> None:
     """Watch the module's outermost layers, in containers too: one that runs outside DDP's forward bypasses it."""
     for child in module.children():
         if isinstance(child, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
             guard_layers(child)
-        if child not in _guarded:
+        if child not in _guarded and not isinstance(child, torch.jit.ScriptModule):  # which takes no hooks
             _guarded.add(child)
             child.register_forward_pre_hook(RefuseBypass())
 
@@ -3126,8 +3195,8 @@ class RefuseBypass:
         if any(parameter.requires_grad for parameter in layer.parameters()):
             raise RuntimeError(
                 f"a {type(layer).__name__} of a DDP model ran in training outside model(...): its gradients would not "
-                "be synchronised over ranks; call model(...) and choose the path inside forward(), or, for evaluation, "
-                "call it under torch.no_grad() or after model.eval()"
+                "be synchronised over ranks; name the method or the layer that is called: rd.distribute_model(model, "
+                "methods=['encode']), or, for evaluation, call it under torch.no_grad() or after model.eval()"
             )
 
     def __reduce__(self) -> Any:
@@ -3346,6 +3415,103 @@ def fitting_keys(model: nn.Module, state_dict: Any) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
+# Methods and layers of a DDP model that a training calls itself: `model.encode(x)`, `model.head(z)`.
+
+
+@contextmanager
+def as_forward(module: nn.Module, method: Callable[..., Any]) -> Iterator[None]:
+    """Let the next call of `module` run `method`, and those within it the module's own forward again."""
+    own = module.__dict__.get("forward")
+
+    def restore() -> None:
+        if own is not None:
+            module.__dict__["forward"] = own
+        else:
+            module.__dict__.pop("forward", None)
+
+    def run(*inputs: Any, **kwargs: Any) -> Any:
+        restore()
+        return method(*inputs, **kwargs)
+
+    module.__dict__["forward"] = run
+    try:
+        yield
+    finally:
+        restore()
+
+
+def enter_through(wrapper: Any, module: nn.Module, names: Collection[str]) -> frozenset[str]:
+    """Return the methods among `names`; a layer among them is synchronised where the training runs it by itself.
+
+    Raises ValueError for a name that the model does not have.
+    """
+    methods: set[str] = set()
+    for name in names:
+        try:
+            value: Any = module.get_submodule(name)
+        except AttributeError:
+            value = getattr(module, name, None)
+        if isinstance(value, nn.Module):
+            for layer in _run_by_themselves(value):
+                unguard(layer)
+                weights: list[float] = []
+                layer.register_forward_pre_hook(_BeforeLayer(wrapper, weights), with_kwargs=True)
+                layer.register_forward_hook(_AfterLayer(wrapper, weights))
+        elif callable(value):
+            methods.add(name)
+        else:
+            raise ValueError(
+                f"methods={list(names)} of distribute_model: {type(module).__name__} has no method or layer {name!r}"
+            )
+    return frozenset(methods)
+
+
+def _run_by_themselves(layer: nn.Module) -> Iterator[nn.Module]:
+    """Yield a layer, or what a container without a forward of its own holds."""
+    if isinstance(layer, (nn.ModuleList, nn.ModuleDict)):
+        for part in layer.children():
+            yield from _run_by_themselves(part)
+    else:
+        yield layer
+
+
+class _Hook:
+    """A hook of a layer that, outside the model's forward, is one. In a file, and in a copy, it does nothing."""
+
+    def __init__(self, wrapper: Any, weights: list[float]) -> None:
+        self.wrapper: Callable[[], Any] = weakref.ref(wrapper)
+        self.weights = weights  # of the runs that have begun
+
+    def __reduce__(self) -> Any:
+        return getattr, (nullcontext(), "__exit__")  # takes three arguments, returns None
+
+
+class _BeforeLayer(_Hook):
+    def __call__(self, layer: nn.Module, inputs: Any, kwargs: Any) -> Any:
+        wrapper = self.wrapper()
+        self.weights.clear()
+        if wrapper is None or not _is_entered(layer):
+            return None
+        weight = weight_of(inputs, kwargs)
+        self.weights.append(weight)
+        wrapper.expect_backward()
+        return scale_gradients((inputs, kwargs), 1.0 / weight) if weight not in (0.0, 1.0) else None
+
+
+class _AfterLayer(_Hook):
+    def __call__(self, layer: nn.Module, inputs: Any, output: Any) -> Any:
+        wrapper = self.wrapper()
+        if wrapper is None or not self.weights:
+            return None
+        return wrapper._gradient_sync.watch(output, self.weights.pop())
+
+
+def _is_entered(layer: nn.Module) -> bool:
+    is_trained = layer.training and torch.is_grad_enabled() and not is_running_forward() and not in_backward()
+    return is_trained and not is_sharing()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 # DistributedDataParallel that looks like the model it wraps.
 
 
@@ -3374,15 +3540,15 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
     on every rank it keeps None. In an uneven last batch of `distribute_loader` the ranks count by their samples.
 
     Collective: every rank, to construct it and for every forward and backward with gradients. Keyword arguments are
-    those of DistributedDataParallel. With `static_graph`, a communication hook of your own, or in `join()`, all is left
-    to DDP; with `find_unused_parameters`, what is unused. Raises RuntimeError for a layer that is run in training past
-    `model(...)`, and where the ranks' parameters differ (see `ConsistencyCheck`).
+    those of DistributedDataParallel, and `methods` of `distribute_model`. With `static_graph`, a communication hook of
+    your own, or in `join()`, all is left to DDP; with `find_unused_parameters`, what is unused. Raises RuntimeError for
+    a layer that is run in training past `model(...)`, and where the ranks' parameters differ (see `ConsistencyCheck`).
     """
 
-    def __new__(cls, module: nn.Module, **ddp_options: Any) -> Any:
+    def __new__(cls, module: nn.Module, **options: Any) -> Any:
         return super().__new__(cls) if is_distributed() else module
 
-    def __init__(self, module: nn.Module, **ddp_options: Any) -> None:
+    def __init__(self, module: nn.Module, *, methods: Collection[str] = (), **ddp_options: Any) -> None:
         ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
         own = {id(parameter) for name, parameter in all_named_parameters(module) if name in ignored}
         sync = GradientSync([p for p in all_parameters(module) if id(p) not in own], _num_passes(module, ddp_options))
@@ -3391,6 +3557,18 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
         sync.compare = ConsistencyCheck(unwrap_model(module), own, self.process_group).end_of_pass
         if not hasattr(module, "_orig_mod"):  # a hook that reads global state would break a compiled graph
             guard_layers(unwrap_model(module))
+        self.__dict__["_methods"] = enter_through(self, unwrap_model(module), methods)
+
+    def __getattr__(self, name: str) -> Any:
+        value = super().__getattr__(name)
+        return partial(self._run_method, value) if name in self.__dict__.get("_methods", ()) else value
+
+    def _run_method(self, method: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Any:
+        """Run a method of the model as its forward pass, or within the one that is running."""
+        if is_running_forward():
+            return method(*inputs, **kwargs)
+        with as_forward(self.module, method):
+            return self(*inputs, **kwargs)
 
     def _build(self, module: nn.Module) -> None:
         """Let DDP take note of what it is to reduce, which it does once, when it is constructed."""
@@ -3441,8 +3619,7 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
         weight = weight_of(inputs, kwargs)
         if weight not in (0.0, 1.0):  # what flows on into another model, which weighs for itself, is as it was
             inputs, kwargs = scale_gradients((inputs, kwargs), 1.0 / weight)
-        is_left_to_ddp = self._join_config.enable or self.static_graph or self._has_own_hook
-        sync.is_wanted = self.require_backward_grad_sync and not is_left_to_ddp
+        sync.is_wanted = self.require_backward_grad_sync and not self._is_left_to_ddp
         sync.is_armed = sync.is_wanted and not sync.is_looking
         with running_forward():
             if sync.is_wanted and sync.is_looking:
@@ -3452,6 +3629,15 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
         if sync.is_wanted:
             return sync.watch(output, weight)
         return output if weight == 1.0 else scale_gradients(output, weight)
+
+    @property
+    def _is_left_to_ddp(self) -> bool:
+        return bool(self._join_config.enable or self.static_graph or self._has_own_hook)
+
+    def expect_backward(self) -> None:
+        """Average at the end of the next backward pass what a layer outside the model's forward gives gradients."""
+        self._gradient_sync.follow_freezing()
+        self._gradient_sync.is_wanted = self.require_backward_grad_sync and not self._is_left_to_ddp
 
     def _forward_unreduced(self, inputs: Any, kwargs: Any) -> Any:
         """Run a forward after which DDP leaves the gradients alone."""
@@ -3595,6 +3781,7 @@ def distribute_model(
     *,
     sync_batchnorm: bool | None = None,
     find_unused_parameters: bool | None = None,
+    methods: Collection[str] = (),
     **options: Any,
 ) -> nn.Module:
     """Return `model` with gradients averaged and BatchNorm statistics taken over all samples of all ranks.
@@ -3602,7 +3789,8 @@ def distribute_model(
     Move it to its device first, and create the optimizer afterwards. Without `sync_batchnorm` (by default what
     RETROFIT_BATCHNORM says: sync, or local) every rank keeps its own BatchNorm statistics, which is faster and another
     training; `model.eval()` then gives all ranks those of rank 0, and every rank must call it. Unused parameters are
-    found, unless `find_unused_parameters` is given, DDP's own option.
+    found, unless `find_unused_parameters` is given, DDP's own option. `methods`: names of its methods and layers that
+    the training calls itself, as `model.encode(x)` and `model.head(z)`, instead of the model or in addition to it.
 
     `strategy`, for a training loop that is written for `rd.strategies`: a value of `--strategy`; DDP by default.
     `options` go to the strategy's wrapper and win over the flags. None comes back as None. Collective: every rank.
@@ -3629,6 +3817,8 @@ def distribute_model(
     converted = convert_sync_batchnorm(module) if is_synchronised else module
     if find_unused_parameters is not None:
         options["find_unused_parameters"] = find_unused_parameters
+    if methods:
+        options["methods"] = methods
     wrapped = STRATEGIES[strategy or "ddp"](converted, **options)
     if wrapped is module:
         return model
@@ -3810,4 +4000,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 34b43f5f5a59fef424b978f5fc910b386843a139d24c8362325b453c1f5436c8
+# Unchanged while the text above has the SHA-256 a74be4ae41ac1e85bfd357eb1764c39814252721000a45eafc8944e4752fc02f

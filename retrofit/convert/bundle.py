@@ -38,7 +38,7 @@ MODULES = (
     "process/process_group", "collectives", "output", "process/devices", "data/random_state", "data/batch",
     "data/sharding", "data/wrapped", "data/streams", "data/loaders", "data/draws", "learning_rate", "evaluation",
     "loss", "ddp/unwrap", "ddp/bit_hash", "ddp/gradients", "ddp/sync_batchnorm", "ddp/forward_guard",
-    "ddp/consistency", "ddp/data_parallel", "ddp/wrapper", "ddp/model", "launcher",
+    "ddp/consistency", "ddp/data_parallel", "ddp/entry_points", "ddp/wrapper", "ddp/model", "launcher",
 )  # fmt: skip
 
 HEAD = '''\

@@ -19,9 +19,11 @@ from torch import nn
 
 from .collectives import gather_objects, reduce_tensor_sum
 from .data.batch import (
+    batches_in_use,
     reduce_last_loss,
     reduce_loss,
     reduce_summed_loss,
+    reduce_total,
     total_of_ranks,
     weight_of,
     without_repeated,
@@ -90,17 +92,21 @@ class _SumOverRanks(torch.autograd.Function):
         return reduce_tensor_sum(gradients[0].contiguous() * ctx.weight) / (ctx.weight or 1.0), None
 
 
-def batch_sum(tensor: torch.Tensor) -> torch.Tensor:
+def batch_sum(tensor: torch.Tensor, learns: bool = True) -> torch.Tensor:
     """Return the sum over ranks of a sum over this rank's samples, with gradients: a numerator, a denominator.
 
+    `learns=False`: for what is computed under torch.no_grad() in training, as the statistics of a codebook are.
     Collective: every rank, in training, forward and backward.
     """
+    if not learns:
+        return tensor if is_sharing() else reduce_total(tensor)
     return _SumOverRanks.apply(tensor, weight_of()) if _is_of_all_ranks() else tensor
 
 
-def batch_mean(tensor: torch.Tensor) -> torch.Tensor:
+def batch_mean(tensor: torch.Tensor, learns: bool = True) -> torch.Tensor:
     """Return the mean over all samples of a mean over this rank's, as `batch_sum`. Collective: every rank."""
-    return batch_sum(tensor * (weight_of() / get_world_size())) if _is_of_all_ranks() else tensor
+    is_of_all = _is_of_all_ranks() if learns else get_world_size() > 1 and bool(batches_in_use) and not is_sharing()
+    return batch_sum(tensor * (weight_of() / get_world_size()), learns) if is_of_all else tensor
 
 
 class _CriterionOfRanks(nn.Module):

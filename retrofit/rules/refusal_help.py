@@ -10,8 +10,6 @@ from itertools import islice
 
 from retrofit.analysis.edits import Edit, apply_edits, indent_step, insert_after, insert_before, replace
 from retrofit.analysis.files.source import Source
-from retrofit.analysis.scopes import own_nodes
-from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.training import Project
 
 from .finding import Finding
@@ -104,29 +102,6 @@ def _model_output(project: Project, finding: Finding) -> list[Edit]:
     return [insert_before(source, source.statement(node), [line]), replace(source, inside[0], name)]
 
 
-def _forward(project: Project, finding: Finding) -> list[Edit]:
-    """Give a model that is trained by one method a forward() that runs it, and call the model."""
-    calls = [c for m in project.models for c in m.calls if any(o.call is finding.node for o in m.calls)]
-    functions = [c.call.func for c in calls if isinstance(c.call.func, ast.Attribute)]
-    if len({function.attr for function in functions}) != 1 or len(functions) != len(calls):
-        return []
-    values = project.analysis.evaluate(functions[0], calls[0].scope)
-    (method,) = values if len(values) == 1 else (None,)
-    if not isinstance(method, LocalFunction) or not isinstance(method.node, ast.FunctionDef):
-        return []
-    owner = method.scope.parent.node if method.scope.parent else None
-    defined = {node.name for node in own_nodes(owner) if isinstance(node, ast.FunctionDef)} if owner else set()
-    if not isinstance(owner, ast.ClassDef) or "forward" in defined:
-        return []
-    source, step = method.scope.source, indent_step(method.scope.source)
-    lines = ["", "def forward(self, *inputs, **options):", f"{step}return self.{method.node.name}(*inputs, **options)"]
-    edits = [insert_after(source, method.node, lines)]
-    for call, function in zip(calls, functions):
-        (_, start), (_, end) = call.scope.source.span(function.value), call.scope.source.span(function)
-        edits.append(Edit(call.scope.source, start, end, ""))
-    return edits
-
-
 def _free_name(source: Source, name: str) -> str:
     taken = {node.id for node in source.nodes if isinstance(node, ast.Name)}
     return next(one for one in (name, *(f"{name}_{number}" for number in range(2, 99))) if one not in taken)
@@ -137,5 +112,4 @@ PATCHES: dict[str, Patch] = {
     "closure-step": _closure,
     "suppressed-errors": _suppressed,
     "model-in-write": _model_output,
-    "trained-by-methods": _forward,
 }

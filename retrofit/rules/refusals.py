@@ -142,8 +142,8 @@ _ALL = (
     Kind(
         "RF209",
         "trained-by-methods",
-        "DDP averages the gradients of what is called; a method goes past it.",
-        "Give the model a forward() that calls the method, and call the model.",
+        "A method of the model calls backward itself, so DDP cannot run it as a forward pass.",
+        "Let the method return the loss, and call backward in the training loop.",
     ),
     Kind(
         "RF209",
@@ -166,6 +166,13 @@ _ALL = (
         is_local=True,
         examples=("carried-hidden-state",),
         assumption="the loss does not depend on what is carried, or each rank may carry its own",
+    ),
+    Kind(
+        "RF210",
+        "samples-kept",
+        "A queue, a memory bank or a list of samples keeps what each batch gives it; each rank would keep its own.",
+        "Gather the samples of all ranks before they are put in: `keys = rd.data.gather_batch(keys)`.",
+        is_local=True,
     ),
     Kind(
         "RF303",

@@ -143,9 +143,45 @@ def LOSS(out, target):
     both = rows.t() @ target.flatten(1) / len(out)
     return (both**2).mean() + torch.mm(rows.T, rows).pow(2).mean() * 1e-4
 """
+MOVING = """\
+class LOSSCenter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("center", torch.zeros(1, 2, 4, 4).double())
+        self.register_buffer("total", torch.zeros(2).double())
+
+    def forward(self, out, target):
+        loss = ((out - self.center) ** 2 * target).mean() + (out.mean((2, 3)) * self.total.clone()).mean()
+        self.update(out)
+        return loss
+
+    @torch.no_grad()
+    def update(self, out):
+        self.center = self.center * 0.9 + 0.1 * out.mean(0, keepdim=True)
+        self.total.mul_(0.5).add_(out.mean((2, 3)).sum(0), alpha=0.5)
+
+
+LOSS = LOSSCenter()
+"""
+SINKHORN = """\
+@torch.no_grad()
+def assigned(scores):
+    Q = torch.exp(scores).t()
+    Q /= torch.sum(Q)
+    for _ in range(2):
+        Q /= torch.sum(Q, dim=1, keepdim=True)
+        Q /= torch.sum(Q, dim=0, keepdim=True)
+    return Q.t()
+
+
+def LOSS(out, target):
+    rows = out.flatten(1)
+    return -(assigned(rows.detach()) * torch.log_softmax(rows, 1)).sum(1).mean()
+"""
 LOSSES = {
     "flat": FLAT, "module": MODULE, "axes": AXES, "by_class": BY_CLASS, "root": ROOT, "counted": COUNTED,
-    "by_sample": BY_SAMPLE, "in_loop": IN_LOOP, "centered": CENTERED, "products": PRODUCTS,
+    "by_sample": BY_SAMPLE, "in_loop": IN_LOOP, "centered": CENTERED, "products": PRODUCTS, "moving": MOVING,
+    "sinkhorn": SINKHORN,
 }  # fmt: skip
 BLOCK = """\
 

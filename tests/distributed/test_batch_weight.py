@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 
 import pytest
@@ -19,6 +20,13 @@ class Output:
     label: str = ""
 
 
+class Entries(OrderedDict):
+    """A dict that takes its entries one by one, as the outputs of transformers do."""
+
+    def update(self, *args, **kwargs):
+        raise TypeError("no update()")
+
+
 class Pair(nn.Module):
     """Takes a list and gives a dict in an object, with a term that does not depend on what comes in."""
 
@@ -28,7 +36,7 @@ class Pair(nn.Module):
 
     def forward(self, inputs, scale=1.0):
         total = self.first(inputs[0]) + scale * self.second(inputs[1])
-        return Output({"sum": total, "norm": self.first.weight.square().sum()})
+        return Output(Entries(sum=total, norm=self.first.weight.square().sum()))
 
 
 def of_count(output, target):

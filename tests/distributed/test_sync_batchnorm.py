@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from retrofit.distributed import get_rank
+from retrofit.distributed import get_rank, get_world_size
 from retrofit.distributed.collectives import gather_objects
 from retrofit.distributed.ddp.sync_batchnorm import CPUSyncBatchNorm, convert_sync_batchnorm
 
@@ -231,3 +231,43 @@ def freeze_and_set_momentum():
 
 def test_a_layer_stays_an_instance_of_its_class(ranks):
     assert ranks(2).run(freeze_and_set_momentum) == [(True, True, [True, True])] * 2
+
+
+class NormAct(nn.BatchNorm2d):
+    """As timm's BatchNormAct2d: its own call of batch_norm, then an activation."""
+
+    __module__ = "timm.layers.norm_act"
+
+    def forward(self, input):
+        uses_batch = self.training or self.running_mean is None
+        momentum = self.momentum
+        if self.training:
+            self.num_batches_tracked.add_(1)
+        output = nn.functional.batch_norm(
+            input, self.running_mean, self.running_var, self.weight, self.bias, uses_batch, momentum, self.eps
+        )
+        return output.relu()
+
+
+def with_activation():
+    part = {1: slice(0, 6), 2: (slice(0, 2), slice(2, 6))[get_rank()]}[get_world_size()]
+    torch.manual_seed(0)
+    data = torch.randn(6, 3, 2, 2).double().requires_grad_()
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), NormAct(4)).double()
+    model = convert_sync_batchnorm(model)
+    output = model(data[part]).square().sum()
+    output.backward()
+    copied = copy.deepcopy(model).eval()
+    with torch.no_grad():
+        evaluated = copied(data)
+    return data.grad, model[1].weight.grad, model[1].running_var, evaluated
+
+
+def test_a_layer_of_timm_is_synchronised_through_its_own_forward(ranks):
+    gradient, weight, variance, evaluated = with_activation()
+    first, second = ranks(2).run(with_activation)
+    torch.testing.assert_close(first[0] + second[0], gradient)
+    torch.testing.assert_close(first[1] + second[1], weight)
+    for found in (first, second):
+        torch.testing.assert_close(found[2], variance)
+        torch.testing.assert_close(found[3], evaluated)

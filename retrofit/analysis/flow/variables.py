@@ -116,6 +116,9 @@ def assignments_to(analysis: Analysis, variable: Variable) -> list[Assignment]:
             moves = function.attr in analysis.library.moving_methods
             if (fills or moves) and variable in variables_of(analysis, function.value, scope):
                 found.append(Assignment(node, scope, only_fills=fills))
+        for statement, holders in _parts_set(analysis, scope):
+            if any(variable in variables_of(analysis, holder, scope) for holder in holders):
+                found.append(Assignment(statement, scope, only_fills=True))
     return sorted(set(found), key=lambda a: (a.scope.source.name, a.statement.lineno, a.statement.col_offset))
 
 
@@ -146,6 +149,27 @@ def _methods_called(analysis: Analysis, scope: Scope) -> list[tuple[ast.stmt, as
         functions = [(node, call.func) for node, call in calls if isinstance(call, ast.Call)]
         known[scope] = [(node, function) for node, function in functions if isinstance(function, ast.Attribute)]
     return known[scope]
+
+
+def _parts_set(analysis: Analysis, scope: Scope) -> list[tuple[ast.Assign, list[ast.expr]]]:
+    """Return the statements that give an object a new part, with the expressions of it: `model.fc = Linear(8, 2)`."""
+    known: dict[Scope, list[tuple[ast.Assign, list[ast.expr]]]] = analysis.fact("parts set", dict)
+    if scope not in known:
+        made = [
+            node for node in own_nodes(scope.node) if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        ]
+        known[scope] = [(node, _holders(target)) for node in made for target in node.targets]
+    return known[scope]
+
+
+def _holders(target: ast.expr) -> list[ast.expr]:
+    """Return what has a part that a statement sets: `model.head` and `model` of model.head[0] = layer."""
+    found: list[ast.expr] = []
+    while isinstance(target, (ast.Attribute, ast.Subscript)):
+        target = target.value
+        if not isinstance(target, ast.Subscript) and not (isinstance(target, ast.Name) and target.id == "self"):
+            found.append(target)
+    return found
 
 
 def _is_of_project(analysis: Analysis, function: ast.Attribute, scope: Scope) -> bool:

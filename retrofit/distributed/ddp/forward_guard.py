@@ -49,12 +49,22 @@ def running_forward() -> Iterator[None]:
         _forward_depth -= 1
 
 
+def is_running_forward() -> bool:
+    return _forward_depth > 0
+
+
+def unguard(layer: nn.Module) -> None:
+    """Let a layer run outside the model's forward, too: what it does is synchronised otherwise."""
+    for part in layer.modules():
+        _guarded.discard(part)
+
+
 def guard_layers(module: nn.Module) -> None:
     """Watch the module's outermost layers, in containers too: one that runs outside DDP's forward bypasses it."""
     for child in module.children():
         if isinstance(child, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
             guard_layers(child)
-        if child not in _guarded:
+        if child not in _guarded and not isinstance(child, torch.jit.ScriptModule):  # which takes no hooks
             _guarded.add(child)
             child.register_forward_pre_hook(RefuseBypass())
 
@@ -69,8 +79,8 @@ class RefuseBypass:
         if any(parameter.requires_grad for parameter in layer.parameters()):
             raise RuntimeError(
                 f"a {type(layer).__name__} of a DDP model ran in training outside model(...): its gradients would not "
-                "be synchronised over ranks; call model(...) and choose the path inside forward(), or, for evaluation, "
-                "call it under torch.no_grad() or after model.eval()"
+                "be synchronised over ranks; name the method or the layer that is called: rd.distribute_model(model, "
+                "methods=['encode']), or, for evaluation, call it under torch.no_grad() or after model.eval()"
             )
 
     def __reduce__(self) -> Any:

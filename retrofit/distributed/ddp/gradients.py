@@ -273,5 +273,7 @@ def _replace_tensors(value: Any, of_tensor: Callable[[torch.Tensor], torch.Tenso
     if isinstance(value, (list, tuple)):
         return type(value)(*changed.values()) if hasattr(value, "_fields") else type(value)(changed.values())
     copied = copy.copy(value)
-    (copied if isinstance(value, MutableMapping) else vars(copied)).update(changed)
+    target = copied if isinstance(value, MutableMapping) else vars(copied)
+    for name, entry in changed.items():  # the outputs of transformers take entries, and refuse update()
+        target[name] = entry
     return copied

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 import torch
@@ -45,6 +45,7 @@ def distribute_model(
     *,
     sync_batchnorm: bool | None = None,
     find_unused_parameters: bool | None = None,
+    methods: Collection[str] = (),
     **options: Any,
 ) -> nn.Module:
     """Return `model` with gradients averaged and BatchNorm statistics taken over all samples of all ranks.
@@ -52,7 +53,8 @@ def distribute_model(
     Move it to its device first, and create the optimizer afterwards. Without `sync_batchnorm` (by default what
     RETROFIT_BATCHNORM says: sync, or local) every rank keeps its own BatchNorm statistics, which is faster and another
     training; `model.eval()` then gives all ranks those of rank 0, and every rank must call it. Unused parameters are
-    found, unless `find_unused_parameters` is given, DDP's own option.
+    found, unless `find_unused_parameters` is given, DDP's own option. `methods`: names of its methods and layers that
+    the training calls itself, as `model.encode(x)` and `model.head(z)`, instead of the model or in addition to it.
 
     `strategy`, for a training loop that is written for `rd.strategies`: a value of `--strategy`; DDP by default.
     `options` go to the strategy's wrapper and win over the flags. None comes back as None. Collective: every rank.
@@ -79,6 +81,8 @@ def distribute_model(
     converted = convert_sync_batchnorm(module) if is_synchronised else module
     if find_unused_parameters is not None:
         options["find_unused_parameters"] = find_unused_parameters
+    if methods:
+        options["methods"] = methods
     wrapped = STRATEGIES[strategy or "ddp"](converted, **options)
     if wrapped is module:
         return model

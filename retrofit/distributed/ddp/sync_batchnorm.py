@@ -16,19 +16,30 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..process.process_group import group_for, is_distributed
 from .unwrap import reduced_as
 
+EXTENDED_BY = ("timm.",)  # libraries whose BatchNorm layers do more: an activation of each entry
+
 
 def convert_sync_batchnorm(model: nn.Module) -> nn.Module:
     """Return `model` with every BatchNorm layer synchronised over ranks; outside a group, `model` as it is.
 
     A layer stays an instance of its class, as in `isinstance(layer, nn.BatchNorm2d)`, and gets the forward of torch's
     nn.SyncBatchNorm on CUDA, of `CPUSyncBatchNorm` on the CPU. Call it on every rank before wrapping.
-    Raises ValueError for a layer with a forward of its own, which neither would run.
+    timm's layers, which add an activation to BatchNorm, run their own forward. Raises ValueError for another layer with
+    a forward of its own, and for one of a TorchScript model, which nothing would synchronise.
     """
     if not is_distributed():
         return model
+    for name, part in model.named_modules():
+        if isinstance(part, torch.jit.ScriptModule) and "BatchNorm" in str(getattr(part, "original_name", "")):
+            raise ValueError(
+                f"{name or 'the model'} is BatchNorm in TorchScript, which cannot be synchronised; script the model "
+                "after the training, or let every rank keep its own statistics: RETROFIT_BATCHNORM=local"
+            )
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)}
     forwards = (_BatchNorm.forward, nn.SyncBatchNorm.forward, CPUSyncBatchNorm.forward)
     for name, layer in layers.items():
+        if _adds_activation(layer):
+            continue
         if type(layer).forward not in forwards or "forward" in layer.__dict__:
             raise ValueError(
                 f"{name or 'the model'} is a BatchNorm layer with a forward of its own ({type(layer).__qualname__}), "
@@ -38,12 +49,19 @@ def convert_sync_batchnorm(model: nn.Module) -> nn.Module:
     for layer in layers.values():
         if isinstance(layer, _Synchronised):
             continue
-        if torch.cuda.is_available():
+        if _adds_activation(layer):
+            layer.__class__ = _class_with(SyncThroughForward, type(layer))
+        elif torch.cuda.is_available():
             layer.__dict__.setdefault("process_group", None)
             layer.__class__ = _class_with(_CUDASyncBatchNorm, type(layer))
         else:
             layer.__class__ = _class_with(CPUSyncBatchNorm, type(layer))  # in place: parameters and hooks stay
     return model
+
+
+def _adds_activation(layer: nn.Module) -> bool:
+    is_known = type(layer).__module__.startswith(EXTENDED_BY) and "forward" not in layer.__dict__
+    return isinstance(layer, SyncThroughForward) or is_known
 
 
 _classes: dict[tuple[type, type], type[_BatchNorm]] = {}
@@ -78,6 +96,23 @@ class _Synchronised(_BatchNorm):
 
 class _CUDASyncBatchNorm(_Synchronised, nn.SyncBatchNorm):
     """torch's own synchronised layer."""
+
+
+class SyncThroughForward(_Synchronised):
+    """A layer whose forward is BatchNorm and then something for each entry, over the batches of all ranks.
+
+    Collective: every rank, in training mode.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not self.training or not is_distributed():
+            return super().forward(input)
+        own = nn.functional.batch_norm
+        nn.functional.batch_norm = _batch_norm_of_ranks
+        try:
+            return super().forward(input)
+        finally:
+            nn.functional.batch_norm = own
 
 
 class CPUSyncBatchNorm(_Synchronised):
@@ -150,12 +185,29 @@ def sync_batch_norm(
     return output.to(input.dtype)
 
 
+def _batch_norm_of_ranks(
+    input: torch.Tensor,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> torch.Tensor:
+    """Return what functional.batch_norm gives for the batches of all ranks."""
+    if not training:
+        return torch.batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps, False)
+    return sync_batch_norm(input, running_mean, running_var, weight, bias, momentum, eps)
+
+
 @contextmanager
 def own_statistics(module: nn.Module) -> Iterator[None]:
     """Let synchronised BatchNorm layers in training mode use this rank's batch; in evaluation mode they do not wait."""
     waiting = waiting_layers(module)
     for layer in waiting:
-        layer.forward = partial(_BatchNorm.forward, layer)  # type: ignore[method-assign,arg-type]
+        kind = layer.replaced if isinstance(layer, SyncThroughForward) else _BatchNorm
+        layer.forward = partial(kind.forward, layer)  # type: ignore[method-assign,arg-type]
     try:
         yield
     finally:
@@ -165,5 +217,5 @@ def own_statistics(module: nn.Module) -> Iterator[None]:
 
 def waiting_layers(module: nn.Module) -> list[nn.Module]:
     """Return the BatchNorm layers whose forward waits for the other ranks."""
-    kinds = (nn.SyncBatchNorm, CPUSyncBatchNorm)
+    kinds = (nn.SyncBatchNorm, CPUSyncBatchNorm, SyncThroughForward)
     return [layer for layer in module.modules() if isinstance(layer, kinds) and layer.training]

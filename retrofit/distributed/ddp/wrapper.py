@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ from ..evaluation import is_sharing
 from ..process.process_group import group_for, is_distributed
 from .consistency import ConsistencyCheck
 from .data_parallel import KEEPS_PREFIX, MODULE_PREFIX, OneDevice
-from .forward_guard import guard_layers, running_forward
+from .entry_points import as_forward, enter_through
+from .forward_guard import guard_layers, is_running_forward, running_forward
 from .gradients import BYTES_AT_ONCE, FIRST_PASSES, FOREVER, GradientSync, scale_gradients
 from .sync_batchnorm import own_statistics
 from .unwrap import (
@@ -57,15 +59,15 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
     on every rank it keeps None. In an uneven last batch of `distribute_loader` the ranks count by their samples.
 
     Collective: every rank, to construct it and for every forward and backward with gradients. Keyword arguments are
-    those of DistributedDataParallel. With `static_graph`, a communication hook of your own, or in `join()`, all is left
-    to DDP; with `find_unused_parameters`, what is unused. Raises RuntimeError for a layer that is run in training past
-    `model(...)`, and where the ranks' parameters differ (see `ConsistencyCheck`).
+    those of DistributedDataParallel, and `methods` of `distribute_model`. With `static_graph`, a communication hook of
+    your own, or in `join()`, all is left to DDP; with `find_unused_parameters`, what is unused. Raises RuntimeError for
+    a layer that is run in training past `model(...)`, and where the ranks' parameters differ (see `ConsistencyCheck`).
     """
 
-    def __new__(cls, module: nn.Module, **ddp_options: Any) -> Any:
+    def __new__(cls, module: nn.Module, **options: Any) -> Any:
         return super().__new__(cls) if is_distributed() else module
 
-    def __init__(self, module: nn.Module, **ddp_options: Any) -> None:
+    def __init__(self, module: nn.Module, *, methods: Collection[str] = (), **ddp_options: Any) -> None:
         ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
         own = {id(parameter) for name, parameter in all_named_parameters(module) if name in ignored}
         sync = GradientSync([p for p in all_parameters(module) if id(p) not in own], _num_passes(module, ddp_options))
@@ -74,6 +76,18 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
         sync.compare = ConsistencyCheck(unwrap_model(module), own, self.process_group).end_of_pass
         if not hasattr(module, "_orig_mod"):  # a hook that reads global state would break a compiled graph
             guard_layers(unwrap_model(module))
+        self.__dict__["_methods"] = enter_through(self, unwrap_model(module), methods)
+
+    def __getattr__(self, name: str) -> Any:
+        value = super().__getattr__(name)
+        return partial(self._run_method, value) if name in self.__dict__.get("_methods", ()) else value
+
+    def _run_method(self, method: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Any:
+        """Run a method of the model as its forward pass, or within the one that is running."""
+        if is_running_forward():
+            return method(*inputs, **kwargs)
+        with as_forward(self.module, method):
+            return self(*inputs, **kwargs)
 
     def _build(self, module: nn.Module) -> None:
         """Let DDP take note of what it is to reduce, which it does once, when it is constructed."""
@@ -124,8 +138,7 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
         weight = weight_of(inputs, kwargs)
         if weight not in (0.0, 1.0):  # what flows on into another model, which weighs for itself, is as it was
             inputs, kwargs = scale_gradients((inputs, kwargs), 1.0 / weight)
-        is_left_to_ddp = self._join_config.enable or self.static_graph or self._has_own_hook
-        sync.is_wanted = self.require_backward_grad_sync and not is_left_to_ddp
+        sync.is_wanted = self.require_backward_grad_sync and not self._is_left_to_ddp
         sync.is_armed = sync.is_wanted and not sync.is_looking
         with running_forward():
             if sync.is_wanted and sync.is_looking:
@@ -135,6 +148,15 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
         if sync.is_wanted:
             return sync.watch(output, weight)
         return output if weight == 1.0 else scale_gradients(output, weight)
+
+    @property
+    def _is_left_to_ddp(self) -> bool:
+        return bool(self._join_config.enable or self.static_graph or self._has_own_hook)
+
+    def expect_backward(self) -> None:
+        """Average at the end of the next backward pass what a layer outside the model's forward gives gradients."""
+        self._gradient_sync.follow_freezing()
+        self._gradient_sync.is_wanted = self.require_backward_grad_sync and not self._is_left_to_ddp
 
     def _forward_unreduced(self, inputs: Any, kwargs: Any) -> Any:
         """Run a forward after which DDP leaves the gradients alone."""

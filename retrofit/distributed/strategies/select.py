@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -49,13 +49,18 @@ def resolve_strategy(strategy: str = "auto") -> str:
 
 
 def wrap_model(
-    model: nn.Module, strategy: str | None = None, *, find_unused_parameters: bool | None = None, **options: Any
+    model: nn.Module,
+    strategy: str | None = None,
+    *,
+    find_unused_parameters: bool | None = None,
+    methods: Collection[str] = (),
+    **options: Any,
 ) -> nn.Module:
     """Return `model` ready to train under `strategy`, by default that of `--strategy`; see `distribute_model`.
 
     A model without trainable parameters needs no wrapper and comes back as it is, as does one that is wrapped already.
-    `options` go to the strategy's wrapper, and override the flags; `find_unused_parameters` goes to that of ddp only.
-    Collective: every rank. Raises what the wrapper raises.
+    `options` go to the strategy's wrapper, and override the flags; `find_unused_parameters` and `methods` go to that of
+    ddp only. Collective: every rank. Raises what the wrapper raises, and ValueError for `methods` of a sharded model.
     """
     asked = get_option("strategy") if strategy is None else strategy
     if get_option("ds_config") and asked != "deepspeed":
@@ -71,6 +76,13 @@ def wrap_model(
         recompute_layers(choose_layers(unwrap_model(model), _layer_names(), get_option("min_num_params")))
     if strategy == "ddp" and find_unused_parameters is not None:
         options["find_unused_parameters"] = find_unused_parameters
+    if methods and strategy == "ddp":
+        options["methods"] = methods
+    elif methods and strategy not in ("single", "dp"):
+        raise ValueError(
+            f"--strategy {strategy} runs a model by its forward only, and this training calls {', '.join(methods)} "
+            "too; use --strategy ddp, or choose the path inside forward()"
+        )
     wrapped = WRAPPERS[strategy](model, **options)
     if get_option("ckpt") == "sharded":
         refuse_sharded(wrapped)

@@ -6,17 +6,22 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.operands import inputs
+from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Instance
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.losses.library import is_gathered_for
 from retrofit.training.losses.reductions.pairs import samples_that_meet
 from retrofit.training.losses.reductions.reduction import loss_kind
+from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.distributed import GATHERS
-from retrofit.training.torch_api.losses import METRIC_LEARNING
+from retrofit.training.torch_api.losses import METRIC_LEARNING, RETURN_LOSS
 from retrofit.training.torch_api.modules import PARAMETER_CLASSES
 from retrofit.training.torch_api.tensors import (
     DISTANCES,
@@ -26,11 +31,14 @@ from retrofit.training.torch_api.tensors import (
     PRODUCTS,
     RANGES,
     SAME_ENTRIES,
+    SHAPE_ATTRIBUTES,
+    SHAPE_METHODS,
     TRANSPOSED,
     TRANSPOSES,
 )
 
 RULE = CATALOG["RF303"]
+OF_SHAPE = SHAPE_ATTRIBUTES | SHAPE_METHODS | {"device", "dtype", "len"}
 INVALID = [
     """\
 for images, labels in loader:
@@ -62,8 +70,42 @@ for images, labels in loader:
     ]
     sum(losses).mean().backward()
 """,
+    # in the model itself
+    """\
+class Pairs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right, self.scale = nn.Linear(4, 2), nn.Linear(4, 2), nn.Parameter(torch.ones(()))
+
+    def forward(self, a, b):
+        a, b = F.normalize(self.left(a), dim=-1), F.normalize(self.right(b), dim=-1)
+        return self.scale.exp() * a @ b.t()  # RF303
+
+
+model = Pairs()
+for images, labels in loader:
+    criterion(model(images, images), torch.arange(len(images))).backward()
+""",
 ]
 VALID = [
+    # within each sample, and with weights
+    """\
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.words = nn.Linear(4, 2), nn.Linear(4, 2), nn.Parameter(torch.randn(5, 2))
+
+    def forward(self, x):
+        q, k = self.query(x), self.key(x)
+        scores = torch.matmul(q, k.permute(0, 2, 1)) + q @ k.transpose(-2, -1) + torch.cdist(q, k)
+        steps = torch.arange(x.shape[0], device=x.device)
+        return scores.mean((1, 2)) + (q.mean(1) @ self.words.t()).mean(1) + steps[:, None] * x.mean(0)[None]
+
+
+model = Attention()
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+""",
     """\
 for images, labels in loader:
     z = model(images)
@@ -103,6 +145,7 @@ for images, labels in loader:
 
 
 def find(project: Project) -> Iterator[Finding]:
+    yield from _losses_of_libraries(project)
     seen = set()
     for node, scope in project.in_batches:
         pair = _pair_of(project.analysis, node, scope) or _moved_pair(project, node, scope)
@@ -114,7 +157,12 @@ def find(project: Project) -> Iterator[Finding]:
         is_same = (
             left == right and not (pair.is_broadcast or pair.is_moved) and not _is_parameter(project, pair.left, scope)
         )
-        if not is_same and not all(_is_embedded(project, part, scope) for part in parts):
+        is_compared = all(_is_embedded(project, part, scope) for part in parts) or (
+            not (pair.is_broadcast or pair.is_moved)
+            and _is_product(project, node, scope)
+            and all(_is_of_inputs(project, part, scope) for part in parts)
+        )
+        if not is_same and not is_compared:
             continue
         if pair.is_broadcast and not all(_has_samples(project, part, scope) for part in parts):
             continue
@@ -123,6 +171,24 @@ def find(project: Project) -> Iterator[Finding]:
             refusal = f"{left} is compared with {other} over the batch: in-batch negatives change with the batch"
             message = "the loss couples the samples of a batch"
             yield found(RULE, scope.source, node, message, refusal=refusal, kind="in-batch-loss")
+
+
+def _losses_of_libraries(project: Project) -> Iterator[Finding]:
+    """Yield `model(images, texts, return_loss=True)` of transformers: CLIP's loss of the batch."""
+    for model in project.models:
+        for call in model.calls:
+            asked = next((keyword for keyword in call.call.keywords if keyword.arg == RETURN_LOSS), None)
+            is_asked = asked is not None and isinstance(asked.value, ast.Constant) and asked.value.value is True
+            if is_asked and not project.analysis.functions_called(call.call, call.scope):
+                refusal = "the loss that the model returns compares the samples of the batch, as that of CLIP does"
+                yield found(
+                    RULE,
+                    call.scope.source,
+                    call.call,
+                    "the loss couples the samples of a batch",
+                    refusal=refusal,
+                    kind="in-batch-loss",
+                )
 
 
 def _is_parameter(project: Project, node: ast.expr, scope: Scope) -> bool:
@@ -137,11 +203,22 @@ def _is_parameter(project: Project, node: ast.expr, scope: Scope) -> bool:
     return False
 
 
+def _origins(project: Project, node: ast.expr, scope: Scope) -> list[tuple[ast.AST, Scope]]:
+    """Return what an expression is computed from; of a tensor only its entries count, not its size or its place."""
+
+    def through(origin: Origin) -> list[Origin]:
+        part = origin.node
+        named = part.attr if isinstance(part, ast.Attribute) else last_name(part) if isinstance(part, ast.Call) else ""
+        return [] if named in OF_SHAPE else list(inputs(project.analysis, origin))
+
+    return [(found.node, found.scope) for found in origins(project.analysis, [Origin(node, scope)], through)]
+
+
 def _is_embedded(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether this comes out of a model in training, which was given samples of the batch."""
     calls = {call.call for model in project.models for call in model.calls if call.method in ("", "forward")}
     loops = {path.loops[0][0] for path in project.paths}
-    parts = [(part, where) for inner, where in project.ranks.origins(node, scope) for part in ast.walk(inner)]
+    parts = [(part, where) for inner, where in _origins(project, node, scope) for part in ast.walk(inner)]
     drawn = (b.node for part, where in parts if isinstance(part, ast.Name) for b in where.bindings.get(part.id, []))
     return any(part in calls for part, _ in parts) and (project.draws.is_used or any(loop in loops for loop in drawn))
 
@@ -151,6 +228,36 @@ def _has_samples(project: Project, node: ast.expr, scope: Scope) -> bool:
     if project.analysis.named(node, scope) & (RANGES | PARAMETER_CLASSES):
         return False
     return bool(loss_kind(project, node, scope).parts)
+
+
+def _is_product(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether rows are compared by a product of matrices, and not of a matrix for each sample.
+
+    Distances are also those of the points of one sample.
+    """
+    names = project.analysis.called(node, scope) if isinstance(node, ast.Call) else set()
+    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute)]
+    dims = [dim for call in calls if call.func.attr in TRANSPOSES for dim in call.args]  # type: ignore[attr-defined]
+    is_of_each = any(isinstance(dim, ast.UnaryOp) for dim in dims)  # transpose(-2, -1)
+    return not is_of_each and not names & (DISTANCES | DISTANCES_WITHIN)
+
+
+def _is_of_inputs(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether this is computed, in a method of a model, from what the method is given."""
+    if not scope.is_function or scope.parent is None or not is_module(project.analysis, Instance(scope.parent)):
+        return False
+    if ast.unparse(node).startswith("self.") and not isinstance(node, (ast.Call, ast.BinOp)):
+        return False  # a weight, or a state
+    given = {name for name, bindings in scope.bindings.items() if any(b.kind == "parameter" for b in bindings)}
+    given -= {"self"}
+    inner = [part for place, where in project.ranks.origins(node, scope) if where is scope for part in ast.walk(place)]
+    return any(isinstance(part, ast.Name) and part.id in given and not _tells_shape(part, scope) for part in inner)
+
+
+def _tells_shape(node: ast.Name, scope: Scope) -> bool:
+    """Return whether only the size, the type or the place of a tensor is read: x.shape, x.device, x.size(0)."""
+    parent = scope.source.parents.get(node)
+    return isinstance(parent, ast.Attribute) and parent.attr in OF_SHAPE
 
 
 def _is_gathered(project: Project, node: ast.expr, scope: Scope) -> bool:

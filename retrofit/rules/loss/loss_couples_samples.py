@@ -36,6 +36,15 @@ for images, labels in loader:
     loss.backward()
 """,
     """\
+center, sums = torch.zeros(2), torch.zeros(2)
+for images, labels in loader:
+    output = model(images)
+    criterion(output - center - sums, labels).backward()
+    with torch.no_grad():
+        center = 0.9 * center + 0.1 * output.mean(0)  # RF309
+        sums.mul_(0.9).add_(output.sum(0), alpha=0.1)  # RF309
+""",
+    """\
 for images, labels in loader:
     loss = F.mse_loss(model(images), labels) * len(images[0])  # RF309
     loss = loss + F.mse_loss(model(images), labels) * images[0].numel()  # RF309
@@ -46,6 +55,15 @@ for images, labels in loader:
 """,
 ]
 VALID = [
+    # without gradients
+    """\
+center = torch.zeros(2)
+for images, labels in loader:
+    output = model(images)
+    criterion(output - center, labels).backward()
+    with torch.no_grad():
+        center = 0.9 * center + 0.1 * rd.loss.batch_mean(output.mean(0), learns=False)
+""",
     """\
 for images, labels in loader:
     output = model(images)
@@ -90,7 +108,8 @@ def find(project: Project) -> Iterator[Finding]:
         source = coupling.scope.source
         message = "the loss couples the samples of a batch"
         if coupling.function:
-            edits = surround(source, coupling.node, f"{coupling.function}(", ")")
+            end = ")" if coupling.learns else ", learns=False)"
+            edits = surround(source, coupling.node, f"{coupling.function}(", end)
             yield found(RULE, source, coupling.node, message, edits)
         else:
             yield found(RULE, source, coupling.node, f"{message}, and {coupling.reason}", help=HELP_WHOLE)

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
+from retrofit.training.data.carried_state import carried_writes
 from retrofit.training.loops import LoopNode
+from retrofit.training.losses.reductions.coupling import has_statistics_alone
 
 RULE = CATALOG["RF210"]
 INVALID = [
@@ -31,8 +33,46 @@ for images, labels in loader:
     output, hidden, cell = model(images, hidden.detach(), cell)
     criterion(output, labels).backward()
 """,
+    """\
+bank = torch.zeros(100, 2)
+for images, labels in loader:
+    output = model(images)
+    criterion(output @ bank.T, labels).backward()
+    with torch.no_grad():
+        bank[labels] = output  # RF210
+""",
+    """\
+class Queued(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.register_buffer("queue", torch.randn(2, 16))
+
+    def forward(self, x):
+        z = self.layer(x)
+        scores = z @ self.queue.clone().detach()
+        self.queue[:, : len(z)] = z.detach().T  # RF210
+        return scores
+
+
+model = Queued()
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+""",
 ]
 VALID = [
+    # figures, and what is made for each batch
+    """\
+shown, counts = 0.0, torch.zeros(2)
+for images, labels in loader:
+    output = model(images)
+    weight = torch.ones(len(images))
+    weight[labels > 0] = 2.0
+    loss = (weight * F.cross_entropy(output, labels, reduction="none")).mean()
+    shown = 0.9 * shown + 0.1 * loss.item()
+    counts[labels] += 1
+    loss.backward()
+""",
     """\
 for images, labels in loader:
     hidden = torch.zeros(1, 8, 2)
@@ -64,6 +104,17 @@ for images, labels in loader:
 
 
 def find(project: Project) -> Iterator[Finding]:
+    yield from _hidden_states(project)
+    names: set[str] = set()
+    for write in carried_writes(project):
+        if write.name not in names and not has_statistics_alone(project, write):
+            names.add(write.name)
+            message = f"{write.name} keeps what it is given of each batch"
+            refusal = f"{write.name} keeps samples of the batches before, and each process would put only its own there"
+            yield found(RULE, write.scope.source, write.node, message, refusal=refusal, kind="samples-kept")
+
+
+def _hidden_states(project: Project) -> Iterator[Finding]:
     called = {call.call for model in project.models for call in model.calls}
     seen: set[ast.AST] = set()
     for path in project.paths:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+import json
+from collections.abc import Collection, Iterator, Sequence
 
 from retrofit.analysis.calls import is_method
 from retrofit.analysis.edits import insert_after, insert_before
@@ -16,8 +17,9 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.loops import Frame, Path
+from retrofit.training.model.entry_points import entry_points, steps_inside
 from retrofit.training.model.gradients import has_gradients
-from retrofit.training.model.models import Model
+from retrofit.training.model.models import FORWARD, Model
 from retrofit.training.placement import after_variable, first_statement
 from retrofit.training.torch_api.modules import AVERAGING_WRAPPERS
 
@@ -39,9 +41,9 @@ class Scorer(Net):
         return self(images).sum()
 
 
-model = Scorer()
+model = Scorer()  # RF209
 for images, labels in loader:
-    model.score(images).backward()  # RF209
+    model.score(images).backward()
 """,
 ]
 VALID = [
@@ -82,16 +84,17 @@ def find(project: Project) -> Iterator[Finding]:
     for model in project.models:
         if is_wrapped(project, model) or _only_looks(project, model):
             continue
-        methods = {call.method for call in model.calls} - {"", "forward"}
+        methods = entry_points(project, model)
         place = after_variable(project.analysis, model.variable, project.paths)
         call = model.calls[0]
         message = f"the gradients of {model.variable} are not averaged over the processes"
-        if methods and not {"", "forward"} & {call.method for call in model.calls}:
-            refusal = f"{model.variable} is trained through {', '.join(sorted(methods))} and not by calling it"
+        stepping = steps_inside(project, model)
+        if stepping and not FORWARD & {call.method for call in model.calls}:
+            refusal = f"{model.variable} is trained by its own {', '.join(stepping)}, which calls backward inside it"
             yield found(RULE, call.scope.source, call.call, message, refusal=refusal, kind="trained-by-methods")
             continue
         if place is None:
-            yield _before_training(project, model, message)
+            yield _before_training(project, model, message, methods)
             continue
         source, statement = place
         if _is_made_elsewhere(project, model, statement):
@@ -100,21 +103,26 @@ def find(project: Project) -> Iterator[Finding]:
                 RULE, source, statement, f"{model.variable} is not wrapped", refusal=refusal, kind="model-per-epoch"
             )
             continue
-        line = f"{model.variable} = rd.distribute_model({model.variable})"
+        line = _wrapping(str(model.variable), methods)
         edits = [insert_after(source, statement, [line])]
         for later in _rebuilt(project, model, statement):
             edits.append(insert_after(source, later, [line]))
         yield found(RULE, source, statement, message, edits)
 
 
-def _before_training(project: Project, model: Model, message: str) -> Finding:
+def _wrapping(name: str, methods: Sequence[str]) -> str:
+    option = f", methods={json.dumps(methods)}" if methods else ""
+    return f"{name} = rd.distribute_model({name}{option})"
+
+
+def _before_training(project: Project, model: Model, message: str, methods: Sequence[str]) -> Finding:
     """Return the finding of a model that several functions set: where training begins, it holds what is trained."""
     in_loops = {node for node, _ in project.in_loops}
     places = _places_before_training(project.analysis, model, project.paths, in_loops)
     source, node = model.calls[0].scope.source, model.calls[0].call
     if isinstance(places, str):
         return found(RULE, source, node, message, refusal=places, kind="model-of-several-functions")
-    edits = [insert_before(file, first, [f"{name} = rd.distribute_model({name})"]) for file, first, name in places]
+    edits = [insert_before(file, first, [_wrapping(name, methods)]) for file, first, name in places]
     return found(RULE, source, node, message, edits)
 
 

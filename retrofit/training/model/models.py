@@ -11,20 +11,22 @@ from retrofit.analysis.flow.variables import Variable, upstream, variables_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction
-from retrofit.training.model.modules import is_module
+from retrofit.training.model.modules import is_layer, is_module
 
 from ..loops import Path
 from ..optimizer.optimizers import Optimizer, parameter_owners
 from .data_parallel import module_run
 
+FORWARD = frozenset({"", "forward"})
+
 
 @dataclass(frozen=True)
 class Call:
-    """A call in the training loop that runs a model: `model(x)`, or a method of it."""
+    """A call in the training loop that runs a model: `model(x)`, or a method or a layer of it."""
 
     call: ast.Call
     scope: Scope
-    method: str = ""  # "" = the forward pass
+    method: str = ""  # or the way to a layer, as "encoder.head"; "" = the forward pass
 
 
 @dataclass(frozen=True)
@@ -83,10 +85,24 @@ def _calls(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Call, set[Va
         is_method = any(isinstance(value, LocalFunction) for value in analysis.evaluate(node.func, scope))
         if not is_method:
             yield Call(node, scope), variables_of(analysis, node.func, scope)
+            yield from _of_layer(analysis, node, scope)
         elif isinstance(node.func, ast.Attribute) and any(
             is_module(analysis, value) for value in analysis.evaluate(node.func.value, scope)
         ):
             yield Call(node, scope, node.func.attr), variables_of(analysis, node.func.value, scope)
+
+
+def _of_layer(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[tuple[Call, set[Variable]]]:
+    """Yield the models that the layer which a call runs is of: `model` of model.heads["box"](z)."""
+    part, names = call.func, []
+    layer = part.value if isinstance(part, ast.Subscript) else part
+    if not any(is_layer(analysis, value) for value in analysis.evaluate(layer, scope)):
+        return
+    while isinstance(part, (ast.Attribute, ast.Subscript)):
+        names += [part.attr] if isinstance(part, ast.Attribute) else []
+        part = part.value
+        if names and any(is_module(analysis, value) for value in analysis.evaluate(part, scope)):
+            yield Call(call, scope, ".".join(reversed(names))), variables_of(analysis, part, scope)
 
 
 def _switched_to_training(analysis: Analysis) -> set[Variable]:

@@ -65,3 +65,5 @@ COUPLING_WHERE = {
 }  # fmt: skip
 # Everything in these packages compares each sample of a batch with each other one.
 METRIC_LEARNING = ("pytorch_metric_learning.losses.", "pytorch_metric_learning.miners.")
+# The option by which models of transformers return the loss of a batch of pairs, each compared with all others.
+RETURN_LOSS = "return_loss"

@@ -11,8 +11,10 @@ from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.call_sites import call_chains
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.training.data.batch_values import CHOSEN
+from retrofit.training.data.carried_state import Write, carried_writes
 from retrofit.training.data.random_draws import is_drawn
 from retrofit.training.loops import LOOPS
+from retrofit.training.model.gradients import has_gradients
 from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES, SHAPE_METHODS
 
 from ..terms import is_of_all, terms_at
@@ -30,13 +32,14 @@ ABOUT_SHAPES = SHAPE_METHODS | {"len", "isinstance", "is_tensor", "hasattr"}
 class Coupling:
     """A sum or mean over the batch that a loss is not linear in, and the function that makes it one of all ranks.
 
-    `function`: "" where that is not possible in its place, for `reason`.
+    `function`: "" where that is not possible in its place, for `reason`. `learns`: its gradients count.
     """
 
     node: ast.expr
     scope: Scope
     function: str
     reason: str = ""
+    learns: bool = True
 
 
 def couplings(project: Project) -> list[Coupling]:
@@ -74,11 +77,35 @@ def _find(project: Project) -> Iterator[Coupling]:
                 seen.add(node)
                 if any(term.counts for term in terms_at(project.analysis, node, where)):
                     continue  # a mean over the elements that count, which is another matter
-                hows = reader.reductions.get(node, set())
-                function = FUNCTION_OF.get(next(iter(hows)), "") if len(hows) == 1 else ""
-                reason = "" if function else "it is not a plain sum or mean"
-                reason = reason or _obstacle(project, node, where)
-                yield Coupling(node, where, "" if reason else function, reason)
+                yield _coupling(project, node, where)
+    for write in carried_writes(project):
+        leaves = reader.kind(write.value, write.scope).leaves if has_statistics_alone(project, write) else ()
+        for node, where in leaves:
+            if node not in seen:
+                seen.add(node)
+                yield _coupling(project, node, where)
+
+
+def _coupling(project: Project, node: ast.expr, scope: Scope) -> Coupling:
+    function = _function_of(project, node)
+    reason = "" if function else "it is not a plain sum or mean"
+    reason = reason or _obstacle(project, node, scope)
+    learns = has_gradients(project.analysis, scope, node)
+    return Coupling(node, scope, "" if reason else function, reason, learns)
+
+
+def _function_of(project: Project, node: ast.expr) -> str:
+    """Return the function that makes a sum or a mean one of all ranks, "" for what is neither."""
+    hows = reader_of(project).reductions.get(node, set())
+    return FUNCTION_OF.get(next(iter(hows)), "") if len(hows) == 1 else ""
+
+
+def has_statistics_alone(project: Project, write: Write) -> bool:
+    """Return whether a state gets sums and means over the batch, which can be those of all ranks, and no samples."""
+    kind = reader_of(project).kind(write.value, write.scope)
+    if kind.has_rows or not kind.leaves:
+        return False
+    return all(_function_of(project, node) and not _obstacle(project, node, scope) for node, scope in kind.leaves)
 
 
 def _obstacle(project: Project, node: ast.expr, scope: Scope) -> str:

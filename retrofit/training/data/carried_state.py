@@ -1,0 +1,180 @@
+"""State that a training carries from batch to batch: queues, memory banks, codebooks, centers, moving statistics."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.bindings import bindings_of
+from retrofit.analysis.flow.operands import computed_from, inputs
+from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.flow.stored import ScopedName, own_variable
+from retrofit.analysis.scopes import Scope
+from retrofit.training.data.batch_values import BATCH
+from retrofit.training.loops import Path
+from retrofit.training.losses.loss_reads import names_of, terms_of
+from retrofit.training.torch_api.tensors import READS, RETURNS_ITSELF, SHAPE_ATTRIBUTES, SHAPE_METHODS
+
+if TYPE_CHECKING:
+    from retrofit.training import Project
+
+NUMBERS = SHAPE_METHODS | READS | {"len", "int", "float", "range", "isinstance"}  # not tensors of samples
+EMPTYING = RETURNS_ITSELF | {"zero_", "fill_", "normal_", "uniform_"}
+
+
+@dataclass(frozen=True)
+class Write:
+    """A place at which a state that the loss depends on gets something of a batch: `value`, in `node`."""
+
+    node: ast.AST
+    value: ast.expr
+    scope: Scope
+    name: str
+
+
+def carried_writes(project: Project) -> list[Write]:
+    """Return the writes, during a batch, of tensors that a later batch's loss is computed from."""
+    return project.analysis.fact("carried writes", lambda: list(_find(project)))
+
+
+def _find(project: Project) -> Iterator[Write]:
+    written = list(_written(project))
+    fresh = {variable for variable, _, is_new in written if is_new}  # set again for each batch
+    carried = [(variable, write) for variable, write, is_new in written if not is_new and variable not in fresh]
+    with_samples = [(variable, write) for variable, write in carried if _has_samples(project, write)]
+    read = _read_by_losses(project) if with_samples else set()
+    for _ in carried:  # a codebook that is computed from sums that are carried, too
+        of_read = [write for variable, write in carried if variable in read]
+        read.update(*(_variables_in(project, write.value, write.scope) for write in of_read))
+    yield from (write for variable, write in with_samples if variable in read)
+
+
+def _written(project: Project) -> Iterator[tuple[ScopedName, Write, bool]]:
+    """Yield the variables that a batch gives a value, or changes in place, and whether the value is a new one."""
+    losses = {(path.frames[0].scope, name) for path in project.paths for name in _loss_names(path)}
+    held = _held_before(project)
+    for node, scope in project.in_batches:
+        if getattr(scope.node, "name", "") == "__init__":
+            continue  # the state as it begins
+        for target, value in _targets(node):
+            place, is_in_place = _without_parts(target)
+            variable = own_variable(place, scope)
+            if (
+                variable is None
+                or variable in losses
+                or variable[1] == "_"
+                or not (isinstance(place, ast.Attribute) or variable in held)
+            ):
+                continue
+            is_update = is_in_place or isinstance(node, ast.AugAssign) or _reads(project, value, scope, variable)
+            yield variable, Write(node, value, scope, ast.unparse(place)), not is_update
+
+
+def _loss_names(path: Path) -> set[str]:
+    call = path.frames[0].node
+    loss = call.func.value if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) else call
+    return terms_of(names_of(loss), path.frames[0])  # type: ignore[arg-type]
+
+
+def _held_before(project: Project) -> set[ScopedName]:
+    """Return the names that have a value before the loop over the batches begins."""
+    loops = project.batch_values.loops
+    frames = [(loop, frame.scope) for path in project.paths for loop, frame in path.loops if loop in loops]
+    return {
+        (owner, name)
+        for loop, scope in frames
+        for owner in {scope, scope.module}
+        for name, bindings in owner.bindings.items()
+        if not any(binding.node in loops for binding in bindings)  # the batch itself
+        and any(binding.kind == "value" and loop not in owner.source.ancestors(binding.node) for binding in bindings)
+    }
+
+
+def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield what a node writes, with what it writes there."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            if isinstance(target, (ast.Tuple, ast.List)):
+                yield from ((part, node.value) for part in target.elts)
+            else:
+                yield target, node.value
+    elif isinstance(node, (ast.AugAssign, ast.AnnAssign)) and node.value is not None:
+        yield node.target, node.value
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        name = node.func.attr
+        if name.endswith("_") and not name.startswith("_") and name not in EMPTYING:
+            given = [*node.args, *(keyword.value for keyword in node.keywords)]
+            yield from ((node.func, value) for value in given)
+
+
+def _without_parts(node: ast.expr) -> tuple[ast.expr, bool]:
+    """Return the variable of which a part is written: `self.queue` of self.queue.data[:, 0].mul_(2); and whether so."""
+    inner = node
+    while True:
+        if isinstance(inner, ast.Subscript) or (isinstance(inner, ast.Attribute) and _is_of_tensor(inner)):
+            inner = inner.value
+        elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
+            inner = inner.func.value
+        else:
+            return inner, inner is not node
+
+
+def _is_of_tensor(node: ast.Attribute) -> bool:
+    return node.attr in ("data", "weight") or node.attr.endswith("_")
+
+
+def _reads(project: Project, value: ast.expr, scope: Scope, variable: ScopedName) -> bool:
+    """Return whether a new value of a variable is computed, in the same function, from the one before."""
+
+    def within(origin: Origin) -> list[Origin]:
+        return [part for part in inputs(project.analysis, origin) if part.scope is scope]
+
+    steps = origins(project.analysis, [Origin(value, scope)], within)
+    return any(own_variable(o.node, o.scope) == variable for o in steps if isinstance(o.node, ast.expr))
+
+
+def _has_samples(project: Project, write: Write) -> bool:
+    """Return whether what is written is computed from tensors of the batch, not from their sizes or from figures."""
+
+    def through(origin: Origin) -> list[Origin]:
+        node = origin.node
+        if isinstance(node, ast.Call) and (
+            last_name(node) in NUMBERS or project.leads_to_collective(node, origin.scope)
+        ):
+            return []  # what comes from all ranks is the same on each
+        if isinstance(node, ast.Attribute) and node.attr in SHAPE_ATTRIBUTES:
+            return []
+        return list(inputs(project.analysis, origin))
+
+    values = project.batch_values
+    steps = origins(project.analysis, [Origin(write.value, write.scope)], through)
+    nodes = [(step.node, step.scope) for step in steps]
+    return any(node in values.calls or _is_of_batch(project, node, scope) for node, scope in nodes)
+
+
+def _is_of_batch(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether a name is what the loop over the batches gives it."""
+    if not isinstance(node, ast.Name):
+        return False
+    drawn = [b for b, _ in bindings_of(project.analysis, node, scope) if b.node in project.batch_values.loops]
+    return bool(drawn) and BATCH in project.batch_values.sources_of(node, scope)
+
+
+def _read_by_losses(project: Project) -> set[ScopedName]:
+    """Return the variables that the losses of the training are computed from."""
+    found: set[ScopedName] = set()
+    for path in project.paths:
+        call, scope = path.frames[0].node, path.frames[0].scope
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+            found |= _variables_in(project, call.func.value, scope)
+    return found
+
+
+def _variables_in(project: Project, node: ast.expr, scope: Scope) -> set[ScopedName]:
+    """Return the variables that an expression is computed from."""
+    parts = computed_from(project.analysis, node, scope)
+    names = (own_variable(part.node, part.scope) for part in parts if isinstance(part.node, ast.expr))
+    return {name for name in names if name is not None}

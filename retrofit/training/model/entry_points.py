@@ -1,0 +1,84 @@
+"""Methods and layers of a model that a training calls itself: `model.encode(x)`, `model.head(z)`."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.flow.bindings import class_of_own
+from retrofit.analysis.flow.call_graph import functions_reached
+from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.values.kinds import Instance, LocalFunction
+from retrofit.training.torch_api.modules import PARAMETER_CLASSES, PARAMETERS, PARAMETERS_OF_LAYERS
+
+from .gradients import has_gradients, is_switched_off
+from .models import FORWARD, Call, Model
+from .modules import is_layer, is_module
+
+if TYPE_CHECKING:
+    from .. import Project
+
+
+def entry_points(project: Project, model: Model) -> list[str]:
+    """Return the names of what a training runs with gradients of a model, other than the model as a whole."""
+    calls = [call for call in model.calls if call.method not in FORWARD and not _is_own(project, call)]
+    batches = {node for node, _ in project.in_batches}
+    found = {
+        call.method
+        for call in calls
+        if call.call in batches and has_gradients(project.analysis, call.scope, call.call) and _learns(project, call)
+    }
+    return sorted(found)
+
+
+def steps_inside(project: Project, model: Model) -> list[str]:
+    """Return the methods of a model that call backward themselves."""
+    training = {frame.scope.node for path in project.paths for frame in path.frames}
+    return sorted(
+        {
+            call.method
+            for call in model.calls
+            for value in project.analysis.evaluate(call.call.func, call.scope)
+            if isinstance(value, LocalFunction) and value.node in training
+        }
+    )
+
+
+def _is_own(project: Project, call: Call) -> bool:
+    """Return whether a method of the model calls another one: self.encode(x)."""
+    function = call.call.func
+    while isinstance(function, ast.Subscript):
+        function = function.value
+    owner = class_of_own(function, call.scope) if isinstance(function, ast.Attribute) else None
+    return owner is not None and is_module(project.analysis, Instance(owner))
+
+
+def _learns(project: Project, call: Call) -> bool:
+    """Return whether a call runs layers, or reads parameters: a loss of given outputs does neither."""
+    values = [v for v in project.analysis.evaluate(call.call.func, call.scope) if isinstance(v, LocalFunction)]
+    if not values:
+        return True
+    if all(is_switched_off(project.analysis, value.scope, value.node.body[-1]) for value in values):  # type: ignore[index]
+        return False  # under torch.no_grad() as a whole
+    functions = [*values, *functions_reached(project.analysis, [(call.call, call.scope)])]
+    return any(_reads_parameters(project, function) for function in functions)
+
+
+def _reads_parameters(project: Project, function: LocalFunction) -> bool:
+    """Return whether a function runs layers or reads parameters, with gradients."""
+    return any(
+        _is_learnt(project, node, function.scope) and not is_switched_off(project.analysis, function.scope, node)
+        for node in own_nodes(function.node)
+    )
+
+
+def _is_learnt(project: Project, node: ast.AST, scope: Scope) -> bool:
+    if isinstance(node, ast.Call):
+        is_listing = isinstance(node.func, ast.Attribute) and node.func.attr in PARAMETERS
+        return is_listing or any(
+            is_layer(project.analysis, value) for value in project.analysis.evaluate(node.func, scope)
+        )
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+        is_parameter = bool(project.analysis.named(node, scope) & PARAMETER_CLASSES)
+        return is_parameter or node.attr in PARAMETERS_OF_LAYERS
+    return False
