@@ -119,6 +119,20 @@ def test_a_preparation_that_returns_early_runs_on_rank_0_first(tmp_path: Path) -
     assert finding.code == "RF504" and "generator of its own" in finding.refusal
 
 
+@pytest.mark.parametrize("rest", ["model = Net(words)", "loader = DataLoader(Data(words))", "train(words)"])
+def test_a_function_that_does_more_than_prepare_is_not_run_in_turn(rest: str, tmp_path: Path) -> None:
+    function = (
+        "class Net:\n    def __init__(self, words):\n        self.words = words\n\n\ndef train(words):\n    pass\n\n\n"
+        "class Data:\n    def __init__(self, words):\n        self.words = words\n\n\n"
+        "def run(path):\n    if not os.path.exists(path):\n        words = {'a': 1}\n"
+        "        with open(path, 'wb') as file:\n            pickle.dump(words, file)\n    else:\n"
+        f"        with open(path, 'rb') as file:\n            words = pickle.load(file)\n    {rest}\n\n\n"
+    )
+    text = conversion(tmp_path, script(function=function, after="run('words.pkl')\n")).files[0].text
+    assert "@rd.output.main_process_first()" not in text, "all of them meet in what it runs"
+    assert "    with rd.output.main_process_first():\n        if not os.path.exists(path):\n" in text
+
+
 def test_a_statement_that_runs_only_in_rank_order_is_unchanged(tmp_path: Path) -> None:
     function = """\
 def fetch(path):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from retrofit.analysis.edits import Edit, EditConflict, decorate, has_own_lines, insert_after, put_under
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
 from retrofit.rules.edits.after_setup import edit_after_setup
 from retrofit.training import Project
 from retrofit.training.files.preparations import Preparation
@@ -70,8 +71,17 @@ def _whole_function(project: Project, source: Source, group: Sequence[ast.stmt])
     calls = [part for statement in rest for part in ast.walk(statement) if isinstance(part, ast.Call)]
     is_plain = all(isinstance(statement, (ast.Assign, ast.Return, ast.Expr)) for statement in rest)
     is_generator = any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in ast.walk(function))
-    is_local = not any(project.leads_to_collective(call, scope) for call in calls)
+    is_local = not any(_may_need_all(project, call, scope) for call in calls)
     return function if is_plain and is_local and not is_generator and has_own_lines(source, function) else None
+
+
+def _may_need_all(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call runs code of the project, or makes a model or a loader: all processes may have to come."""
+    values = project.analysis.evaluate(call.func, scope)
+    builders = {builder for loader in project.loaders for builder in loader.builders}
+    is_trained = any(call is node for path in project.paths for node in (frame.node for frame in path.frames))
+    runs_code = any(isinstance(value, (LocalFunction, LocalClass, Instance)) for value in values)
+    return runs_code or is_trained or call in builders or project.leads_to_collective(call, scope)
 
 
 def _ends(project: Project) -> list[ast.stmt]:
