@@ -293,3 +293,38 @@ def test_a_mean_over_chosen_samples_of_a_drawn_batch_is_listed(tmp_path: Path) -
     plan = conversion(tmp_path, START + GET_BATCH + step)
     text = "".join(file.text for file in plan.files)
     assert "batch_mean" in text or [finding for finding in plan.findings if finding.code == "RF302"]
+
+
+ATTACK = """\
+import torch
+import torch.nn as nn
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.randn(32, 4), torch.randn(32, 1)), batch_size=8, shuffle=True)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def attacked(x, y):
+    delta = torch.zeros_like(x, requires_grad=True)
+    steps = torch.optim.SGD([delta], lr=0.01)
+    for _ in range(3):
+        steps.zero_grad()
+        loss = -nn.functional.mse_loss(model(x + delta), y)
+        loss.backward()
+        norms = delta.grad.norm(dim=1)
+        delta.grad[norms == 0] = torch.randn_like(delta.grad[norms == 0])
+        steps.step()
+    return (x + delta).detach()
+
+
+for x, y in loader:
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(attacked(x, y)), y).backward()
+    optimizer.step()
+"""
+
+
+def test_steps_on_the_batch_of_a_loader_draw_nothing(tmp_path: Path) -> None:
+    lines = converted(tmp_path, ATTACK)
+    assert "loader = rd.distribute_loader(loader)" in lines

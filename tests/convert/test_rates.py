@@ -262,7 +262,7 @@ def test_the_rate_of_a_training_without_a_loader_is_unchanged(tmp_path: Path) ->
     ("keep", "draw"),
     [
         ("memory.append((x, y))", "x, y = random.choice(memory)"),
-        ("last = x, y", "x, y = last"),
+        ("last = x", "x, y = last, 0"),
         ("replay.push(x, y)", "x, y = replay.sample(2)"),
     ],
 )

@@ -22,6 +22,7 @@ from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.modules import PARAMETER_CLASSES
 from retrofit.training.torch_api.runtime import DRAW_TOGETHER, OWN_SAMPLES
 
+from ..data.batch_values import BATCH, BatchValues
 from ..data.loaders import draws_from
 from ..data.shapes import is_about_shape
 from ..loops import LOOPS, Path
@@ -87,7 +88,7 @@ def find_draws(project: Project) -> Draws:
     found = Draws()
     if project.distribution.is_by_hand:
         return found
-    for path in (path for path in project.paths if not draws_from(project.loaders, path)):
+    for path in (path for path in project.paths if not _has_batches(project, path)):
         search = _Search(project, path)
         search.run()
         found.problems += search.problems
@@ -100,6 +101,17 @@ def find_draws(project: Project) -> Draws:
     chains = (call for place in places for call, _ in call_chains(project.analysis, *place))
     found.calls = set(chains) - {frame.node for path in project.paths for frame in path.frames}
     return found
+
+
+def _has_batches(project: Project, path: Path) -> bool:
+    """Return whether a loader gives a path its batches: in its own loops, or kept or handed on by another path."""
+    if not project.loaders or draws_from(project.loaders, path):
+        return bool(project.loaders)
+    values = project.analysis.fact(
+        "batches of loaders", lambda: BatchValues(project.analysis, project.loaders, project.models)
+    )
+    frame = path.frames[0]
+    return BATCH in values.sources_of(frame.node.func.value, frame.scope, stored=True)  # type: ignore[attr-defined]
 
 
 def is_split_by_map(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
