@@ -6,9 +6,10 @@ import ast
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from ..calls import attribute_assignments
-from ..scopes import FUNCTIONS, Binding, Scope
-from .kinds import LocalClass, LocalFunction
+from ..calls import attribute_assignments, is_classmethod
+from ..scopes import FUNCTIONS, Binding, Scope, own_nodes, parameters
+from .decorators import stored_in_attribute
+from .kinds import Instance, LocalClass, LocalFunction, Values
 
 if TYPE_CHECKING:
     from .inference import Analysis
@@ -22,6 +23,7 @@ class Classes:
         self._mros: dict[Scope, list[Scope]] = {}
         self._derived: dict[Scope, list[Scope]] = {}
         self._attributes: dict[Scope, dict[str, list[tuple[Binding, Scope]]]] = {}
+        self._entries: dict[Scope, dict[str, list[tuple[ast.expr, ast.expr]]]] = {}
 
     def index(self) -> None:
         """Find what each class is derived from; to be called when no value is being worked out."""
@@ -32,6 +34,14 @@ class Classes:
         for scope in scopes:
             for base in self._mros[scope][1:]:
                 self._derived[base].append(scope)
+
+    def receivers(self, method: Scope) -> Values:
+        """Return what the first parameter of a method is: an object, or a class."""
+        assert method.parent is not None
+        if getattr(method.node, "name", "") == "__init_subclass__":
+            return frozenset(map(LocalClass, self.derived(method.parent)))
+        is_of_class = is_classmethod(method.node)  # type: ignore[arg-type]
+        return frozenset([LocalClass(method.parent) if is_of_class else Instance(method.parent)])
 
     def bases(self, class_scope: Scope) -> set[str]:
         """Return the full names of the classes outside the project that a class is derived from."""
@@ -92,6 +102,19 @@ class Classes:
                         found[binding.name].append((binding, scope))
             self._attributes[class_scope] = found
         return self._attributes[class_scope]
+
+    def entries_of(self, class_scope: Scope, name: str) -> list[tuple[ast.expr, ast.expr]]:
+        """Return the keys and values that `self.name[key] = value` stores in the methods of a class."""
+        if class_scope not in self._entries:
+            found: dict[str, list[tuple[ast.expr, ast.expr]]] = defaultdict(list)
+            for method in [scope for scope in class_scope.children if scope.is_function]:
+                first = parameters(method.node)[:1]  # type: ignore[arg-type]
+                receivers = {*first, getattr(class_scope.node, "name", "")}
+                for scope in method.walk():
+                    for attribute, key, value in stored_in_attribute(list(own_nodes(scope.node)), receivers):
+                        found[attribute].append((key, value))
+            self._entries[class_scope] = found
+        return self._entries[class_scope].get(name, [])
 
     def derived(self, class_scope: Scope) -> list[Scope]:
         """Return the classes of the project that are derived from a class, in source order."""

@@ -33,7 +33,7 @@ class Containers:
                 parts = [parts[key]]
             return self._union(parts, scope)
         if isinstance(node, ast.Dict):
-            pairs = [*zip(node.keys, node.values), *later_entries(node, scope)]
+            pairs = [*zip(node.keys, node.values), *self._later(node, scope)]
             exact = [value for name, value in pairs if isinstance(name, ast.Constant) and name.value == key]
             return self._union(exact if exact and key is not None else [value for _, value in pairs], scope)
         if isinstance(node, ast.DictComp):
@@ -41,6 +41,24 @@ class Containers:
         if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
             return self._analysis.evaluate(node.elt, scope)
         return NOTHING
+
+    def _later(self, node: ast.Dict, scope: Scope) -> list[tuple[ast.expr, ast.expr]]:
+        """Return the keys and values that a dict gets later, by its name or as an attribute of a class."""
+        found = later_entries(node, scope)
+        owner = scope.enclosing_class()
+        return found if found or owner is None else self._of_attribute(node, owner)
+
+    def _of_attribute(self, node: ast.Dict, owner: Scope) -> list[tuple[ast.expr, ast.expr]]:
+        """Return the keys and values that methods of a class put into a dict that it or its objects have."""
+        classes = self._analysis.classes
+        of_objects = (binding for bindings in classes.attributes_of(owner).values() for binding, _ in bindings)
+        for binding in [*of_objects, *(binding for bindings in owner.bindings.values() for binding in bindings)]:
+            value = binding.value
+            if isinstance(value, ast.Tuple) and len(binding.path) == 1:
+                value = value.elts[binding.path[0]]
+            if value is node:
+                return classes.entries_of(owner, binding.name)
+        return []
 
     def at(self, values: Values, path: tuple[int, ...]) -> Values:
         """Return what is at `path` in containers within containers."""
@@ -86,7 +104,7 @@ class Containers:
         """Return what an iteration gives: of a dict, its keys."""
         if isinstance(value, Display) and isinstance(value.node, ast.Dict):
             names = [
-                name for name, _ in (*zip(value.node.keys, value.node.values), *later_entries(value.node, value.scope))
+                name for name, _ in (*zip(value.node.keys, value.node.values), *self._later(value.node, value.scope))
             ]
             return self._union([name for name in names if name is not None], value.scope)
         if isinstance(value, Display) and isinstance(value.node, ast.DictComp):

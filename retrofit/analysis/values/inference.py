@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..calls import CallSite, default_of, is_classmethod, is_method, is_property, last_name, returns_of
+from ..calls import CallSite, default_of, is_method, is_property, last_name, returns_of
 from ..files.modules import Modules
 from ..files.runtime_names import canonical
 from ..files.source import Source
@@ -20,6 +20,7 @@ from ..memory import Memory
 from ..scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, own_nodes, parameters
 from .classes import Classes
 from .containers import Containers
+from .decorators import Registries, applications, is_followed
 from .kinds import (
     NOTHING,
     Display,
@@ -58,6 +59,7 @@ class Analysis:
         self._names_of: dict[Values, set[str]] = {}
         self._called_names: dict[Values, set[str]] = {}
         self._callers: dict[Function, list[CallSite]] = {}
+        self._registries = Registries(self, [])
         self._index_calls()
 
     # Scopes, facts, callers.
@@ -214,9 +216,7 @@ class Analysis:
         names = parameters(function)
         has_receiver = is_method(scope)
         if has_receiver and names and name == names[0]:
-            assert scope.parent is not None
-            is_of_class = is_classmethod(function)
-            return frozenset([LocalClass(scope.parent) if is_of_class else Instance(scope.parent)])
+            return self.classes.receivers(scope)
         found: set[Value] = set()
         for site in self.callers(function):
             argument = site.argument(names[1:] if has_receiver else names, name)
@@ -286,7 +286,7 @@ class Analysis:
             if node.func.attr in self.library.same_methods:
                 return self.evaluate(node.func.value, scope)
             return self.containers.got(node.func, node, scope)
-        return frozenset(found)
+        return self._registries.chosen(frozenset(found), node, scope)
 
     def _called(self, function: Value, node: ast.Call, scope: Scope) -> Values:
         if isinstance(function, LocalFunction):
@@ -360,14 +360,18 @@ class Analysis:
             for node in source.nodes
             if isinstance(node, ast.Call)
         ]
+        sites += applications(self)
         for _ in range(2):
             self.classes.index()
             callers: dict[Function, list[CallSite]] = defaultdict(list)
             for site in sites:
                 for value in self.evaluate(site.call.func, site.scope):
                     for function, bound in self.functions_of(value):
-                        callers[function.node].append(replace(site, bound=bound))
+                        if is_followed(site.call, function.node):
+                            callers[function.node].append(replace(site, bound=bound))
             self._callers = callers
+            self._memory = Memory(NOTHING)
+            self._registries = Registries(self, sites)
             self._memory = Memory(NOTHING)
         self.classes.index()
 

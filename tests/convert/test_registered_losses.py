@@ -1,0 +1,214 @@
+"""Losses that a script takes from a registry: what decorators of the project store is followed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion
+
+START = """\
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+"""
+LOSS = """\
+class Contrast(nn.Module):
+    def forward(self, z, y):
+        return F.cross_entropy(z @ z.t(), torch.arange(len(z)))
+"""
+END = """\
+
+
+torch.manual_seed(0)
+model = nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(32, 4), torch.randint(0, 3, (32,))), batch_size=8, shuffle=True)
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+"""
+REGISTRIES = {
+    "decorator with a name": """\
+LOSSES = {}
+
+
+def register(name):
+    def deco(cls):
+        LOSSES[name] = cls
+        return cls
+
+    return deco
+
+
+@register("contrast")
+LOSS
+
+criterion = LOSSES["contrast"]()
+""",
+    "object with a method": """\
+class Registry:
+    def __init__(self, name):
+        self.name, self._modules = name, {}
+
+    def register(self, name=None):
+        def deco(cls):
+            self._modules[name or cls.__name__] = cls
+            return cls
+
+        return deco
+
+    def build(self, name, **settings):
+        return self._modules[name](**settings)
+
+
+LOSSES = Registry("losses")
+
+
+@LOSSES.register()
+LOSS
+
+criterion = LOSSES.build("Contrast")
+""",
+    "functions": """\
+LOSSES = {}
+
+
+def register(function):
+    LOSSES[function.__name__] = function
+    return function
+
+
+@register
+def contrast(z, y):
+    return F.cross_entropy(z @ z.t(), torch.arange(len(z)))
+
+
+criterion = LOSSES["contrast"]
+""",
+    "get and two ways to register": """\
+class Registry:
+    def __init__(self, name):
+        self._name, self._module_dict = name, {}
+
+    def get(self, key):
+        return self._module_dict.get(key)
+
+    def _register_module(self, module, name=None):
+        name = name or module.__name__
+        self._module_dict[name] = module
+
+    def register_module(self, name=None, module=None):
+        if module is not None:
+            self._register_module(module=module, name=name)
+            return module
+
+        def _register(module):
+            self._register_module(module=module, name=name)
+            return module
+
+        return _register
+
+
+LOSSES = Registry("losses")
+
+
+@LOSSES.register_module()
+LOSS
+
+def build(cfg, registry):
+    args = dict(cfg)
+    kind = args.pop("type")
+    return registry.get(kind)(**args)
+
+
+criterion = build(dict(type="Contrast"), LOSSES)
+""",
+    "functions that build": """\
+_ENTRYPOINTS = {}
+
+
+def register_loss(fn):
+    mod = sys.modules[fn.__module__]
+    _ENTRYPOINTS[fn.__name__] = fn
+    return fn
+
+
+LOSS
+
+@register_loss
+def contrast(**kwargs):
+    return Contrast(**kwargs)
+
+
+def create(name, **kwargs):
+    return _ENTRYPOINTS[name](**kwargs)
+
+
+criterion = create("contrast")
+""",
+    "derived classes": """\
+class Base(nn.Module):
+    losses = {}
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        Base.losses[cls.__name__] = cls
+
+
+class Contrast(Base):
+    def forward(self, z, y):
+        return F.cross_entropy(z @ z.t(), torch.arange(len(z)))
+
+
+criterion = Base.losses["Contrast"]()
+""",
+}
+TWO = """\
+class Registry:
+    def __init__(self):
+        self.known = {}
+
+    def register(self, cls):
+        self.known[cls.__name__] = cls
+        return cls
+
+    def build(self, name):
+        return self.known[name]()
+
+
+OTHERS, LOSSES = Registry(), Registry()
+
+
+@OTHERS.register
+LOSS
+
+@LOSSES.register
+class Plain(nn.Module):
+    def forward(self, z, y):
+        return F.cross_entropy(z, y)
+
+
+criterion = LOSSES.build(sys.argv[1])
+"""
+
+
+def is_seen(folder: Path, lines: str) -> bool:
+    text = START + lines.replace("LOSS\n", LOSS) + END
+    return any(finding.code == "RF303" for finding in conversion(folder, text).findings)
+
+
+@pytest.mark.parametrize("name", REGISTRIES)
+def test_a_registered_loss_that_compares_samples_is_seen(name: str, tmp_path: Path) -> None:
+    assert is_seen(tmp_path, REGISTRIES[name])
+
+
+def test_each_of_two_registries_has_what_is_registered_in_it(tmp_path: Path) -> None:
+    assert not is_seen(tmp_path, TWO)
+    assert is_seen(tmp_path, TWO.replace("OTHERS.register", "LOSSES.register"))
