@@ -94,6 +94,31 @@ _ALL = (
     ),
     Kind(
         "RF003",
+        "parameter-gradients",
+        "torch.autograd.grad, or a library of inner steps, gives gradients of parameters for a rank's own samples, and "
+        "the training uses them: nothing makes them those of the whole batch.",
+        "Give each rank whole tasks, and average the gradients of the outer step; or train without these.",
+        is_local=True,
+    ),
+    Kind(
+        "RF003",
+        "trained-copy",
+        "An optimizer has the parameters of a copy of the model, and DDP averages the gradients of the model itself.",
+        "Wrap what is trained: `local = rd.distribute_model(copy.deepcopy(model))`, on every rank at the same "
+        "place, before its optimizer is made.",
+        is_local=True,
+    ),
+    Kind(
+        "RF003",
+        "hooked-step",
+        "Hooks keep the inputs or gradients of layers for a rank's own samples, and the step of the optimizer is made "
+        "of them, so that each rank would make another one.",
+        "Average what the hooks keep over the ranks before the step: `torch.distributed.all_reduce`; or use an "
+        "optimizer that needs the gradients alone.",
+        is_local=True,
+    ),
+    Kind(
+        "RF003",
         "configured-loss",
         "A configuration names the class of the loss, or of the model that computes it: in a mean, a sum and a loss "
         "that compares samples, ranks come together in different ways.",

@@ -21,6 +21,9 @@ from retrofit.training.data.loaders import draws_from
 from retrofit.training.distributed.frameworks import find_framework
 from retrofit.training.loops import closure_steps
 from retrofit.training.losses.flow import loss_parts
+from retrofit.training.model.trained_copies import trained_copies
+from retrofit.training.optimizer.hooked_steps import hooked_steps
+from retrofit.training.optimizer.parameter_gradients import parameter_gradients
 from retrofit.training.steps.skipped_steps import skips
 from retrofit.training.torch_api.data import SHARDING_SAMPLERS
 from retrofit.training.torch_api.distributed import JOIN_GROUP, SPAWNS
@@ -163,6 +166,21 @@ def _is_only(names: set[str]) -> bool:
     return bool(names) and names <= REPEATED_EVALUATION
 
 
+def _own_updates(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
+    """Yield what changes parameters by gradients, or by values of hooks, that DDP does not average."""
+    analysis = project.analysis
+    shown = {output.call for output in project.outputs}
+    for node, scope in parameter_gradients(analysis, project.in_loops, shown):
+        text = "the training uses gradients of parameters that are taken past backward(), of one process's samples"
+        yield node, scope.source, text, "parameter-gradients"
+    for node, scope in trained_copies(analysis, project.optimizers, project.models):
+        text = "what is trained is a copy of the model, whose gradients nothing averages over the processes"
+        yield node, scope.source, text, "trained-copy"
+    for node, scope in hooked_steps(analysis, reached_nodes(analysis), project.in_batches):
+        text = "hooks on layers keep values of one process's samples, and parameters are updated by these"
+        yield node, scope.source, text, "hooked-step"
+
+
 def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
     entry = project.entry
     used = find_framework(project.analysis)
@@ -212,6 +230,7 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
         if not skip.losses and skip.node not in fixed:
             text = "what is in the batch decides whether a step is made, so some processes would wait for others"
             yield skip.node, skip.scope.source, text, "skipped-by-batch"
+    yield from _own_updates(project)
     for node, source in _configured_losses(project):
         text = "the loss is of a class that a configuration names, so it cannot be told whether it is a mean"
         yield node, source, text, "configured-loss"

@@ -108,7 +108,8 @@ class Rereads:
             return set()
         written = self._expressions(statement, scope, written)
         has_met = self._current.meets
-        written = self._blocks(statement, scope, written)
+        if isinstance(statement, ast.stmt):  # not what a lambda gives
+            written = self._blocks(statement, scope, written)
         if not isinstance(statement, (ast.With, ast.AsyncWith)):
             self._current.meets = has_met  # in a branch, or in a loop that may run no step
         return written
@@ -131,7 +132,8 @@ class Rereads:
 
     def _expressions(self, statement: ast.stmt, scope: Scope, written: set[str]) -> set[str]:
         """Return what is written and not waited for after the calls of a statement, without those in its blocks."""
-        inner = {part for name in ("body", "orelse", "finalbody", "handlers") for part in getattr(statement, name, [])}
+        blocks = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody", "handlers")]
+        inner = {part for block in blocks if isinstance(block, list) for part in block}  # no parts of `a if b else c`
         own = [node for part in ast.iter_child_nodes(statement) if part not in inner for node in nodes_in(part)]
         calls = [node for node in own if isinstance(node, ast.Call)]
         for call in sorted(calls, key=lambda call: (call.end_lineno, call.end_col_offset)):  # as they are run

@@ -107,6 +107,22 @@ GRADIENTS_ON = frozenset({
     "torch.enable_grad", "torch.autograd.enable_grad", "torch.autograd.grad_mode.enable_grad", "torch.autograd.grad",
     "torch.autograd.backward",
 })  # fmt: skip
+# Those of them that give gradients as values: of their argument `inputs`, of what the function that they make is
+# given; libraries that train a copy of a model inside a step.
+GRADIENT_FUNCTIONS = frozenset({"torch.autograd.grad"})
+GRADIENT_TRANSFORMS = frozenset({
+    f"{package}.{name}" for package in ("torch.func", "functorch")
+    for name in ("grad", "grad_and_value", "vjp", "jacrev", "jacfwd", "hessian")
+})  # fmt: skip
+INNER_LOOPS = frozenset({
+    "higher.innerloop_ctx", "higher.create_diff_optim", "learn2learn.algorithms.MAML", "learn2learn.algorithms.MetaSGD",
+})  # fmt: skip
+# Functions that copy a model, and methods that hook a function on a layer.
+COPIES = frozenset({"copy.deepcopy", "copy.copy"})
+HOOKING = frozenset({
+    "register_forward_pre_hook", "register_forward_hook", "register_full_backward_hook", "register_backward_hook",
+    "register_full_backward_pre_hook",
+})  # fmt: skip
 DERIVING = ("torch.autograd.functional.", "torch.func.", "functorch.")  # packages
 # Packages that attack, or explain, a model by the gradients of its inputs.
 ATTACKING = (
