@@ -141,6 +141,7 @@ NOT_RUN = {
     "python benchmarks/loader.py --dataset camvid --dataset_path DIR --crop_size 180": "needs the CamVid data",
     "python benchmarks/loader.py": LONG,
     "python benchmarks/consistency.py": LONG,
+    "python benchmarks/harmless_rewrites.py": LONG,
     "python benchmarks/check_speed.py": LONG,
     "python benchmarks/check_speed.py --sizes 500 1000 2000 5000 10000 --rounds 1": LONG,
     "python benchmarks/check_speed.py --before DIR --sizes 500 --rounds 2 --scripts FILE": "needs two versions",

@@ -129,3 +129,11 @@ def test_both_processes_read_what_the_command_has_written(tmp_path: Path, launch
     add_runtime(tmp_path)
     result = launcher.run(tmp_path, "train.py", [], world_size=2)
     assert result["statuses"] == [0, 0], result["outputs"]
+
+
+def test_a_test_for_a_file_that_was_just_written_is_waited_for(tmp_path: Path) -> None:
+    after = 'keep("best.json", 1)\nfor name in ("best.json", "last.json"):\n    if os.path.exists(name):\n'
+    after += "        print(get(name))\n"
+    lines = converted(tmp_path, HEAD + FUNCTIONS + TRAIN + after)
+    assert lines[lines.index("if os.path.exists(name):") - 1] == "rd.barrier()"
+    assert lines.count("rd.barrier()") == 1, "not where some ranks do not come by"

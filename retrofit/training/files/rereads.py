@@ -15,6 +15,8 @@ from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.distributed import BARRIERS
 from retrofit.training.torch_api.files import (
     COMMANDS,
+    EXISTS,
+    EXISTS_METHODS,
     FILE_CHANGERS,
     HARMLESS_COMMANDS,
     PATH_POSITIONS,
@@ -158,7 +160,8 @@ class Rereads:
             read |= summary.read
         is_met = is_reader and not functions and ANY in written
         if read and not self._alone(scope, call) and (is_met or _are_same(read, written)):
-            self.found.setdefault(statement, Reread(statement, scope, call))
+            place = self._before_tests(statement, scope)
+            self.found.setdefault(place, Reread(place, scope, call))
             written = set()
         elif read and not self._current.meets and not self._alone(scope, call):
             self._current.read |= read
@@ -166,6 +169,20 @@ class Rereads:
             self._current.meets = True
             written = set()
         return written.union(*(summary.written - {ANY} for summary in inside))
+
+    def _before_tests(self, statement: ast.stmt, scope: Scope) -> ast.stmt:
+        """Return the outermost `if os.path.exists(path)` around a statement, which ranks may answer apart."""
+        for outer in scope.source.ancestors(statement):
+            if outer is scope.node:
+                break
+            parts = ast.walk(outer.test) if isinstance(outer, (ast.If, ast.While)) else ()
+            if any(isinstance(part, ast.Call) and self._asks_for_file(part, scope) for part in parts):
+                statement = outer  # type: ignore[assignment]
+        return statement
+
+    def _asks_for_file(self, call: ast.Call, scope: Scope) -> bool:
+        is_method = isinstance(call.func, ast.Attribute) and call.func.attr in EXISTS_METHODS
+        return is_method or bool(self.analysis.called(call, scope) & EXISTS)
 
     def _written_by(self, output: Output) -> Names:
         call, scope = output.call, output.scope
