@@ -48,7 +48,7 @@ def test_a_collective_under_a_guard_is_an_error_and_nothing_is_written(
         out, err = capsys.readouterr()
         assert out == "" and "error of retrofit, nothing was written" in err
         (line,) = (line for line in err.splitlines() if "RF402" in line)
-        assert "train.py:24:" in line and "RF402 collective-on-some-ranks is found" in line
+        assert "train.py:26:" in line and "RF402 collective-on-some-ranks is found" in line
         assert "that RF401 metric-per-rank changed" in line
     assert script.read_text() == SCRIPT and [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
@@ -88,7 +88,7 @@ def test_overlapping_edits_name_both_rules(tmp_path: Path, monkeypatch: pytest.M
         yield found(CATALOG["RF308"], source, node, "", [Edit(source, start - 5, end, "x")])
 
     monkeypatch.setattr(RULES["RF308"], "find", collides)
-    with pytest.raises(ValueError, match=r"train.py:20: RF\d+ .* and RF\d+ .* want the same text; .*error of retrofit"):
+    with pytest.raises(ValueError, match=r"train.py:22: RF\d+ .* and RF\d+ .* want the same text; .*error of retrofit"):
         plan_conversion(read_project(script_in(tmp_path)))
 
 
