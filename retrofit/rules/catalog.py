@@ -324,6 +324,15 @@ _ALL = (
         (DDP,),
         found_in=DISTRIBUTED,
     ),
+    Rule(
+        "RF213",
+        "weights-drawn-again",
+        "Weights that are drawn again after the model is wrapped come from the random numbers of each rank, and "
+        "nothing makes them equal any more: the ranks train different models.",
+        "rd.data.draw_together(model.reset_parameters): every rank draws the random numbers of rank 0.",
+        "Draw before the model is wrapped, or broadcast the parameters of rank 0 after it.",
+        (DDP,),
+    ),
     # --- RF3: loss and learning rate ------------------------------------------------------------------------------
     Rule(
         "RF301",

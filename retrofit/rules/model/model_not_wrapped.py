@@ -7,12 +7,12 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 
 from retrofit.analysis.calls import is_method
-from retrofit.analysis.edits import insert_after, insert_before
+from retrofit.analysis.edits import block_of, insert_after, insert_before
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.variables import Variable, assignments_to, first_alias, variables_of
 from retrofit.analysis.scopes import FUNCTIONS, Scope, parameters
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Instance
+from retrofit.analysis.values.kinds import Instance, LocalClass
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
@@ -20,6 +20,7 @@ from retrofit.training.loops import Frame, Path
 from retrofit.training.model.entry_points import entry_points, steps_inside
 from retrofit.training.model.gradients import has_gradients
 from retrofit.training.model.models import FORWARD, Model
+from retrofit.training.model.modules import is_module
 from retrofit.training.placement import after_variable, first_statement
 from retrofit.training.torch_api.modules import AVERAGING_WRAPPERS
 
@@ -105,8 +106,8 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         line = _wrapping(str(model.variable), methods)
         edits = [insert_after(source, statement, [line])]
-        for later in _rebuilt(project, model, statement):
-            edits.append(insert_after(source, later, [line]))
+        again = dict.fromkeys([*_rebuilt(project, model, statement), *_made_again(project, model, statement)])
+        edits += [insert_after(source, later, [line]) for later in again]
         yield found(RULE, source, statement, message, edits)
 
 
@@ -139,6 +140,30 @@ def _rebuilt(project: Project, model: Model, first: ast.stmt) -> Iterator[ast.st
         if any(statement in inside and statement not in training for statement in given):
             seen.add(place[1])
             yield place[1]
+
+
+def _made_again(project: Project, model: Model, first: ast.stmt) -> Iterator[ast.stmt]:
+    """Yield the last statement that makes the model anew inside the loop of the trainings, after the one before it."""
+    analysis, batches = project.analysis, {node for node, _ in project.in_batches}
+    loops = {node for node, _ in project.in_loops} - batches
+    given = [a for a in assignments_to(analysis, model.variable) if not a.only_fills and a.statement in loops]
+    if first in loops or not any(_is_constructed(analysis, a.value, a.scope) for a in given):
+        return
+    blocks: dict[int, ast.stmt] = {}
+    for assignment in sorted(given, key=lambda a: a.statement.lineno):
+        block = block_of(assignment.scope.source, assignment.statement)
+        if _is_constructed(analysis, assignment.value, assignment.scope) or id(block) in blocks:
+            blocks[id(block)] = assignment.statement
+    yield from blocks.values()
+
+
+def _is_constructed(analysis: Analysis, value: ast.expr | None, scope: Scope) -> bool:
+    """Return whether an expression makes a model: Net(), Net().to(device)."""
+    if not isinstance(value, ast.Call):
+        return False
+    made = [part for part in ast.walk(value) if isinstance(part, ast.Call)]
+    classes = (kind for part in made for kind in analysis.evaluate(part.func, scope))
+    return any(isinstance(kind, LocalClass) and is_module(analysis, Instance(kind.scope)) for kind in classes)
 
 
 def _is_made_elsewhere(project: Project, model: Model, place: ast.stmt) -> bool:

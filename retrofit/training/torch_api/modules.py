@@ -46,6 +46,9 @@ SAME_OBJECT = SAME_TENSOR | (DETACHES - {"data"}) | {"train", "eval", "requires_
 MOVING = MOVES | FLOAT_CASTS
 # Methods of torch and of its libraries that give the parameters other values and leave the module what it is.
 FILLING = frozenset({"apply", "load_state_dict", "init_weights"})
+# Those that draw a module's weights again; the functions that draw, or fill, one tensor of weights.
+DRAWS_WEIGHTS = frozenset({"reset_parameters", "init_weights"})
+INIT_PACKAGE = "torch.nn.init."
 LOAD_STATE_DICT = ["state_dict", "strict", "assign"]  # its parameters
 # What a library calls of the modules and objects that it is given.
 CALLED_FROM_OUTSIDE = ("forward",)
