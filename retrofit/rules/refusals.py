@@ -126,6 +126,15 @@ _ALL = (
     ),
     Kind(
         "RF003",
+        "renormalised-embedding",
+        "max_norm scales the rows that a batch looks up, in place; each rank looks up others, and the weights of the "
+        "ranks become different.",
+        "Leave max_norm out, and scale all rows after each step, the same on every rank: `with torch.no_grad(): "
+        "emb.weight.copy_(torch.renorm(emb.weight, 2, 0, max_norm))`.",
+        is_local=True,
+    ),
+    Kind(
+        "RF003",
         "name-taken",
         "The name `rd`, by which the runtime is imported, has another meaning in a file.",
         "Give the other thing another name.",
@@ -197,6 +206,15 @@ _ALL = (
         "samples-kept",
         "A queue, a memory bank or a list of samples keeps what each batch gives it; each rank would keep its own.",
         "Gather the samples of all ranks before they are put in: `keys = rd.data.gather_batch(keys)`.",
+        is_local=True,
+    ),
+    Kind(
+        "RF210",
+        "batch-buffer",
+        "A tensor that is made once, for the batch size, is filled from each batch; where a rank's batch is smaller "
+        "than that, the rows of an older batch remain in it and are trained on.",
+        "Use the batch itself in place of the tensor, `inputs = images`, or make the tensor for each batch, with "
+        "len(images) rows. `inputs.data.resize_(...)` leaves the size of inputs as it is.",
         is_local=True,
     ),
     Kind(

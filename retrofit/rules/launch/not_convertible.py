@@ -21,6 +21,7 @@ from retrofit.training.data.loaders import draws_from
 from retrofit.training.distributed.frameworks import find_framework
 from retrofit.training.loops import closure_steps
 from retrofit.training.losses.flow import loss_parts
+from retrofit.training.model.renormalised import renormalised
 from retrofit.training.model.trained_copies import trained_copies
 from retrofit.training.optimizer.hooked_steps import hooked_steps
 from retrofit.training.optimizer.parameter_gradients import parameter_gradients
@@ -36,6 +37,11 @@ RULE = CATALOG["RF003"]
 INVALID = [
     """\
 optimizer = optim.LBFGS(model.parameters())
+""",
+    """\
+table = nn.Embedding(4, 2, max_norm=1.0)  # RF003
+for images, labels in loader:
+    criterion(model(images) + table(labels), labels).backward()
 """,
     """\
 from hydra.utils import instantiate
@@ -231,6 +237,9 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
             text = "what is in the batch decides whether a step is made, so some processes would wait for others"
             yield skip.node, skip.scope.source, text, "skipped-by-batch"
     yield from _own_updates(project)
+    for node, scope in renormalised(project):
+        text = "max_norm scales the rows that are looked up in place, and each rank looks up others"
+        yield node, scope.source, text, "renormalised-embedding"
     for node, source in _configured_losses(project):
         text = "the loss is of a class that a configuration names, so it cannot be told whether it is a mean"
         yield node, source, text, "configured-loss"

@@ -5,15 +5,25 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.data.carried_state import carried_writes
+from retrofit.training.data.carried_state import Write, carried_writes
 from retrofit.training.loops import LoopNode
 from retrofit.training.losses.reductions.coupling import has_statistics_alone
+from retrofit.training.torch_api.tensors import RESIZES
 
 RULE = CATALOG["RF210"]
 INVALID = [
+    # of the size of each batch
+    """\
+inputs = torch.FloatTensor(8, 4)
+for images, labels in loader:
+    inputs.resize_as_(images).copy_(images)
+    criterion(model(inputs), labels).backward()
+""",
     """\
 hidden = torch.zeros(1, 8, 2)
 for images, labels in loader:
@@ -40,6 +50,18 @@ for images, labels in loader:
     criterion(output @ bank.T, labels).backward()
     with torch.no_grad():
         bank[labels] = output  # RF210
+""",
+    """\
+inputs = torch.FloatTensor(8, 4)
+for images, labels in loader:
+    inputs.data.resize_as_(images).copy_(images)  # RF210
+    criterion(model(inputs), labels).backward()
+""",
+    """\
+inputs = torch.empty(8, 4)
+for images, labels in loader:
+    torch.mul(images, 2, out=inputs)  # RF210
+    criterion(model(inputs), labels).backward()
 """,
     """\
 class Queued(nn.Module):
@@ -106,12 +128,46 @@ for images, labels in loader:
 def find(project: Project) -> Iterator[Finding]:
     yield from _hidden_states(project)
     names: set[str] = set()
+    for node, scope, name in _resized_views(project):
+        if name not in names:
+            names.add(name)
+            message = f"{name} keeps the size that it was made with"
+            refusal = f"{name}.data is another view of the tensor: {name} itself keeps its size and its old rows"
+            yield found(RULE, scope.source, node, message, refusal=refusal, kind="batch-buffer")
     for write in carried_writes(project):
         if write.name not in names and not has_statistics_alone(project, write):
             names.add(write.name)
+            if _is_buffer(project, write):
+                message = f"{write.name} is made once and filled from each batch"
+                refusal = f"{write.name} keeps rows of the batches before where a batch is smaller than it"
+                yield found(RULE, write.scope.source, write.node, message, refusal=refusal, kind="batch-buffer")
+                continue
             message = f"{write.name} keeps what it is given of each batch"
             refusal = f"{write.name} keeps samples of the batches before, and each process would put only its own there"
             yield found(RULE, write.scope.source, write.node, message, refusal=refusal, kind="samples-kept")
+
+
+def _resized_views(project: Project) -> Iterator[tuple[ast.Call, Scope, str]]:
+    """Yield the calls in `inputs.data.resize_as_(images)`, which leave the size of inputs as it is."""
+    for node, scope in project.in_batches:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in RESIZES:
+            view = node.func.value
+            if isinstance(view, ast.Attribute) and view.attr == "data":
+                yield node, scope, ast.unparse(view.value)
+
+
+def _is_buffer(project: Project, write: Write) -> bool:
+    """Return whether what is written to was made for the batch size, or is filled as a whole by each batch."""
+    node = write.node
+    if isinstance(node, ast.Call) and any(keyword.arg == "out" for keyword in node.keywords):
+        return True
+    if isinstance(node, ast.Call) and last_name(node) in RESIZES:
+        return True
+    place = ast.parse(write.name, mode="eval").body
+    if isinstance(place, ast.Name) and (bound := write.scope.find(place.id)):
+        made = [(part, bound[0]) for b in bound[1] if b.value is not None for part in ast.walk(b.value)]
+        return any(each in project.batch_sizes for each in made)
+    return False
 
 
 def _hidden_states(project: Project) -> Iterator[Finding]:

@@ -21,7 +21,12 @@ from retrofit.training import Project
 from retrofit.training.model.models import Model
 from retrofit.training.model.modules import is_module
 from retrofit.training.optimizer.optimizers import Optimizer, parameter_owners
-from retrofit.training.torch_api.modules import PARAMETER_CLASSES, PARAMETERS_OF_LAYERS
+from retrofit.training.torch_api.modules import (
+    INIT_PACKAGE,
+    PARAMETER_CLASSES,
+    PARAMETER_CONTAINERS,
+    PARAMETERS_OF_LAYERS,
+)
 from retrofit.training.torch_api.runtime import DISTRIBUTE_PARAMETER
 from retrofit.training.torch_api.tensors import CONVERTS, DRAWN, DRAWN_LIKE, FILLED, FILLED_LIKE, TENSOR_CLASSES
 
@@ -200,9 +205,12 @@ def _read_modules(
     """Yield the calls of `parameters()` that give an optimizer what such a module has."""
     called = {variable for model in models for variable in ({model.variable} | upstream(analysis, model.variable))}
     read: set[Variable] = set()
-    for node, scope in in_batches:
+    given = [(node, scope) for node, scope in reached_nodes(analysis) if _is_given_away(analysis, node, scope)]
+    for node, scope in (*in_batches, *given):
         if isinstance(node, ast.Attribute) and _is_parameter(analysis, node, scope):
             read |= variables_of(analysis, node.value, scope) - called
+        elif isinstance(node, (ast.Name, ast.Attribute)) and _holds_parameters(analysis, node, scope):
+            read |= variables_of(analysis, node, scope) - called
     read = {
         variable for variable in read if not _is_layer(analysis, variable) and not _is_handed_on(analysis, variable)
     }
@@ -212,6 +220,23 @@ def _read_modules(
             call = scope.source.parents[method]
             if isinstance(call, ast.Call) and call.func is method and variables_of(analysis, owner, scope) & read:
                 yield call, scope
+
+
+def _is_given_away(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
+    """Return whether a parameter is given to a function, or another name: train(model, table.weight)."""
+    if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
+        return False
+    outer = scope.source.parents[node]
+    outer = scope.source.parents[outer] if isinstance(outer, ast.keyword) else outer
+    if isinstance(outer, ast.Call):
+        return outer.func is not node and not any(n.startswith(INIT_PACKAGE) for n in analysis.called(outer, scope))
+    return isinstance(outer, (ast.Assign, ast.AnnAssign)) and outer.value is node
+
+
+def _holds_parameters(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether a variable is a nn.ParameterList or nn.ParameterDict, which nothing can call."""
+    values = analysis.evaluate(node, scope)
+    return any(isinstance(value, Result) and value.builder in PARAMETER_CONTAINERS for value in values)
 
 
 def _is_parameter(analysis: Analysis, node: ast.Attribute, scope: Scope) -> bool:
@@ -231,7 +256,8 @@ def _is_handed_on(analysis: Analysis, variable: Variable) -> bool:
     for node, scope in reached_nodes(analysis):
         name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
         is_read = name == variable.name and isinstance(node.ctx, ast.Load)  # type: ignore[attr-defined]
-        is_whole = is_read and not isinstance(scope.source.parents[node], ast.Attribute)
+        is_part = (ast.Attribute, ast.Subscript)
+        is_whole = is_read and not isinstance(scope.source.parents[node], is_part)
         if is_whole and variable in variables_of(analysis, node, scope):  # type: ignore[arg-type]
             return True
     return False

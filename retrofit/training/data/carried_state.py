@@ -14,14 +14,15 @@ from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.stored import ScopedName, own_variable
 from retrofit.analysis.scopes import Scope
 from retrofit.training.data.batch_values import BATCH
+from retrofit.training.data.shapes import is_about_shape
 from retrofit.training.loops import Path
 from retrofit.training.losses.loss_reads import names_of, terms_of
-from retrofit.training.torch_api.tensors import READS, RETURNS_ITSELF, SHAPE_ATTRIBUTES, SHAPE_METHODS
+from retrofit.training.torch_api.tensors import READS, RESIZES, RETURNS_ITSELF, SHAPE_ATTRIBUTES, SHAPE_METHODS
 
 if TYPE_CHECKING:
     from retrofit.training import Project
 
-NUMBERS = SHAPE_METHODS | READS | {"len", "int", "float", "range", "isinstance"}  # not tensors of samples
+NUMBERS = SHAPE_METHODS | (READS - {"numpy"}) | {"len", "int", "float", "range", "isinstance"}  # not tensors of samples
 EMPTYING = RETURNS_ITSELF | {"zero_", "fill_", "normal_", "uniform_"}
 
 
@@ -69,7 +70,10 @@ def _written(project: Project) -> Iterator[tuple[ScopedName, Write, bool]]:
                 or not (isinstance(place, ast.Attribute) or variable in held)
             ):
                 continue
-            is_update = is_in_place or isinstance(node, ast.AugAssign) or _reads(project, value, scope, variable)
+            is_data = isinstance(node, ast.Assign) and isinstance(target, ast.Attribute) and target.value is place
+            is_update = (is_in_place and not is_data) or isinstance(node, (ast.AugAssign, ast.Call))
+            is_update = is_update or _reads(project, value, scope, variable)
+            is_update = is_update and not _takes_size_of_batch(node)
             yield variable, Write(node, value, scope, ast.unparse(place)), not is_update
 
 
@@ -103,6 +107,8 @@ def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
                 yield target, node.value
     elif isinstance(node, (ast.AugAssign, ast.AnnAssign)) and node.value is not None:
         yield node.target, node.value
+    elif isinstance(node, ast.Call) and (filled := [k.value for k in node.keywords if k.arg == "out"]):
+        yield from ((filled[0], value) for value in node.args)  # torch.mul(images, 2, out=inputs)
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         name = node.func.attr
         if name.endswith("_") and not name.startswith("_") and name not in EMPTYING:
@@ -120,6 +126,15 @@ def _without_parts(node: ast.expr) -> tuple[ast.expr, bool]:
             inner = inner.func.value
         else:
             return inner, inner is not node
+
+
+def _takes_size_of_batch(node: ast.AST) -> bool:
+    """Return whether a variable gets the size of the batch, and nothing older remains: inputs.resize_as_(images)."""
+    if not isinstance(node, ast.Call) or last_name(node) not in RESIZES:
+        return False
+    is_whole = isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name)
+    of_shape = any(is_about_shape(part) for given in node.args for part in ast.walk(given))
+    return is_whole and (of_shape or last_name(node) == "resize_as_")
 
 
 def _is_of_tensor(node: ast.Attribute) -> bool:

@@ -49,6 +49,16 @@ FILLING = frozenset({"apply", "load_state_dict", "init_weights"})
 # Those that draw a module's weights again; the functions that draw, or fill, one tensor of weights.
 DRAWS_WEIGHTS = frozenset({"reset_parameters", "init_weights"})
 INIT_PACKAGE = "torch.nn.init."
+# Embeddings that can scale the rows which they look up, in place, with their parameters; the function that does it.
+WITH_MAX_NORM = {
+    "torch.nn.Embedding": ["num_embeddings", "embedding_dim", "padding_idx", "max_norm"],
+    "torch.nn.EmbeddingBag": ["num_embeddings", "embedding_dim", "max_norm"],
+    "torch.nn.Embedding.from_pretrained": ["embeddings", "freeze", "padding_idx", "max_norm"],
+    "torch.nn.EmbeddingBag.from_pretrained": ["embeddings", "freeze", "max_norm"],
+    "torch.nn.functional.embedding": ["input", "weight", "padding_idx", "max_norm"],
+    "torch.nn.functional.embedding_bag": ["input", "weight", "offsets", "max_norm"],
+}
+RENORMALISES = frozenset({"torch.embedding_renorm_"})
 LOAD_STATE_DICT = ["state_dict", "strict", "assign"]  # its parameters
 # What a library calls of the modules and objects that it is given.
 CALLED_FROM_OUTSIDE = ("forward",)
@@ -68,6 +78,7 @@ SEQUENCE_FIRST = frozenset(
     )
 )  # fmt: skip
 PARAMETER_CLASSES = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
+PARAMETER_CONTAINERS = frozenset({"torch.nn.ParameterList", "torch.nn.ParameterDict"})
 PARAMETERS_OF_LAYERS = frozenset({"weight", "bias"})
 REGISTER_BUFFER = "register_buffer"
 

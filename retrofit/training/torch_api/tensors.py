@@ -115,6 +115,8 @@ LIKE_ANOTHER = frozenset({f"torch.{name}" for name in FILLED_LIKE | DRAWN_LIKE} 
 ENTRY_FREE = LIKE_ANOTHER | {
     "isinstance", "type", "hasattr", "id", "callable", "iter", "torch.is_tensor", "torch.manual_seed", "time.time",
 }  # fmt: skip
+# Methods that give a tensor another size in place, and what would be left of the old entries.
+RESIZES = frozenset({"resize_", "resize_as_"})
 # Matrix products with the number of their arguments: full names, methods.
 PRODUCTS = {"torch.matmul": 2, "torch.mm": 2, "torch.addmm": 3}
 PRODUCT_METHODS = {"mm": 1, "matmul": 1, "addmm": 2, "addmm_": 2}

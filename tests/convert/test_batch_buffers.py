@@ -1,0 +1,63 @@
+"""Tensors that are made once, for the batch size, and filled from each batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion
+
+SCRIPT = """\
+import numpy as np
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+size = 4
+loader = DataLoader(TensorDataset(torch.randn(16, 3)), batch_size=size, shuffle=True)
+model = nn.Linear(3, 3)
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+{made}
+for epoch in range(2):
+    for (x,) in loader:
+        {filled}
+        optimizer.zero_grad()
+        model(inputs).abs().mean().backward()
+        optimizer.step()
+"""
+TENSOR, ARRAY = "inputs = torch.empty(size, 3)", "array = np.zeros((size, 3), dtype=np.float32)"
+KEEPS_ROWS = {
+    "resized view": (TENSOR, "inputs.data.resize_as_(x).copy_(x)"),
+    "resized view of a variable": (
+        "inputs = torch.autograd.Variable(torch.FloatTensor(size, 3))",
+        "inputs.data.resize_(x.size()).copy_(x)",
+    ),
+    "resized noise": (TENSOR, "inputs.data.resize_(len(x), 3).normal_()"),
+    "copied": (TENSOR, "inputs.copy_(x)"),
+    "copied view": (TENSOR, "inputs.data.copy_(x)"),
+    "first rows": (TENSOR, "inputs[:len(x)] = x"),
+    "row by row": (TENSOR, "for n, row in enumerate(x): inputs[n] = row"),
+    "output of a function": ("inputs = torch.empty(4, 3)", "torch.mul(x, 2, out=inputs)"),
+    "array": (ARRAY, "array[:len(x)] = x.numpy(); inputs = torch.from_numpy(array)"),
+    "output of numpy": (ARRAY, "np.multiply(x.numpy(), 2, out=array); inputs = torch.from_numpy(array)"),
+}
+OF_THE_BATCH = {
+    "resized itself": (TENSOR, "inputs.resize_as_(x).copy_(x)"),
+    "resized by a size": (TENSOR, "inputs.resize_(x.size()).copy_(x)"),
+    "data set": (TENSOR, "inputs.data = x"),
+    "made for each batch": ("", "inputs = torch.empty(len(x), 3); inputs.copy_(x)"),
+    "made like the batch": ("", "inputs = torch.empty_like(x); torch.mul(x, 2, out=inputs)"),
+}
+
+
+@pytest.mark.parametrize("form", KEEPS_ROWS)
+def test_a_tensor_that_can_keep_rows_of_another_batch_is_refused(tmp_path: Path, form: str) -> None:
+    made, filled = KEEPS_ROWS[form]
+    (refusal,) = conversion(tmp_path, SCRIPT.format(made=made, filled=filled)).refusals
+    assert (refusal.code, refusal.kind) == ("RF210", "batch-buffer")
+
+
+@pytest.mark.parametrize("form", OF_THE_BATCH)
+def test_a_tensor_of_the_size_of_each_batch_is_converted(tmp_path: Path, form: str) -> None:
+    made, filled = OF_THE_BATCH[form]
+    assert not conversion(tmp_path, SCRIPT.format(made=made, filled=filled)).refusals
