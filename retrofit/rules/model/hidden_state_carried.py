@@ -17,13 +17,6 @@ from retrofit.training.torch_api.tensors import RESIZES
 
 RULE = CATALOG["RF210"]
 INVALID = [
-    # of the size of each batch
-    """\
-inputs = torch.FloatTensor(8, 4)
-for images, labels in loader:
-    inputs.resize_as_(images).copy_(images)
-    criterion(model(inputs), labels).backward()
-""",
     """\
 hidden = torch.zeros(1, 8, 2)
 for images, labels in loader:
@@ -83,6 +76,13 @@ for images, labels in loader:
 """,
 ]
 VALID = [
+    # of the size of each batch
+    """\
+inputs = torch.FloatTensor(8, 4)
+for images, labels in loader:
+    inputs.resize_as_(images).copy_(images)
+    criterion(model(inputs), labels).backward()
+""",
     # figures, and what is made for each batch
     """\
 shown, counts = 0.0, torch.zeros(2)
