@@ -38,6 +38,8 @@ MOVED = [
     "a = z1.transpose(0, 1)\nreturn torch.matmul(a, a.transpose(-1, -2)).exp().mean()",
     "return torch.einsum('btc,dtc->tbd', z1, z2).exp().mean()",
     "a, b = z1.transpose(0, 1), z2.transpose(0, 1)\nreturn torch.einsum('tbc,tdc->tbd', a, b).exp().mean()",
+    "a = einops.rearrange(einops.rearrange(z1, 'b t c -> 1 b (t c)'), '1 b (t c) -> t b c', c=4)\n"
+    "return torch.einsum('tbc,tdc->tbd', a, a).exp().mean()",
     "a = einops.rearrange(z1, 'b t c -> t b c')\nreturn (a @ einops.rearrange(z2, 'b t c -> t c b')).exp().mean()",
 ]
 OWN = [

@@ -17,6 +17,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.losses.library import is_gathered_for
+from retrofit.training.losses.reductions.meetings import pairs_in_loops, repeated_pairs
 from retrofit.training.losses.reductions.pairs import samples_that_meet
 from retrofit.training.losses.reductions.reduction import loss_kind
 from retrofit.training.model.modules import is_module
@@ -157,7 +158,8 @@ def find(project: Project) -> Iterator[Finding]:
         is_same = (
             left == right and not (pair.is_broadcast or pair.is_moved) and not _is_parameter(project, pair.left, scope)
         )
-        is_compared = all(_is_embedded(project, part, scope) for part in parts) or (
+        is_compared = any(_is_embedded(project, part, scope) for part in pair.drawn_from)
+        is_compared |= all(_is_embedded(project, part, scope) for part in parts) or (
             not (pair.is_broadcast or pair.is_moved)
             and _is_product(project, node, scope)
             and all(_is_of_inputs(project, part, scope) for part in parts)
@@ -289,6 +291,7 @@ class Pair:
     right: ast.expr
     is_broadcast: bool = False
     is_moved: bool = False  # not in the first axis
+    drawn_from: tuple[ast.expr, ...] = ()  # what two loops over samples go through, and the elements of it
 
 
 def _pair_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Pair | None:
@@ -299,9 +302,15 @@ def _pair_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Pair | None:
 
 
 def _moved_pair(project: Project, node: ast.AST, scope: Scope) -> Pair | None:
-    """Return what a product compares row by row where the samples are not in the first axis."""
+    """Return what is compared row by row where the samples are not in the first axis, or are in loops, or repeated."""
     operands = samples_that_meet(project, node, scope)
-    return Pair(*operands, is_moved=True) if operands is not None else None
+    if operands is not None:
+        return Pair(*operands, is_moved=True)
+    in_loops = pairs_in_loops(project, node, scope)
+    if in_loops is not None:
+        return Pair(*in_loops[0], is_broadcast=True, drawn_from=(*in_loops[0], *in_loops[1]))
+    operands = repeated_pairs(project, node, scope)
+    return Pair(*operands, is_broadcast=True) if operands is not None else None
 
 
 def _of_call(analysis: Analysis, node: ast.Call, scope: Scope) -> Pair | None:

@@ -96,7 +96,7 @@ def reshaped(node: ast.Call, name: str, kind: Kind, rest: list[ast.expr], scope:
     if name == "unsqueeze" and rest and _number(rest[0]) == 0 and kind.axis != FLAT:
         return replace(kind, axis=kind.axis + 1)
     if name == "rearrange" and rest and isinstance(rest[0], ast.Constant):
-        return replace(kind, axis=_after_rearranging(str(rest[0].value)))
+        return replace(kind, axis=_after_rearranging(str(rest[0].value), kind.axis))
     return kinds.nonlinear(kind)
 
 
@@ -111,23 +111,28 @@ def _ends_early(node: ast.Call, rest: list[ast.expr]) -> bool:
     return bool(ends) and _number(ends[0]) != -1
 
 
-def _after_rearranging(pattern: str) -> int:
+def _after_rearranging(pattern: str, axis: int) -> int:
     """Return the axis of the samples after einops.rearrange(x, "b c h w -> c (b h w)")."""
     before, _, after = pattern.partition("->")
-    batch = before.split()[0] if before.split() else ""
-    axes, depth, current = [], 0, ""
-    for token in after.replace("(", " ( ").replace(")", " ) ").split():
-        if token == "(":
-            depth, current = 1, ""
-        elif token == ")":
-            axes.append(current)
-            depth = 0
-        elif depth:
-            current += f" {token}"
-        else:
-            axes.append(token)
-    index = next((number for number, names in enumerate(axes) if batch in names.split()), 0)
+    given, axes = _groups(before), _groups(after)
+    batch = given[axis][:1] if -len(given) <= axis < len(given) else []
+    index = next((number for number, names in enumerate(axes) if batch and batch[0] in names), 0)
     return FLAT if len(axes) == 1 else index
+
+
+def _groups(side: str) -> list[list[str]]:
+    """Return the names in each axis of one side of a pattern."""
+    groups: list[list[str]] = []
+    is_inside = False
+    for token in side.replace("(", " ( ").replace(")", " ) ").split():
+        if token in "()":
+            is_inside = token == "("
+            groups += [[]] if is_inside else []
+        elif is_inside:
+            groups[-1].append(token)
+        else:
+            groups.append([token])
+    return groups
 
 
 def einsum_kind(node: ast.Call, operands: Kind, scope: Scope) -> Kind:

@@ -1,0 +1,150 @@
+"""Operations on all pairs of samples: in two loops over them, and on rows that are repeated for each other one."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.call_sites import call_chains
+from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.scopes import Scope
+from retrofit.training.torch_api.tensors import FLATTENS, REPEATS, SAME_ENTRIES, VIEWS
+
+from .reduction import reader_of
+
+if TYPE_CHECKING:
+    from retrofit.training import Project
+
+Operands = tuple[ast.expr, ast.expr]
+TILED, SPREAD = 0, 1  # all rows again and again, each row several times
+PASSES = SAME_ENTRIES | VIEWS | FLATTENS | REPEATS | {"tile"}
+MOST_DEPTH = 8
+
+
+@dataclass(frozen=True)
+class SampleLoop:
+    """A loop over samples: the names of what it draws, and those of their numbers."""
+
+    node: ast.For | ast.comprehension
+    elements: frozenset[str]
+    numbers: frozenset[str]
+
+
+def pairs_in_loops(project: Project, node: ast.AST, scope: Scope) -> tuple[Operands, list[ast.expr]] | None:
+    """Return the operands of an operation on an element of each of two loops over samples, and what is gone through."""
+    operands = _operands(node)
+    if operands is None:
+        return None
+    loops = list(_loops_around(project, node, scope))
+    used = [{loop.node for loop in loops if _uses(part, loop)} for part in operands]
+    is_pair = len(loops) > 1 and all(len(found) == 1 for found in used) and used[0] != used[1]
+    return (operands, [loop.node.iter for loop in loops]) if is_pair else None
+
+
+def repeated_pairs(project: Project, node: ast.AST, scope: Scope) -> Operands | None:
+    """Return what is compared row by row where one operand has all rows for each row of the other."""
+    operands = _operands(node)
+    if operands is None or {_repetition(project, part, scope) for part in operands} != {TILED, SPREAD}:
+        return None
+    samples = reader_of(project).samples
+    is_of_one = any(samples.is_within(*place) for place in call_chains(project.analysis, node, scope))
+    return operands if not is_of_one else None
+
+
+def _operands(node: ast.AST) -> Operands | None:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Sub, ast.Mult, ast.MatMult)):
+        return node.left, node.right
+    if not isinstance(node, ast.Call):
+        return None
+    given = [*node.args[:2]]
+    if len(given) == 1 and isinstance(node.func, ast.Attribute):
+        given.insert(0, node.func.value)
+    return (given[0], given[1]) if len(given) == 2 else None
+
+
+def _loops_around(project: Project, node: ast.AST, scope: Scope) -> Iterator[SampleLoop]:
+    """Yield the loops over samples around a node in its own function, the outermost one first."""
+    samples = reader_of(project).samples
+    found: list[ast.For | ast.comprehension] = []
+    for outer in scope.source.ancestors(node):
+        if outer is scope.node or outer in project.batch_values.loops:
+            break
+        if isinstance(outer, (ast.For, ast.ListComp, ast.GeneratorExp)):
+            found += [outer] if isinstance(outer, ast.For) else reversed(outer.generators)
+    drawn: dict[ast.AST, SampleLoop] = {}
+    for loop in reversed(found):
+        elements, numbers = _names(loop)
+        inner = next((k for k, other in drawn.items() if _uses(loop.iter, other)), None)
+        if inner is not None:  # over what a sample has
+            other = drawn[inner]
+            drawn[inner] = SampleLoop(other.node, other.elements | elements, other.numbers | numbers)
+        elif samples.goes_through(loop.iter, scope):
+            drawn[loop] = SampleLoop(loop, elements, numbers)
+    yield from drawn.values()
+
+
+def _names(loop: ast.For | ast.comprehension) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names that a loop gives to elements, and those that it gives to their numbers."""
+    names = [part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)]
+    is_counted = {"range": len(names), "enumerate": 1}.get(last_name(loop.iter), 0)
+    return frozenset(names[is_counted:]), frozenset(names[:is_counted])
+
+
+def _uses(node: ast.expr, loop: SampleLoop) -> bool:
+    """Return whether an expression has an element of a loop in it: x of `for x in z`, z[i] of `for i in range(n)`."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name) and part.id in loop.elements:
+            return True
+        index = ast.walk(part.slice) if isinstance(part, ast.Subscript) else ()
+        if any(isinstance(inner, ast.Name) and inner.id in loop.numbers for inner in index):
+            return True
+    return False
+
+
+def _repetition(project: Project, node: ast.expr, scope: Scope, depth: int = MOST_DEPTH) -> int | None:
+    """Return how the rows of an expression are repeated, None where they are not."""
+    if isinstance(node, ast.Subscript) and _by_new_axis(node) is not None:
+        return _by_new_axis(node)
+    for origin in origins(project.analysis, [Origin(node, scope)]) if depth else ():
+        call = origin.node
+        if origin.keys:
+            continue
+        if isinstance(call, ast.Subscript):
+            found = _by_new_axis(call)
+        elif isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+            found = _by_method(call, call.func.attr)
+            if found is None and call.func.attr in (PASSES | {"repeat"}):
+                found = _repetition(project, call.func.value, origin.scope, depth - 1)
+            if found is None and call.func.attr == "repeat":
+                found = _by_repeat(call)
+        else:
+            found = None
+        if found is not None:
+            return found
+    return None
+
+
+def _by_new_axis(node: ast.Subscript) -> int | None:
+    index = list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
+    new = [place for place, part in enumerate(index) if isinstance(part, ast.Constant) and part.value is None]
+    return new[0] if new in ([TILED], [SPREAD]) else None
+
+
+def _by_method(call: ast.Call, name: str) -> int | None:
+    literals = [part.value for part in call.args if isinstance(part, ast.Constant)]
+    dims = [k.value.value for k in call.keywords if k.arg == "dim" and isinstance(k.value, ast.Constant)]
+    if name == "unsqueeze":
+        return {"[0]": TILED, "[1]": SPREAD}.get(str(literals or dims))
+    return SPREAD if name == "repeat_interleave" and 0 in (*dims, *literals[-1:]) else None
+
+
+def _by_repeat(call: ast.Call) -> int | None:
+    """Return TILED for `x.repeat(n, 1)`, which has all rows n times."""
+    first = call.args[0] if call.args else None
+    if isinstance(first, (ast.Tuple, ast.List)) and first.elts:
+        first = first.elts[0]
+    is_once = isinstance(first, ast.Constant) and first.value == 1
+    return TILED if first is not None and not is_once else None

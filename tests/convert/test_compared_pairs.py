@@ -1,0 +1,117 @@
+"""Pairs of samples that a loss forms by loops, or by rows that it repeats for each other row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion
+
+LOSS = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def compare(z1, z2):
+    LINES
+
+
+torch.manual_seed(0)
+model = nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(32, 4)), batch_size=8, shuffle=True)
+for (x,) in loader:
+    optimizer.zero_grad()
+    compare(model(x), model(x + 0.1)).backward()
+    optimizer.step()
+"""
+PAIRS = {
+    "numbers": """\
+n, total = len(z1), 0
+for i in range(n):
+    for j in range(n):
+        total = total + F.cosine_similarity(z1[i], z2[j], dim=0).exp()
+return total / n**2""",
+    "elements": """\
+total = 0
+for a in z1:
+    for number, b in enumerate(z2):
+        total = total + (a - b).pow(2).sum().exp()
+return total / len(z1) ** 2""",
+    "comprehension": "return torch.stack([(a * b).sum().exp() for a in z1 for b in z2]).mean()",
+    "elements of a group": """\
+groups = z1.view(4, 2, 4)
+centers = torch.stack([group.mean(0) for group in groups])
+total = 0
+for group in groups:
+    for a in group:
+        for center in centers:
+            total = total + F.cosine_similarity(a, center, dim=0).exp()
+return total""",
+    "expanded": """\
+n = z1.size(0)
+left = z1.unsqueeze(1).expand(n, n, -1)
+right = z2.unsqueeze(0).expand(n, n, -1)
+return (left - right).pow(2).sum(-1).exp().mean()""",
+    "interleaved": """\
+n, d = z1.shape
+a, b = z1.repeat(n, 1), z2.repeat_interleave(n, dim=0)
+return F.cosine_similarity(a, b).exp().mean()""",
+    "repeated and flat": """\
+rows = z1.unsqueeze(1).repeat(1, z2.shape[0], 1)
+rows = rows.view(rows.shape[0] * rows.shape[1], rows.shape[-1])
+return F.cosine_similarity(rows, z2.repeat((len(z1), 1))).exp().mean()""",
+    "all for all": """\
+rows = z1[:, None].repeat(1, len(z2), 1).reshape(-1, 4)
+return F.pairwise_distance(rows, z2[None].expand(len(z1), -1, -1).reshape(-1, 4)).exp().mean()""",
+}
+OWN = {
+    "same number": """\
+total = 0
+for i in range(len(z1)):
+    total = total + F.cosine_similarity(z1[i], z2[i], dim=0).exp()
+return total / len(z1)""",
+    "entries of a sample": """\
+total = 0
+for a in z1:
+    for entry in a:
+        for other in a:
+            total = total + (entry - other) ** 2
+return total / len(z1)""",
+    "views of a sample": """\
+total = 0
+for a, b in zip(z1, z2):
+    for step in range(3):
+        total = total + (a * b * step).sum()
+return total / len(z1)""",
+    "draws for a sample": """\
+mean = z1.unsqueeze(1).expand(-1, 5, -1)
+return (mean - torch.randn(5, 4).unsqueeze(0).expand(len(z1), -1, -1)).pow(2).mean()""",
+    "points of one sample after the other": """\
+def spread(x):
+    left = x.unsqueeze(1).expand(-1, 2, -1)
+    return (left - x.unsqueeze(0).expand(2, -1, -1).contiguous()).pow(2).sum()
+
+total = 0
+for i in range(len(z1)):
+    total = total + spread(z1[i].view(2, 2))
+return total / len(z1)""",
+    "both repeated alike": "return (z1.repeat(3, 1) - z2.repeat(3, 1)).pow(2).mean()",
+}
+
+
+def is_seen(folder: Path, lines: str) -> bool:
+    text = LOSS.replace("LINES", lines.replace("\n", "\n    "))
+    return any(finding.code == "RF303" for finding in conversion(folder, text).findings)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_of_samples_are_seen(name: str, tmp_path: Path) -> None:
+    assert is_seen(tmp_path, PAIRS[name])
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_sample_with_itself_is_no_pair(name: str, tmp_path: Path) -> None:
+    assert not is_seen(tmp_path, OWN[name])
