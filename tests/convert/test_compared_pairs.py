@@ -102,6 +102,19 @@ return total / len(z1)""",
 }
 
 
+NET = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.head(x)
+
+
+"""
+
+
 def is_seen(folder: Path, lines: str) -> bool:
     text = LOSS.replace("LINES", lines.replace("\n", "\n    "))
     return any(finding.code == "RF303" for finding in conversion(folder, text).findings)
@@ -113,5 +126,17 @@ def test_pairs_of_samples_are_seen(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_a_sample_with_itself_is_no_pair(name: str, tmp_path: Path) -> None:
+def test_what_a_sample_has_with_itself_is_not_listed(name: str, tmp_path: Path) -> None:
     assert not is_seen(tmp_path, OWN[name])
+
+
+@pytest.mark.parametrize("head", ["model.head", "model"])
+def test_what_a_part_of_the_model_gives_is_compared(head: str, tmp_path: Path) -> None:
+    lines = "z1, z2 = F.normalize(z1), F.normalize(z2)\n    return F.cross_entropy(z1 @ z2.t(), torch.arange(len(z1)))"
+    text = (
+        LOSS.replace("LINES", lines)
+        .replace("nn.Linear(4, 4)", "Net()")
+        .replace("(model(x), model(", f"({head}(x), {head}(")
+    )
+    text = text.replace("torch.manual_seed", NET + "torch.manual_seed")
+    assert any(finding.code == "RF303" for finding in conversion(tmp_path, text).findings)

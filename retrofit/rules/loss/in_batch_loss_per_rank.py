@@ -39,6 +39,7 @@ from retrofit.training.torch_api.tensors import (
 )
 
 RULE = CATALOG["RF303"]
+STATES = {"to", "train", "load_state_dict", "zero_grad"}
 OF_SHAPE = SHAPE_ATTRIBUTES | SHAPE_METHODS | {"device", "dtype", "len"}
 INVALID = [
     """\
@@ -218,7 +219,9 @@ def _origins(project: Project, node: ast.expr, scope: Scope) -> list[tuple[ast.A
 
 def _is_embedded(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether this comes out of a model in training, which was given samples of the batch."""
-    calls = {call.call for model in project.models for call in model.calls if call.method in ("", "forward")}
+    in_batches = {node for node, _ in project.in_batches}  # model.encoder(x) too; model.to(device) is before
+    given = [call for model in project.models for call in model.calls if call.call in in_batches and call.call.args]
+    calls = {call.call for call in given if call.method not in STATES}
     loops = {path.loops[0][0] for path in project.paths}
     parts = [(part, where) for inner, where in _origins(project, node, scope) for part in ast.walk(inner)]
     drawn = (b.node for part, where in parts if isinstance(part, ast.Name) for b in where.bindings.get(part.id, []))
