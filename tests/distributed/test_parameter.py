@@ -53,6 +53,16 @@ def test_a_tensor_can_be_saved_and_a_frozen_one_is_unchanged(ranks, tmp_path):
     assert ranks(2).run(saved_and_frozen, tmp_path) == [([1.0, 1.0], True)] * 2
 
 
+def drawn_again():
+    scale = rd.model.distribute_parameter(torch.nn.Parameter(torch.ones(2)))
+    torch.nn.init.constant_(scale, float(rd.get_rank() + 3))
+    return rd.model.distribute_parameter(scale).tolist(), len(scale._backward_hooks)
+
+
+def test_values_that_it_was_given_since_the_last_call_are_those_of_rank_0(ranks):
+    assert ranks(2).run(drawn_again) == [([3.0, 3.0], 1)] * 2
+
+
 def test_one_process_gets_the_same_tensor():
     scale = torch.ones(2, requires_grad=True)
     assert rd.model.distribute_parameter(scale) is scale and not scale._backward_hooks

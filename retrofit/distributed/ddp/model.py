@@ -112,12 +112,13 @@ def distribute_parameter(tensor: TensorT) -> TensorT:
     batch the ranks count by their numbers of samples. Outside a group, and for a tensor that needs no gradient, nothing
     happens. Collective: every rank, and every backward that reaches the tensor.
     """
-    hooks = getattr(tensor, "_backward_hooks", None) or {}
-    if not is_distributed() or not tensor.requires_grad or _average_over_ranks in hooks.values():
+    if not is_distributed() or not tensor.requires_grad:
         return tensor
-    with torch.no_grad():
+    with torch.no_grad():  # also the values that a script gave it since the last call
         tensor.copy_(broadcast_object(tensor.detach().cpu()))
-    tensor.register_hook(_average_over_ranks)
+    hooks = getattr(tensor, "_backward_hooks", None) or {}
+    if _average_over_ranks not in hooks.values():
+        tensor.register_hook(_average_over_ranks)
     return tensor
 
 
