@@ -3848,12 +3848,13 @@ def distribute_parameter(tensor: TensorT) -> TensorT:
     batch the ranks count by their numbers of samples. Outside a group, and for a tensor that needs no gradient, nothing
     happens. Collective: every rank, and every backward that reaches the tensor.
     """
-    hooks = getattr(tensor, "_backward_hooks", None) or {}
-    if not is_distributed() or not tensor.requires_grad or _average_over_ranks in hooks.values():
+    if not is_distributed() or not tensor.requires_grad:
         return tensor
-    with torch.no_grad():
+    with torch.no_grad():  # also the values that a script gave it since the last call
         tensor.copy_(broadcast_object(tensor.detach().cpu()))
-    tensor.register_hook(_average_over_ranks)
+    hooks = getattr(tensor, "_backward_hooks", None) or {}
+    if _average_over_ranks not in hooks.values():
+        tensor.register_hook(_average_over_ranks)
     return tensor
 
 
@@ -4000,4 +4001,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 a74be4ae41ac1e85bfd357eb1764c39814252721000a45eafc8944e4752fc02f
+# Unchanged while the text above has the SHA-256 4871b4020b36d34f184cab7d5ac4572b7f9a4da7e45c5ef169411d52dcbfa771
