@@ -271,7 +271,8 @@ def _is_gathered(project: Project, node: ast.expr, scope: Scope) -> bool:
         for part in ast.walk(expression):
             if isinstance(part, ast.Call) and project.leads_to_collective(part, where):
                 return not _drops_gradients(project, part, where)
-            if isinstance(part, ast.Name) and part.id in where.entries:  # parts[rank] = embeddings
+            is_filled = isinstance(part, ast.Name) and part.id in where.entries  # parts[rank] = embeddings
+            if is_filled and project.distribution.is_by_hand:
                 return True
     return False
 
