@@ -1,4 +1,4 @@
-"""The projects that were chosen for development, as a section of docs/corpus.md, from recipes/projects.json.
+"""The projects that were chosen for development, as a section of docs/corpus.md, from corpus_projects.json.
 
 python benchmarks/corpus_projects.py            print the section
 python benchmarks/corpus_projects.py --write    renew it in docs/corpus.md
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-PROJECTS = HERE / "recipes" / "projects.json"
+PROJECTS = HERE / "corpus_projects.json"
 PAGE = HERE.parent / "docs" / "corpus.md"
 HEADING = "## Projects chosen for development"
 KINDS = {
@@ -33,9 +33,8 @@ SECTION = """\
 
 {scripts} scripts of {repositories} public repositories, none of them in the table above, converted (`retrofit convert`,
 which reads only) at commit {commit}. The outcome was judged by reading the script and the whole diff, and is not that
-of today. The {run} scripts of the first table below were run, too (`benchmarks/corpus.py --recipes benchmarks/recipes`;
-the recipes make tiny data and need `RECIPES_LIB`, the folder of the `lib.sh` that observes the runs). The others were
-only read.
+of today. The {run} scripts of the first table below were run, too, by `benchmarks/corpus.py` on tiny made-up data. The
+others were only read. `now` is what the command says at commit {now_at}, which nobody has judged: {now}.
 
 - `right`: what an expert would have written, or as good; figures of one rank are listed, by line (`listed`: how many).
 - `wrong`: an error in the converted script, by reading: silently, or one that ends the run. Each has a note.
@@ -61,10 +60,20 @@ def section() -> str:
         repositories=len({row["repository"] for row in rows}),
         commit=data["judged_at"],
         run=sum(bool(row["run"]) for row in rows),
+        now_at=data["converted_at"],
+        now=now(rows),
         counts=counts(rows),
         runs=runs(rows),
         table=table(rows),
     )
+
+
+def now(rows: Sequence[dict[str, Any]]) -> str:
+    """Return how many scripts are converted, refused and stopped by an error today, and what became of the refused."""
+    found = Counter(row["now"] for row in rows)
+    was_refused = [row["now"] for row in rows if row["outcome"] == "wrongly refused"]
+    whole = ", ".join(f"{number} {outcome}" for outcome, number in found.most_common())
+    return f"{whole}; of the {len(was_refused)} wrongly refused {was_refused.count('converted')} are converted"
 
 
 def counts(rows: Sequence[dict[str, Any]]) -> str:
@@ -84,21 +93,21 @@ def counts(rows: Sequence[dict[str, Any]]) -> str:
 
 def runs(rows: Sequence[dict[str, Any]]) -> str:
     """Return one line for each script that was run."""
-    lines = ["| recipe | script | runs |", "|---|---|---|"]
-    for row in sorted((row for row in rows if row["run"]), key=lambda row: str(row["recipe"])):
-        lines.append(f"| {row['recipe']} | {row['repository']}: {row['script']} | {row['run']} |")
+    lines = ["| script | runs |", "|---|---|"]
+    for row in sorted((row for row in rows if row["run"]), key=lambda row: str(row["name"])):
+        lines.append(f"| {row['repository']}: {row['script']} | {row['run']} |")
     return "\n".join(lines) + "\n"
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return one line for each script, ordered by kind and name."""
-    columns = ("script", "kind", "subject", "outcome", "rule", "added", "listed", "expert", "recipe", "note")
+    columns = ("script", "kind", "subject", "outcome", "rule", "added", "listed", "expert", "now", "note")
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for row in sorted(rows, key=lambda row: (row["kind"], row["name"])):
         source = f"{row['repository']} @ {row['commit']}: {row['script']}"
         expert = "yes" if row["expert_in_an_hour"] else "no"
         cells = (source, row["kind"], row["subject"], row["outcome"], row["rule"], row["added"], row["listed"], expert)
-        lines.append(f"| {' | '.join(map(str, (*cells, row['recipe'], row['note'])))} |")
+        lines.append(f"| {' | '.join(map(str, (*cells, row['now'], row['note'])))} |")
     return "\n".join(lines) + "\n"
 
 
