@@ -123,13 +123,11 @@ def training_paths(analysis: Analysis) -> list[Path]:
 
 def calls_without_training(analysis: Analysis, paths: list[Path]) -> set[ast.Call]:
     """Return the calls of functions that train, of which the arguments say that this time they do not."""
-    return {
-        site.call
-        for path in paths
-        for frame in path.frames
-        for site in sites_of(analysis, frame.scope)
-        if is_ruled_out(frame, site)
-    }
+    ruled_out: dict[ast.Call, bool] = {}  # on each of the ways to a backward call in the function
+    for frame in (frame for path in paths for frame in path.frames):
+        for site in sites_of(analysis, frame.scope):
+            ruled_out[site.call] = ruled_out.get(site.call, True) and is_ruled_out(frame, site)
+    return {call for call, is_out in ruled_out.items() if is_out}
 
 
 def is_ruled_out(frame: Frame, site: CallSite) -> bool:

@@ -162,3 +162,35 @@ def train(size):
         tmp_path,
     )
     assert "x.reshape(rd.data.own_batch_size(size), -1)" in text
+
+
+TWO_WAYS = """\
+class Meters:
+    def log_every(self, iterable):
+        for batch in iterable:
+            yield batch
+
+
+def train_one_epoch(model, optimizer, data, scaler=None):
+    for x, y in Meters().log_every(data):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        if scaler is not None:
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+        else:
+            loss.backward()
+            optimizer.step()
+
+
+train_loader = DataLoader(TensorDataset(torch.randn(32, 4), torch.randn(32, 1)), batch_size=8, shuffle=True)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.cuda.amp.GradScaler() if torch.cuda.is_available() else None
+for epoch in range(2):
+    train_one_epoch(model, optimizer, train_loader, scaler=scaler)
+"""
+
+
+def test_a_call_that_takes_one_of_two_ways_to_a_backward_call_trains(tmp_path: Path) -> None:
+    assert "train_loader = rd.distribute_loader(train_loader)" in converted(TWO_WAYS, tmp_path)
