@@ -34,7 +34,7 @@ SECTION = """\
 {scripts} scripts of {repositories} public repositories, none of them in the table above, converted (`retrofit convert`,
 which reads only) at commit {commit}. The outcome was judged by reading the script and the whole diff, and is not that
 of today. The {run} scripts of the first table below were run, too, by `benchmarks/corpus.py` on tiny made-up data. The
-others were only read. `now` is what the command says at commit {now_at}, which nobody has judged: {now}.
+others were only read. `now` is what the command says at commit {now_at}, without a judgement: {now}.
 
 - `right`: what an expert would have written, or as good; figures of one rank are listed, by line (`listed`: how many).
 - `wrong`: an error in the converted script, by reading: silently, or one that ends the run. Each has a note.
