@@ -137,3 +137,10 @@ def test_a_test_for_a_file_that_was_just_written_is_waited_for(tmp_path: Path) -
     lines = converted(tmp_path, HEAD + FUNCTIONS + TRAIN + after)
     assert lines[lines.index("if os.path.exists(name):") - 1] == "rd.barrier()"
     assert lines.count("rd.barrier()") == 1, "not where some ranks do not come by"
+
+
+def test_files_named_by_functions_of_one_module_are_not_the_same(tmp_path: Path) -> None:
+    first = 'results = "results" + time.strftime("%H%M%S") + ".txt"\nopen(results, "w").write("1")\n'
+    after = 'started = open(str(int(time.time())) + ".log").read()\n'
+    lines = converted(tmp_path, HEAD.replace("import os\n", "import os\nimport time\n") + TRAIN + first + after)
+    assert "rd.barrier()" not in lines

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import External, LocalModule, Value
 
 Names = frozenset[str]
 _PLACEHOLDER = re.compile(r"%[-+ #0]*\d*\.?\d*[a-zA-Z]|\{[^{}]*\}")
@@ -33,7 +35,7 @@ def path_names(analysis: Analysis, path: ast.expr, scope: Scope) -> tuple[Names,
 def _names(analysis: Analysis, path: ast.expr, scope: Scope) -> tuple[Names, Names]:
     files: set[str] = set()
     parts: set[str] = set()
-    for number, origin in enumerate(origins(analysis, [Origin(path, scope)], _parts)):
+    for number, origin in enumerate(origins(analysis, [Origin(path, scope)], partial(_parts, analysis))):
         text = _text(origin.node)
         if text is not None:
             text = _PLACEHOLDER.sub("*", text)
@@ -63,7 +65,7 @@ def _part(origin: Origin) -> Iterator[str]:
         yield f"{node.id} {id(found[0]) if found else 0}"
 
 
-def _parts(origin: Origin) -> Iterable[Origin] | None:
+def _parts(analysis: Analysis, origin: Origin) -> Iterable[Origin] | None:
     """Return what a path is put together from; None for what is not."""
     node = origin.node
     if isinstance(node, ast.BinOp):
@@ -75,5 +77,12 @@ def _parts(origin: Origin) -> Iterable[Origin] | None:
     if isinstance(node, ast.Call):
         given = [*node.args, *(keyword.value for keyword in node.keywords)]
         of_object = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+        if any(_is_module(value) for part in of_object for value in analysis.evaluate(part, origin.scope)):
+            of_object = []  # os.path.join(...), rd.path_on_main(...)
         return [origin.to(part) for part in (*of_object, *given) if not isinstance(part, ast.Starred)]
     return None
+
+
+def _is_module(value: Value) -> bool:
+    """Return whether a value is a module, or a class of a library."""
+    return isinstance(value, (External, LocalModule))

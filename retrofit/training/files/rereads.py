@@ -25,7 +25,7 @@ from retrofit.training.torch_api.files import (
 )
 from retrofit.training.torch_api.runtime import COMBINING, MAIN_FIRST, WITH_COLLECTIVES
 
-from .outputs import FOLDER, OPEN, SAVE, WRITE, Output, opens_own_path
+from .outputs import FOLDER, OPEN, SAVE, WRITE, Output, opens_for_writing, opens_own_path
 from .path_names import Names, names_of_read, path_names
 
 ANY = "*"  # what a command writes, which only the command knows
@@ -153,6 +153,7 @@ class Rereads:
         is_reader = bool(names & READERS) or (
             isinstance(call.func, ast.Attribute) and call.func.attr in READING_METHODS
         )
+        is_reader = is_reader and not opens_for_writing(self.analysis, call, scope)  # open(rd.path_on_main(path), "a")
         functions = self.analysis.functions_called(call, scope)
         inside = [self._function(function.scope) for function in functions]
         read = self._paths_read(call, scope) if is_reader and not functions else set()
