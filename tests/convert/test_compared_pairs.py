@@ -98,7 +98,7 @@ total = 0
 for i in range(len(z1)):
     total = total + spread(z1[i].view(2, 2))
 return total / len(z1)""",
-    "both repeated alike": "return (z1.repeat(3, 1) - z2.repeat(3, 1)).pow(2).mean()",
+    "both repeated the same way": "return (z1.repeat(3, 1) - z2.repeat(3, 1)).pow(2).mean()",
 }
 
 

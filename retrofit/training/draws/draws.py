@@ -22,10 +22,9 @@ from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.modules import PARAMETER_CLASSES
 from retrofit.training.torch_api.runtime import DRAW_TOGETHER, OWN_SAMPLES
 
-from ..data.batch_values import BATCH, BatchValues
-from ..data.loaders import draws_from
 from ..data.shapes import is_about_shape
 from ..loops import LOOPS, Path
+from .given_batches import counts, has_batches
 from .sample_rows import cuts_samples, is_by_rows, is_in_random_order, is_named
 from .sized_draws import has_unseeded_generator, is_order, size_of
 from .slices import Slice, bounds_of, slice_of
@@ -88,7 +87,7 @@ def find_draws(project: Project) -> Draws:
     found = Draws()
     if project.distribution.is_by_hand:
         return found
-    for path in (path for path in project.paths if not _has_batches(project, path)):
+    for path in (path for path in project.paths if not has_batches(project, path)):
         search = _Search(project, path)
         search.run()
         found.problems += search.problems
@@ -101,17 +100,6 @@ def find_draws(project: Project) -> Draws:
     chains = (call for place in places for call, _ in call_chains(project.analysis, *place))
     found.calls = set(chains) - {frame.node for path in project.paths for frame in path.frames}
     return found
-
-
-def _has_batches(project: Project, path: Path) -> bool:
-    """Return whether a loader gives a path its batches: in its own loops, or kept or handed on by another path."""
-    if not project.loaders or draws_from(project.loaders, path):
-        return bool(project.loaders)
-    values = project.analysis.fact(
-        "batches of loaders", lambda: BatchValues(project.analysis, project.loaders, project.models)
-    )
-    frame = path.frames[0]
-    return BATCH in values.sources_of(frame.node.func.value, frame.scope, stored=True)  # type: ignore[attr-defined]
 
 
 def is_split_by_map(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
@@ -145,11 +133,9 @@ def drawing_loops(project: Project) -> set[ast.AST]:
 def _without_batch(project: Project, path: Path) -> Problem:
     """Return why nothing of a path is split: what its loop goes through is not known, or it takes all of the data."""
     frame, (loop, outer) = path.frames[0], path.loops[0]
-    if isinstance(loop, (ast.For, ast.AsyncFor)):
-        calls = [part for part in ast.walk(loop.iter) if isinstance(part, ast.Call)]
-        if not any("range" in project.analysis.called(call, outer.scope) for call in calls):
-            text = f"how {ast.unparse(loop.iter)} makes its batches is not known"
-            return frame.node, frame.scope, text
+    if isinstance(loop, ast.For) and not counts(project.analysis, loop, outer.scope):
+        text = f"how {ast.unparse(loop.iter)} makes its batches is not known"
+        return frame.node, frame.scope, text
     return frame.node, frame.scope, "no batch is drawn: every step computes its loss from all of the data"
 
 

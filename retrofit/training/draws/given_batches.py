@@ -1,0 +1,56 @@
+"""Batches of a loader that reach a training step by another way: kept by an earlier loop, or handed to a function."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.operands import inputs
+from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.flow.stored import stored_in
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
+
+from ..data.batch_values import BATCH, BatchValues
+from ..data.loaders import draws_from
+from ..loops import Path
+
+if TYPE_CHECKING:
+    from .. import Project
+
+
+def has_batches(project: Project, path: Path) -> bool:
+    """Return whether a loader gives a path its batches: in its own loops, or kept or handed on by another path."""
+    if not project.loaders or draws_from(project.loaders, path):
+        return bool(project.loaders)
+    values = project.analysis.fact(
+        "batches of loaders", lambda: BatchValues(project.analysis, project.loaders, project.models)
+    )
+    loop, outer = path.loops[0]
+    frame = path.frames[0]
+    start = Origin(frame.node.func.value, frame.scope)  # type: ignore[attr-defined]
+    if isinstance(loop, ast.For) and not counts(project.analysis, loop, outer.scope):
+        start = Origin(loop.iter, outer.scope)
+    return _leads_to_batch(project.analysis, values, start)
+
+
+def _leads_to_batch(analysis: Analysis, values: BatchValues, start: Origin) -> bool:
+    """Return whether an expression is computed from what a loop draws from a loader, or has kept of that."""
+    drawn = {loop.iter for loop in values.loops if isinstance(loop, ast.For)}
+    for origin in origins(analysis, [start], lambda origin: list(inputs(analysis, origin))):
+        if origin.node in drawn:
+            return True
+        if not isinstance(origin.node, (ast.Name, ast.Attribute)):
+            continue
+        kept = [(part.value, part.scope) for part in stored_in(analysis, origin.node, origin.scope)]
+        kept += values.given_to_methods.get(last_name(origin.node), [])
+        if any(BATCH in values.sources_of(*place) for place in kept):
+            return True
+    return False
+
+
+def counts(analysis: Analysis, loop: ast.For, scope: Scope) -> bool:
+    """Return whether a loop goes through numbers: range(n), tqdm(range(n))."""
+    calls = [part for part in ast.walk(loop.iter) if isinstance(part, ast.Call)]
+    return any("range" in analysis.called(call, scope) for call in calls)
