@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.call_sites import call_chains
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.tensors import FLATTENS, REPEATS, SAME_ENTRIES, VIEWS
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 Operands = tuple[ast.expr, ast.expr]
 TILED, SPREAD = 0, 1  # all rows again and again, each row several times
 PASSES = SAME_ENTRIES | VIEWS | FLATTENS | REPEATS | {"tile"}
+REPEATING = {"repeat", "repeat_interleave", "unsqueeze"}
 MOST_DEPTH = 8
 
 
@@ -47,11 +49,24 @@ def pairs_in_loops(project: Project, node: ast.AST, scope: Scope) -> tuple[Opera
 def repeated_pairs(project: Project, node: ast.AST, scope: Scope) -> Operands | None:
     """Return what is compared row by row where one operand has all rows for each row of the other."""
     operands = _operands(node)
-    if operands is None or {_repetition(project, part, scope) for part in operands} != {TILED, SPREAD}:
+    if operands is None or not project.analysis.fact("rows are repeated", lambda: _repeats_rows(project)):
+        return None
+    first = _repetition(project, operands[0], scope)
+    if first is None or {first, _repetition(project, operands[1], scope)} != {TILED, SPREAD}:
         return None
     samples = reader_of(project).samples
     is_of_one = any(samples.is_within(*place) for place in call_chains(project.analysis, node, scope))
     return operands if not is_of_one else None
+
+
+def _repeats_rows(project: Project) -> bool:
+    """Return whether the code that runs repeats the rows of anything at all: a search for each operand is long."""
+    for node, _ in reached_nodes(project.analysis):
+        if isinstance(node, ast.Attribute) and node.attr in REPEATING:
+            return True
+        if isinstance(node, ast.Subscript) and _by_new_axis(node) is not None:
+            return True
+    return False
 
 
 def _operands(node: ast.AST) -> Operands | None:
