@@ -280,7 +280,7 @@ for x, y in loader:
     model[0].weight.grad.div_(kept["first"] + 1e-3)
     optimizer.step()
 """,
-    "beside": """
+    "next to it": """
 class Preconditioner:
     def __init__(self, model):
         self.scale = {}
