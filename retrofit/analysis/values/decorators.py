@@ -89,7 +89,7 @@ def _is_application(call: ast.Call) -> bool:
 
 
 def _application(source: Source, node: ast.stmt, decorator: ast.expr) -> ast.Call:
-    """Return a call of a decorator, which stands where the decorator does."""
+    """Return a call of a decorator, at the place of the decorator."""
     given = ast.copy_location(ast.Name(node.name, ast.Load()), decorator)  # type: ignore[attr-defined]
     call = ast.copy_location(ast.Call(decorator, [given], []), decorator)
     source.parents[given], source.parents[call] = call, node
