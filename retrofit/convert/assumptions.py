@@ -10,7 +10,7 @@ from difflib import SequenceMatcher
 from retrofit.analysis.files.source import Place, Source
 from retrofit.rules.edits.rewrite import ChangedFile
 from retrofit.rules.finding import Finding
-from retrofit.rules.refusals import KINDS
+from retrofit.rules.refusals.kinds import KINDS
 from retrofit.training import Project
 from retrofit.training.losses.reductions.kinds import ROWS, SHARE, UNKNOWN
 from retrofit.training.losses.reductions.reduction import backward_kind

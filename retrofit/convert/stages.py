@@ -110,7 +110,7 @@ def recover_first(args: argparse.Namespace) -> None:
 def refused(start: Start, conversion: Conversion) -> bool:
     """Return whether a conversion cannot be written; say the reasons then, and what to do."""
     from retrofit.analysis.deep_stack import with_deep_stack
-    from retrofit.rules.refusal_help import help_lines
+    from retrofit.rules.refusals.help import help_lines
 
     reasons = list(conversion.project.modules.unreadable.values())
     for finding in reversed(conversion.refusals):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .catalog import CATALOG, DISTRIBUTED, SINGLE, TRACED
-from .refusals import kinds_of
+from .refusals.kinds import kinds_of
 from .registry import RULES
 
 FOUND_IN = {

@@ -18,11 +18,11 @@ from retrofit.analysis.values.inference import Analysis
 
 from .data.batch_sizes import BatchSizes
 from .data.batch_values import BatchValues
+from .data.draws.draws import Draws, find_draws
 from .data.loaders import Loader, find_loaders
 from .distributed.distribution import Distribution, find_distribution, leads_to_collective
 from .distributed.rank_ordered import runs_in_turn
 from .distributed.ranks.ranks import Ranks
-from .draws.draws import Draws, find_draws
 from .evaluation import Evaluation, find_evaluations
 from .evaluation.measurements import Measurement, find_measurements
 from .files.guards import Guard, find_guards

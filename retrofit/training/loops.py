@@ -14,7 +14,7 @@ from retrofit.analysis.calls import CallSite, default_of
 from retrofit.analysis.edits import block_of
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.branches import is_in_body
-from retrofit.analysis.flow.call_sites import sites_of
+from retrofit.analysis.flow.calls.sites import sites_of
 from retrofit.analysis.flow.main_guard import is_under_main_of_another
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
 from retrofit.analysis.values.inference import Analysis

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from retrofit.analysis.flow.call_graph import functions_reached, holds_on_every_path, nearest_on_paths, with_called
-from retrofit.analysis.flow.call_sites import sites_of
+from retrofit.analysis.flow.calls.graph import functions_reached, holds_on_every_path, nearest_on_paths, with_called
+from retrofit.analysis.flow.calls.sites import sites_of
 from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis

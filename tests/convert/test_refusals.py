@@ -14,9 +14,9 @@ from test_rules import script_of
 
 from retrofit.analysis.edits import apply_edits
 from retrofit.cli import main
-from retrofit.rules import examples
-from retrofit.rules.refusal_help import patch_for
-from retrofit.rules.refusals import KINDS, Kind
+from retrofit.rules.refusals import examples
+from retrofit.rules.refusals.help import patch_for
+from retrofit.rules.refusals.kinds import KINDS, Kind
 from retrofit.rules.registry import RULES, find_all
 from retrofit.training import read_project
 
@@ -77,7 +77,9 @@ def test_every_refusal_of_the_rules_examples_has_a_kind(tmp_path: Path) -> None:
             script = tmp_path / f"{rule.RULE.code}_{number}.py"
             script.write_text(script_of(rule.RULE.code, example))
             refused = [f for f in find_all(read_project(script)) if f.refusal]
-            assert [f for f in refused if f.kind not in KINDS] == [], "give it a kind of retrofit/rules/refusals.py"
+            assert [f for f in refused if f.kind not in KINDS] == [], (
+                "give it a kind of retrofit/rules/refusals/kinds.py"
+            )
             assert all(KINDS[f.kind].code == f.code for f in refused)
 
 

@@ -12,8 +12,8 @@ from ..scopes import FUNCTIONS, Scope
 from ..values.inference import Analysis
 from ..values.kinds import LocalClass
 from .branches import is_in_body
-from .call_graph import nodes_in
-from .call_sites import sites_of
+from .calls.graph import nodes_in
+from .calls.sites import sites_of
 from .reachability import reached_nodes
 
 Ways = Collection[Collection[ast.AST]]  # the nodes on each way to the main work: calls, and the work itself

@@ -18,8 +18,8 @@ from ..scopes import Binding, Scope, own_nodes
 from ..values.inference import Analysis
 from ..values.kinds import Display, Instance, LocalClass, LocalFunction, LocalModule, Result, Value
 from .bindings import bindings_of
+from .calls.parameters import given_for, has_unknown_caller
 from .keys import Key, Keys, before_slice, has_no_entry, keys_inside, later, may_be
-from .parameters import given_for, has_unknown_caller
 from .reaching_definitions import live_bindings
 from .stored import changes_of, literal_key, set_from_outside, stored_in
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from retrofit.analysis.calls import CallSite
-from retrofit.analysis.flow.call_graph import with_called
-from retrofit.analysis.flow.call_sites import sites_of
+from retrofit.analysis.flow.calls.graph import with_called
+from retrofit.analysis.flow.calls.sites import sites_of
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import LocalFunction

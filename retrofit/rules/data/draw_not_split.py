@@ -10,7 +10,7 @@ from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.draws.draws import PARTS, RANDOM, Draw
+from retrofit.training.data.draws.draws import PARTS, RANDOM, Draw
 
 RULE = CATALOG["RF115"]
 INVALID = [

@@ -12,7 +12,7 @@ from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.optional import is_optional
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.finding import Finding
-from retrofit.rules.refusals import KINDS
+from retrofit.rules.refusals.kinds import KINDS
 from retrofit.training import Project
 from retrofit.training.torch_api.runtime import ONE_PROCESS_ONLY
 

@@ -6,7 +6,7 @@ import ast
 
 from retrofit.analysis.edits import has_own_lines
 from retrofit.analysis.files.source import Source
-from retrofit.analysis.flow.call_graph import calls_in, functions_reached
+from retrofit.analysis.flow.calls.graph import calls_in, functions_reached
 from retrofit.analysis.flow.main_guard import is_main_guard
 from retrofit.analysis.flow.name_uses import loaded_names, stored_names
 from retrofit.analysis.scopes import FUNCTIONS, Scope

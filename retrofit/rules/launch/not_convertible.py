@@ -14,7 +14,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.data.batch_size_in_shape import incomplete_batches
 from retrofit.rules.edits.at_run_time import is_function, refused_at_run_time
 from retrofit.rules.finding import Finding, found
-from retrofit.rules.refusals import KINDS
+from retrofit.rules.refusals.kinds import KINDS
 from retrofit.training import Project
 from retrofit.training.data.drawn import loaders_in
 from retrofit.training.data.loaders import draws_from

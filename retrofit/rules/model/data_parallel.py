@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import Edit, call_through, surround, surround_inside
-from retrofit.analysis.flow.call_graph import nodes_run
+from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.variables import Variable, upstream, variables_of
 from retrofit.analysis.scopes import Scope

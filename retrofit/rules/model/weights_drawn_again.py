@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit
-from retrofit.analysis.flow.call_graph import functions_reached
+from retrofit.analysis.flow.calls.graph import functions_reached
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.variables import Variable, upstream, variables_of
 from retrofit.analysis.scopes import Scope, own_nodes

@@ -6,12 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.files.source import Source
-from retrofit.analysis.flow.arguments import arguments_given
+from retrofit.analysis.flow.calls.arguments import arguments_given
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.data import LOADER_PARAMETERS
 
-from ..draws.draws import Draws
+from .draws.draws import Draws
 from .loaders import Loader
 from .next_calls import TRAIN
 

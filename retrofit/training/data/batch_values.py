@@ -10,7 +10,7 @@ from functools import cached_property
 
 from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.bindings import bindings_of, class_of_own
-from retrofit.analysis.flow.call_sites import call_chains
+from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.flow.operands import operands
 from retrofit.analysis.flow.sources import Origin, closure, sources
 from retrofit.analysis.flow.stored import stored_in

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from retrofit.analysis.calls import CallSite, is_method
 from retrofit.analysis.files.source import Source
-from retrofit.analysis.flow.call_graph import nearest_on_paths
+from retrofit.analysis.flow.calls.graph import nearest_on_paths
 from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis

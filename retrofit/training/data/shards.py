@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from retrofit.analysis.calls import argument_for
-from retrofit.analysis.flow.arguments import arguments_given
 from retrofit.analysis.flow.bindings import scope_of
+from retrofit.analysis.flow.calls.arguments import arguments_given
 from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.flow.variables import assignments_to
 from retrofit.analysis.scopes import Scope

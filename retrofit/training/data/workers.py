@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.flow.call_graph import functions_reached
+from retrofit.analysis.flow.calls.graph import functions_reached
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from retrofit.analysis.calls import CallSite
 from retrofit.analysis.files.runtime_names import RUNTIME
-from retrofit.analysis.flow.call_graph import with_called
-from retrofit.analysis.flow.call_sites import sites_of
+from retrofit.analysis.flow.calls.graph import with_called
+from retrofit.analysis.flow.calls.sites import sites_of
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis

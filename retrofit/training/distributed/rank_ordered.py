@@ -6,7 +6,7 @@ import ast
 from collections.abc import Collection
 
 from retrofit.analysis.calls import body_of
-from retrofit.analysis.flow.call_graph import holds_on_every_path
+from retrofit.analysis.flow.calls.graph import holds_on_every_path
 from retrofit.analysis.flow.reachability import known_scopes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.flow.call_graph import holds_on_every_path
+from retrofit.analysis.flow.calls.graph import holds_on_every_path
 from retrofit.analysis.scopes import Scope, own_nodes
 
 from ..model.gradients import has_gradients, is_switched_off, switches_on

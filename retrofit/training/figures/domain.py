@@ -29,9 +29,9 @@ from retrofit.training.torch_api.tensors import (
 from .. import Project
 from ..data import shapes
 from ..data.batches import made_before
+from ..data.draws.draws import drawing_loops, is_split_by_map
 from ..data.loaders import EVALUATION, TRAIN
 from ..data.random_draws import draws_in_loop
-from ..draws.draws import drawing_loops, is_split_by_map
 from ..loops import LOOPS, calls_without_training, phase_of
 from ..losses.reductions.reduction import SUM_OF_RANKS, reduction_for
 from . import kinds

@@ -12,8 +12,8 @@ from retrofit.analysis.calls import CallSite, argument_for, is_method, last_name
 from retrofit.analysis.edits import CONDITION as AT_CONDITION
 from retrofit.analysis.edits import Edit, EditConflict, add_condition, put_under, surround
 from retrofit.analysis.files.source import Source
-from retrofit.analysis.flow.call_graph import holds_on_every_path
-from retrofit.analysis.flow.call_sites import sites_of
+from retrofit.analysis.flow.calls.graph import holds_on_every_path
+from retrofit.analysis.flow.calls.sites import sites_of
 from retrofit.analysis.flow.main_guard import is_main_guard, is_under_main_of_another
 from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import Scope, own_nodes

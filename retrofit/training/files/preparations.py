@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from retrofit.analysis.calls import given_parameters
-from retrofit.analysis.flow.call_graph import nodes_run
+from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes

@@ -9,7 +9,7 @@ from typing import Any
 
 from retrofit.analysis.calls import body_of
 from retrofit.analysis.files.source import Source
-from retrofit.analysis.flow.call_graph import nodes_in
+from retrofit.analysis.flow.calls.graph import nodes_in
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.distributed import BARRIERS

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.flow.call_sites import call_chains
+from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.stored import ScopedName
 from retrofit.analysis.flow.variables import variables_of

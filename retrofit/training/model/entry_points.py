@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.flow.bindings import class_of_own
-from retrofit.analysis.flow.call_graph import functions_reached
+from retrofit.analysis.flow.calls.graph import functions_reached
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance, LocalFunction
 from retrofit.training.torch_api.modules import PARAMETER_CLASSES, PARAMETERS, PARAMETERS_OF_LAYERS

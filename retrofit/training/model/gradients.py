@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.flow.call_graph import functions_reached, holds_on_every_path
+from retrofit.analysis.flow.calls.graph import functions_reached, holds_on_every_path
 from retrofit.analysis.flow.reachability import calls_within
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.flow.arguments import arguments_given
+from retrofit.analysis.flow.calls.arguments import arguments_given
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import Origin, origins, sources
 from retrofit.analysis.scopes import Scope

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.flow.call_sites import sites_of
+from retrofit.analysis.flow.calls.sites import sites_of
 from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.python_api import GROWS_LIST

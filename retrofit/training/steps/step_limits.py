@@ -14,8 +14,8 @@ from retrofit.analysis.scopes import Scope, own_nodes
 
 from ..data.batches import repeats
 from ..data.drawn import is_loader
+from ..data.draws.draws import RANDOM
 from ..data.loaders import TRAIN
-from ..draws.draws import RANDOM
 from ..loops import Frame, LoopNode
 
 if TYPE_CHECKING:

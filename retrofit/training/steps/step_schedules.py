@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.files.source import Place
-from retrofit.analysis.flow.call_sites import sites_of
+from retrofit.analysis.flow.calls.sites import sites_of
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance, Result

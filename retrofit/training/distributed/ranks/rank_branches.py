@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from retrofit.analysis.edits import block_of
-from retrofit.analysis.flow.call_sites import call_chains
+from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.training import Project
 from retrofit.training.figures.figures import follow, followed

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.edits import block_of
-from retrofit.analysis.flow.call_sites import call_chains
+from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.training.data.batch_values import CHOSEN
 from retrofit.training.data.carried_state import Write, carried_writes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.flow.call_sites import call_chains
+from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope

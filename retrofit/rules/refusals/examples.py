@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-from .refusals import KINDS
+from .kinds import KINDS
 
-FOLDER = Path(__file__).resolve().parents[1] / "examples"
+FOLDER = Path(__file__).resolve().parents[2] / "examples"
 EXAMPLES = {
     "full-batch": (
         "The one batch cannot be split where a node needs its neighbours: every rank computes all of it, and its "

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from retrofit.analysis.flow.bindings import bindings_of
-from retrofit.analysis.flow.parameters import given_for
+from retrofit.analysis.flow.calls.parameters import given_for
 from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 
-from ..data.shards import is_same
+from ..shards import is_same
 
 Place = tuple[ast.expr, Scope]
 ROUNDING = frozenset({"min", "int"})

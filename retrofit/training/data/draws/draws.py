@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.flow.call_graph import nearest_on_paths
-from retrofit.analysis.flow.call_sites import call_chains
+from retrofit.analysis.flow.calls.graph import nearest_on_paths
+from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.flow.keys import Key
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.reachability import reached_nodes
@@ -22,15 +22,15 @@ from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.modules import PARAMETER_CLASSES
 from retrofit.training.torch_api.runtime import DRAW_TOGETHER, OWN_SAMPLES
 
-from ..data.shapes import is_about_shape
-from ..loops import LOOPS, Path
+from ...loops import LOOPS, Path
+from ..shapes import is_about_shape
 from .given_batches import counts, has_batches
 from .sample_rows import cuts_samples, is_by_rows, is_in_random_order, is_named
 from .sized_draws import has_unseeded_generator, is_order, size_of
 from .slices import Slice, bounds_of, slice_of
 
 if TYPE_CHECKING:
-    from .. import Project
+    from ... import Project
 
 ADDS = frozenset({*ADDS_ALL, *ADDS_ONE})
 Place = tuple[ast.expr, Scope]

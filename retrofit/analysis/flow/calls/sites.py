@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 
-from ..calls import CallSite
-from ..scopes import FUNCTIONS, Scope
-from ..values.inference import Analysis
-from .sources import closure
+from ...calls import CallSite
+from ...scopes import FUNCTIONS, Scope
+from ...values.inference import Analysis
+from ..sources import closure
 
 
 def sites_of(analysis: Analysis, scope: Scope) -> list[CallSite]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 
-from ..calls import argument_for
-from ..scopes import Scope
-from ..values.inference import Analysis
-from .sources import Origin, closure, is_followed, sources
+from ...calls import argument_for
+from ...scopes import Scope
+from ...values.inference import Analysis
+from ..sources import Origin, closure, is_followed, sources
 
 
 def arguments_given(

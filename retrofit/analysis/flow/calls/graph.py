@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from ..calls import CallSite
-from ..scopes import FUNCTIONS, Scope, own_nodes
-from ..values.inference import Analysis
-from ..values.kinds import LocalFunction
-from .call_sites import sites_of
+from ...calls import CallSite
+from ...scopes import FUNCTIONS, Scope, own_nodes
+from ...values.inference import Analysis
+from ...values.kinds import LocalFunction
+from .sites import sites_of
 
 T = TypeVar("T")
 CallPlace = tuple[ast.Call, Scope]

@@ -12,8 +12,8 @@ from retrofit.analysis.edits import Edit, apply_edits, indent_step, insert_after
 from retrofit.analysis.files.source import Source
 from retrofit.training import Project
 
-from .finding import Finding
-from .refusals import KINDS
+from ..finding import Finding
+from .kinds import KINDS
 
 MOST_LINES = 15  # of a change that is shown
 Patch = Callable[[Project, Finding], list[Edit]]

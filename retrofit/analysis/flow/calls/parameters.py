@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..calls import CallSite, default_of, given_parameters
-from ..scopes import FUNCTIONS, Function, Scope, own_nodes
-from ..values.inference import Analysis
-from ..values.kinds import Instance, LocalClass, LocalFunction, Result, Value
-from .keys import Key, Keys, may_be
+from ...calls import CallSite, default_of, given_parameters
+from ...scopes import FUNCTIONS, Function, Scope, own_nodes
+from ...values.inference import Analysis
+from ...values.kinds import Instance, LocalClass, LocalFunction, Result, Value
+from ..keys import Key, Keys, may_be
 
 Given = tuple[ast.expr, Scope, Keys]  # of which entry it is the value; see `Origin`
 

@@ -12,12 +12,12 @@ from retrofit.analysis.flow.stored import stored_in
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 
-from ..data.batch_values import BATCH, BatchValues
-from ..data.loaders import draws_from
-from ..loops import Path
+from ...loops import Path
+from ..batch_values import BATCH, BatchValues
+from ..loaders import draws_from
 
 if TYPE_CHECKING:
-    from .. import Project
+    from ... import Project
 
 
 def has_batches(project: Project, path: Path) -> bool:

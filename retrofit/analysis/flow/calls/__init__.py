@@ -1,0 +1,1 @@
+"""Calls: which functions call which, what they are given, and from where."""

@@ -1,0 +1,1 @@
+"""Refusals: their kinds, help with each, and worked examples."""
