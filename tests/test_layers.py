@@ -176,10 +176,10 @@ def test_the_tracer_imports_torch_the_standard_library_the_runtime_and_itself(pa
     assert outside(path, "torch", "retrofit.distributed", "retrofit.verify.trace") == []
 
 
-def test_the_folders_of_verify_are_small():
-    folders = {path.parent for path in (ROOT / "retrofit" / "verify").rglob("*.py")}
+def test_the_folders_of_the_kit_are_small():
+    folders = {path.parent for path in (ROOT / "retrofit").rglob("*.py")}
     sizes = {path: sum(entry.name != "__pycache__" for entry in path.iterdir()) for path in folders}
-    assert {path: size for path, size in sizes.items() if size > 12} == {}
+    assert {path: size for path, size in sizes.items() if size > (12 if "verify" in path.parts else 15)} == {}
 
 
 def test_an_import_that_breaks_a_layer_is_found(tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     """Carry out the command and return its exit status."""
     from .catalog import CATALOG
     from .documentation import explain
-    from .refusals.examples import EXAMPLES, show_example
+    from .refusals.worked_examples import EXAMPLES, show_example
 
     if args.code is None:
         for code in sorted(CATALOG):

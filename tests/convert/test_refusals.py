@@ -14,13 +14,13 @@ from test_rules import script_of
 
 from retrofit.analysis.edits import apply_edits
 from retrofit.cli import main
-from retrofit.rules.refusals import examples
+from retrofit.rules.refusals import worked_examples
 from retrofit.rules.refusals.help import patch_for
 from retrofit.rules.refusals.kinds import KINDS, Kind
 from retrofit.rules.registry import RULES, find_all
 from retrofit.training import read_project
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "retrofit" / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "retrofit" / "rules" / "refusals" / "examples"
 NAMES = sorted({name for kind in KINDS.values() for name in kind.examples})
 
 
@@ -52,11 +52,11 @@ def test_an_example_trains_the_same_in_one_process_and_in_two(name: str, tmp_pat
 
 def test_the_page_of_examples_is_current() -> None:
     page = EXAMPLES.parents[1] / "docs" / "refusals.md"
-    assert page.read_text(encoding="utf-8") == examples.page(), "run python docs/make_rules.py"
+    assert page.read_text(encoding="utf-8") == worked_examples.page(), "run python docs/make_rules.py"
 
 
 def test_every_example_belongs_to_a_refusal_and_is_there() -> None:
-    assert sorted(examples.EXAMPLES) == NAMES
+    assert sorted(worked_examples.EXAMPLES) == NAMES
     files = {path.name for path in EXAMPLES.glob("*.py")} - {"__init__.py"}
     assert files == {path_of(name, which).name for name in NAMES for which in ("before", "after")}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .kinds import KINDS
 
-FOLDER = Path(__file__).resolve().parents[2] / "examples"
+FOLDER = Path(__file__).resolve().parent / "examples"
 EXAMPLES = {
     "full-batch": (
         "The one batch cannot be split where a node needs its neighbours: every rank computes all of it, and its "
@@ -39,7 +39,7 @@ HEAD = """\
 prints the same in one process as before, to the last digit, and the same losses in two (`RETROFIT_BATCH=global`).
 `retrofit rules NAME` shows one in the terminal. Start them with `torchrun --standalone --nproc_per_node=2 NAME.py`.
 
-Written by `python docs/make_rules.py` from `retrofit/examples/`, which a test runs.
+Written by `python docs/make_rules.py` from `retrofit/rules/refusals/examples/`, which a test runs.
 """
 
 
