@@ -89,9 +89,10 @@ def test_segmentation_imports_neither_the_kit_nor_torch_distributed(path):
 
 
 def tools(*names):
-    """Return the files of the kit's command-line side; those that are not written yet are none."""
+    """Return the files of the kit's command-line side, without the worked examples, which are scripts of users."""
     folder = ROOT / "retrofit"
-    return [path for name in names for path in [*folder.glob(f"{name}.py"), *folder.glob(f"{name}/**/*.py")]]
+    files = [path for name in names for path in [*folder.glob(f"{name}.py"), *folder.glob(f"{name}/**/*.py")]]
+    return [path for path in files if path.parent != folder / "rules" / "refusals" / "examples"]
 
 
 @pytest.mark.parametrize("layer", ["analysis", "training", "rules", "check", "convert"])
