@@ -131,6 +131,64 @@ def test_slices_of_an_order_that_all_ranks_draw_together(tmp_path: Path, over: s
     assert f"k = rd.data.own_part(order[{cut.replace('SIZE', SIZE)}])" in lines
 
 
+@pytest.mark.parametrize(
+    ("count", "over"),
+    [
+        ("n = 100 // SIZE if len(Y) else min(100 // SIZE, 5)", "range(n)"),
+        ("n = None or 100 // SIZE", "trange(n)"),
+        ("n, rest = divmod(100, SIZE)", "tqdm(range(n))"),
+        ("n = steps(100, SIZE)", "range(n)"),
+    ],
+)
+def test_a_count_of_batches_is_that_of_all_ranks(tmp_path: Path, count: str, over: str) -> None:
+    start = "from tqdm import tqdm, trange\n\n\ndef steps(n, size):\n    return int(np.ceil(n / size))\n\n\n"
+    cuts = (f"{name} = {source}[b * batch_size : (b + 1) * batch_size]" for name, source in (("x", "X"), ("y", "Y")))
+    body = start + count.replace("SIZE", "batch_size") + "\n" + nested(*cuts, over=f"b in {over}")
+    assert count.replace("SIZE", SIZE) in lines_of(tmp_path, body)
+
+
+COUNTED = """\
+class Batches:
+    def __init__(self, size):
+        self.size = size
+        self.number = 100 // self.size
+
+    def __len__(self):
+        return len(X) // self.size
+
+    def get(self, b):
+        return X[b * self.size : (b + 1) * self.size], Y[b * self.size : (b + 1) * self.size]
+
+
+batches = Batches(batch_size)
+"""
+
+
+@pytest.mark.parametrize(
+    ("over", "changed"),
+    [
+        ("b in range(batches.number)", "self.number = 100 // rd.data.batch_of_ranks(self.size)"),
+        ("b in range(len(batches))", "return len(X) // rd.data.batch_of_ranks(self.size)"),
+    ],
+)
+def test_a_count_of_batches_that_an_object_gives(tmp_path: Path, over: str, changed: str) -> None:
+    lines = lines_of(tmp_path, COUNTED + nested("x, y = batches.get(b)", over=over))
+    assert changed in lines
+    assert "batches = Batches(batch_size)" in lines, "the number of ranks counts once"
+
+
+def test_the_end_of_a_while_loop_follows_the_batch(tmp_path: Path) -> None:
+    body = (
+        "at = 0\n"
+        "while at + batch_size <= 100:\n"
+        "    x, y = X[at : at + batch_size], Y[at : at + batch_size]\n"
+        f"{STEP}    at += batch_size\n"
+    )
+    lines = lines_of(tmp_path, body)
+    assert f"while at + {SIZE} <= 100:" in lines
+    assert f"at += {SIZE}" in lines
+
+
 def test_slices_of_the_data(tmp_path: Path) -> None:
     body = nested("x = X[i:i+batch_size]", "y = Y[i:i+batch_size]", over="i in range(0, 100, batch_size)")
     lines = lines_of(tmp_path, body)

@@ -256,6 +256,18 @@ def scale_gradients(value: Any, factor: float, anchor: torch.Tensor | None = Non
     return _replace_tensors(value, of_tensor, DEEPEST)
 
 
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the tensors of a model's output."""
+    found: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    _replace_tensors(value, note, DEEPEST)
+    return found
+
+
 def _replace_tensors(value: Any, of_tensor: Callable[[torch.Tensor], torch.Tensor], depth: int) -> Any:
     """Return `value` with other tensors, in containers of its own types: also in dataclasses and distributions."""
     if isinstance(value, torch.Tensor):

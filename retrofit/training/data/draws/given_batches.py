@@ -11,6 +11,7 @@ from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.stored import stored_in
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.data import NUMBERS
 
 from ...loops import Path
 from ..batch_values import BATCH, BatchValues
@@ -51,6 +52,6 @@ def _leads_to_batch(analysis: Analysis, values: BatchValues, start: Origin) -> b
 
 
 def counts(analysis: Analysis, loop: ast.For, scope: Scope) -> bool:
-    """Return whether a loop goes through numbers: range(n), tqdm(range(n))."""
+    """Return whether a loop goes through numbers: range(n), tqdm(range(n)), trange(n)."""
     calls = [part for part in ast.walk(loop.iter) if isinstance(part, ast.Call)]
-    return any("range" in analysis.called(call, scope) for call in calls)
+    return any(analysis.called(call, scope) & NUMBERS for call in calls)

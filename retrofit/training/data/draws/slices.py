@@ -6,11 +6,14 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from retrofit.analysis.calls import returns_of
 from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.calls.parameters import given_for
-from retrofit.analysis.flow.sources import closure
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.flow.sources import closure, functions_run
+from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Instance, LocalFunction
+from retrofit.training.torch_api.data import NUMBERS
 
 from ..shards import is_same
 
@@ -72,7 +75,7 @@ def _moves(analysis: Analysis, lower: ast.expr, scope: Scope, loop_nodes: set[as
 def _range_of(analysis: Analysis, loop: ast.For, scope: Scope) -> ast.Call | None:
     """Return the range that a loop goes through, also inside enumerate or a progress bar."""
     for part in ast.walk(loop.iter):
-        if isinstance(part, ast.Call) and "range" in analysis.called(part, scope):
+        if isinstance(part, ast.Call) and analysis.called(part, scope) & NUMBERS:
             return part
     return None
 
@@ -129,27 +132,64 @@ def _arithmetic(analysis: Analysis, starts: list[Place], width: Place | None = N
     A read of `width` is not followed further.
     """
 
+    def is_width(place: Place) -> bool:
+        return width is not None and _is_read_of(analysis, place, width)
+
     def step(place: Place) -> Iterator[Place]:
         node, scope = place
-        if width is not None and _is_read_of(analysis, place, width):
+        if is_width(place):
             return
-        if isinstance(node, ast.Name):
-            for binding, where in bindings_of(analysis, node, scope):
-                if isinstance(binding.node, ast.AugAssign):
-                    yield binding.node.value, where
-                elif isinstance(binding.node, ast.For):
-                    drawn = _range_of(analysis, binding.node, where)
-                    yield from ((part, where) for part in (drawn.args if drawn is not None else []))
-                elif binding.kind == "parameter":
-                    yield from ((given, site) for given, site, _ in given_for(analysis, binding.name, where, ()))
-                elif binding.kind == "value" and binding.value is not None and not binding.path:
-                    yield binding.value, where
-        elif isinstance(node, (ast.BinOp, ast.UnaryOp)):
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            yield from _values_of(analysis, node, scope)
+        elif isinstance(node, (ast.BinOp, ast.UnaryOp, ast.BoolOp)):
             yield from ((part, scope) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
+        elif isinstance(node, ast.IfExp):
+            yield from ((part, scope) for part in (node.body, node.orelse))
         elif isinstance(node, ast.Call):
-            yield from ((part, scope) for part in node.args)
+            arguments = [(part, scope) for part in (*node.args, *(given.value for given in node.keywords))]
+            functions = _functions(analysis, node, scope)
+            if functions and not any(is_width(argument) for argument in arguments):
+                for function in functions:
+                    yield from ((value, function.scope) for value in returns_of(function.node))
+            elif "len" not in analysis.called(node, scope):
+                yield from arguments
 
     return closure(starts, step)
+
+
+def _values_of(analysis: Analysis, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[Place]:
+    """Yield what a number is set to: in a loop, what the loop goes through, or what it is compared with."""
+    for binding, where in bindings_of(analysis, node, scope):
+        if isinstance(binding.node, ast.AugAssign):
+            yield binding.node.value, where
+            yield from _compared(node, binding.node, where)
+        elif isinstance(binding.node, ast.For):
+            drawn = _range_of(analysis, binding.node, where)
+            yield from ((part, where) for part in (drawn.args if drawn is not None else []))
+        elif binding.kind == "parameter":
+            yield from ((given, site) for given, site, _ in given_for(analysis, binding.name, where, ()))
+        elif binding.kind == "value" and binding.value is not None:
+            is_quotient = isinstance(binding.value, ast.Call) and "divmod" in analysis.called(binding.value, where)
+            if is_quotient or not binding.path:
+                yield binding.value, where
+
+
+def _compared(node: ast.expr, moved: ast.AugAssign, scope: Scope) -> Iterator[Place]:
+    """Yield the sides of the comparisons by which the `while` around `i += size` ends."""
+    outer = next((part for part in scope.source.ancestors(moved) if isinstance(part, (*FUNCTIONS, ast.While))), None)
+    tests = ast.walk(outer.test) if isinstance(outer, ast.While) else ()
+    for test in (test for test in tests if isinstance(test, ast.Compare)):
+        if any(ast.dump(part) == ast.dump(node) for part in ast.walk(test)):
+            yield from ((side, scope) for side in (test.left, *test.comparators))
+
+
+def _functions(analysis: Analysis, call: ast.Call, scope: Scope) -> list[LocalFunction]:
+    """Return the project's functions whose result a call is: that of `__len__` for len(batches)."""
+    if call.args and "len" in analysis.called(call, scope):
+        objects = [value for value in analysis.evaluate(call.args[0], scope) if isinstance(value, Instance)]
+        methods = [analysis.classes.method(value.scope, "__len__") for value in objects]
+        return [method for method in methods if method]
+    return functions_run(analysis, call, scope)
 
 
 def _is_read_of(analysis: Analysis, place: Place, width: Place) -> bool:
