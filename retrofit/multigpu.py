@@ -2895,6 +2895,18 @@ def scale_gradients(value: Any, factor: float, anchor: torch.Tensor | None = Non
     return _replace_tensors(value, of_tensor, DEEPEST)
 
 
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the tensors of a model's output."""
+    found: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    _replace_tensors(value, note, DEEPEST)
+    return found
+
+
 def _replace_tensors(value: Any, of_tensor: Callable[[torch.Tensor], torch.Tensor], depth: int) -> Any:
     """Return `value` with other tensors, in containers of its own types: also in dataclasses and distributions."""
     if isinstance(value, torch.Tensor):
@@ -3182,26 +3194,48 @@ def guard_layers(module: nn.Module) -> None:
             guard_layers(child)
         if child not in _guarded and not isinstance(child, torch.jit.ScriptModule):  # which takes no hooks
             _guarded.add(child)
-            child.register_forward_pre_hook(RefuseBypass())
+            child.register_forward_hook(RefuseBypass())
 
 
 class RefuseBypass:
-    """A hook before a layer's forward, which raises RuntimeError where that is not part of the model's."""
+    """A hook after a layer's forward: where that is not part of the model's, training it raises RuntimeError.
 
-    def __call__(self, layer: nn.Module, inputs: Any) -> None:
+    The error comes with the backward pass that reaches the layer: text that is generated with gradients switched on
+    trains nothing. A layer that returns no tensor in sight raises at once.
+    """
+
+    def __call__(self, layer: nn.Module, inputs: Any, output: Any) -> None:
         is_inside = _forward_depth or in_backward()  # in backward: recomputation by activation checkpointing
         if is_inside or not layer.training or not torch.is_grad_enabled() or layer not in _guarded:
             return
-        if any(parameter.requires_grad for parameter in layer.parameters()):
-            raise RuntimeError(
-                f"a {type(layer).__name__} of a DDP model ran in training outside model(...): its gradients would not "
-                "be synchronised over ranks; name the method or the layer that is called: rd.distribute_model(model, "
-                "methods=['encode']), or, for evaluation, call it under torch.no_grad() or after model.eval()"
-            )
+        if not any(parameter.requires_grad for parameter in layer.parameters()):
+            return
+        frame = called_from(sys._getframe(1))[1]
+        refuse = _Refusal(type(layer).__name__, f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}")
+        tensors = tensors_in(output)
+        if not tensors:
+            refuse()
+        for tensor in tensors:
+            if tensor.requires_grad:
+                tensor.register_hook(refuse)
 
     def __reduce__(self) -> Any:
         """In a file, and in a copy, it is a hook that does nothing and needs nothing of the runtime."""
-        return getattr, ({}, "get")  # called with (layer, inputs), it returns the inputs
+        return getattr, (nullcontext(), "__exit__")  # which takes any arguments and returns None
+
+
+class _Refusal:
+    """A hook on a gradient that must not come."""
+
+    def __init__(self, kind: str, place: str) -> None:
+        self.kind, self.place = kind, place
+
+    def __call__(self, gradient: torch.Tensor | None = None) -> None:
+        raise RuntimeError(
+            f"{self.place}: {self.kind} of a DDP model ran in training outside model(...), and its gradients would not "
+            "be synchronised over ranks; name the method or the layer that is called: rd.distribute_model(model, "
+            "methods=['encode']), or, for evaluation, call it under torch.no_grad() or after model.eval()"
+        )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -4001,4 +4035,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 4871b4020b36d34f184cab7d5ac4572b7f9a4da7e45c5ef169411d52dcbfa771
+# Unchanged while the text above has the SHA-256 783e71558d1b781653a335c304734b7c8234668f6acdff0b005ce717a95f8f84
