@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from .data.batch import gather_values, in_turn
 from .data.loaders import is_shard
-from .data.random_state import drawn_apart, mix_seed
+from .data.random_state import drawn_apart, mix_seed, seeded
 from .data.sharding import DistributedLoader, ShardedSampler, WorkerOfRank, changed_copy
 from .process.process_group import get_rank, get_world_size, is_distributed
 
@@ -71,14 +71,16 @@ def is_sharing() -> bool:
 def same_batches(loader: DataLoader) -> Iterable[Any]:
     """Return the batches of an evaluation that every rank runs whole: the same draws and order on all.
 
-    Each iteration has another stream, so every rank must iterate as often as the others.
+    What is drawn while they are used, for a mask or noise, is the same on all ranks, too; then each rank goes on with
+    its own streams. Each iteration has another stream, so every rank must iterate as often as the others.
     """
     return DistributedLoader(loader, _same_pass) if is_distributed() else loader
 
 
 def _same_pass(loader: DataLoader) -> Iterator[Any]:
-    _passes[loader] = _passes.get(loader, -1) + 1
-    return drawn_apart(loader, mix_seed(_passes[loader]), number=1)
+    _passes[loader] = number = _passes.get(loader, -1) + 1
+    with seeded(mix_seed(number, 1)):
+        yield from drawn_apart(loader, mix_seed(number), number=1)
 
 
 def sum_over_ranks(*values: Any, of: DataLoader | None = None) -> Any:

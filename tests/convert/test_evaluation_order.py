@@ -1,9 +1,11 @@
-"""An evaluation over a shuffled loader that every process runs whole gives them all the same figures."""
+"""An evaluation that every process runs whole gives them all the same figures, also where it draws random numbers."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import pytest
 from convert.conversion import let_every_process_write
 from verify.projects.launch import Launcher
 
@@ -36,18 +38,29 @@ for epoch in range(3):
         for step, (x, y) in enumerate(val_loader):
             if step == 2:
                 break
-            losses.append((model(x) - y).pow(2).mean().item())
+            losses.append((model(seen(x)) - y).pow(2).mean().item())
     scheduler.step(sum(losses))
     sys.stdout.flush()
     os.write(1, ('%r %r;' % (losses, optimizer.param_groups[0]['lr'])).encode())
 """
+SHUFFLED = "def seen(x):\n    return x\n\n\n" + SCRIPT
+MASKED = """\
+import torch
 
 
-def test_all_processes_get_the_same_figures_and_rates(tmp_path: Path, launcher: Launcher) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
+def seen(x):
+    return x * (torch.rand_like(x) > 0.5)
+
+
+""" + SCRIPT.replace("val_loader = DataLoader(data, 6, shuffle=True)", "val_loader = DataLoader(data, 6)")
+
+
+@pytest.mark.parametrize("script", [SHUFFLED, MASKED], ids=["shuffled", "masked"])
+def test_all_processes_get_the_same_figures_and_rates(tmp_path: Path, launcher: Launcher, script: str) -> None:
+    (tmp_path / "train.py").write_text(script)
     assert main(["convert", str(tmp_path / "train.py"), "--write"]) == 0
     let_every_process_write(tmp_path / "train.py")
     run = launcher.run(tmp_path, "train.py", [], world_size=2)
     assert run["statuses"] == [0, 0], run["outputs"]
-    first, second = (output[output.index("[0") :].strip() for output in run["outputs"])
+    first, second = (output[re.search(r"\[\d", output).start() :].strip() for output in run["outputs"])
     assert first == second and len(set(first.split(";"))) > 3, first

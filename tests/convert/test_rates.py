@@ -341,3 +341,32 @@ def test_only_the_rate_of_an_optimizer_is_scaled_already(setting: str, expected:
     text += f"for epoch in range(2):\n    adjust(optimizer, epoch, {setting})\n"
     text += "".join(f"    {line}\n" for line in TRAIN.splitlines())
     assert expected in "\n".join(converted(tmp_path, text)) + "\n"
+
+
+BY_HAND = """\
+def adjust(optimizer, epoch, lr=None, factor=0.1):
+    if epoch == 1:
+        rates = {1: args.lr * factor, 2: 0.01}
+    else:
+        rates = {epoch: lr if lr is not None else scheduler.get_last_lr()[0]}
+    for group in optimizer.param_groups:
+        group["lr"] = rates[epoch]
+
+
+optimizer = SGD(model.parameters(), args.lr)
+scheduler = optim.lr_scheduler.StepLR(optimizer, 1)
+"""
+
+
+def test_a_rate_that_follows_the_optimizer_on_some_ways_is_scaled_on_the_others(tmp_path: Path) -> None:
+    lines = converted(tmp_path, HEAD + BY_HAND + "adjust(optimizer, 0, 0.03)\n" + TRAIN)
+    assert "rates = {1: rd.scaled_lr(args.lr * factor), 2: rd.scaled_lr(0.01)}" in lines
+    assert "adjust(optimizer, 0, rd.scaled_lr(0.03))" in lines
+    assert 'group["lr"] = rates[epoch]' in lines
+    assert "rates = {epoch: lr if lr is not None else scheduler.get_last_lr()[0]}" in lines
+
+
+def test_a_rate_that_is_written_elsewhere_on_some_ways_is_listed(tmp_path: Path) -> None:
+    result = conversion(tmp_path, HEAD + BY_HAND + "last = 0.03\nadjust(optimizer, 0, last)\n" + TRAIN)
+    left = [f for f in result.findings if "on some ways" in f.message and not f.edits]
+    assert len(left) == 1, result.findings

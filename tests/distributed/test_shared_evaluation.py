@@ -146,8 +146,7 @@ def whole_passes(kind):
     for _ in range(2):
         batches = rd.evaluation.same_batches(loader)
         assert len(batches) == 6 and batches.dataset is loader.dataset
-        passes.append([batch.tolist() for _, batch in zip(range(3), batches)])
-        torch.rand(1)  # as a model would between two batches
+        passes.append([(batch.tolist(), torch.rand(1).item()) for _, batch in zip(range(3), batches)])  # as for a mask
     return passes, torch.rand(1).item()
 
 

@@ -1,4 +1,4 @@
-"""RF114 evaluation-order-per-rank: every process evaluates a shuffled loader in an order of its own."""
+"""RF114 evaluation-order-per-rank: every process evaluates in an order, or with random numbers, of its own."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import EVALUATION, Loader
+from retrofit.training.data.seeds import draws_in_evaluation
 from retrofit.training.data.shards import builders_of, is_sharded, places_given, sampler_values
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.loops import Frame, is_ruled_out, truth_in_call
@@ -58,6 +59,28 @@ with torch.no_grad():
     for images, labels in DataLoader(dataset, **options, shuffle=total > 2):
         total = max(total, model(images).max().item())
 """,
+    # what is drawn in the loop, by what it calls, and for its samples
+    """\
+val_loader = DataLoader(dataset, 8)
+model.eval()
+with torch.no_grad():
+    for images, labels in val_loader:
+        total = max(total, model(images + torch.randn_like(images)).max().item())
+""",
+    """\
+import random
+
+
+def noisy(images):
+    return images if random.random() < 0.5 else -images
+
+
+val_loader = DataLoader(dataset, 8)
+model.eval()
+with torch.no_grad():
+    for images, labels in val_loader:
+        total = max(total, model(noisy(images)).max().item())
+""",
 ]
 VALID = [
     """\
@@ -94,6 +117,26 @@ with torch.no_grad():
     for images, labels in val_loader:
         total = max(total, model(images).max().item())
 """,
+    # what draws in training alone
+    """\
+def drop(images, training):
+    if not training:
+        return images
+    return images * torch.bernoulli(torch.full_like(images, 0.5))
+
+
+def shifted(images, training=False):
+    if training:
+        images = images + torch.randn_like(images)
+    return images
+
+
+val_loader = DataLoader(dataset, 8)
+model.eval()
+with torch.no_grad():
+    for images, labels in val_loader:
+        total = max(total, model(shifted(drop(images, model.training))).max().item())
+""",
     # a sum is the same in any order (RF113 shards it)
     """\
 shuffled = DataLoader(dataset, 8, shuffle=True)
@@ -110,21 +153,26 @@ print(total)
 def find(project: Project) -> Iterator[Finding]:
     if project.distribution.is_by_hand:
         return  # one seed for all processes gives them one order, where the training draws from a sampler
-    whole = {evaluation.loop for evaluation in project.evaluations if evaluation.reason}
+    whole = {evaluation.loop: evaluation.scope for evaluation in project.evaluations if evaluation.reason}
+    drawing = {loop for loop, scope in whole.items() if draws_in_evaluation(project.analysis, loop, scope)}
     seen: set[ast.expr] = set()
     for loader in project.loaders:
-        if is_sharded(project.ranks, loader) or not _is_random(project.analysis, loader):
+        if is_sharded(project.ranks, loader):
             continue
+        is_random = _is_random(project.analysis, loader)
         for use in loader.uses:
             source = use.scope.source
             if use.role != EVALUATION or use.loop not in whole or use.expression in seen:
+                continue
+            if not is_random and use.loop not in drawing:
                 continue
             outer = source.parents[use.expression]
             is_fixed = isinstance(outer, ast.Call) and project.analysis.called(outer, use.scope) & SAME_ORDER
             if is_fixed or runs_on_one(project.analysis, use.scope, use.loop):
                 continue
             seen.add(use.expression)
-            message = f"each process draws an order of its own from {source.segment(use.expression)}"
+            what = "an order" if is_random else "random numbers"
+            message = f"each process draws {what} of its own for {source.segment(use.expression)}"
             edits = surround(source, use.expression, "rd.evaluation.same_batches(", ")")
             yield found(RULE, source, use.expression, message, edits)
 

@@ -26,6 +26,7 @@ from retrofit.training.optimizer.rates import (
     group_rate,
     rates_of,
     sets_rate,
+    ways_apart,
 )
 from retrofit.training.torch_api.optimizers import RATES_OF_SCHEDULES, SCHEDULE_PARAMETERS
 from retrofit.training.torch_api.runtime import LR_SCALING, SCALE_OPTIMIZER
@@ -34,6 +35,7 @@ RULE = CATALOG["RF306"]
 HELP_WHOLE = (
     "rd.learning_rate.scale_optimizer(optimizer); --lr_scale none leaves it, and with --batch global it stays by itself"
 )
+HELP_WAYS = "rd.scaled_lr(lr) where lr is one of the settings."
 HELP_GROUP = "optimizer.add_param_group(rd.scaled_lr(group))"
 INVALID = [
     """\
@@ -47,6 +49,17 @@ scheduler = optim.lr_scheduler.CosineAnnealingLR(optimizer, 10, eta_min=1e-4)  #
 """,
     """\
 optimizer = optim.Adam(model.parameters(), betas=(0.5, 0.9))
+""",
+    """\
+def adjust(optimizer, scheduler, epoch):
+    rates = {epoch: 0.1 * 0.5**epoch} if epoch < 3 else {epoch: scheduler.get_last_lr()[0]}  # RF306
+    for group in optimizer.param_groups:
+        group["lr"] = rates[epoch]
+
+
+optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
+scheduler = optim.lr_scheduler.StepLR(optimizer, 1)
+adjust(optimizer, scheduler, 2)
 """,
     """\
 options = getattr(model, "own_options", {})
@@ -109,6 +122,7 @@ def find(project: Project) -> Iterator[Finding]:
             edits = surround(group.scope.source, group.node, "rd.scaled_lr(", ")")
             message = "the rate of this group of parameters does not follow the batch of all processes"
             yield found(RULE, group.scope.source, group.node, message, edits, help=HELP_GROUP)
+    yield from _elsewhere(project, kept)
     yield from _unknown(project)
 
 
@@ -170,8 +184,10 @@ def _of_optimizers(project: Project, as_wholes: bool, apart: set[ast.AST]) -> It
 def _set_later(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield the rates that are set by hand, and those of schedulers."""
     for node, scope in reached_nodes(project.analysis):
-        if isinstance(node, ast.Assign) and _is_by_hand(project, node, scope):
-            yield node.value, scope
+        if isinstance(node, ast.Assign) and sets_rate(project.analysis, node, scope):
+            if not follows_optimizer(project.analysis, node.value, scope):
+                yield node.value, scope
+            yield from (way for way in _ways_apart(project, node, scope) if _is_of_rate(project, *way, scope))
         elif isinstance(node, ast.Call):
             known = (SCHEDULE_PARAMETERS.get(name, "").split() for name in project.analysis.last_names(node, scope))
             rates = (
@@ -217,8 +233,29 @@ def _is_scaled(project: Project, node: ast.expr, scope: Scope) -> bool:
     return is_called or bool(project.analysis.named(node, scope) & LR_SCALING)
 
 
-def _is_by_hand(project: Project, node: ast.Assign, scope: Scope) -> bool:
-    return sets_rate(project.analysis, node, scope) and not follows_optimizer(project.analysis, node.value, scope)
+def _ways_apart(project: Project, node: ast.Assign, scope: Scope) -> list[tuple[ast.expr, Scope]]:
+    """Return the rates of the settings that one assignment sets on some ways, and on others one of the optimizer's."""
+    ways = ways_apart(project.analysis, node.value, scope)
+    return [(way.node, way.scope) for way in ways if isinstance(way.node, ast.expr) and not _is_zero(way.node)]
+
+
+def _is_of_rate(project: Project, node: ast.expr, scope: Scope, setting: Scope) -> bool:
+    """Return whether a value is used where the rate is set alone: written there, or an argument of that function."""
+    outer = scope.source.parents[node]
+    call = scope.source.parents[outer] if isinstance(outer, ast.keyword) else outer
+    is_given = isinstance(call, ast.Call) and call.func is not node
+    run = project.analysis.functions_called(call, scope) if is_given else []  # type: ignore[arg-type]
+    return scope is setting or any(function.node is setting.node for function in run)
+
+
+def _elsewhere(project: Project, kept: set[ast.Call]) -> Iterator[Finding]:
+    """Yield the assignments of a rate that is written in another function on some ways, where it may mean more."""
+    for node, scope in reached_nodes(project.analysis):
+        if isinstance(node, ast.Assign) and sets_rate(project.analysis, node, scope):
+            ways = [way for way in _ways_apart(project, node, scope) if not _is_of_rate(project, *way, scope)]
+            if any(not _is_scaled(project, *way) and not _is_within(*way, kept) for way in ways):
+                message = "on some ways this rate is one of the settings, on others it follows the optimizer's"
+                yield found(RULE, scope.source, node, message, help=HELP_WAYS)
 
 
 def _shown_rates(project: Project, rates: Iterable[tuple[ast.expr, Scope]]) -> Iterator[tuple[ast.expr, Scope]]:

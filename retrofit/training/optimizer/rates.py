@@ -6,7 +6,7 @@ import ast
 
 from retrofit.analysis.flow.calls.sites import sites_of
 from retrofit.analysis.flow.operands import computed_from
-from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.flow.sources import Origin, origins, sources
 from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -84,6 +84,13 @@ def follows_optimizer(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether a rate is computed from the optimizer's own."""
     parts = computed_from(analysis, node, scope, stored=True)
     return any(_is_own_rate(analysis, part.node, part.scope) for part in parts)
+
+
+def ways_apart(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Origin]:
+    """Return what a rate is on the ways on which it is not computed from the optimizer's own, where it is on others."""
+    ends = [origin for origin in origins(analysis, [Origin(node, scope)]) if not sources(analysis, origin)]
+    apart = [end for end in ends if not follows_optimizer(analysis, end.node, end.scope)]  # type: ignore[arg-type]
+    return apart if len(apart) < len(ends) else []
 
 
 def _is_own_rate(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:

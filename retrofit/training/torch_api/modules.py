@@ -148,3 +148,5 @@ UNUSED_PARAMETER_OPTIONS = frozenset({"find_unused_parameters", "static_graph"})
 NO_SYNC = frozenset({"no_sync", "require_backward_grad_sync", "gradient_sync"})
 # Functions on gradients whose result is the same on all ranks after the gradients are.
 CLIP_GRADIENTS = frozenset({"torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm"})
+# Names of the flag that is true while a model trains: the attribute of a module, and arguments that get it.
+TRAINING_MODES = frozenset({"training", "is_training", "is_train", "train_mode"})
