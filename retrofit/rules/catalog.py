@@ -192,8 +192,8 @@ _ALL = (
     Rule(
         "RF114",
         "evaluation-order-per-rank",
-        "Ranks that shuffle their evaluation differently, or draw other random numbers in it (a mask, noise), get other "
-        "figures, and decide differently about rates, the best weights and the end.",
+        "Ranks that shuffle their evaluation differently, or draw other random numbers in it (a mask, noise), get "
+        "other figures, and decide differently about rates, the best weights and the end.",
         "for batch in rd.evaluation.same_batches(loader), or shuffle=False.",
         "Evaluate with shuffle=False, and seed what an evaluation draws.",
     ),

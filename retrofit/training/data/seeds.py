@@ -48,7 +48,7 @@ def draws(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
 
 
 def draws_in_evaluation(analysis: Analysis, loop: ast.AST, scope: Scope) -> bool:
-    """Return whether a loop draws from a common stream, itself or in what it calls, with the model in evaluation mode."""
+    """Return whether a loop in evaluation mode draws from a common stream, itself or in what it calls."""
     calls = (node for node in ast.walk(loop) if isinstance(node, ast.Call))
     places = (place for call in calls for place in calls_within(analysis, call, scope))
     return any(_is_draw(analysis, *place) and not _is_of_training(*place) for place in places)
