@@ -2320,14 +2320,16 @@ def is_sharing() -> bool:
 def same_batches(loader: DataLoader) -> Iterable[Any]:
     """Return the batches of an evaluation that every rank runs whole: the same draws and order on all.
 
-    Each iteration has another stream, so every rank must iterate as often as the others.
+    What is drawn while they are used, for a mask or noise, is the same on all ranks, too; then each rank goes on with
+    its own streams. Each iteration has another stream, so every rank must iterate as often as the others.
     """
     return DistributedLoader(loader, _same_pass) if is_distributed() else loader
 
 
 def _same_pass(loader: DataLoader) -> Iterator[Any]:
-    _passes[loader] = _passes.get(loader, -1) + 1
-    return drawn_apart(loader, mix_seed(_passes[loader]), number=1)
+    _passes[loader] = number = _passes.get(loader, -1) + 1
+    with seeded(mix_seed(number, 1)):
+        yield from drawn_apart(loader, mix_seed(number), number=1)
 
 
 def sum_over_ranks(*values: Any, of: DataLoader | None = None) -> Any:
@@ -4035,4 +4037,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 783e71558d1b781653a335c304734b7c8234668f6acdff0b005ce717a95f8f84
+# Unchanged while the text above has the SHA-256 ea3dc1ffd71291ad4a8c752d714e8426148dfa2e082106d234b3494e7ee7b7b7
