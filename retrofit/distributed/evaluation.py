@@ -71,7 +71,7 @@ def is_sharing() -> bool:
 def same_batches(loader: DataLoader) -> Iterable[Any]:
     """Return the batches of an evaluation that every rank runs whole: the same draws and order on all.
 
-    What is drawn while they are used, for a mask or noise, is the same on all ranks, too; then each rank goes on with
+    What is drawn while they are used, for a mask or noise, is the same on all ranks, too; then each rank continues with
     its own streams. Each iteration has another stream, so every rank must iterate as often as the others.
     """
     return DistributedLoader(loader, _same_pass) if is_distributed() else loader
