@@ -2320,7 +2320,7 @@ def is_sharing() -> bool:
 def same_batches(loader: DataLoader) -> Iterable[Any]:
     """Return the batches of an evaluation that every rank runs whole: the same draws and order on all.
 
-    What is drawn while they are used, for a mask or noise, is the same on all ranks, too; then each rank goes on with
+    What is drawn while they are used, for a mask or noise, is the same on all ranks, too; then each rank continues with
     its own streams. Each iteration has another stream, so every rank must iterate as often as the others.
     """
     return DistributedLoader(loader, _same_pass) if is_distributed() else loader
@@ -4037,4 +4037,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 ea3dc1ffd71291ad4a8c752d714e8426148dfa2e082106d234b3494e7ee7b7b7
+# Unchanged while the text above has the SHA-256 d4c79743a239185744784c5861985a351232e0b2299b7ccbc284142ad20cc302
