@@ -31,7 +31,7 @@ def path_of(name: str, which: str) -> Path:
 def output_of(script: Path, folder: Path, processes: int = 1) -> list[str]:
     torchrun = [str(shutil.which("torchrun")), "--standalone", f"--nproc_per_node={processes}"]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "RETROFIT_BATCH": "global"}
-    environ["PYTHONPATH"] = str(EXAMPLES.parents[1])
+    environ["PYTHONPATH"] = str(EXAMPLES.parents[3])
     command = [*([sys.executable] if processes == 1 else torchrun), str(script)]
     run = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stdout + run.stderr
