@@ -12,6 +12,7 @@ from . import job as job
 from . import learning_rate as learning_rate
 from . import loss as loss
 from . import output as output
+from . import search as search
 from . import strategies as strategies
 from .checkpoint import load_checkpoint, save_checkpoint
 from .collectives import reduce_dict

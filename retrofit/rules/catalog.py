@@ -553,10 +553,11 @@ _ALL = (
         "RF510",
         "search-in-script",
         "Each process would ask for settings of its own, and the ranks of one training would train different models.",
-        "Start every run with the launcher, `wandb agent` with `torchrun train.py` as its command; or search on rank "
-        "0.",
-        "Start every run with the launcher, `wandb agent` with `torchrun train.py` as its command; or search on rank "
-        "0.",
+        "rd.search.open_study(optuna.create_study, ...) and rd.search.run_trials(study.optimize, objective, ...): rank "
+        "0 has the study, and all ranks train each trial. Other tools: start every run with the launcher, `wandb "
+        "agent` with `torchrun train.py` as its command.",
+        "Optuna has optuna_integration.TorchDistributedTrial for it. Other tools: start every run with the launcher, "
+        "`wandb agent` with `torchrun train.py` as its command.",
     ),
     Rule(
         "RF512",

@@ -18,7 +18,10 @@ from retrofit.analysis.flow.calls.sites import sites_of
 from retrofit.analysis.flow.main_guard import is_under_main_of_another
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import LocalFunction
+from retrofit.analysis.values.kinds import LocalFunction, Member, Result
+
+from .torch_api.frameworks import SEARCH_OBJECTS, SEARCHES
+from .torch_api.runtime import RUN_TRIALS
 
 LoopNode = Union[ast.For, ast.AsyncFor, ast.While]
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -76,6 +79,33 @@ def closure_steps(analysis: Analysis) -> dict[ast.AST, list[CallSite]]:
     return analysis.fact("closure steps", compute)
 
 
+def search_runs(analysis: Analysis) -> dict[ast.AST, list[CallSite]]:
+    """Return the functions that a search for settings runs, `study.optimize(objective)`, with these calls."""
+
+    def compute() -> dict[ast.AST, list[CallSite]]:
+        found: dict[ast.AST, list[CallSite]] = defaultdict(list)
+        for scope in analysis.scopes():
+            for node in own_nodes(scope.node):
+                if isinstance(node, ast.Call) and searches(analysis, node, scope):
+                    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+                    for value in frozenset().union(*(analysis.evaluate(argument, scope) for argument in given)):
+                        for function, bound in analysis.functions_of(value):
+                            found[function.node].append(CallSite(node, scope, bound))
+        return dict(found)
+
+    return analysis.fact("search runs", compute)
+
+
+def searches(analysis: Analysis, call: ast.Call, scope: Scope) -> set[str]:
+    """Return the names of the searches for settings that a call runs."""
+    names = analysis.called(call, scope) & {*SEARCHES, RUN_TRIALS}
+    for value in analysis.evaluate(call.func, scope):
+        if isinstance(value, Member) and isinstance(value.base, Result):
+            if SEARCH_OBJECTS.get(value.base.builder or "") == value.name:
+                names = names | {f"{value.base.builder}(...).{value.name}"}
+    return names
+
+
 def paths_to(
     analysis: Analysis, node: ast.AST, scope: Scope, anywhere: bool = False, closures: bool = False
 ) -> list[Path]:
@@ -89,7 +119,7 @@ def paths_to(
 
     def extend(frames: tuple[Frame, ...]) -> None:
         outermost = frames[-1].scope
-        callers = sites_of(analysis, outermost)
+        callers = [*sites_of(analysis, outermost), *search_runs(analysis).get(outermost.node, [])]
         if closures:
             callers = [*callers, *closure_steps(analysis).get(outermost.node, [])]
         further = [site for site in callers if not any(site.scope is frame.scope for frame in frames)]

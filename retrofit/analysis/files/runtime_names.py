@@ -16,7 +16,7 @@ FILE_MARK = "The functions by which this project trains on many GPUs"  # so it b
 MODULES = frozenset(
     {
         "checkpoint", "collectives", "data", "devices", "environment", "evaluation", "job", "learning_rate", "loss",
-        "model", "options", "output", "process_group", "random_state", "strategies",
+        "model", "options", "output", "process_group", "random_state", "search", "strategies",
     }
 )  # fmt: skip
 _PREFIX = f"{RUNTIME}."

@@ -140,7 +140,8 @@ def _start(project: Project) -> tuple[Source, ast.stmt]:
     function = starting_function(project)
     if function is not None:
         return function.source, first_statement(function)
-    scope = project.paths[0].frames[-1].scope
+    scopes = [path.frames[-1].scope for path in project.paths]
+    scope = next((scope for scope in scopes if not scope.is_function), scopes[0])
     guard = _main_guard(project.entry)
     if scope.is_function and guard is not None:  # one of several, and what calls them is not known
         return project.entry, guard.body[0]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.edits import Edit, call_through
 from retrofit.analysis.flow.reachability import reached_nodes
-from retrofit.analysis.values.kinds import Member, Result
+from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.torch_api.frameworks import SEARCH_OBJECTS, SEARCHES
+from retrofit.training.loops import searches
+from retrofit.training.torch_api.frameworks import STUDIES
+from retrofit.training.torch_api.runtime import RUN_TRIALS
 
 RULE = CATALOG["RF510"]
 INVALID = [
@@ -21,7 +24,7 @@ wandb.agent("sweep", function=print)
     """\
 import optuna
 
-study = optuna.create_study()
+study = optuna.create_study()  # RF510
 study.optimize(print, 3)  # RF510
 """,
     """\
@@ -44,27 +47,33 @@ class Study:
 
 Study().optimize(print, 3)
 """,
-    # what an earlier search has found
+    # all ranks train each trial together
     """\
 import optuna
 
-best = optuna.load_study(study_name="words").best_params
+study = rd.search.open_study(optuna.create_study, direction="maximize")
+rd.search.run_trials(study.optimize, print, 3)
 """,
 ]
+
+
+REMEDY = "start every run with the launcher: `wandb agent` with `torchrun train.py` as its command"
 
 
 def find(project: Project) -> Iterator[Finding]:
     for node, scope in reached_nodes(project.analysis):
         if not isinstance(node, ast.Call):
             continue
-        names = project.analysis.called(node, scope) & SEARCHES
-        values = project.analysis.evaluate(node.func, scope)
-        names |= {f"{v.base.builder}(...).{v.name}" for v in values if isinstance(v, Member) and _searches(v)}  # type: ignore[union-attr]
-        for name in sorted(names):
+        if project.analysis.called(node, scope) & STUDIES:
+            yield found(RULE, scope.source, node, "a study per process", _through(scope, node, "rd.search.open_study"))
+        for name in sorted(searches(project.analysis, node, scope) - {RUN_TRIALS}):
             message = f"{name} chooses the settings of each training"
-            refusal = "" if project.distribution.joins else f"{message}, in every process others; {RULE.remedy}"
-            yield found(RULE, scope.source, node, message, refusal=refusal, kind="search")
+            if name in {f"{study}(...).optimize" for study in STUDIES}:
+                yield found(RULE, scope.source, node, message, _through(scope, node, "rd.search.run_trials"))
+            else:
+                refusal = "" if project.distribution.joins else f"{message}, in every process others; {REMEDY}"
+                yield found(RULE, scope.source, node, message, refusal=refusal, kind="search")
 
 
-def _searches(value: Member) -> bool:
-    return isinstance(value.base, Result) and SEARCH_OBJECTS.get(value.base.builder) == value.name
+def _through(scope: Scope, call: ast.Call, function: str) -> list[Edit]:
+    return call_through(scope.source, call, function)

@@ -45,14 +45,10 @@ def first_functions(analysis: Analysis, paths: list[Path]) -> list[Scope]:
 
     A library calls them with the options that it has read, or another script does. What a library calls of an object
     comes after the object's `__init__`. A function that is called after its library has made the run's folder is not
-    the first one: what calls it is.
+    the first one: what calls it is. None where the script itself begins one: what nothing calls is left over then.
     """
-    found: dict[Scope, None] = {}
-    for path in paths:
-        function = _first_function(analysis, path)
-        if function is not None:
-            found[function] = None
-    return list(found)
+    found = [_first_function(analysis, path) for path in paths]
+    return [] if None in found else list(dict.fromkeys(function for function in found if function is not None))
 
 
 def _first_function(analysis: Analysis, path: Path) -> Scope | None:

@@ -50,4 +50,5 @@ SEARCHES = frozenset({
     "wandb.agent", "hyperopt.fmin", "ray.tune.run", "skopt.gp_minimize", "skopt.forest_minimize",
     "nni.get_next_parameter", "bayes_opt.BayesianOptimization.maximize",
 })  # fmt: skip
+STUDIES = frozenset({"optuna.create_study", "optuna.load_study"})  # trials of which all ranks can train together
 SEARCH_OBJECTS = {"optuna.create_study": "optimize", "optuna.load_study": "optimize", "ray.tune.Tuner": "fit"}

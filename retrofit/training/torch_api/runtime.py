@@ -69,6 +69,7 @@ FROM_MAIN = frozenset({BROADCAST_OBJECT, ANSWER, OPEN_RUN})  # the same on all r
 MAIN_FIRST = f"{RUNTIME}.main_process_first"
 PATH_ON_MAIN = f"{RUNTIME}.path_on_main"
 START_TRACKER = f"{RUNTIME}.start_tracker"
+OPEN_STUDY, RUN_TRIALS = f"{RUNTIME}.open_study", f"{RUNTIME}.run_trials"  # through which Optuna is called
 BARRIER = f"{RUNTIME}.barrier"
 ON_ANY_RANK = f"{RUNTIME}.on_any_rank"
 SAVE_CHECKPOINT = f"{RUNTIME}.save_checkpoint"
@@ -86,7 +87,7 @@ COMBINING = frozenset({
 # Those that every rank must call all the same.
 WITH_COLLECTIVES = frozenset({
     *LOSS_READS, *MODEL_WRAPPERS, SETUP, OWN_DRAW, DISTRIBUTE_CRITERION, DISTRIBUTE_PARAMETER, START_TRACKER,
-    WHOLE_BATCH_LOSS, SHARE_HYDRA_RUN,
+    WHOLE_BATCH_LOSS, SHARE_HYDRA_RUN, OPEN_STUDY, RUN_TRIALS,
     *_of_runtime(
         "EvaluationBatches", "ZeroModel", "ZeroOptimizer", "agreed_status", "backward", "cleanup_distributed",
         "clip_grad_norm", "distribute_loader", "find_checkpoint", "finish_saves", "gather_state", "raise_together",
