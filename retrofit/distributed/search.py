@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from .collectives import broadcast_object
@@ -61,10 +62,8 @@ def _follow(study: Any, func: Callable[..., Any], catch: Any) -> None:
         if not isinstance(message, int):
             study.add_trials(message[1][len(study.trials) :])
             return
-        try:
+        with suppress(ended):
             func(SharedTrial(None, message))
-        except ended:
-            pass
 
 
 class SharedTrial:

@@ -99,11 +99,9 @@ def search_runs(analysis: Analysis) -> dict[ast.AST, list[CallSite]]:
 def searches(analysis: Analysis, call: ast.Call, scope: Scope) -> set[str]:
     """Return the names of the searches for settings that a call runs."""
     names = analysis.called(call, scope) & {*SEARCHES, RUN_TRIALS}
-    for value in analysis.evaluate(call.func, scope):
-        if isinstance(value, Member) and isinstance(value.base, Result):
-            if SEARCH_OBJECTS.get(value.base.builder or "") == value.name:
-                names = names | {f"{value.base.builder}(...).{value.name}"}
-    return names
+    methods = [value for value in analysis.evaluate(call.func, scope) if isinstance(value, Member)]
+    made = [(value, value.base) for value in methods if isinstance(value.base, Result)]
+    return names | {f"{b.builder}(...).{v.name}" for v, b in made if SEARCH_OBJECTS.get(b.builder or "") == v.name}
 
 
 def paths_to(

@@ -1,4 +1,4 @@
-"""Searches for settings: with Optuna all ranks train each trial, whatever form the objective has; others are refused."""
+"""Searches for settings: of Optuna all ranks train each trial, in whatever form; others are refused."""
 
 from __future__ import annotations
 
