@@ -56,13 +56,13 @@ def run_trials(optimize: Callable[..., Any], func: Callable[..., Any], *args: An
 
 def _follow(study: Any, func: Callable[..., Any], catch: Any) -> None:
     """Run rank 0's trials until it has no more, then add them to this rank's study."""
-    ended = (sys.modules["optuna"].TrialPruned, *(catch if isinstance(catch, tuple) else (catch,)))
+    ended: tuple[Any, ...] = (sys.modules["optuna"].TrialPruned, *(catch if isinstance(catch, tuple) else (catch,)))
     while True:
         message: Any = broadcast_object(None)
         if not isinstance(message, int):
             study.add_trials(message[1][len(study.trials) :])
             return
-        with suppress(ended):
+        with suppress(*ended):
             func(SharedTrial(None, message))
 
 
