@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
 from ..edits import block_of
@@ -13,7 +14,8 @@ def live_bindings(name: ast.Name, scope: Scope) -> tuple[Scope, list[Binding]]:
     """Return the bindings of a name that can count where it is read, and the scope they are in.
 
     Of a straight line of assignments that is the last one, with what changes it afterwards, also later in a loop around
-    the place that the last one comes before; elsewhere all of them.
+    the place that the last one comes before; after an `if` and its `else` that both assign it, the last one of each;
+    elsewhere all of them.
     """
     owner, bindings = scope.find(name.id) or (scope, [])
     inner = [b for b in bindings if b.kind == "item" and isinstance(b.node, ast.comprehension)]
@@ -28,12 +30,77 @@ def live_bindings(name: ast.Name, scope: Scope) -> tuple[Scope, list[Binding]]:
     around = {statement, *scope.source.ancestors(statement)}
     here = place_of(statement)
     before = sorted([binding for binding in bindings if binding.place < here], key=attrgetter("place"))
+    dead = set(_replaced(before, scope, around))
+    before = [binding for binding in before if binding not in dead]
     last = next((i for i in reversed(range(len(before))) if _settles(before[i], scope, around)), None)
-    if last is None:
-        return owner, bindings
-    repeated = _repeated(statement, before[last].node, scope)
+    first = max(last or 0, _first_of_arms(before, scope, around))
+    if last is None and not first:
+        return owner, [binding for binding in bindings if binding not in dead]
+    repeated = _repeated(statement, before[first].node, scope)
     again = [b for b in bindings if _is_in(b.node, repeated, scope)] if repeated is not None else []
-    return owner, list(dict.fromkeys([*before[last:], *again]))
+    again = [binding for binding in again if binding not in dead]
+    return owner, list(dict.fromkeys([*before[first:], *again]))
+
+
+def _replaced(before: list[Binding], scope: Scope, around: set[ast.AST]) -> Iterator[Binding]:
+    """Yield the bindings that an assignment later in the same block replaces, whatever leads to the place."""
+    for binding in before:
+        node = binding.node
+        if not _assigns(binding) or any(isinstance(n, ast.Try) for n in _ancestors_within(node, scope, around)):
+            continue
+        block = block_of(scope.source, node)  # type: ignore[arg-type]
+        earlier = {part: number for number, part in enumerate(block[: block.index(node)])}  # type: ignore[arg-type]
+        for other in before if earlier else ():
+            number = next((earlier[n] for n in (other.node, *scope.source.ancestors(other.node)) if n in earlier), None)
+            if number is not None and not _leaves_loop(block[number : len(earlier)]):
+                yield other
+
+
+def _first_of_arms(before: list[Binding], scope: Scope, around: set[ast.AST]) -> int:
+    """Return the number of the first binding in the last statement before a place that assigns it in all its arms."""
+    assigning = {binding.node for binding in before if _assigns(binding)}
+    for binding in reversed(before):
+        outermost = _statement_beside(binding.node, scope, around)
+        if outermost is not None and outermost is not binding.node and _always_runs_one(outermost, assigning):
+            return next(i for i, other in enumerate(before) if _is_in(other.node, outermost, scope))
+    return 0
+
+
+def _statement_beside(node: ast.AST, scope: Scope, around: set[ast.AST]) -> ast.stmt | None:
+    """Return the statement with `node` in it that is in one of the blocks around a place."""
+    for outer in (node, *scope.source.ancestors(node)):
+        if isinstance(outer, ast.stmt) and not around.isdisjoint(block_of(scope.source, outer)):
+            return outer
+    return None
+
+
+def _always_runs_one(statement: ast.stmt, wanted: set[ast.AST]) -> bool:
+    """Return whether what comes after a statement runs after one of the wanted ones in it."""
+    if statement in wanted:
+        return True
+    if isinstance(statement, ast.If):
+        return all(_has_one(arm, wanted) for arm in (statement.body, statement.orelse))
+    if isinstance(statement, (ast.With, ast.AsyncWith)):
+        return _has_one(statement.body, wanted)
+    return False
+
+
+def _has_one(block: list[ast.stmt], wanted: set[ast.AST]) -> bool:
+    """Return whether one of the wanted statements runs in a block, or nothing after it does."""
+    leaves = bool(block) and isinstance(block[-1], (ast.Return, ast.Raise))
+    return leaves or any(_always_runs_one(statement, wanted) for statement in block)
+
+
+def _leaves_loop(statements: Iterable[ast.stmt]) -> bool:
+    return any(isinstance(n, (ast.Break, ast.Continue)) for statement in statements for n in ast.walk(statement))
+
+
+def _ancestors_within(node: ast.AST, scope: Scope, around: set[ast.AST]) -> Iterator[ast.AST]:
+    """Yield what is around a node and not around a place."""
+    for outer in scope.source.ancestors(node):
+        if outer in around or outer is scope.node:
+            return
+        yield outer
 
 
 def _repeated(statement: ast.stmt, first: ast.AST, scope: Scope) -> ast.AST | None:
@@ -65,7 +132,10 @@ def _is_element(generator: ast.AST, name: ast.Name, scope: Scope) -> bool:
 
 def _settles(binding: Binding, scope: Scope, around: set[ast.AST]) -> bool:
     """Return whether an assignment is in one of the blocks around a place: it is always made on the way."""
+    return _assigns(binding) and not around.isdisjoint(block_of(scope.source, binding.node))  # type: ignore[arg-type]
+
+
+def _assigns(binding: Binding) -> bool:
+    """Return whether a statement gives a name a value that has nothing of those before."""
     node = binding.node
-    if binding.kind != "value" or not isinstance(node, ast.stmt) or isinstance(node, ast.AugAssign):
-        return False
-    return not around.isdisjoint(block_of(scope.source, node))
+    return binding.kind == "value" and isinstance(node, ast.stmt) and not isinstance(node, ast.AugAssign)

@@ -1,14 +1,14 @@
-"""The functions and the objects of the project that a call or a name is, in a model that is wrapped too."""
+"""The functions and the objects of the project that a call or a name is, in a wrapper and in a list of modules too."""
 
 from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.flow.sources import closure, functions_run
+from retrofit.analysis.flow.sources import Origin, closure, functions_run, origins
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Instance, LocalFunction, Result, Value
-from retrofit.training.torch_api.modules import WRAPPERS
+from retrofit.analysis.values.kinds import Instance, Item, LocalFunction, Result, Value
+from retrofit.training.torch_api.modules import MODULE_CONTAINERS, WRAPPERS
 
 
 def functions_inside(analysis: Analysis, node: ast.Call, scope: Scope) -> list[LocalFunction]:
@@ -16,7 +16,7 @@ def functions_inside(analysis: Analysis, node: ast.Call, scope: Scope) -> list[L
     found = functions_run(analysis, node, scope)
     if found:
         return found
-    objects = objects_inside(analysis, node.func, scope)
+    objects = objects_inside(analysis, node.func, scope) or _in_module_lists(analysis, node.func, scope)
     return [m for part in objects if (m := analysis.classes.method(part.scope, "forward")) is not None]
 
 
@@ -37,3 +37,25 @@ def values_inside(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Valu
 
     held = [value for outermost in analysis.evaluate(outer, scope) for value in inside(outermost)]
     return list(closure(held, inside))
+
+
+def _in_module_lists(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Instance]:
+    """Return the objects of the project's own classes that one of a ModuleList or ModuleDict can be."""
+
+    def held(origin: Origin) -> list[Origin] | None:
+        part = origin.node
+        names = analysis.called(part, origin.scope) & MODULE_CONTAINERS if isinstance(part, ast.Call) else frozenset()
+        if not isinstance(part, ast.Call) or not names:
+            return None
+        is_display = all(name.endswith("Sequential") for name in names)  # Sequential(first, second)
+        return [
+            origin.to(given, keys=origin.keys[is_display and not isinstance(given, ast.Starred) :])
+            for given in part.args
+        ]
+
+    bases = [value.base for value in analysis.evaluate(node, scope) if isinstance(value, Item)]
+    if not any(isinstance(base, Result) and base.builder in MODULE_CONTAINERS for base in bases):
+        return []
+    made = [o for o in origins(analysis, [Origin(node, scope)], held) if isinstance(o.node, ast.Call) and not o.keys]
+    values = dict.fromkeys(value for o in made for value in analysis.evaluate(o.node, o.scope))  # type: ignore[arg-type]
+    return [value for value in values if isinstance(value, Instance)]

@@ -78,6 +78,7 @@ SEQUENCE_FIRST = frozenset(
     )
 )  # fmt: skip
 PARAMETER_CLASSES = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
+MODULE_CONTAINERS = frozenset({"torch.nn.ModuleList", "torch.nn.ModuleDict", "torch.nn.Sequential"})
 PARAMETER_CONTAINERS = frozenset({"torch.nn.ParameterList", "torch.nn.ParameterDict"})
 PARAMETERS_OF_LAYERS = frozenset({"weight", "bias"})
 REGISTER_BUFFER = "register_buffer"
