@@ -68,9 +68,7 @@ for (x,) in loader:
         ("self.parts = nn.Sequential(*[Layers() for _ in range(2)])", "part", "self.parts"),
     ],
 )
-def test_a_sum_over_the_outputs_of_layers_is_no_sum_over_samples(
-    parts: str, target: str, loop: str, tmp_path: Path
-) -> None:
+def test_the_outputs_of_layers_are_not_taken_for_samples(parts: str, target: str, loop: str, tmp_path: Path) -> None:
     lines = converted(tmp_path, SCRIPT.format(parts=parts, target=target, loop=loop))
     assert "loss.backward()" in lines
     assert "optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))" in lines

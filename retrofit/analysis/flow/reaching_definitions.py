@@ -60,13 +60,13 @@ def _first_of_arms(before: list[Binding], scope: Scope, around: set[ast.AST]) ->
     """Return the number of the first binding in the last statement before a place that assigns it in all its arms."""
     assigning = {binding.node for binding in before if _assigns(binding)}
     for binding in reversed(before):
-        outermost = _statement_beside(binding.node, scope, around)
+        outermost = _statement_among(binding.node, scope, around)
         if outermost is not None and outermost is not binding.node and _always_runs_one(outermost, assigning):
             return next(i for i, other in enumerate(before) if _is_in(other.node, outermost, scope))
     return 0
 
 
-def _statement_beside(node: ast.AST, scope: Scope, around: set[ast.AST]) -> ast.stmt | None:
+def _statement_among(node: ast.AST, scope: Scope, around: set[ast.AST]) -> ast.stmt | None:
     """Return the statement with `node` in it that is in one of the blocks around a place."""
     for outer in (node, *scope.source.ancestors(node)):
         if isinstance(outer, ast.stmt) and not around.isdisjoint(block_of(scope.source, outer)):
