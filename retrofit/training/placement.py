@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit, block_of, insert_after, insert_before
@@ -24,13 +24,14 @@ def after_variable(
     variable: Variable,
     paths: list[Path],
     passes_over: Callable[[Assignment], bool] = lambda assignment: False,
+    also: Sequence[Assignment] = (),
 ) -> tuple[Source, ast.stmt] | None:
     """Return the statement after which `variable` holds the object that training uses, in one block with what follows.
 
     None when the variable is set in several functions, so that no single place is after all of them. `passes_over`:
-    assignments that may come later, if there are others.
+    assignments that may come later, if there are others; `also`: other statements that have to come before.
     """
-    assignments = [a for a in assignments_to(analysis, variable) if not isinstance(a.value, ast.Constant)]
+    assignments = [a for a in (*assignments_to(analysis, variable), *also) if not isinstance(a.value, ast.Constant)]
     assignments = [assignment for assignment in assignments if not passes_over(assignment)] or assignments
     scopes = {assignment.scope for assignment in assignments}
     if len(scopes) > 1:

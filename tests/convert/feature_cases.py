@@ -222,4 +222,10 @@ FEATURE_CASES = [
         checkpoint="q_net.pt",
         note="no loader: a replay buffer of recorded transitions is sampled, noise is drawn per batch",
     ),
+    Case(
+        name="models_in_dict",
+        arguments=["--epochs", "2", "--use_critic"],
+        checkpoint="models.pt",
+        note="models in a dict, one of them under an option, two optimizers",
+    ),
 ]

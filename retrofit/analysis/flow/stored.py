@@ -36,6 +36,14 @@ def stored_in(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Stored]:
     return [stored for variable in _variables(analysis, node, scope) for stored in known.get(variable, [])]
 
 
+def stored_as(analysis: Analysis, owner: Scope, name: str) -> list[Stored]:
+    """Return what is put into the container in a variable of a scope, or in an attribute of the objects of a class."""
+    known: dict[ScopedName, list[Stored]] = analysis.fact("stored", lambda: _all_stored(analysis))
+    owners = analysis.classes.mro(owner) if isinstance(owner.node, ast.ClassDef) else [owner]
+    owners += analysis.classes.derived(owner) if isinstance(owner.node, ast.ClassDef) else []
+    return [stored for part in dict.fromkeys(owners) for stored in known.get((part, name), [])]
+
+
 def changes_of(analysis: Analysis, owner: Scope, name: str) -> list[tuple[ast.AugAssign, Scope]]:
     """Return the statements `self.name += x` that change an attribute of a class's objects."""
     known = analysis.fact("changed attributes", lambda: _all_changes(analysis))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, MutableMapping, MutableSequence
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
@@ -26,6 +28,7 @@ __all__ = [
     "convert_sync_batchnorm",
     "data_parallel",
     "distribute_model",
+    "distribute_models",
     "distribute_parameter",
     "fitting_keys",
     "is_data_parallel",
@@ -37,6 +40,7 @@ __all__ = [
 STRATEGY_TWIN = "RETROFIT_STRATEGY"
 
 TensorT = TypeVar("TensorT", bound=torch.Tensor)
+ModelsT = TypeVar("ModelsT")
 
 
 def distribute_model(
@@ -91,6 +95,52 @@ def distribute_model(
         # With statistics of their own, the ranks would evaluate different models.
         wrapped.__dict__["broadcasts_before_evaluation"] = not is_synchronised
     return wrapped
+
+
+def distribute_models(models: ModelsT, *, methods: Collection[str] = (), **options: Any) -> ModelsT:
+    """Return `models`, a dict or a list of models, with each of them as `distribute_model` returns it, in its place.
+
+    Also in tuples, in nn.ModuleDict and nn.ModuleList, in attributes of a namespace, and in containers inside of these;
+    what is not a model stays as it is. A model that has several places is wrapped once. `methods` count for those that
+    have them, `options` are those of `distribute_model`. Collective: every rank. Raises ValueError where no model is in
+    it: call it after the models are put there.
+    """
+    wrapped: dict[int, nn.Module] = {}
+
+    def wrap(model: nn.Module) -> nn.Module:
+        if id(model) not in wrapped:
+            own = [name for name in methods if hasattr(model, name.partition(".")[0])]
+            wrapped[id(model)] = distribute_model(model, methods=own, **options)
+        return wrapped[id(model)]
+
+    result: ModelsT = _replaced(models, wrap)
+    if not wrapped:
+        raise ValueError(f"no model is in this {type(models).__name__} yet; call distribute_models after it is filled")
+    return result
+
+
+def _replaced(held: Any, wrap: Callable[[nn.Module], nn.Module]) -> Any:
+    """Return what is given with other models in it: in place, but for a tuple."""
+    if isinstance(held, nn.Module) and not isinstance(held, (nn.ModuleDict, nn.ModuleList)):
+        return wrap(held)
+    if isinstance(held, tuple):
+        parts = [_replaced(part, wrap) for part in held]
+        return type(held)(*parts) if hasattr(held, "_fields") else type(held)(parts)
+    if isinstance(held, (MutableMapping, nn.ModuleDict)):
+        entries: Any = held
+        places = list(held)
+    elif isinstance(held, (MutableSequence, nn.ModuleList)):
+        entries, places = held, list(range(len(held)))
+    elif isinstance(held, (SimpleNamespace, argparse.Namespace)):
+        entries, places = vars(held), list(vars(held))
+    else:
+        return held
+    for place in places:
+        part = entries[place]
+        other = _replaced(part, wrap)
+        if other is not part:
+            entries[place] = other
+    return held
 
 
 def wrap_ddp(model: nn.Module, **options: Any) -> nn.Module:

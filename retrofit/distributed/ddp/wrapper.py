@@ -246,6 +246,13 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         return unwrap_model(self).load_state_dict(strip_wrapper_prefixes(state_dict), *args, **kwargs)
 
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
+        """As part of another module that loads its own: the names are those without this wrapper."""
+        own = [key for key in state_dict if key.startswith(prefix) and not key.startswith(prefix + MODULE_PREFIX)]
+        for key in own:
+            state_dict[prefix + MODULE_PREFIX + key[len(prefix) :]] = state_dict.pop(key)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
         named: Any = super() if self._keeps_prefix else unwrap_model(self)
         return named.named_parameters(*args, **kwargs)

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 
-from retrofit.analysis.calls import is_method
 from retrofit.analysis.edits import block_of, insert_after, insert_before
-from retrofit.analysis.files.source import Source
-from retrofit.analysis.flow.variables import Variable, assignments_to, first_alias, variables_of
-from retrofit.analysis.scopes import FUNCTIONS, Scope, parameters
+from retrofit.analysis.flow.variables import assignments_to
+from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalClass
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.loops import Frame, Path
 from retrofit.training.model.entry_points import entry_points, steps_inside
 from retrofit.training.model.gradients import has_gradients
 from retrofit.training.model.models import FORWARD, Model
 from retrofit.training.model.modules import is_module
-from retrofit.training.placement import after_variable, first_statement
+from retrofit.training.model.places import place_after, places_before_training
 from retrofit.training.torch_api.modules import AVERAGING_WRAPPERS
 
 RULE = CATALOG["RF209"]
-Place = tuple[Source, ast.stmt, str]  # before which statement, and how the attribute is called there
 INVALID = [
     """\
 model = Net().cuda()
@@ -85,8 +81,6 @@ def find(project: Project) -> Iterator[Finding]:
     for model in project.models:
         if is_wrapped(project, model) or _only_looks(project, model):
             continue
-        methods = entry_points(project, model)
-        place = after_variable(project.analysis, model.variable, project.paths)
         call = model.calls[0]
         message = f"the gradients of {model.variable} are not averaged over the processes"
         stepping = steps_inside(project, model)
@@ -94,8 +88,9 @@ def find(project: Project) -> Iterator[Finding]:
             refusal = f"{model.variable} is trained by its own {', '.join(stepping)}, which calls backward inside it"
             yield found(RULE, call.scope.source, call.call, message, refusal=refusal, kind="trained-by-methods")
             continue
+        place = place_after(project, model, project.paths)
         if place is None:
-            yield _before_training(project, model, message, methods)
+            yield _before_training(project, model, message)
             continue
         source, statement = place
         if _is_made_elsewhere(project, model, statement):
@@ -104,26 +99,27 @@ def find(project: Project) -> Iterator[Finding]:
                 RULE, source, statement, f"{model.variable} is not wrapped", refusal=refusal, kind="model-per-epoch"
             )
             continue
-        line = _wrapping(str(model.variable), methods)
+        line = _wrapping(project, model, str(model.variable))
         edits = [insert_after(source, statement, [line])]
         again = dict.fromkeys([*_rebuilt(project, model, statement), *_made_again(project, model, statement)])
         edits += [insert_after(source, later, [line]) for later in again]
         yield found(RULE, source, statement, message, edits)
 
 
-def _wrapping(name: str, methods: Sequence[str]) -> str:
+def _wrapping(project: Project, model: Model, name: str) -> str:
+    methods = entry_points(project, model)
     option = f", methods={json.dumps(methods)}" if methods else ""
-    return f"{name} = rd.distribute_model({name}{option})"
+    function = "rd.model.distribute_models" if model.is_container else "rd.distribute_model"
+    return f"{name} = {function}({name}{option})"
 
 
-def _before_training(project: Project, model: Model, message: str, methods: Sequence[str]) -> Finding:
+def _before_training(project: Project, model: Model, message: str) -> Finding:
     """Return the finding of a model that several functions set: where training begins, it holds what is trained."""
-    in_loops = {node for node, _ in project.in_loops}
-    places = _places_before_training(project.analysis, model, project.paths, in_loops)
+    places = places_before_training(project, model)
     source, node = model.calls[0].scope.source, model.calls[0].call
     if isinstance(places, str):
         return found(RULE, source, node, message, refusal=places, kind="model-of-several-functions")
-    edits = [insert_before(file, first, [_wrapping(name, methods)]) for file, first, name in places]
+    edits = [insert_before(file, first, [_wrapping(project, model, name)]) for file, first, name in places]
     return found(RULE, source, node, message, edits)
 
 
@@ -132,7 +128,7 @@ def _rebuilt(project: Project, model: Model, first: ast.stmt) -> Iterator[ast.st
     seen = {first}
     training = {frame.scope.source.statement(frame.node) for path in project.paths for frame in path.frames}
     for path in project.paths:
-        place = after_variable(project.analysis, model.variable, [path])
+        place = place_after(project, model, [path])
         if place is None or place[1] in seen or place[1] in training:
             continue
         given = [a.statement for a in assignments_to(project.analysis, model.variable) if a.value is not None]
@@ -189,61 +185,3 @@ def is_wrapped(project: Project, model: Model) -> bool:
         assignment for assignment in assignments_to(analysis, model.variable) if isinstance(assignment.value, ast.Call)
     ]
     return any(analysis.called(a.value, a.scope) & AVERAGING_WRAPPERS for a in given)  # type: ignore[arg-type]
-
-
-def _places_before_training(
-    analysis: Analysis, model: Model, paths: list[Path], in_loops: Collection[ast.AST]
-) -> list[Place] | str:
-    """Return the places that every training goes through, after which each call of the model is by its attribute.
-
-    Or why there are none: another object holds the model too, or the training puts another one in its place.
-    """
-    variable = model.variable
-    if not variable.is_attribute or variable.key is not None:
-        return f"{variable} is set in several functions, so no place comes after all of them"
-    for given in assignments_to(analysis, variable):
-        if given.value is not None and given.statement in in_loops:
-            return f"{variable} is set again while it trains, at {given.scope.source.place(given.statement)}"
-    for call in model.calls:
-        if not _is_by_attribute(analysis, variable, call.call.func, call.scope):
-            held = f"{call.scope.source.place(call.call)} calls what another object was given of it before it trains"
-            return f"{variable} is set in several functions, and {held}"
-    found: dict[Place, None] = {}
-    for path in paths:
-        frame = next((frame for frame in reversed(path.frames) if _holds(analysis, variable, frame.scope)), None)
-        place = _place_in(analysis, variable, frame) if frame is not None else None
-        if place is None:
-            return f"{variable} is set in several functions, and no method of its object comes after all of them"
-        found[place] = None
-    return list(found)
-
-
-def _holds(analysis: Analysis, variable: Variable, scope: Scope) -> bool:
-    """Return whether a function is a method of an object that has the attribute."""
-    return is_method(scope) and variables_of(analysis, _attribute(variable, scope), scope) == {variable}
-
-
-def _attribute(variable: Variable, scope: Scope) -> ast.Attribute:
-    assert isinstance(scope.node, FUNCTIONS)
-    return ast.Attribute(ast.Name(parameters(scope.node)[0], ast.Load()), variable.name, ast.Load())
-
-
-def _place_in(analysis: Analysis, variable: Variable, frame: Frame) -> Place | None:
-    source = frame.scope.source
-    statement = source.statement(frame.loops[-1] if frame.loops else frame.node)
-    if first_alias(analysis, variable, frame.scope) < statement.lineno:
-        if any(a.scope is frame.scope for a in assignments_to(analysis, variable)):
-            return None
-        statement = first_statement(frame.scope)
-    return source, statement, ast.unparse(_attribute(variable, frame.scope))
-
-
-def _is_by_attribute(analysis: Analysis, variable: Variable, function: ast.expr, scope: Scope) -> bool:
-    """Return whether each call reads the attribute: `self.model(x)`, or `model(x)` with what a function was given."""
-    if isinstance(function, ast.Name):
-        found = scope.find(function.id)
-        return found is not None and found[0].is_function
-    if not isinstance(function, ast.Attribute) or function.attr != variable.name:
-        return False
-    owners = [v.scope for v in analysis.evaluate(function.value, scope) if isinstance(v, Instance)]
-    return any(variable.scope in analysis.classes.mro(owner) for owner in owners)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.reachability import calls_within
-from retrofit.analysis.flow.variables import Variable, upstream, variables_of
+from retrofit.analysis.flow.variables import Variable, upstream
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
+from retrofit.training.model.containers import variables_holding
 from retrofit.training.model.modules import is_module
 
 from ..data.batches import is_iterator, layers
@@ -48,7 +49,7 @@ class Loop:
     def _is_model(self, call: ast.Call, scope: Scope) -> bool:
         if any(is_module(self.analysis, value) for value in self.analysis.evaluate(call.func, scope)):
             return True
-        variables = variables_of(self.analysis, call.func, scope)
+        variables = variables_holding(self.analysis, call.func, scope)
         return any(({variable} | upstream(self.analysis, variable)) & self.models for variable in variables)
 
     def loader(self) -> tuple[list[ast.expr], ast.expr] | None:

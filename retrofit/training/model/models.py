@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from retrofit.analysis.flow.calls.graph import nodes_run
-from retrofit.analysis.flow.variables import Variable, upstream, variables_of
+from retrofit.analysis.flow.variables import Variable, upstream
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction
@@ -15,6 +15,7 @@ from retrofit.training.model.modules import is_layer, is_module
 
 from ..loops import Path
 from ..optimizer.optimizers import Optimizer, parameter_owners
+from .containers import held_in, holds_any, variables_holding
 from .data_parallel import module_run
 
 FORWARD = frozenset({"", "forward"})
@@ -31,10 +32,14 @@ class Call:
 
 @dataclass(frozen=True)
 class Model:
-    """A variable that holds a model in training, and every call of it that the training loops make."""
+    """A variable that holds a model in training, and every call of it that the training loops make.
+
+    `is_container`: it holds several, as a dict or a list.
+    """
 
     variable: Variable
     calls: list[Call] = field(default_factory=list, compare=False)
+    is_container: bool = False
 
 
 def find_models(analysis: Analysis, paths: list[Path], optimizers: list[Optimizer]) -> list[Model]:
@@ -43,15 +48,17 @@ def find_models(analysis: Analysis, paths: list[Path], optimizers: list[Optimize
         variable
         for optimizer in optimizers
         for node, scope in parameter_owners(analysis, optimizer)
-        for variable in variables_of(analysis, node, scope)
+        for variable in variables_holding(analysis, node, scope)
     }
     switched = _switched_to_training(analysis)
     models: dict[Variable, Model] = {}
-    for call, variables in _calls(analysis, paths):
+    for call, node in _calls(analysis, paths):
+        variables, is_container = held_in(analysis, node, call.scope)
         for variable in variables:
             related = {variable} | upstream(analysis, variable)
-            if related & optimized or (not optimized and variable in switched):
-                models.setdefault(variable, Model(variable)).calls.append(call)
+            is_optimized = related & optimized or (is_container and holds_any(analysis, variable, optimized))
+            if is_optimized or (not optimized and variable in switched):
+                models.setdefault(variable, Model(variable, is_container=is_container)).calls.append(call)
     whole = {kind: variable for variable, model in models.items() for kind in _kinds(analysis, model)}
     return [
         model
@@ -73,26 +80,26 @@ def reachable_from_loops(
     return nodes_run(analysis, [(loop, frame.scope) for loop, frame in loops])
 
 
-def _calls(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Call, set[Variable]]]:
-    """Yield the calls of objects that live in variables, in everything that the training loops run."""
+def _calls(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Call, ast.expr]]:
+    """Yield the calls in everything that the training loops run, with the expression of what may be a model."""
     for node, scope in reachable_from_loops(analysis, paths):
         if not isinstance(node, ast.Call):
             continue
         module = module_run(analysis, node, scope)
         if module is not None:
-            yield Call(node, scope), variables_of(analysis, module, scope)
+            yield Call(node, scope), module
             continue
         is_method = any(isinstance(value, LocalFunction) for value in analysis.evaluate(node.func, scope))
         if not is_method:
-            yield Call(node, scope), variables_of(analysis, node.func, scope)
+            yield Call(node, scope), node.func
             yield from _of_layer(analysis, node, scope)
         elif isinstance(node.func, ast.Attribute) and any(
             is_module(analysis, value) for value in analysis.evaluate(node.func.value, scope)
         ):
-            yield Call(node, scope, node.func.attr), variables_of(analysis, node.func.value, scope)
+            yield Call(node, scope, node.func.attr), node.func.value
 
 
-def _of_layer(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[tuple[Call, set[Variable]]]:
+def _of_layer(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[tuple[Call, ast.expr]]:
     """Yield the models that the layer which a call runs is of: `model` of model.heads["box"](z)."""
     part, names = call.func, []
     layer = part.value if isinstance(part, ast.Subscript) else part
@@ -102,7 +109,7 @@ def _of_layer(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[tupl
         names += [part.attr] if isinstance(part, ast.Attribute) else []
         part = part.value
         if names and any(is_module(analysis, value) for value in analysis.evaluate(part, scope)):
-            yield Call(call, scope, ".".join(reversed(names))), variables_of(analysis, part, scope)
+            yield Call(call, scope, ".".join(reversed(names))), part
 
 
 def _switched_to_training(analysis: Analysis) -> set[Variable]:
@@ -112,7 +119,7 @@ def _switched_to_training(analysis: Analysis) -> set[Variable]:
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.keywords:
                 continue
             if node.func.attr == "train" and all(isinstance(argument, ast.Constant) for argument in node.args):
-                found |= variables_of(analysis, node.func.value, analysis.scope_at(source, node))
+                found |= variables_holding(analysis, node.func.value, analysis.scope_at(source, node))
     return found
 
 

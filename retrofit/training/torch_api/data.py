@@ -31,7 +31,7 @@ WORKER_INFO = "torch.utils.data.get_worker_info"
 PER_SAMPLE = ("__getitem__", "__iter__", "forward")
 
 # Functions that give what their first argument holds, one by one: the argument itself, or another view of it.
-SAME_ITERABLE = PROGRESS_BARS | {"iter", "reversed", runtime.SCALE_OPTIMIZER}
+SAME_ITERABLE = PROGRESS_BARS | {"iter", "reversed", runtime.SCALE_OPTIMIZER, runtime.DISTRIBUTE_MODELS}
 SAME_ELEMENTS = (SAME_ITERABLE - {"reversed"}) | {"enumerate", "list", "tuple"}
 ITERATORS = PROGRESS_BARS | {"enumerate"}  # made to be gone through
 ENDLESS = frozenset({"itertools.cycle"})

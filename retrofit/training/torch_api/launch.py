@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from . import runtime
 
-# Functions that read the command line; objects and files with a script's settings.
+# Functions that read the command line; objects whose entries are attributes; these and files with a script's settings.
 PARSES = frozenset({
     "argparse.ArgumentParser.parse_args", "argparse.ArgumentParser.parse_known_args",
     "configargparse.ArgParser.parse_args", "configargparse.ArgumentParser.parse_args",
 })  # fmt: skip
-HOLDS_SETTINGS = frozenset({
+HOLDS_ATTRIBUTES = frozenset({
     "argparse.Namespace", "types.SimpleNamespace", "easydict.EasyDict", "addict.Dict", "box.Box", "munch.Munch",
+})  # fmt: skip
+HOLDS_SETTINGS = HOLDS_ATTRIBUTES | frozenset({
     "omegaconf.OmegaConf.load", "omegaconf.OmegaConf.create", "yacs.config.CfgNode", "yaml.load", "yaml.safe_load",
     "yaml.full_load", "json.load", "json.loads", "toml.load", "tomllib.load", "docopt.docopt", "absl.flags.FLAGS",
     "simple_parsing.parse", "tyro.cli",

@@ -20,7 +20,8 @@ GPU_COUNT = f"{RUNTIME}.own_gpu_count"
 VISIBLE_GPUS = f"{RUNTIME}.visible_gpus"
 
 # Models, optimizers, learning rates.
-MODEL_WRAPPERS = _of_runtime("distribute_model", "DDPWrapper", "FSDPWrapper")
+DISTRIBUTE_MODELS = f"{RUNTIME}.distribute_models"  # of a dict or a list
+MODEL_WRAPPERS = _of_runtime("distribute_model", "DDPWrapper", "FSDPWrapper") | {DISTRIBUTE_MODELS}
 WITHOUT_DATA_PARALLEL = f"{RUNTIME}.data_parallel"  # of a class and a model
 CONVERT_SYNC_BATCHNORM = f"{RUNTIME}.convert_sync_batchnorm"
 DISTRIBUTE_PARAMETER = f"{RUNTIME}.distribute_parameter"

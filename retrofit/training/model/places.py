@@ -1,0 +1,94 @@
+"""Places for the wrapper of a model: after what prepares it, or where its training begins."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import is_method
+from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.variables import Variable, assignments_to, first_alias, variables_of
+from retrofit.analysis.scopes import FUNCTIONS, Scope, parameters
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Instance
+
+from ..loops import Frame, Path
+from ..placement import after_variable, first_statement
+from .containers import fillings
+from .models import Model
+
+if TYPE_CHECKING:
+    from .. import Project
+
+Place = tuple[Source, ast.stmt, str]  # before which statement, and how the variable is called there
+
+
+def place_after(project: Project, model: Model, paths: list[Path]) -> tuple[Source, ast.stmt] | None:
+    """Return the statement after which a variable holds the model that paths train; None where there is no such one."""
+    analysis, variable = project.analysis, model.variable
+    filled = fillings(analysis, variable) if model.is_container else []
+    place = after_variable(analysis, variable, paths, also=filled)
+    if place is None or all(analysis.scope_at(*place) is filling.scope for filling in filled):
+        return place
+    return None  # another function fills the container
+
+
+def places_before_training(project: Project, model: Model) -> list[Place] | str:
+    """Return the places that every training goes through, after which each call of the model is by its attribute.
+
+    Or why there are none: another object holds the model too, or the training puts another one in its place.
+    """
+    analysis, variable = project.analysis, model.variable
+    if not variable.is_attribute and not model.is_container:
+        return f"{variable} is set in several functions, so no place comes after all of them"
+    in_loops = {node for node, _ in project.in_loops}
+    for given in assignments_to(analysis, variable):
+        if given.value is not None and given.statement in in_loops:
+            return f"{variable} is set again while it trains, at {given.scope.source.place(given.statement)}"
+    for call in model.calls if not model.is_container else ():
+        if not _is_by_attribute(analysis, variable, call.call.func, call.scope):
+            held = f"{call.scope.source.place(call.call)} calls what another object was given of it before it trains"
+            return f"{variable} is set in several functions, and {held}"
+    found: dict[Place, None] = {}
+    for path in project.paths:
+        frame = next((frame for frame in reversed(path.frames) if _holds(analysis, variable, frame.scope)), None)
+        place = _place_in(analysis, model, frame) if frame is not None else None
+        if place is None:
+            return f"{variable} is set in several functions, and no function of the training comes after all of them"
+        found[place] = None
+    return list(found)
+
+
+def _holds(analysis: Analysis, variable: Variable, scope: Scope) -> bool:
+    """Return whether a function is a method of an object that has the attribute, or has the variable itself."""
+    if not variable.is_attribute:
+        return scope is variable.scope
+    return is_method(scope) and variables_of(analysis, _attribute(variable, scope), scope) == {variable}
+
+
+def _attribute(variable: Variable, scope: Scope) -> ast.Attribute:
+    assert isinstance(scope.node, FUNCTIONS)
+    return ast.Attribute(ast.Name(parameters(scope.node)[0], ast.Load()), variable.name, ast.Load())
+
+
+def _place_in(analysis: Analysis, model: Model, frame: Frame) -> Place | None:
+    source, variable = frame.scope.source, model.variable
+    statement = source.statement(frame.loops[-1] if frame.loops else frame.node)
+    if not variable.is_attribute:
+        return source, statement, variable.name
+    if not model.is_container and first_alias(analysis, variable, frame.scope) < statement.lineno:
+        if any(a.scope is frame.scope for a in assignments_to(analysis, variable)):
+            return None
+        statement = first_statement(frame.scope)
+    return source, statement, ast.unparse(_attribute(variable, frame.scope))
+
+
+def _is_by_attribute(analysis: Analysis, variable: Variable, function: ast.expr, scope: Scope) -> bool:
+    """Return whether each call reads the attribute: `self.model(x)`, or `model(x)` with what a function was given."""
+    if isinstance(function, ast.Name):
+        found = scope.find(function.id)
+        return found is not None and found[0].is_function
+    if not isinstance(function, ast.Attribute) or function.attr != variable.name:
+        return False
+    owners = [v.scope for v in analysis.evaluate(function.value, scope) if isinstance(v, Instance)]
+    return any(variable.scope in analysis.classes.mro(owner) for owner in owners)

@@ -1,0 +1,141 @@
+"""Models in dicts, lists and the like: all of them are wrapped, in their places, after the last one is put there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import converted
+
+SCRIPT = """\
+import argparse
+import copy
+
+import munch
+import torch
+from torch import nn, optim
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x)
+
+    def encode(self, x):
+        return self.layer(x)
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--pose", action="store_true")
+args = parser.parse_args()
+loader = DataLoader(TensorDataset(torch.randn(16, 4)), 4)
+BUILT
+for (x,) in loader:
+    LOSS
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+PARAMETERS = "[{'params': net.parameters()} for net in NETS]"
+SGD = "optimizer = optim.SGD(PARAMETERS, lr=0.1)"
+OF_VALUES = SGD.replace("PARAMETERS", PARAMETERS.replace("NETS", "nets.values()"))
+OF_LIST = SGD.replace("PARAMETERS", PARAMETERS.replace("NETS", "nets"))
+STEP_BY_STEP = """\
+nets = {}
+nets["a"] = Net()
+parameters = list(nets["a"].parameters())
+if args.pose:
+    nets["b"] = Net()
+    parameters += list(nets["b"].parameters())
+optimizer = optim.SGD(parameters, lr=0.1)
+"""
+APPENDED = """\
+nets, parameters = [], []
+for _ in range(3):
+    net = Net()
+    nets.append(net)
+    parameters += list(net.parameters())
+optimizer = optim.SGD(parameters, lr=0.1)
+"""
+WRAPPED = "nets = rd.model.distribute_models(nets)"
+SHAPES = {
+    "a dict": ('nets = {"a": Net(), "b": Net()}\n' + OF_VALUES, 'nets["b"](nets["a"](x)).mean()', OF_VALUES),
+    "filled step by step": (STEP_BY_STEP, 'nets["a"](x).mean()', "optimizer = optim.SGD(parameters, lr=0.1)"),
+    "a list": ("nets = [Net(), Net()]\n" + OF_LIST, "nets[1](nets[0](x)).mean()", OF_LIST),
+    "an ensemble": ("nets = [Net() for _ in range(3)]\n" + OF_LIST, "sum(net(x).mean() for net in nets)", OF_LIST),
+    "appended": (APPENDED, "sum(net(x).mean() for net in nets)", "optimizer = optim.SGD(parameters, lr=0.1)"),
+    "a comprehension": (
+        'nets = {name: Net() for name in "ab"}\n' + OF_VALUES,
+        "sum(net(x).mean() for name, net in nets.items())",
+        OF_VALUES,
+    ),
+    "torch's dict": (
+        'nets = nn.ModuleDict({"a": Net(), "b": Net()})\noptimizer = optim.SGD(nets.parameters(), lr=0.1)',
+        'nets["b"](nets["a"](x)).mean()',
+        "optimizer = optim.SGD(nets.parameters(), lr=0.1)",
+    ),
+    "attributes": ("nets = munch.Munch(a=Net(), b=Net())\n" + OF_VALUES, "nets.b(nets.a(x)).mean()", OF_VALUES),
+    "by a computed key": (
+        'nets = {"a": Net(), "b": Net()}\n' + OF_VALUES,
+        'sum(nets[name](x).mean() for name in ("a", "b"))',
+        OF_VALUES,
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_all_are_wrapped_after_the_last_one_is_there(shape: str, tmp_path: Path) -> None:
+    built, loss, following = SHAPES[shape]
+    lines = converted(tmp_path, SCRIPT.replace("BUILT", built).replace("LOSS", f"loss = {loss}"))
+    assert [line for line in lines if "distribute_model" in line] == [WRAPPED]
+    assert lines[lines.index(WRAPPED) + 1] == following.replace("lr=0.1", "lr=rd.scaled_lr(0.1)")
+
+
+def test_methods_of_the_models_are_named(tmp_path: Path) -> None:
+    built = 'nets = {"a": Net(), "b": Net()}\n' + OF_VALUES
+    script = SCRIPT.replace("BUILT", built).replace("LOSS", 'loss = nets["b"](nets["a"].encode(x)).mean()')
+    assert 'nets = rd.model.distribute_models(nets, methods=["encode"])' in converted(tmp_path, script)
+
+
+@pytest.mark.parametrize("written", ['{"a": first, "b": second}', "[first, second]"])
+def test_models_with_names_of_their_own_are_wrapped_by_these(written: str, tmp_path: Path) -> None:
+    keys = ('"a"', '"b"') if "{" in written else (0, 1)
+    built = f"first, second = Net(), Net()\nnets = {written}\nparameters = [*first.parameters(), *second.parameters()]\n"
+    script = SCRIPT.replace("BUILT", built + "optimizer = optim.SGD(parameters, lr=0.1)")
+    lines = converted(tmp_path, script.replace("LOSS", f"loss = nets[{keys[1]}](nets[{keys[0]}](x)).mean()"))
+    wrapped = sorted(line for line in lines if "distribute_model" in line)
+    assert wrapped in ([WRAPPED], ["first = rd.distribute_model(first)", "second = rd.distribute_model(second)"])
+
+
+TRAINER = """
+class Trainer:
+    def __init__(self):
+        self.nets = {}
+        self.build()
+        self.optimizer = optim.SGD([p for net in self.nets.values() for p in net.parameters()], lr=0.1)
+
+    def build(self):
+        self.nets["a"] = Net()
+        self.nets["b"] = Net()
+
+    def run(self):
+        for (x,) in loader:
+            loss = self.nets["b"](self.nets["a"](x)).mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+
+
+Trainer().run()
+"""
+
+
+def test_what_another_method_fills_is_wrapped_where_training_begins(tmp_path: Path) -> None:
+    lines = converted(tmp_path, SCRIPT[: SCRIPT.index("BUILT")] + TRAINER)
+    place = lines.index("self.nets = rd.model.distribute_models(self.nets)")
+    assert lines[place + 1] == "for (x,) in loader:"
