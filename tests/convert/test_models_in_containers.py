@@ -105,7 +105,9 @@ def test_methods_of_the_models_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("written", ['{"a": first, "b": second}', "[first, second]"])
 def test_models_with_names_of_their_own_are_wrapped_by_these(written: str, tmp_path: Path) -> None:
     keys = ('"a"', '"b"') if "{" in written else (0, 1)
-    built = f"first, second = Net(), Net()\nnets = {written}\nparameters = [*first.parameters(), *second.parameters()]\n"
+    built = (
+        f"first, second = Net(), Net()\nnets = {written}\nparameters = [*first.parameters(), *second.parameters()]\n"
+    )
     script = SCRIPT.replace("BUILT", built + "optimizer = optim.SGD(parameters, lr=0.1)")
     lines = converted(tmp_path, script.replace("LOSS", f"loss = nets[{keys[1]}](nets[{keys[0]}](x)).mean()"))
     wrapped = sorted(line for line in lines if "distribute_model" in line)
