@@ -43,7 +43,7 @@ import traceback
 import warnings
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -51,7 +51,7 @@ from functools import cache, lru_cache, partial
 from itertools import chain, count, cycle, islice
 from multiprocessing import forkserver
 from pathlib import Path
-from types import FrameType, GeneratorType, TracebackType
+from types import FrameType, GeneratorType, SimpleNamespace, TracebackType
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -3855,6 +3855,13 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         return unwrap_model(self).load_state_dict(strip_wrapper_prefixes(state_dict), *args, **kwargs)
 
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
+        """As part of another module that loads its own: the names are those without this wrapper."""
+        own = [key for key in state_dict if key.startswith(prefix) and not key.startswith(prefix + MODULE_PREFIX)]
+        for key in own:
+            state_dict[prefix + MODULE_PREFIX + key[len(prefix) :]] = state_dict.pop(key)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
         named: Any = super() if self._keeps_prefix else unwrap_model(self)
         return named.named_parameters(*args, **kwargs)
@@ -3901,6 +3908,7 @@ def broadcast_buffers(model: nn.Module) -> None:
 STRATEGY_TWIN = "RETROFIT_STRATEGY"
 
 TensorT = TypeVar("TensorT", bound=torch.Tensor)
+ModelsT = TypeVar("ModelsT")
 
 
 def distribute_model(
@@ -3955,6 +3963,52 @@ def distribute_model(
         # With statistics of their own, the ranks would evaluate different models.
         wrapped.__dict__["broadcasts_before_evaluation"] = not is_synchronised
     return wrapped
+
+
+def distribute_models(models: ModelsT, *, methods: Collection[str] = (), **options: Any) -> ModelsT:
+    """Return `models`, a dict or a list of models, with each of them as `distribute_model` returns it, in its place.
+
+    Also in tuples, in nn.ModuleDict and nn.ModuleList, in attributes of a namespace, and in containers inside of these;
+    what is not a model stays as it is. A model that has several places is wrapped once. `methods` count for those that
+    have them, `options` are those of `distribute_model`. Collective: every rank. Raises ValueError where no model is in
+    it: call it after the models are put there.
+    """
+    wrapped: dict[int, nn.Module] = {}
+
+    def wrap(model: nn.Module) -> nn.Module:
+        if id(model) not in wrapped:
+            own = [name for name in methods if hasattr(model, name.partition(".")[0])]
+            wrapped[id(model)] = distribute_model(model, methods=own, **options)
+        return wrapped[id(model)]
+
+    result: ModelsT = _replaced(models, wrap)
+    if not wrapped:
+        raise ValueError(f"no model is in this {type(models).__name__} yet; call distribute_models after it is filled")
+    return result
+
+
+def _replaced(held: Any, wrap: Callable[[nn.Module], nn.Module]) -> Any:
+    """Return what is given with other models in it: in place, but for a tuple."""
+    if isinstance(held, nn.Module) and not isinstance(held, (nn.ModuleDict, nn.ModuleList)):
+        return wrap(held)
+    if isinstance(held, tuple):
+        parts = [_replaced(part, wrap) for part in held]
+        return type(held)(*parts) if hasattr(held, "_fields") else type(held)(parts)
+    if isinstance(held, (MutableMapping, nn.ModuleDict)):
+        entries: Any = held
+        places = list(held)
+    elif isinstance(held, (MutableSequence, nn.ModuleList)):
+        entries, places = held, list(range(len(held)))
+    elif isinstance(held, (SimpleNamespace, argparse.Namespace)):
+        entries, places = vars(held), list(vars(held))
+    else:
+        return held
+    for place in places:
+        part = entries[place]
+        other = _replaced(part, wrap)
+        if other is not part:
+            entries[place] = other
+    return held
 
 
 def wrap_ddp(model: nn.Module, **options: Any) -> nn.Module:
@@ -4130,4 +4184,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 4cea471bd2cee9e14106e78e85d45adf89cfb14103cb3f2cde1cb1b1720319a3
+# Unchanged while the text above has the SHA-256 82c5bd9a1d8d9c17fc7e8f3c37720e6ff77c8e6f58ae361bff4cee6c34026988
