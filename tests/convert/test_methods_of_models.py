@@ -110,10 +110,54 @@ for (x,) in loader:
 """
 
 
-def test_a_method_that_steps_itself_is_refused(tmp_path: Path) -> None:
-    result = conversion(tmp_path, STEPPING)
-    texts = [file.text for file in result.files]
-    assert result.refusals or not any("methods=" in text for text in texts)
+@pytest.mark.parametrize("also", ["", "    learner.layer(x)\n", "    with torch.no_grad():\n        learner(x)\n"])
+def test_a_method_that_steps_itself_is_refused(tmp_path: Path, also: str) -> None:
+    (finding,) = conversion(tmp_path, STEPPING + also).refusals
+    assert "calls backward inside it" in finding.refusal
+
+
+STATIC = """\
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Learner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.layer(x)
+
+    @staticmethod
+    def loss(model, x):
+        return model(x).mean()
+
+    @staticmethod
+    def update(model, x, optimizer):
+        loss = Learner.loss(model, x)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+loader = DataLoader(TensorDataset(torch.randn(16, 4)), 4)
+learner = Learner()
+optimizer = optim.SGD(learner.parameters(), lr=0.1)
+for (x,) in loader:
+    STEP
+"""
+STATIC_STEPS = {
+    "that steps": "learner.update(learner, x, optimizer)",
+    "that is a loss": "learner.loss(learner, x).backward()\n    optimizer.step()\n    optimizer.zero_grad()",
+}
+
+
+@pytest.mark.parametrize("step", STATIC_STEPS)
+def test_a_static_method_is_given_the_wrapper(tmp_path: Path, step: str) -> None:
+    lines = converted(tmp_path, STATIC.replace("STEP", STATIC_STEPS[step]))
+    assert "learner = rd.distribute_model(learner)" in lines
 
 
 REPLACED = """\

@@ -197,3 +197,58 @@ for x, y in loader:
 def test_a_model_is_wrapped_after_its_own_methods_have_changed_it(tmp_path: Path) -> None:
     lines = converted(tmp_path, OWN_METHOD)
     assert lines.index("model.warm_start()") < lines.index("model = rd.distribute_model(model)")
+
+
+HANDED_OVER = """\
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.randn(8, 4), torch.randn(8, 2)), batch_size=4, shuffle=True)
+
+
+def build(width):
+    net = nn.Linear(4, width)
+    sgd = optim.SGD(net.parameters(), lr=0.1)
+    RETURN
+
+
+def train(model, optimizer):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+
+
+MADE
+train(model, optimizer)
+"""
+WITH_OPTIMIZER = {
+    "a tuple": ("return net, sgd", "model, optimizer = build(2)"),
+    "one of two tuples": (
+        "if width > 1:\n        return net, sgd, 0\n    return net, sgd, 1",
+        "model, optimizer, start = build(2)",
+    ),
+    "nested": ("return (net, sgd), optim.lr_scheduler.StepLR(sgd, 1)", "(model, optimizer), scheduler = build(2)"),
+    "taken apart later": ("return [net, sgd]", "parts = build(2)\nmodel, optimizer = parts"),
+    "by index": ("return net, sgd", "parts = build(2)\nmodel = parts[0]\noptimizer = parts[1]"),
+    "moved then": ("return net, sgd", "model, optimizer = build(2)\nmodel = nn.DataParallel(model)"),
+    "its parameters": (
+        "return net, net.parameters()",
+        "model, parameters = build(2)\noptimizer = optim.SGD(parameters, lr=0.1)",
+    ),
+    "through another function": (
+        "return net, sgd\n\n\ndef prepare(width):\n    made, its = build(width)\n    return its, made",
+        "optimizer, model = prepare(2)",
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", WITH_OPTIMIZER)
+def test_a_model_that_comes_with_its_optimizer_is_wrapped_after_both(tmp_path: Path, shape: str) -> None:
+    returned, made = WITH_OPTIMIZER[shape]
+    lines = converted(tmp_path, HANDED_OVER.replace("RETURN", returned).replace("MADE", made))
+    (place,) = [number for number, line in enumerate(lines) if "distribute_model" in line]
+    assert lines[place] == "model = rd.distribute_model(model)"
+    assert "model" in lines[place - 1].partition("=")[0]
+    assert any("scaled_lr(0.1)" in line for line in lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from ..calls import default_of, given_parameters
@@ -12,6 +12,7 @@ from ..scopes import FUNCTIONS, Binding, Scope, own_nodes
 from ..values.inference import Analysis
 from ..values.kinds import Display, Instance, LocalClass, LocalFunction, LocalModule
 from .reachability import known_scopes
+from .sources import Origin, is_followed, origins
 
 
 @dataclass(frozen=True)
@@ -78,18 +79,34 @@ def entry_variables(analysis: Analysis, container: ast.expr, key: str, scope: Sc
 
 
 def upstream(analysis: Analysis, variable: Variable) -> set[Variable]:
-    """Return the variables that what is in `variable` came from: `model` of `self.model = Wrapper(model).to(place)`."""
+    """Return the variables that what is in `variable` came from: `model` of `self.model = Wrapper(model).to(place)`.
+
+    And in functions that return it: `net` of `model, optimizer = build()`, where build returns `net, sgd`.
+    """
     found: set[Variable] = set()
     waiting = [variable]
     while waiting:
         current = waiting.pop()
-        for assignment in assignments_to(analysis, current):
-            for part in _held_by(analysis, assignment.value, assignment.scope):
-                for inner in variables_of(analysis, part, assignment.scope):
+        given = [(assignment.value, assignment.scope) for assignment in assignments_to(analysis, current)]
+        given += [part for b, scope in _bindings(analysis, current) for part in _handed_over(analysis, b, scope)]
+        for value, scope in given:
+            for part in _held_by(analysis, value, scope):
+                for inner in variables_of(analysis, part, scope):
                     if inner not in found and inner != variable:
                         found.add(inner)
                         waiting.append(inner)
     return found
+
+
+def _handed_over(analysis: Analysis, binding: Binding, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield what calls and containers give a name: `net` of `model, _ = build()`, where build returns `net, 1`."""
+    if binding.kind != "value" or not (binding.path or isinstance(binding.value, (ast.Call, ast.Subscript))):
+        return
+    if binding.value is None or isinstance(part_of(binding), (ast.Name, ast.Attribute)):
+        return
+    for origin in origins(analysis, [Origin(binding.value, scope, (*binding.path,))]):
+        if not origin.keys and isinstance(origin.node, ast.expr) and is_followed(origin.node):
+            yield origin.node, origin.scope
 
 
 def _held_by(analysis: Analysis, value: ast.expr | None, scope: Scope) -> list[ast.expr]:

@@ -16,7 +16,7 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.model.entry_points import entry_points, steps_inside
 from retrofit.training.model.gradients import has_gradients
-from retrofit.training.model.models import FORWARD, Model
+from retrofit.training.model.models import Model
 from retrofit.training.model.modules import is_module
 from retrofit.training.model.places import place_after, places_before_training
 from retrofit.training.torch_api.modules import AVERAGING_WRAPPERS
@@ -84,7 +84,7 @@ def find(project: Project) -> Iterator[Finding]:
         call = model.calls[0]
         message = f"the gradients of {model.variable} are not averaged over the processes"
         stepping = steps_inside(project, model)
-        if stepping and not FORWARD & {call.method for call in model.calls}:
+        if stepping:
             refusal = f"{model.variable} is trained by its own {', '.join(stepping)}, which calls backward inside it"
             yield found(RULE, call.scope.source, call.call, message, refusal=refusal, kind="trained-by-methods")
             continue

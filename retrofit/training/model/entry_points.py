@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from retrofit.analysis.calls import is_method
 from retrofit.analysis.flow.bindings import class_of_own
 from retrofit.analysis.flow.calls.graph import functions_reached
 from retrofit.analysis.scopes import Scope, own_nodes
@@ -34,14 +35,13 @@ def entry_points(project: Project, model: Model) -> list[str]:
 def steps_inside(project: Project, model: Model) -> list[str]:
     """Return the methods of a model that call backward themselves."""
     training = {frame.scope.node for path in project.paths for frame in path.frames}
-    return sorted(
-        {
-            call.method
-            for call in model.calls
-            for value in project.analysis.evaluate(call.call.func, call.scope)
-            if isinstance(value, LocalFunction) and value.node in training
-        }
-    )
+    return sorted({c.method for c in model.calls if any(f.node in training for f in _methods_run(project, c))})
+
+
+def _methods_run(project: Project, call: Call) -> list[LocalFunction]:
+    """Return the methods of the model that a call runs; a static one is given the model, or whatever it trains."""
+    values = project.analysis.evaluate(call.call.func, call.scope)
+    return [value for value in values if isinstance(value, LocalFunction) and is_method(value.scope)]
 
 
 def _is_own(project: Project, call: Call) -> bool:
@@ -55,9 +55,9 @@ def _is_own(project: Project, call: Call) -> bool:
 
 def _learns(project: Project, call: Call) -> bool:
     """Return whether a call runs layers, or reads parameters: a loss of given outputs does neither."""
-    values = [v for v in project.analysis.evaluate(call.call.func, call.scope) if isinstance(v, LocalFunction)]
+    values = _methods_run(project, call)
     if not values:
-        return True
+        return not any(isinstance(v, LocalFunction) for v in project.analysis.evaluate(call.call.func, call.scope))
     if all(is_switched_off(project.analysis, value.scope, value.node.body[-1]) for value in values):  # type: ignore[index]
         return False  # under torch.no_grad() as a whole
     functions = [*values, *functions_reached(project.analysis, [(call.call, call.scope)])]
