@@ -195,3 +195,14 @@ def of_losses(lines: str, folder: Path) -> list[Finding]:
     train = f"for x, y in loader:\n    y = F.one_hot(y, 3).float() - 0.5\n    {lines}\n"
     train += "    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n"
     return [f for f in conversion(folder, HEAD + train).findings if f.code in ("RF302", "RF307", "RF309")]
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    ["{'a': model(x), 'b': -model(x)}", "[model(x), -model(x)]", "tuple(scale * model(x) for scale in (1, 2))"],
+)
+def test_a_mean_over_outputs_is_divided_by_their_number(outputs: str, tmp_path: Path) -> None:
+    loss = "outs = %s\nlosses = [criterion(out, y) for out in %s]\nloss = sum(losses)\nloss = loss / float(len(outs))"
+    loss %= outputs, "outs.values()" if outputs[0] == "{" else "outs"
+    lines = converted(tmp_path, script(loss))
+    assert "loss = loss / float(len(outs))" in lines

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from convert.additions_of import write_converted
-from convert.conversion import conversion
+from convert.conversion import conversion, converted
 from verify.projects.launch import Launcher
 
 SCRIPT = """\
@@ -304,3 +304,53 @@ print(kept[-1])
 def test_what_a_model_gives_is_rows_of_the_batch_or_a_figure_of_it(figure: str, expected: str, tmp_path: Path) -> None:
     result = conversion(tmp_path, CODEBOOK.replace("FIGURE", figure))
     assert f"kept.append({expected}.detach().numpy())" in result.files[0].text
+
+
+TRAINER = """
+import math
+
+
+class Trainer:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer, self.tokens = model, optimizer, 0
+
+    def run(self):
+        for x, y in train_loader:
+            self.optimizer.zero_grad()
+            criterion(self.model(x), y).backward()
+            self.optimizer.step()
+            self.tokens += (y >= 0).sum()
+            factor = float(self.tokens) / 10 if self.tokens < 10 else math.cos(float(self.tokens) / 50)
+            for group in self.optimizer.param_groups:
+                group['lr'] = 0.1 * factor
+
+
+Trainer(model, optimizer).run()
+"""
+
+
+def test_a_count_that_sets_the_rate_is_of_all_processes(tmp_path: Path) -> None:
+    lines = converted(tmp_path, SCRIPT.partition("best = 0.0")[0] + TRAINER)
+    assert "self.tokens += rd.reduce_total((y >= 0).sum())" in lines
+
+
+def test_an_unknown_figure_that_sets_the_rate_is_listed(tmp_path: Path) -> None:
+    step = "for group in optimizer.param_groups:\n    group['lr'] = 0.1 * out.max().item()"
+    result = conversion(tmp_path, script_of("", step, ""))
+    assert [finding.message for finding in result.listed] == [
+        "rank 0's share: group['lr'], by which each rank decides on its own"
+    ]
+
+
+def test_a_mean_over_outputs_by_name_is_divided_by_their_number(tmp_path: Path) -> None:
+    loss = "outs = {'a': model(x), 'b': -model(x)}\nloss = 0\nfor name in outs.keys():\n"
+    loss += "    loss = loss + criterion(outs[name], y)"
+    lines = converted(tmp_path, script_of("", "show(loss.item() / float(len(outs)))", "", loss))
+    assert "show(rd.reduce_loss(loss).item() / float(len(outs)))" in lines
+
+
+def test_a_loss_times_the_number_of_graphs_is_added_up_over_all_processes(tmp_path: Path) -> None:
+    script = script_of("total = 0.0", "total += float(loss) * batch.num_graphs", "show(total / len(data))")
+    script = script.replace("(x, y) in enumerate", "batch in enumerate").replace("model(x)", "model(batch.x)")
+    lines = converted(tmp_path, script.replace("criterion(out, y)", "criterion(out, batch.y)"))
+    assert "total += rd.reduce_total(float(rd.reduce_loss(loss)) * batch.num_graphs)" in lines

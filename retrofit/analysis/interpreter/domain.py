@@ -57,6 +57,9 @@ class Domain(Protocol):
     def sink(self, call: ast.Call, scope: Scope, is_discarded: bool) -> str:
         """Return in which way a call shows what it is given, "" where it does not."""
 
+    def is_setting(self, target: ast.Subscript, scope: Scope) -> bool:
+        """Return whether an entry decides how the program continues, and is to be the same in every process."""
+
     def draws(self, call: ast.Call, scope: Scope) -> Flow | None:
         """Return what each element of a call's result is, where processes draw other elements; None elsewhere."""
 

@@ -233,6 +233,8 @@ class Interpreter:
 
     def _bind_item(self, target: ast.Subscript, flow: Flow) -> None:
         base, key = self.expressions.of(target.value), self.expressions.of(target.slice)
+        if flow.differs and self.domain.is_setting(target, self.scope):
+            self.show(target, DECIDES, [(target, flow)])
         literal = target.slice.value if isinstance(target.slice, ast.Constant) else None
         flow = replace(mixed([flow, key]), cells=flow.cells) if key.differs else flow
         if base.cells:

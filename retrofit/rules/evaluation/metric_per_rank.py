@@ -20,7 +20,7 @@ from retrofit.training.files.guards import runs_on_some
 from retrofit.training.loops import LOOPS, Path
 from retrofit.training.losses.divisions import SIZE, Reader, without_guard
 from retrofit.training.losses.loss_reads import reads_of_loss
-from retrofit.training.losses.reductions.reduction import MEAN_OF_LAST, MEAN_OF_RANKS, reduction_for
+from retrofit.training.losses.reductions.reduction import MEAN_OF_LAST, MEAN_OF_RANKS, counts_outputs, reduction_for
 from retrofit.training.losses.reductions.samples import looks_like_size
 from retrofit.training.losses.terms import is_of_all
 from retrofit.training.steps.skipped_steps import skips
@@ -196,7 +196,7 @@ def _quotient_edits(project: Project, loss: ast.expr, scope: Scope) -> list[Edit
         node, outer = outer, source.parents.get(outer)
     if not isinstance(outer, ast.BinOp) or not isinstance(outer.op, ast.Div) or outer.left is not node:
         return []
-    if _is_without_gradients(node, scope):
+    if _is_without_gradients(node, scope) or counts_outputs(project, outer.right, scope):
         return []
     reader = Reader(project.analysis, project.batch_values, project.distribution)
     is_size = reader.kind_of(outer.right, scope) == SIZE

@@ -10,7 +10,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.losses.divisions import COUNT, SIZE, Division
-from retrofit.training.losses.reductions.reduction import is_sum, loss_kind
+from retrofit.training.losses.reductions.reduction import counts_outputs, is_sum, loss_kind
 from retrofit.training.losses.terms import MEAN
 
 RULE = CATALOG["RF308"]
@@ -59,6 +59,21 @@ for images, labels in loader:
         loss += (outputs[k] - labels[k]).square().mean() / len(images)
     loss.backward()
 """,
+    # as many outputs whatever the batch is
+    """\
+class Scales(nn.Module):
+    def forward(self, images):
+        return {"whole": images, "half": images / 2}
+
+
+scales = Scales()
+for images, labels in loader:
+    loss, outputs = 0, scales(model(images))
+    for name in outputs:
+        loss = loss + criterion(outputs[name], labels)
+    loss = loss / len(outputs)
+    loss.backward()
+""",
     # a distributed script may mean its own batch
     """\
 model = DDP(Net())
@@ -73,6 +88,8 @@ def find(project: Project) -> Iterator[Finding]:
     if project.distribution.is_by_hand:
         return  # there a step may be meant to be that of one process's batch
     for division in project.divisions:
+        if counts_outputs(project, division.divisor, division.scope):
+            continue
         if division.loss == MEAN and division.kind in (SIZE, COUNT) and not _is_sum(project, division):
             source = division.scope.source
             edits = surround(source, division.count, "rd.loss.batch_count(", ")") if division.is_settled else []

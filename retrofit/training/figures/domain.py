@@ -12,7 +12,7 @@ from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
 from retrofit.training.model.modules import is_module
-from retrofit.training.torch_api.data import SAME_ELEMENTS
+from retrofit.training.torch_api.data import GRAPH_COUNTS, SAME_ELEMENTS
 from retrofit.training.torch_api.runtime import (
     EVALUATION_SHARES,
     OWN_BATCH_SIZES,
@@ -33,7 +33,8 @@ from ..data.draws.draws import drawing_loops, is_split_by_map
 from ..data.loaders import EVALUATION, TRAIN
 from ..data.random_draws import draws_in_loop
 from ..loops import LOOPS, calls_without_training, phase_of
-from ..losses.reductions.reduction import SUM_OF_RANKS, reduction_for
+from ..losses.reductions.reduction import SUM_OF_RANKS, counts_outputs, reduction_for
+from ..optimizer.rates import is_rate_of_group
 from . import kinds
 from .calls import Calls, made_of
 from .decisions import decides
@@ -185,7 +186,8 @@ class TorchDomain:
     def attribute(self, base: Flow, name: str) -> Flow:
         if base.kind == OTHER:
             return NONE if name in kinds.FIXED else mixed([base])
-        kind = SIZE if name == "size" and base.kind in TENSORS else kinds.of_method(base.kind, name, None)
+        is_size = base.kind in TENSORS and (name == "size" or name in GRAPH_COUNTS)
+        kind = SIZE if is_size else kinds.of_method(base.kind, name, None)
         if kind == OTHER and base.kind in TENSORS and name not in ENTRYWISE:
             kind = base.kind  # `outputs.logits`, `batch.x`
         return made_of(base, kind, name)
@@ -245,7 +247,12 @@ class TorchDomain:
         return Flow(kind, is_term=all(flow.is_term for flow in given), inputs=inputs)
 
     def call(self, node: ast.Call, scope: Scope, receiver: Flow, given: list[Flow]) -> Flow:
-        return self.calls.value(node, scope, receiver, given)
+        is_length = isinstance(node.func, ast.Name) and node.func.id == "len"
+        return (
+            NONE
+            if is_length and counts_outputs(self.project, node, scope)
+            else self.calls.value(node, scope, receiver, given)
+        )
 
     def is_opaque(self, call: ast.Call, scope: Scope) -> bool:
         if call in self.models and self.calls.is_of_module(call, scope):
@@ -273,6 +280,9 @@ class TorchDomain:
 
     def sink(self, call: ast.Call, scope: Scope, is_discarded: bool) -> str:
         return self.sinks.of(call, scope, is_discarded)
+
+    def is_setting(self, target: ast.Subscript, scope: Scope) -> bool:
+        return is_rate_of_group(self.analysis, target, scope)
 
     def show(self, node: ast.AST, scope: Scope, kind: str, flows: list[tuple[ast.expr, Flow]]) -> None:
         shown = self.shown.setdefault(node, Shown(node, scope, kind))

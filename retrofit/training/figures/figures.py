@@ -10,10 +10,12 @@ import ast
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from retrofit.analysis.calls import last_name
 from retrofit.analysis.interpreter.frames import Frame
 from retrofit.analysis.interpreter.interpreter import Interpreter
 from retrofit.analysis.interpreter.state import Root
 from retrofit.analysis.scopes import FUNCTIONS
+from retrofit.training.torch_api.tensors import COMPARISONS
 
 from .. import Project
 from .domain import TorchDomain
@@ -122,9 +124,18 @@ def _may_train(root: Root, domain: TorchDomain) -> bool:
     if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         names = {ast.unparse(part) for target in targets for part in ast.walk(target) if isinstance(part, PLACES)}
+        if _is_count(root.node):  # in an attribute of an object that trains
+            names = {ast.unparse(target) for target in targets}
         return not root.is_read and bool(names & domain.trained(root.scope))
     is_shown = isinstance(statement, (ast.Expr, ast.If, ast.While, ast.Assert, ast.For, ast.With))
     return not root.is_read and not is_shown and root.scope not in domain.trains_in
+
+
+def _is_count(node: ast.expr) -> bool:
+    """Return whether an expression counts where something holds, `(y >= 0).sum()`: it has no gradient."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
+        node = node.func.value
+    return isinstance(node, ast.Compare) or (isinstance(node, ast.Call) and last_name(node) in COMPARISONS)
 
 
 def _is_readable(root: Root) -> bool:

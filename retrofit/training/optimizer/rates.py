@@ -73,7 +73,11 @@ def _grows(name: ast.Name, scope: Scope) -> bool:
 
 def sets_rate(analysis: Analysis, node: ast.Assign, scope: Scope) -> bool:
     """Return whether this is `group["lr"] = ...` for a group of an optimizer."""
-    target = node.targets[0]
+    return is_rate_of_group(analysis, node.targets[0], scope)
+
+
+def is_rate_of_group(analysis: Analysis, target: ast.expr, scope: Scope) -> bool:
+    """Return whether this is `group["lr"]` of a group of an optimizer."""
     if not isinstance(target, ast.Subscript) or _key(target) != "lr":
         return False
     found = (origin.node for origin in origins(analysis, [Origin(target.value, scope)]))

@@ -43,3 +43,5 @@ SPLITS_FILES = frozenset({"nodesplitter", "resampled"})  # arguments that say ho
 LOOKS_LIKE_LOADER = re.compile(r"loader|iterator", re.IGNORECASE)
 NUMBERS = frozenset({"range", "itertools.count"}) | COUNTING_BARS  # 0, 1, 2, ...
 ITERABLE_PARAMETERS = ("iterable", "sequence")  # how progress bars call their first parameter
+# Attributes of a batch of graphs (torch_geometric): how many it has of something.
+GRAPH_COUNTS = frozenset({"num_graphs", "num_nodes", "num_edges"})

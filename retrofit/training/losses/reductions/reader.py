@@ -251,6 +251,8 @@ class LossReader:
         """Return the kind of a quotient; `whole`: its expression, None for `loss /= n`."""
         if kind.unclear and self.samples.lists.counted_by(divisor, scope):
             kind = replace(kind, unclear=frozenset())  # sum(losses) / len(losses), of whatever
+        if self.samples.lists.is_fixed(divisor, scope):
+            return kind
         calls = (part for part in ast.walk(divisor) if isinstance(part, ast.Call))
         named = self.analysis.named(divisor, scope).union(*(self.analysis.called(call, scope) for call in calls))
         if RANK_SHARE in named:  # of which DDP makes a mean over the batch of all ranks

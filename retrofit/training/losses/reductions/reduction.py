@@ -28,6 +28,11 @@ def loss_kind(project: Project, node: ast.expr, scope: Scope) -> Kind:
     return reader_of(project).kind(node, scope)
 
 
+def counts_outputs(project: Project, number: ast.expr, scope: Scope) -> bool:
+    """Return whether a number counts outputs of layers, scales or heads, `len(outputs)`: no samples."""
+    return reader_of(project).samples.lists.is_fixed(number, scope)
+
+
 def backward_kind(project: Project, backward: ast.Call, scope: Scope) -> Kind:
     """Return how what a backward call starts from depends on the samples; with a gradient for each it is their sum."""
     assert isinstance(backward.func, ast.Attribute)
