@@ -13,6 +13,7 @@ import itertools
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from tqdm import tqdm
 
 max_steps, accum_steps, epochs = 40, 2, 3
 torch.manual_seed(0)
@@ -55,7 +56,18 @@ CASES = [
      "        train_step(next(batches))", "max_steps", 2),
     ("while True:\n    for batch in loader:\n        train_step(batch)\n        step += 1\n"
      "    if step > max_steps:\n        break", "max_steps", 5),
+    ("for epoch in range(epochs):\n    bar = tqdm(cycle(loader))\n    for step, batch in enumerate(bar):\n"
+     "        if step > max_steps:\n            break\n        train_step(batch)", "max_steps", 4),
     # Epochs.
+    ("for epoch in range(1, epochs + 1):\n    bar = tqdm(loader)\n    for step, batch in enumerate(bar):\n"
+     "        train_step(batch)", "", 0),
+    ("for epoch in range(epochs):\n    for batch in loader:\n        for _ in range(max_steps):\n"
+     "            train_step(batch)", "", 0),
+    ("def attack(batch):\n    for _ in range(max_steps):\n        train_step(batch)\n"
+     "for epoch in range(epochs):\n    for batch in loader:\n        train_step(batch)\n        attack(batch)", "", 0),
+    ("for epoch in range(epochs):\n    for batch in loader:\n        train_step(batch)\n"
+     "        if batch[0].mean() > 0:\n            step = 0\n        else:\n            step += 1\n"
+     "        if step >= max_steps:\n            raise SystemExit", "", 0),
     ("for epoch in range(epochs):\n    for batch in loader:\n        train_step(batch)", "", 0),
     ("for epoch in range(epochs):\n    batches = iter(loader)\n    for _ in range(len(loader)):\n"
      "        train_step(next(batches))", "", 0),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.files.source import Place
 from retrofit.analysis.flow.bindings import bindings_of
+from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.scopes import Scope, own_nodes
 
 from ..data.batches import repeats
@@ -73,13 +74,20 @@ def _limits(
     if isinstance(loop, (ast.For, ast.AsyncFor)):
         bound = _range_end(project, loop.iter, scope)
         is_of_passes = in_passes and not _divides_by_loader(project, bound, scope)
-        if bound is not None and not is_of_passes and not _is_other_count(project, bound, scope):
+        is_inside = (loop, scope) in project.analysis.fact("nodes run in passes", lambda: _run_in_passes(project))
+        if bound is not None and not (is_of_passes or is_inside or _is_other_count(project, bound, scope)):
             yield bound, loop.iter
     elif not in_passes or isinstance(loop.test, ast.Compare):
         yield from ((bound, loop.test) for bound in _compared(project, loop.test, scope))
     for node in ast.walk(loop):
         if isinstance(node, ast.If) and any(isinstance(part, LEAVING) for part in node.body):
             yield from ((bound, node.test) for bound in _compared(project, node.test, scope))
+
+
+def _run_in_passes(project: Project) -> set[tuple[ast.AST, Scope]]:
+    """Return every node that is run in a loop once over a training loader, in functions that it calls too."""
+    loops = {(loop, frame.scope) for path in project.paths for loop, frame in path.loops}
+    return set(nodes_run(project.analysis, [(loop, scope) for loop, scope in loops if _is_pass(project, loop, scope)]))
 
 
 def _compared(project: Project, test: ast.expr, scope: Scope) -> Iterator[ast.expr]:
@@ -106,17 +114,19 @@ def counts_steps(project: Project, node: ast.expr, scope: Scope) -> bool:
 
 
 def _counters(project: Project) -> set[str]:
-    found = set()
+    found, set_back = set(), set()
     batches = [path.loops[0] for path in project.paths]
     for node, _ in project.in_batches:
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.value, ast.Constant):
             found.add(ast.unparse(node.target))
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            set_back |= {ast.unparse(target) for target in node.targets}
     for loop, frame in batches:
         is_endless = isinstance(loop, ast.For) and not _is_pass(project, loop, frame.scope)
         if is_endless and isinstance(loop.target, ast.Tuple) and last_name(loop.iter) == "enumerate":  # type: ignore[union-attr]
             found.add(ast.unparse(loop.target.elts[0]))  # type: ignore[union-attr]
     inner = {ast.unparse(loop.target) for loop, _ in batches if isinstance(loop, ast.For)}
-    return found - inner
+    return found - inner - set_back
 
 
 def _range_end(project: Project, iterated: ast.expr, scope: Scope) -> ast.expr | None:
@@ -139,8 +149,16 @@ def _is_pass(project: Project, loop: LoopNode, scope: Scope) -> bool:
     uses = [use for loader in project.loaders if TRAIN in loader.roles for use in loader.uses if use.loop is loop]
     if not isinstance(loop, (ast.For, ast.AsyncFor)) or not uses:
         return False
-    inside = set(ast.walk(loop.iter))
+    inside = {part for node in _gone_through(project, loop, scope) for part in ast.walk(node)}
     return any(use.expression in inside for use in uses) and not _is_endless(project, loop.iter, scope)
+
+
+def _gone_through(project: Project, loop: ast.For | ast.AsyncFor, scope: Scope) -> Iterator[ast.expr]:
+    """Yield what a loop goes through, and what the names in it stand for: `bar = tqdm(loader)` before it."""
+    yield loop.iter
+    names = [part for part in ast.walk(loop.iter) if isinstance(part, ast.Name)]
+    made = (binding.value for name in names for binding, _ in bindings_of(project.analysis, name, scope))
+    yield from (value for value in made if value is not None)
 
 
 def _is_over_slices(project: Project, loop: ast.For | ast.AsyncFor, scope: Scope) -> bool:
