@@ -133,6 +133,11 @@ VIEWS = {
         "for step in range(9):\n    (x,) = next(batches)",
         SHARDED,
     ),
+    "an iterator by its methods": (
+        LOADER + "batches = loader.__iter__()",
+        "for step in range(loader.__len__()):\n    (x,) = batches.__next__()",
+        SHARDED,
+    ),
     "an iterator that a function restarts": (
         LOADER + "batches = iter(loader)",
         "for step in range(9):\n    (x,), batches = step_of(batches, loader)",

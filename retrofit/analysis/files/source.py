@@ -17,6 +17,7 @@ from pathlib import Path
 
 LARGEST = 2 * 2**20  # bytes of a file that is read
 _LINE_END = re.compile(r"\r\n|\r|\n")
+_FUNCTION_OF = {"__iter__": "iter", "__next__": "next", "__len__": "len"}  # of Python, that calls the method
 _PRINT_STATEMENT = re.compile(r"^\s*print\s+[^\s(=.\[]", re.MULTILINE)
 
 
@@ -160,7 +161,20 @@ def parse_source(data: bytes, path: Path, name: str) -> Source:
         raise SourceError(_syntax_message(name, text, error)) from error
     except (RecursionError, MemoryError) as error:
         raise SourceError(f"{name}: nested too deeply to be read") from error
+    _call_functions(tree)
     return Source(path, name, text, encoding, has_bom, tree)
+
+
+def _call_functions(tree: ast.Module) -> None:
+    """Read `batches.__next__()` as next(batches), in place: one way to write it for all that looks for it."""
+    for node in ast.walk(tree):
+        method = node.func if isinstance(node, ast.Call) and not node.args and not node.keywords else None
+        if not isinstance(node, ast.Call) or not isinstance(method, ast.Attribute) or method.attr not in _FUNCTION_OF:
+            continue
+        of_itself = isinstance(method.value, ast.Name) and method.value.id in ("self", "cls")
+        if not of_itself and not (isinstance(method.value, ast.Call) and ast.unparse(method.value.func) == "super"):
+            node.func = ast.copy_location(ast.Name(_FUNCTION_OF[method.attr], ast.Load()), method)
+            node.args = [method.value]
 
 
 def _syntax_message(name: str, text: str, error: Exception) -> str:
