@@ -1830,8 +1830,8 @@ def shard_loader(
     """Return a loader over this rank's shard of `loader`'s samples, `batch_size` at a time; outside a group, over all.
 
     A batch sampler of the script is sharded by whole batches, with `--batch global` each of them is split. Raises
-    ValueError when the dataset is smaller than one global batch that must be whole, TypeError for an IterableDataset
-    and for a loader that makes no batches.
+    ValueError when the dataset is smaller than one global batch that must be whole, or has fewer samples than there are
+    ranks, TypeError for an IterableDataset and for a loader that makes no batches.
     """
     batch_size = batch_size or size_of_batches(loader)
     _require_shardable(loader, batch_size, accum_steps)
@@ -1902,6 +1902,11 @@ def _require_shardable(loader: DataLoader, batch_size: int | None, accum_steps: 
         raise ValueError(
             f"the training set has {total} samples, fewer than one global batch of {global_batch} ({batch_size} "
             f"per rank x {get_world_size()} ranks{accumulated}); use a smaller batch size, fewer processes or more data"
+        )
+    if total < get_world_size():
+        raise ValueError(
+            f"the training set has {total} samples, fewer than the {get_world_size()} processes that would share them; "
+            f"start {total} of them at most"
         )
 
 
@@ -4184,4 +4189,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 82c5bd9a1d8d9c17fc7e8f3c37720e6ff77c8e6f58ae361bff4cee6c34026988
+# Unchanged while the text above has the SHA-256 9b6a97734bda70d8c0fc3e6f674c7a99b6e89a652acc2254c08bb1e43868d017

@@ -261,6 +261,7 @@ def refusal(kind):
         "no batches": lambda: DataLoader(range(9), batch_size=None),
         "small": lambda: DataLoader(range(7), batch_size=4, drop_last=True),
         "empty": lambda: DataLoader([], batch_size=4),
+        "one": lambda: DataLoader(range(1), batch_size=1),
     }[kind]()
     try:
         shard_loader(loader)
@@ -276,6 +277,10 @@ def refusal(kind):
         ("no batches", "TypeError: cannot shard a loader of range with batch_size=None"),
         ("small", "ValueError: the training set has 7 samples, fewer than one global batch of 8 (4 per rank x 2"),
         ("empty", "ValueError: the training set has 0 samples"),
+        (
+            "one",
+            "ValueError: the training set has 1 samples, fewer than the 2 processes that would share them; start 1",
+        ),
     ],
 )
 def test_a_loader_that_cannot_be_sharded_is_refused_on_every_rank(ranks, kind, expected):

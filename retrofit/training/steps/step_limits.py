@@ -154,7 +154,7 @@ def _is_pass(project: Project, loop: LoopNode, scope: Scope) -> bool:
 
 
 def _gone_through(project: Project, loop: ast.For | ast.AsyncFor, scope: Scope) -> Iterator[ast.expr]:
-    """Yield what a loop goes through, and what the names in it stand for: `bar = tqdm(loader)` before it."""
+    """Yield what a loop goes through, and what the names in it mean: `bar = tqdm(loader)` before it."""
     yield loop.iter
     names = [part for part in ast.walk(loop.iter) if isinstance(part, ast.Name)]
     made = (binding.value for name in names for binding, _ in bindings_of(project.analysis, name, scope))
