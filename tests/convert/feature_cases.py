@@ -228,4 +228,22 @@ FEATURE_CASES = [
         checkpoint="models.pt",
         note="models in a dict, one of them under an option, two optimizers",
     ),
+    Case(
+        name="prefetcher_batches",
+        arguments=["--epochs", "3"],
+        checkpoint="stripes.pt",
+        note="a class holds the next batch while the last one is used, the last batch of an epoch is uneven",
+    ),
+    Case(
+        name="log_every_batches",
+        arguments=["--epochs", "2"],
+        checkpoint="best.pth",
+        note="MetricLogger.log_every, the rate set by hand in each step, an uneven last batch",
+    ),
+    Case(
+        name="infinite_batches",
+        arguments=["--steps", "10", "--log_every", "2", "--save_every", "5"],
+        checkpoint="runs/last.pt",
+        note="a generator that goes through the loader again and again, several epochs of uneven batches",
+    ),
 ]

@@ -144,6 +144,43 @@ def test_a_class_that_prefetches_for_training_and_for_evaluation(tmp_path: Path)
     assert sum("distribute_loader" in line for line in text) == 1
 
 
+def test_a_prefetcher_that_is_made_in_each_pass(tmp_path: Path) -> None:
+    """It draws its first batch when it is made: of the loader that it is given there."""
+    script = HEAD + (
+        PREFETCHER.replace("losses(source)", "losses(loader)").replace("source.reset()", "source = Prefetcher(loader)")
+        + "train_loader = DataLoader(dataset, batch_size=4, shuffle=True)\n"
+        "test_loader = DataLoader(dataset, batch_size=4)\n"
+        "for epoch in range(2):\n"
+        "    source = Prefetcher(train_loader)\n"
+        "    batch = source.next()\n"
+        "    while batch is not None:\n"
+        "        (x,) = batch\n" + STEP.replace("    ", "        ") + "        batch = source.next()\n"
+        "    with torch.no_grad():\n"
+        "        print(losses(test_loader))\n"
+    )  # fmt: skip
+    text = converted(tmp_path, script)
+    assert "train_loader = rd.distribute_loader(train_loader)" in text
+    assert sum("distribute_loader" in line for line in text) == 1
+
+
+def test_a_training_loader_that_also_shows_samples(tmp_path: Path) -> None:
+    script = HEAD + (
+        "loader = DataLoader(dataset, batch_size=4, shuffle=True)\n"
+        "def show(row):\n"
+        "    for value in row:\n"
+        "        print(model(value))\n"
+        "for epoch in range(2):\n"
+        "    for (x,) in loader:\n" + STEP.replace("    ", "        ") + "        show(x[0])\n"
+        "    for (x,) in loader:\n"
+        "        print(model(x[:1]))\n"
+        "        break\n"
+    )  # fmt: skip
+    text = converted(tmp_path, script)
+    assert "loader = rd.distribute_loader(loader)" in text
+    assert sum("distribute_loader" in line for line in text) == 1
+    assert not any("same_batches" in line for line in text)
+
+
 def test_a_trainer_whose_method_draws_the_next_batch(tmp_path: Path) -> None:
     script = HEAD + (
         "class Trainer:\n"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import pickle
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
@@ -24,35 +25,149 @@ from ..process.process_group import get_world_size
 
 
 class Batch(NamedTuple):
-    """This rank's part of a batch: the samples that it has, those of a full one, and how much its mean counts."""
+    """This rank's part of a batch: the samples that it has, those of a full one, and how much its mean counts.
+
+    `of_ranks`: the samples of every rank in it, without repeated ones.
+    """
 
     length: int
     full: int
     weight: float
+    of_ranks: tuple[int, ...] = ()
 
 
 batches_in_use: dict[object, Batch] = {}  # of each iteration over a training loader that has not ended
 _last: Batch | None = None  # of the iteration that ended last
+_unused: dict[DrawnAhead, int] = {}  # how many batches a loader has given since one was used
+_ahead: list[DrawnAhead] = []  # the loaders of which batches are drawn ahead
+OF_THEM = "drawn ahead"  # the key of that batch of theirs which is in use
 
 
-def training_batches(loader: Any) -> Iterator[Any]:
+class DrawnAhead:
+    """The batches of a loader of which a script draws some before it has used the ones before.
+
+    A prefetcher does so, a thread, a list of all batches. The batch in use is then not the one drawn last, but that
+    of which every rank has as many samples as its model is called with: see `weight_for_model`.
+    """
+
+    def __init__(self, is_even: bool = False) -> None:
+        self.is_even = is_even  # whether all batches count the same
+        self.is_ahead = self.is_found = self.is_iterated = self.is_in_thread = False
+        self.drawn: dict[tuple[int, ...], Batch] = {}  # by `of_ranks`
+
+    def begin(self) -> None:
+        """Note that an iteration over the loader begins."""
+        if not self.is_found:  # what was drawn before has trained nothing
+            self.is_ahead = False
+            self.drawn.clear()
+            _ahead[:] = [other for other in _ahead if other is not self]
+        self.is_iterated = True
+        _unused.pop(self, None)
+
+    def add(self, batch: Batch) -> None:
+        """Note that a batch is drawn."""
+        _unused[self] = _unused.get(self, 0) + 1
+        self.drawn[batch.of_ranks] = batch
+        self.is_in_thread = threading.current_thread() is not threading.main_thread()
+        if _unused[self] > 1 or self.is_in_thread:
+            self._look()
+        if self.is_ahead and not self.is_found:
+            batches_in_use[OF_THEM] = batch
+
+    def end(self) -> None:
+        """Note that the last batch of an iteration is drawn, which may still be used."""
+        self.is_iterated = False
+        if self in _unused:
+            self._look()
+        if not self.is_found:
+            batches_in_use.pop(OF_THEM, None)
+
+    def _look(self) -> None:
+        if not self.is_ahead:
+            self.is_ahead = True
+            _ahead.append(self)
+
+    @property
+    def may_have_ended(self) -> bool:
+        return self.is_in_thread or not self.is_iterated  # of a thread, ranks would say it at other times
+
+
+def weight_for_model(*inputs: Any) -> float:
+    """Return `weight_of` the inputs of a model, also where batches are drawn ahead. Collective: every rank.
+
+    Of these it is the batch of which every rank has as many samples as the inputs have rows, or the same multiple.
+    Raises RuntimeError where batches that count differently fit.
+    """
+    others = {batch.of_ranks: batch for key, batch in batches_in_use.items() if key != OF_THEM}
+    loaders = [ahead for ahead in _ahead if ahead.is_iterated or ahead.is_in_thread or not others]
+    if not loaders:
+        batches_in_use.pop(OF_THEM, None)
+        return weight_of(inputs)
+    drawn = others | {key: batch for ahead in loaders for key, batch in list(ahead.drawn.items())}
+    sizes = [list(first_sizes(inputs, slice(dimension, dimension + 1))) for dimension in (0, 1)]
+    fits = {key: [_multiples(of_dimension, batch) for of_dimension in sizes] for key, batch in drawn.items()}
+    of_ranks = [fits] if all(ahead.is_even for ahead in loaders) else gather_objects(fits)
+    best = _fitting(of_ranks, 0) or _fitting(of_ranks, 1)
+    if len({tuple(number / sum(key) for number in key) for key in best}) > 1:
+        raise RuntimeError(
+            "the script draws batches before it has used the ones before, and the model is called with what may be "
+            f"each of several, of {' or '.join(map(str, best))} samples on the ranks; give the loader drop_last=True"
+        )
+    for ahead in loaders:
+        ahead.is_found = ahead.is_found or bool(ahead.drawn.keys() & best)
+    if not best:
+        return weight_of(inputs)
+    _unused.clear()
+    batches_in_use[OF_THEM] = drawn[best[0]]
+    return drawn[best[0]].weight
+
+
+def _multiples(sizes: list[int], batch: Batch) -> set[int]:
+    return {size // batch.length for size in sizes if size and size % batch.length == 0}
+
+
+def _fitting(of_ranks: list[dict[tuple[int, ...], Any]], dimension: int) -> list[tuple[int, ...]]:
+    """Return the batches of which sizes on all ranks are the same multiple, the smallest that there is."""
+    common = {
+        key: set.intersection(*(fits[key][dimension] for fits in of_ranks))
+        for key in of_ranks[0]
+        if all(key in fits for fits in of_ranks)
+    }
+    smallest = min((min(multiples) for multiples in common.values() if multiples), default=None)
+    return [key for key, multiples in common.items() if smallest in multiples]
+
+
+def end_batches_in_use() -> None:
+    """Note that a model is evaluated: what was drawn ahead, by iterations that have ended, is not in use meanwhile."""
+    if all(ahead.may_have_ended for ahead in _ahead):
+        batches_in_use.pop(OF_THEM, None)
+
+
+def training_batches(loader: Any, ahead: DrawnAhead) -> Iterator[Any]:
     """Yield the batches of a sharded loader's epoch, each of them in use until the next one."""
     sampler = loader.sampler
     sampler.split_streams()
+    ahead.begin()
     for number, batch in enumerate(loader):
         begin_step(f"batch {number + 1} of epoch {sampler.epoch + 1}")
-        with using(sampler.batch(number)):
+        with using(sampler.batch(number), ahead):
             yield batch
+    ahead.end()
 
 
 @contextmanager
-def using(batch: Batch) -> Iterator[None]:
-    """Run the block with this rank's part of a batch in use."""
+def using(batch: Batch, ahead: DrawnAhead) -> Iterator[None]:
+    """Run the block with this rank's part of a batch in use, where the script draws none ahead."""
     global _last
     iteration = object()
-    batches_in_use[iteration] = batch
+    ahead.add(batch)
+    if not ahead.is_ahead:
+        batches_in_use[iteration] = batch
     try:
         yield
+    except GeneratorExit:
+        _unused.pop(ahead, None)
+        raise
     finally:
         _last = batches_in_use.pop(iteration, _last)
 
@@ -62,6 +177,7 @@ def weight_of(*inputs: Any) -> float:
 
     1 without a batch. Raises RuntimeError where batches that count differently fit; warns where none does.
     """
+    _unused.clear()
     batches = sorted(set(batches_in_use.values()))
     if all(batch.weight == 1.0 for batch in batches):
         return 1.0
@@ -84,15 +200,15 @@ def weight_of(*inputs: Any) -> float:
     return 1.0
 
 
-def first_sizes(value: Any) -> Iterator[int]:
-    """Yield the first two sizes of every tensor; one of them is the number of samples."""
+def first_sizes(value: Any, dimensions: slice = slice(2)) -> Iterator[int]:
+    """Yield the first two sizes of every tensor, or others; one of them is the number of samples."""
     if isinstance(value, torch.Tensor):
-        yield from value.shape[:2]
+        yield from value.shape[dimensions]
     elif isinstance(value, PackedSequence):  # the number of its words says nothing
         yield int(value.batch_sizes[0])
     elif isinstance(value, (list, tuple, MutableMapping)):
         for entry in value.values() if isinstance(value, MutableMapping) else value:
-            yield from first_sizes(entry)
+            yield from first_sizes(entry, dimensions)
 
 
 def without_repeated(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..collectives import broadcast_object
 from ..process.options import get_option
 from ..process.process_group import get_world_size, require_group
-from .batch import batches_in_use, training_batches
+from .batch import DrawnAhead, batches_in_use, training_batches
 from .sharding import DistributedLoader, ShardedSampler, shard_loader, size_of_batches
 from .streams import ShardedStream, shard_stream, stream_batches
 from .wrapped import require_not_started, wrapped_loaders
@@ -53,13 +54,15 @@ def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: t
     if isinstance(loader.dataset, IterableDataset):
         if get_world_size() == 1:
             return loader
-        return DistributedLoader(shard_stream(loader, seed, size), stream_batches)  # type: ignore[return-value]
+        iterate = partial(stream_batches, ahead=DrawnAhead())
+        return DistributedLoader(shard_stream(loader, seed, size), iterate)  # type: ignore[return-value]
     sharded = shard_loader(loader, seed=seed, batch_size=size, accum_steps=accum_steps)
     if not isinstance(sharded.sampler, ShardedSampler):
         return sharded
     sharded.sampler.set_epoch(_times_called[line])
     _times_called[line] += 1
-    return DistributedLoader(sharded, training_batches)  # type: ignore[return-value]
+    ahead = DrawnAhead(sharded.sampler.is_even)
+    return DistributedLoader(sharded, partial(training_batches, ahead=ahead))  # type: ignore[return-value]
 
 
 def is_shard(loader: Any) -> bool:

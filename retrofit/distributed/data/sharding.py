@@ -94,6 +94,7 @@ class ShardedSampler(Sampler):
         kinds = {type(self.sampler), type(getattr(self.sampler, "sampler", self.sampler))}
         if self.is_exact or all(kind.__module__.startswith("torch.utils.data") for kind in kinds):
             return
+        require_main_thread(self.sampler)
         digests = gather_objects(hashlib.sha256(repr(order).encode()).hexdigest())
         if len(set(digests)) > 1:
             raise RuntimeError(
@@ -106,14 +107,19 @@ class ShardedSampler(Sampler):
         """The number of this rank's samples in a whole epoch."""
         return len(range(self.rank, self._num_used(len(self.sampler)), self.world_size))
 
+    @property
+    def is_even(self) -> bool:
+        """Whether every rank has as many samples in each batch, the last one included."""
+        return self.drop_last or (hasattr(self.sampler, "__len__") and len(self.sampler) % self.world_size == 0)
+
     def batch(self, number: int) -> Batch:
         """Return this rank's part of an epoch's batch `number`: length with repeated samples, weight without."""
         whole = self.batch_size * self.world_size
         drawn = len(self.sampler) if self._total is None else self._total
         total = max(1, min(whole, drawn - number * whole))
-        own = len(range(self.rank, total, self.world_size))
-        length = len(range(self.rank, max(total, self.world_size), self.world_size))
-        return Batch(length, self.batch_size, own * self.world_size / total)
+        of_ranks = tuple(len(range(rank, total, self.world_size)) for rank in range(self.world_size))
+        own = of_ranks[self.rank]
+        return Batch(max(own, 1), self.batch_size, own * self.world_size / total, of_ranks)
 
     def _num_used(self, total: int) -> int:
         """Return how many of `total` samples, repeated ones included, give all ranks the same number of batches."""
@@ -156,18 +162,23 @@ class ShardedBatches(ShardedSampler):
             own = sizes[(first + self.rank) % len(sizes)]
             self._sizes[(start + first) // self.world_size] = sizes[first : first + self.world_size], own
 
+    @property
+    def is_even(self) -> bool:
+        return False
+
     def batch(self, number: int) -> Batch:
         """Return this rank's batch `number` of an epoch: its length, and its weight by the samples of all ranks."""
         self._sizes.pop(number - 1, None)
         sizes, length = self._sizes[number]
         total, full = sum(sizes), self._full
         if self.part is None:
-            own, world_size = length if self.rank < len(sizes) else 0, self.world_size
+            rank, world_size = self.rank, self.world_size
+            of_ranks = (*sizes, *[0] * (world_size - len(sizes)))
         else:
             rank, world_size = self.part
-            own, full = len(range(rank, total, world_size)), -(-full // world_size)
-            length = max(own, 1)
-        return Batch(length, full, own * world_size / total)
+            of_ranks = tuple(len(range(other, total, world_size)) for other in range(world_size))
+            length, full = max(of_ranks[rank], 1), -(-full // world_size)
+        return Batch(length, full, of_ranks[rank] * world_size / total, of_ranks)
 
 
 class DistributedLoader:
@@ -242,6 +253,15 @@ def changed_copy(loader: DataLoader, **settings: Any) -> DataLoader:
     for name, value in {"_iterator": None, **settings}.items():
         object.__setattr__(copied, name, value)  # DataLoader itself refuses to change after it was built
     return copied
+
+
+def require_main_thread(drawn: Any) -> None:
+    """Raise RuntimeError where a thread of the script draws what the ranks have to compare while they draw it."""
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError(
+            f"a thread draws batches from {type(drawn).__name__}, over which all ranks communicate, and the gradients "
+            "of the training would get in between; draw them in the loop that trains, without the thread"
+        )
 
 
 def without_generator(sampler: Any) -> Any:

@@ -14,9 +14,9 @@ from ..collectives import gather_objects, reduce_tensor_sum
 from ..failure.watchdog import begin_step
 from ..process.options import get_option
 from ..process.process_group import get_rank, get_world_size
-from .batch import Batch, first_sizes, using
+from .batch import Batch, DrawnAhead, first_sizes, using
 from .random_state import drawn_apart, mix_seed, split_random_streams
-from .sharding import changed_copy, of_rank
+from .sharding import changed_copy, of_rank, require_main_thread
 
 
 class ShardedStream(IterableDataset):
@@ -107,14 +107,16 @@ def shard_stream(loader: DataLoader, seed: int, batch_size: int | None) -> DataL
     return changed_copy(loader, collate_fn=Counting(loader.collate_fn, batch_size is not None), **settings)
 
 
-def stream_batches(loader: DataLoader) -> Iterator[Any]:
-    """Yield this rank's batches of an epoch. Collective at every batch.
+def stream_batches(loader: DataLoader, ahead: DrawnAhead) -> Iterator[Any]:
+    """Yield this rank's batches of an epoch. Collective at every batch, so in the thread that trains.
 
     A rank that has no more repeats its last one, which counts nothing, until no rank has any; with `drop_last` the
     epoch ends for all.
     """
     stream: Any = loader.dataset
+    require_main_thread(stream.stream)
     stream.begin()
+    ahead.begin()
     batches, batch, length = iter(loader), None, 0
     for number in count(1):
         begin_step(f"batch {number} of epoch {stream.epoch + 1}")
@@ -123,10 +125,11 @@ def stream_batches(loader: DataLoader) -> Iterator[Any]:
         if number == 1:
             _require_same(stream, digest, sizes)
         if not any(sizes) or (0 in sizes and loader.drop_last):
+            ahead.end()
             return
         if size:
             batch, length = drawn, size
-        with using(Batch(length, max(sizes), size * len(sizes) / sum(sizes))):
+        with using(Batch(length, max(sizes), size * len(sizes) / sum(sizes), tuple(sizes)), ahead):
             yield batch
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..data.batch import weight_of
+from ..data.batch import weight_for_model
 from ..evaluation import is_sharing
 from .forward_guard import is_running_forward, unguard
 from .gradients import in_backward, scale_gradients
@@ -90,7 +90,7 @@ class _BeforeLayer(_Hook):
         self.weights.clear()
         if wrapper is None or not _is_entered(layer):
             return None
-        weight = weight_of(inputs, kwargs)
+        weight = weight_for_model(inputs, kwargs)
         self.weights.append(weight)
         wrapper.expect_backward()
         return scale_gradients((inputs, kwargs), 1.0 / weight) if weight not in (0.0, 1.0) else None

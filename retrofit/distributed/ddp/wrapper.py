@@ -15,7 +15,7 @@ from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.scatter_gather import scatter_kwargs
 
-from ..data.batch import weight_of
+from ..data.batch import end_batches_in_use, weight_for_model
 from ..evaluation import is_sharing
 from ..process.process_group import group_for, is_distributed
 from .consistency import ConsistencyCheck
@@ -135,7 +135,7 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
         if self._join_config.enable:  # ranks that have run out of batches follow DDP's own steps only
             sync.leave_to_ddp()
         self._follow_changes()
-        weight = weight_of(inputs, kwargs)
+        weight = weight_for_model(inputs, kwargs)
         if weight not in (0.0, 1.0):  # what flows on into another model, which weighs for itself, is as it was
             inputs, kwargs = scale_gradients((inputs, kwargs), 1.0 / weight)
         sync.is_wanted = self.require_backward_grad_sync and not self._is_left_to_ddp
@@ -172,6 +172,8 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
             moved, named = scatter_kwargs(inputs, kwargs, self.device_ids)
             inputs, kwargs = moved[0] if moved else inputs, named[0] if named else kwargs
         self._gradient_sync.is_wanted = self._gradient_sync.is_wanted and not is_sharing()
+        if not self.training:
+            end_batches_in_use()
         with running_forward(), own_statistics(self.module) if is_sharing() else nullcontext():
             return self.module(*inputs, **kwargs)
 

@@ -14,7 +14,7 @@ from retrofit.analysis.values.kinds import Display, Instance, Result
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.data.loaders import EVALUATION, Loader
+from retrofit.training.data.loaders import EVALUATION, TRAIN, Loader
 from retrofit.training.data.seeds import draws_in_evaluation
 from retrofit.training.data.shards import builders_of, is_sharded, places_given, sampler_values
 from retrofit.training.files.guards import runs_on_one
@@ -157,8 +157,8 @@ def find(project: Project) -> Iterator[Finding]:
     drawing = {loop for loop, scope in whole.items() if draws_in_evaluation(project.analysis, loop, scope)}
     seen: set[ast.expr] = set()
     for loader in project.loaders:
-        if is_sharded(project.ranks, loader):
-            continue
+        if TRAIN in loader.roles or is_sharded(project.ranks, loader):
+            continue  # one that trains has each rank's own samples, also where some are shown
         is_random = _is_random(project.analysis, loader)
         for use in loader.uses:
             source = use.scope.source

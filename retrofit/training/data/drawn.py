@@ -71,7 +71,8 @@ class _Search:
     def _of_call(self, node: ast.Call, origin: Origin) -> Iterator[Place]:
         scope = origin.scope
         if builders_of_value(self.analysis, node, scope, through=False):
-            yield node, scope
+            if not origin.keys:  # else what is iterated is a batch of it, or a part of one
+                yield node, scope
             return
         if origin.keys:
             for part in self._sources(origin):

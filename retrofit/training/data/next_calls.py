@@ -39,9 +39,11 @@ def drawn_by_next(analysis: Analysis, call: ast.Call, training_loops: set[LoopNo
     if loop is not None:
         yield Use(drawn, scope, _role(source, call, loop, training_loops), loop)
         return
+    # An object that draws its first batch when it is made is used where its methods are called.
+    loops = list(_loops_calling(analysis, call, scope, made=False)) or _loops_calling(analysis, call, scope, made=True)
     uses = [
         Use(expression, where, _role(site.scope.source, site.call, outer, training_loops), outer)
-        for site, outer in _loops_calling(analysis, call, scope)
+        for site, outer in loops
         for expression, where in _of_receiver(analysis, site, drawn, scope)
     ]
     yield from uses or [Use(drawn, scope, PEEK)]
@@ -60,13 +62,18 @@ def _role(source: Source, node: ast.AST, loop: LoopNode, training_loops: set[Loo
     return TRAIN if loop in training_loops and not is_aside(source, node, loop) else EVALUATION
 
 
-def _loops_calling(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[tuple[CallSite, LoopNode]]:
-    """Yield the calls in loops of a function, or of others of its object and module that call it: `source.next()`."""
+def _loops_calling(analysis: Analysis, call: ast.Call, scope: Scope, made: bool) -> Iterator[tuple[CallSite, LoopNode]]:
+    """Yield the calls in loops of a function, or of others of its object and module that call it: `source.next()`.
+
+    With `made` also those by which an object is made.
+    """
 
     def is_in_loop(node: ast.AST, where: Scope) -> bool:
         return _loop_around(where.source, node) is not None
 
     def leads_on(site: CallSite) -> bool:
+        if not made and any(isinstance(value, Instance) for value in analysis.evaluate(site.call, site.scope)):
+            return False
         is_plain = not isinstance(site.call.func, ast.Attribute)
         return is_plain or _is_of_itself(site) or is_in_loop(site.call, site.scope)
 
@@ -85,10 +92,11 @@ def _is_of_itself(site: CallSite) -> bool:
 
 
 def _of_receiver(analysis: Analysis, site: CallSite, drawn: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
-    """Yield which loaders were given to the object whose method is called: a class may draw from several."""
+    """Yield which loaders were given to the object whose method is called, or that is made; one class may have many."""
     variables = variables_of(analysis, drawn, scope)
     receiver = site.call.func.value if isinstance(site.call.func, ast.Attribute) else None
-    builders = [value.call for value in analysis.evaluate(receiver, site.scope) if isinstance(value, Instance)]
+    values = [*analysis.evaluate(site.call, site.scope), *analysis.evaluate(receiver, site.scope)]
+    builders = [value.call for value in values if isinstance(value, Instance)]
     given = [
         (argument, where)
         for call in builders

@@ -147,8 +147,8 @@ def _is_pass(project: Project, loop: LoopNode, scope: Scope) -> bool:
     if isinstance(loop, (ast.For, ast.AsyncFor)) and _is_over_slices(project, loop, scope):
         return True
     uses = [use for loader in project.loaders if TRAIN in loader.roles for use in loader.uses if use.loop is loop]
-    if not isinstance(loop, (ast.For, ast.AsyncFor)) or not uses:
-        return False
+    if isinstance(loop, ast.While) or not uses:  # while batch is not None: ... batch = prefetcher.next()
+        return bool(uses) and any(isinstance(part, ast.IsNot) for part in ast.walk(loop.test))  # type: ignore[union-attr]
     inside = {part for node in _gone_through(project, loop, scope) for part in ast.walk(node)}
     return any(use.expression in inside for use in uses) and not _is_endless(project, loop.iter, scope)
 
