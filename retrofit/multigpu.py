@@ -1495,35 +1495,149 @@ def drawn_apart(values: Iterable[Any], seed: int, number: int = 2**16) -> Iterat
 
 
 class Batch(NamedTuple):
-    """This rank's part of a batch: the samples that it has, those of a full one, and how much its mean counts."""
+    """This rank's part of a batch: the samples that it has, those of a full one, and how much its mean counts.
+
+    `of_ranks`: the samples of every rank in it, without repeated ones.
+    """
 
     length: int
     full: int
     weight: float
+    of_ranks: tuple[int, ...] = ()
 
 
 batches_in_use: dict[object, Batch] = {}  # of each iteration over a training loader that has not ended
 _last: Batch | None = None  # of the iteration that ended last
+_unused: dict[DrawnAhead, int] = {}  # how many batches a loader has given since one was used
+_ahead: list[DrawnAhead] = []  # the loaders of which batches are drawn ahead
+OF_THEM = "drawn ahead"  # the key of that batch of theirs which is in use
 
 
-def training_batches(loader: Any) -> Iterator[Any]:
+class DrawnAhead:
+    """The batches of a loader of which a script draws some before it has used the ones before.
+
+    A prefetcher does so, a thread, a list of all batches. The batch in use is then not the one drawn last, but that
+    of which every rank has as many samples as its model is called with: see `weight_for_model`.
+    """
+
+    def __init__(self, is_even: bool = False) -> None:
+        self.is_even = is_even  # whether all batches count the same
+        self.is_ahead = self.is_found = self.is_iterated = self.is_in_thread = False
+        self.drawn: dict[tuple[int, ...], Batch] = {}  # by `of_ranks`
+
+    def begin(self) -> None:
+        """Note that an iteration over the loader begins."""
+        if not self.is_found:  # what was drawn before has trained nothing
+            self.is_ahead = False
+            self.drawn.clear()
+            _ahead[:] = [other for other in _ahead if other is not self]
+        self.is_iterated = True
+        _unused.pop(self, None)
+
+    def add(self, batch: Batch) -> None:
+        """Note that a batch is drawn."""
+        _unused[self] = _unused.get(self, 0) + 1
+        self.drawn[batch.of_ranks] = batch
+        self.is_in_thread = threading.current_thread() is not threading.main_thread()
+        if _unused[self] > 1 or self.is_in_thread:
+            self._look()
+        if self.is_ahead and not self.is_found:
+            batches_in_use[OF_THEM] = batch
+
+    def end(self) -> None:
+        """Note that the last batch of an iteration is drawn, which may still be used."""
+        self.is_iterated = False
+        if self in _unused:
+            self._look()
+        if not self.is_found:
+            batches_in_use.pop(OF_THEM, None)
+
+    def _look(self) -> None:
+        if not self.is_ahead:
+            self.is_ahead = True
+            _ahead.append(self)
+
+    @property
+    def may_have_ended(self) -> bool:
+        return self.is_in_thread or not self.is_iterated  # of a thread, ranks would say it at other times
+
+
+def weight_for_model(*inputs: Any) -> float:
+    """Return `weight_of` the inputs of a model, also where batches are drawn ahead. Collective: every rank.
+
+    Of these it is the batch of which every rank has as many samples as the inputs have rows, or the same multiple.
+    Raises RuntimeError where batches that count differently fit.
+    """
+    others = {batch.of_ranks: batch for key, batch in batches_in_use.items() if key != OF_THEM}
+    loaders = [ahead for ahead in _ahead if ahead.is_iterated or ahead.is_in_thread or not others]
+    if not loaders:
+        batches_in_use.pop(OF_THEM, None)
+        return weight_of(inputs)
+    drawn = others | {key: batch for ahead in loaders for key, batch in list(ahead.drawn.items())}
+    sizes = [list(first_sizes(inputs, slice(dimension, dimension + 1))) for dimension in (0, 1)]
+    fits = {key: [_multiples(of_dimension, batch) for of_dimension in sizes] for key, batch in drawn.items()}
+    of_ranks = [fits] if all(ahead.is_even for ahead in loaders) else gather_objects(fits)
+    best = _fitting(of_ranks, 0) or _fitting(of_ranks, 1)
+    if len({tuple(number / sum(key) for number in key) for key in best}) > 1:
+        raise RuntimeError(
+            "the script draws batches before it has used the ones before, and the model is called with what may be "
+            f"each of several, of {' or '.join(map(str, best))} samples on the ranks; give the loader drop_last=True"
+        )
+    for ahead in loaders:
+        ahead.is_found = ahead.is_found or bool(ahead.drawn.keys() & best)
+    if not best:
+        return weight_of(inputs)
+    _unused.clear()
+    batches_in_use[OF_THEM] = drawn[best[0]]
+    return drawn[best[0]].weight
+
+
+def _multiples(sizes: list[int], batch: Batch) -> set[int]:
+    return {size // batch.length for size in sizes if size and size % batch.length == 0}
+
+
+def _fitting(of_ranks: list[dict[tuple[int, ...], Any]], dimension: int) -> list[tuple[int, ...]]:
+    """Return the batches of which sizes on all ranks are the same multiple, the smallest that there is."""
+    common = {
+        key: set.intersection(*(fits[key][dimension] for fits in of_ranks))
+        for key in of_ranks[0]
+        if all(key in fits for fits in of_ranks)
+    }
+    smallest = min((min(multiples) for multiples in common.values() if multiples), default=None)
+    return [key for key, multiples in common.items() if smallest in multiples]
+
+
+def end_batches_in_use() -> None:
+    """Note that a model is evaluated: what was drawn ahead, by iterations that have ended, is not in use meanwhile."""
+    if all(ahead.may_have_ended for ahead in _ahead):
+        batches_in_use.pop(OF_THEM, None)
+
+
+def training_batches(loader: Any, ahead: DrawnAhead) -> Iterator[Any]:
     """Yield the batches of a sharded loader's epoch, each of them in use until the next one."""
     sampler = loader.sampler
     sampler.split_streams()
+    ahead.begin()
     for number, batch in enumerate(loader):
         begin_step(f"batch {number + 1} of epoch {sampler.epoch + 1}")
-        with using(sampler.batch(number)):
+        with using(sampler.batch(number), ahead):
             yield batch
+    ahead.end()
 
 
 @contextmanager
-def using(batch: Batch) -> Iterator[None]:
-    """Run the block with this rank's part of a batch in use."""
+def using(batch: Batch, ahead: DrawnAhead) -> Iterator[None]:
+    """Run the block with this rank's part of a batch in use, where the script draws none ahead."""
     global _last
     iteration = object()
-    batches_in_use[iteration] = batch
+    ahead.add(batch)
+    if not ahead.is_ahead:
+        batches_in_use[iteration] = batch
     try:
         yield
+    except GeneratorExit:
+        _unused.pop(ahead, None)
+        raise
     finally:
         _last = batches_in_use.pop(iteration, _last)
 
@@ -1533,6 +1647,7 @@ def weight_of(*inputs: Any) -> float:
 
     1 without a batch. Raises RuntimeError where batches that count differently fit; warns where none does.
     """
+    _unused.clear()
     batches = sorted(set(batches_in_use.values()))
     if all(batch.weight == 1.0 for batch in batches):
         return 1.0
@@ -1555,15 +1670,15 @@ def weight_of(*inputs: Any) -> float:
     return 1.0
 
 
-def first_sizes(value: Any) -> Iterator[int]:
-    """Yield the first two sizes of every tensor; one of them is the number of samples."""
+def first_sizes(value: Any, dimensions: slice = slice(2)) -> Iterator[int]:
+    """Yield the first two sizes of every tensor, or others; one of them is the number of samples."""
     if isinstance(value, torch.Tensor):
-        yield from value.shape[:2]
+        yield from value.shape[dimensions]
     elif isinstance(value, PackedSequence):  # the number of its words says nothing
         yield int(value.batch_sizes[0])
     elif isinstance(value, (list, tuple, MutableMapping)):
         for entry in value.values() if isinstance(value, MutableMapping) else value:
-            yield from first_sizes(entry)
+            yield from first_sizes(entry, dimensions)
 
 
 def without_repeated(value: Any) -> Any:
@@ -1723,6 +1838,7 @@ class ShardedSampler(Sampler):
         kinds = {type(self.sampler), type(getattr(self.sampler, "sampler", self.sampler))}
         if self.is_exact or all(kind.__module__.startswith("torch.utils.data") for kind in kinds):
             return
+        require_main_thread(self.sampler)
         digests = gather_objects(hashlib.sha256(repr(order).encode()).hexdigest())
         if len(set(digests)) > 1:
             raise RuntimeError(
@@ -1735,14 +1851,19 @@ class ShardedSampler(Sampler):
         """The number of this rank's samples in a whole epoch."""
         return len(range(self.rank, self._num_used(len(self.sampler)), self.world_size))
 
+    @property
+    def is_even(self) -> bool:
+        """Whether every rank has as many samples in each batch, the last one included."""
+        return self.drop_last or (hasattr(self.sampler, "__len__") and len(self.sampler) % self.world_size == 0)
+
     def batch(self, number: int) -> Batch:
         """Return this rank's part of an epoch's batch `number`: length with repeated samples, weight without."""
         whole = self.batch_size * self.world_size
         drawn = len(self.sampler) if self._total is None else self._total
         total = max(1, min(whole, drawn - number * whole))
-        own = len(range(self.rank, total, self.world_size))
-        length = len(range(self.rank, max(total, self.world_size), self.world_size))
-        return Batch(length, self.batch_size, own * self.world_size / total)
+        of_ranks = tuple(len(range(rank, total, self.world_size)) for rank in range(self.world_size))
+        own = of_ranks[self.rank]
+        return Batch(max(own, 1), self.batch_size, own * self.world_size / total, of_ranks)
 
     def _num_used(self, total: int) -> int:
         """Return how many of `total` samples, repeated ones included, give all ranks the same number of batches."""
@@ -1785,18 +1906,23 @@ class ShardedBatches(ShardedSampler):
             own = sizes[(first + self.rank) % len(sizes)]
             self._sizes[(start + first) // self.world_size] = sizes[first : first + self.world_size], own
 
+    @property
+    def is_even(self) -> bool:
+        return False
+
     def batch(self, number: int) -> Batch:
         """Return this rank's batch `number` of an epoch: its length, and its weight by the samples of all ranks."""
         self._sizes.pop(number - 1, None)
         sizes, length = self._sizes[number]
         total, full = sum(sizes), self._full
         if self.part is None:
-            own, world_size = length if self.rank < len(sizes) else 0, self.world_size
+            rank, world_size = self.rank, self.world_size
+            of_ranks = (*sizes, *[0] * (world_size - len(sizes)))
         else:
             rank, world_size = self.part
-            own, full = len(range(rank, total, world_size)), -(-full // world_size)
-            length = max(own, 1)
-        return Batch(length, full, own * world_size / total)
+            of_ranks = tuple(len(range(other, total, world_size)) for other in range(world_size))
+            length, full = max(of_ranks[rank], 1), -(-full // world_size)
+        return Batch(length, full, of_ranks[rank] * world_size / total, of_ranks)
 
 
 class DistributedLoader:
@@ -1871,6 +1997,15 @@ def changed_copy(loader: DataLoader, **settings: Any) -> DataLoader:
     for name, value in {"_iterator": None, **settings}.items():
         object.__setattr__(copied, name, value)  # DataLoader itself refuses to change after it was built
     return copied
+
+
+def require_main_thread(drawn: Any) -> None:
+    """Raise RuntimeError where a thread of the script draws what the ranks have to compare while they draw it."""
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError(
+            f"a thread draws batches from {type(drawn).__name__}, over which all ranks communicate, and the gradients "
+            "of the training would get in between; draw them in the loop that trains, without the thread"
+        )
 
 
 def without_generator(sampler: Any) -> Any:
@@ -2089,14 +2224,16 @@ def shard_stream(loader: DataLoader, seed: int, batch_size: int | None) -> DataL
     return changed_copy(loader, collate_fn=Counting(loader.collate_fn, batch_size is not None), **settings)
 
 
-def stream_batches(loader: DataLoader) -> Iterator[Any]:
-    """Yield this rank's batches of an epoch. Collective at every batch.
+def stream_batches(loader: DataLoader, ahead: DrawnAhead) -> Iterator[Any]:
+    """Yield this rank's batches of an epoch. Collective at every batch, so in the thread that trains.
 
     A rank that has no more repeats its last one, which counts nothing, until no rank has any; with `drop_last` the
     epoch ends for all.
     """
     stream: Any = loader.dataset
+    require_main_thread(stream.stream)
     stream.begin()
+    ahead.begin()
     batches, batch, length = iter(loader), None, 0
     for number in count(1):
         begin_step(f"batch {number} of epoch {stream.epoch + 1}")
@@ -2105,10 +2242,11 @@ def stream_batches(loader: DataLoader) -> Iterator[Any]:
         if number == 1:
             _require_same(stream, digest, sizes)
         if not any(sizes) or (0 in sizes and loader.drop_last):
+            ahead.end()
             return
         if size:
             batch, length = drawn, size
-        with using(Batch(length, max(sizes), size * len(sizes) / sum(sizes))):
+        with using(Batch(length, max(sizes), size * len(sizes) / sum(sizes), tuple(sizes)), ahead):
             yield batch
 
 
@@ -2172,13 +2310,15 @@ def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: t
     if isinstance(loader.dataset, IterableDataset):
         if get_world_size() == 1:
             return loader
-        return DistributedLoader(shard_stream(loader, seed, size), stream_batches)  # type: ignore[return-value]
+        iterate = partial(stream_batches, ahead=DrawnAhead())
+        return DistributedLoader(shard_stream(loader, seed, size), iterate)  # type: ignore[return-value]
     sharded = shard_loader(loader, seed=seed, batch_size=size, accum_steps=accum_steps)
     if not isinstance(sharded.sampler, ShardedSampler):
         return sharded
     sharded.sampler.set_epoch(_times_called[line])
     _times_called[line] += 1
-    return DistributedLoader(sharded, training_batches)  # type: ignore[return-value]
+    ahead = DrawnAhead(sharded.sampler.is_even)
+    return DistributedLoader(sharded, partial(training_batches, ahead=ahead))  # type: ignore[return-value]
 
 
 def is_shard(loader: Any) -> bool:
@@ -3625,7 +3765,7 @@ class _BeforeLayer(_Hook):
         self.weights.clear()
         if wrapper is None or not _is_entered(layer):
             return None
-        weight = weight_of(inputs, kwargs)
+        weight = weight_for_model(inputs, kwargs)
         self.weights.append(weight)
         wrapper.expect_backward()
         return scale_gradients((inputs, kwargs), 1.0 / weight) if weight not in (0.0, 1.0) else None
@@ -3749,7 +3889,7 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
         if self._join_config.enable:  # ranks that have run out of batches follow DDP's own steps only
             sync.leave_to_ddp()
         self._follow_changes()
-        weight = weight_of(inputs, kwargs)
+        weight = weight_for_model(inputs, kwargs)
         if weight not in (0.0, 1.0):  # what flows on into another model, which weighs for itself, is as it was
             inputs, kwargs = scale_gradients((inputs, kwargs), 1.0 / weight)
         sync.is_wanted = self.require_backward_grad_sync and not self._is_left_to_ddp
@@ -3786,6 +3926,8 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
             moved, named = scatter_kwargs(inputs, kwargs, self.device_ids)
             inputs, kwargs = moved[0] if moved else inputs, named[0] if named else kwargs
         self._gradient_sync.is_wanted = self._gradient_sync.is_wanted and not is_sharing()
+        if not self.training:
+            end_batches_in_use()
         with running_forward(), own_statistics(self.module) if is_sharing() else nullcontext():
             return self.module(*inputs, **kwargs)
 
@@ -4189,4 +4331,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 9b6a97734bda70d8c0fc3e6f674c7a99b6e89a652acc2254c08bb1e43868d017
+# Unchanged while the text above has the SHA-256 0c23de6a42f4295f6525ee0f07430b7314d412558b222965eb4f3f2e2a3cf64d
