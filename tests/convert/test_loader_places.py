@@ -229,3 +229,88 @@ def test_a_loader_built_in_each_epoch_gets_the_epoch_there(tmp_path: Path) -> No
     lines = converted(tmp_path, script)
     first, second = lines.index("loader = rd.distribute_loader(loader)"), lines.index("rd.set_epoch(loader, epoch)")
     assert first < second < lines.index("for (x,) in loader:")
+
+
+NEW = "DataLoader(dataset, batch_size=4, shuffle=True)"
+SHARED = f"rd.distribute_loader({NEW})"
+ENDLESS = f"""\
+def batches_of(dataset):
+    loader = {NEW}
+    loader = iter(loader)
+    while True:
+        try:
+            yield next(loader)
+        except StopIteration:
+            loader = {NEW}
+            loader = iter(loader)
+            yield next(loader)
+
+
+batches = batches_of(dataset)
+for step in range(9):
+    (x,) = next(batches)
+"""
+
+
+def in_epochs(*before: str, after: str = "pass") -> str:
+    loop = "".join(f"    {line}\n" for line in (*before, *LOOP.splitlines(), after))
+    return f"for epoch in range(3):\n{loop}"
+
+
+def test_a_generator_that_makes_its_loader_anew(tmp_path: Path) -> None:
+    lines = converted(tmp_path, HEAD + ENDLESS + STEP)
+    assert lines.count(f"loader = {SHARED}") == 2
+    assert "loader = rd.distribute_loader(loader)" not in lines, "nothing comes after an endless loop"
+
+
+@pytest.mark.parametrize("made", [NEW, "make(4)"])
+@pytest.mark.parametrize("place", ["at the end of an epoch", "at the start of one"])
+def test_a_loader_that_is_made_anew_between_epochs(tmp_path: Path, made: str, place: str) -> None:
+    function = "def make(size):\n    return DataLoader(dataset, batch_size=size)\n\n\n"
+    again = f"loader = {made}"
+    epochs = in_epochs(after=again) if "end" in place else in_epochs("if epoch == 2:", f"    {again}")
+    lines = converted(tmp_path, f"{HEAD}{function}loader = {made}\n{epochs}")
+    assert lines.count(f"loader = rd.distribute_loader({made})") == 2
+
+
+def test_a_loader_that_is_made_anew_with_another_one(tmp_path: Path) -> None:
+    function = f"def pair():\n    return {NEW}, DataLoader(dataset, batch_size=4)\n\n\n"
+    script = f"{HEAD}{function}loader, other = pair()\n{in_epochs('if epoch == 2:', '    loader, other = pair()')}"
+    assert converted(tmp_path, script).count("loader = rd.distribute_loader(loader)") == 2
+
+
+def test_a_loader_that_two_methods_make(tmp_path: Path) -> None:
+    trainer = f"""\
+class Trainer:
+    def __init__(self):
+        self.loader = {NEW}
+
+    def restart(self):
+        self.loader = {NEW}
+
+    def run(self):
+        for epoch in range(3):
+            for (x,) in self.loader:
+                optimizer.zero_grad()
+                model(x).pow(2).mean().backward()
+                optimizer.step()
+            self.restart()
+
+
+Trainer().run()
+"""
+    assert converted(tmp_path, HEAD + trainer).count(f"self.loader = {SHARED}") == 2
+
+
+def test_a_loader_that_is_only_chosen_anew_is_refused(tmp_path: Path) -> None:
+    script = f"{HEAD}loader = {NEW}\n{in_epochs(f'loader = loader if epoch < 2 else {NEW}')}"
+    (refused,) = conversion(tmp_path, script).refusals
+    assert "several places" in refused.refusal
+
+
+def test_the_name_of_a_loader_may_be_that_of_a_later_evaluation(tmp_path: Path) -> None:
+    after = "loader = DataLoader(dataset, batch_size=4)\nwith torch.no_grad():\n    model.eval()\n"
+    after += "    print([model(x) for (x,) in loader])\n"
+    lines = converted(tmp_path, f"{HEAD}loader = {NEW}\n{in_epochs()}{after}")
+    assert lines.count("loader = rd.distribute_loader(loader)") == 1
+    assert "loader = DataLoader(dataset, batch_size=4)" in lines

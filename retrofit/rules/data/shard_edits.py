@@ -6,15 +6,17 @@ import ast
 from collections.abc import Iterator
 from functools import partial
 
+from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit, insert_after, surround
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.variables import Assignment, assignments_to
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.rules.catalog import Rule
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.drawn import is_view
-from retrofit.training.data.loaders import EVALUATION, TRAIN, Loader
+from retrofit.training.data.loaders import EVALUATION, TRAIN, Loader, Use
+from retrofit.training.loops import LOOPS
 from retrofit.training.placement import after_variable
 
 
@@ -29,10 +31,8 @@ def shard_by_runtime(project: Project, loader: Loader, rule: Rule, message: str)
         edits = [edit for builder, scope in inside for edit in _around(scope.source, builder)]
         return found(rule, inside[0][1].source, inside[0][0], message, edits)
     place = after_variable(project.analysis, loader.variable, project.paths, partial(_is_view, project))
-    if place is None:
-        refusal = f"{loader.variable} is set in several places, so none comes after all of them"
-        kind = "loader-in-several-places"
-        return found(rule, use.scope.source, use.expression, message, refusal=refusal, kind=kind)
+    if place is None or not _comes_after_all(project, loader, *place):
+        return _where_made(project, loader, use, rule, message)
     source, statement = place
     line = f"{loader.variable} = rd.distribute_loader({loader.variable})"
     others = [use for use in loader.uses if use.role == EVALUATION]
@@ -53,6 +53,61 @@ def _made_inside(project: Project, loader: Loader) -> Iterator[tuple[ast.Call, S
         if isinstance(assignment.value, ast.Call) and assignment.value not in loader.builders:
             given = {part for argument in assignment.value.args for part in ast.walk(argument)}
             yield from ((builder, assignment.scope) for builder in loader.builders if builder in given)
+
+
+def _comes_after_all(project: Project, loader: Loader, source: Source, statement: ast.stmt) -> bool:
+    """Return whether a variable has each of its loaders before a statement ends, and training draws from it later."""
+    own = next((part for part in source.ancestors(statement) if isinstance(part, FUNCTIONS)), source.tree)
+
+    def is_before(scope: Scope, node: ast.expr | ast.stmt) -> bool:
+        return scope.node is own and node.lineno <= (statement.end_lineno or statement.lineno)
+
+    is_drawn = any(use.role == TRAIN and is_before(use.scope, use.expression) for use in loader.uses)
+    return not is_drawn and all(is_before(a.scope, a.statement) for a in _assigned(project, loader))
+
+
+def _where_made(project: Project, loader: Loader, use: Use, rule: Rule, message: str) -> Finding:
+    """Return the finding that hands over each loader that a variable gets, where it is made."""
+    made, own_name = _assigned(project, loader), str(loader.variable).rpartition(".")[2]
+    read = [part for assignment in made for part in ast.walk(_maker(assignment) or assignment.statement)]
+    if any(_maker(assignment) is None for assignment in made) or any(
+        isinstance(part, (ast.Name, ast.Attribute)) and last_name(part) == own_name for part in read
+    ):
+        refusal = f"{loader.variable} is set in several places, so none comes after all of them"
+        return found(rule, use.scope.source, use.expression, message, refusal=refusal, kind="loader-in-several-places")
+    edits: list[Edit] = []
+    for assignment in made:
+        source, line = assignment.scope.source, f"{loader.variable} = rd.distribute_loader({loader.variable})"
+        is_part = assignment.value is not _maker(assignment)  # of a tuple
+        made_at = [insert_after(source, assignment.statement, [line])] if is_part else []
+        edits += made_at or _around(source, assignment.value)  # type: ignore[arg-type]
+    return found(rule, made[0].scope.source, made[0].statement, message, edits)
+
+
+def _assigned(project: Project, loader: Loader) -> list[Assignment]:
+    """Return the assignments by which training gets a loader: no views of it, constants, and later other loaders."""
+    assert loader.variable is not None
+    found = assignments_to(project.analysis, loader.variable)
+    found = [a for a in found if a.value is not None or isinstance(a.statement, ast.Assign)]
+    found = [a for a in found if not isinstance(a.value, ast.Constant) and not _is_view(project, a)]
+    return [a for a in found if any(use.role == TRAIN and _reaches(a, use) for use in loader.uses)]
+
+
+def _reaches(assignment: Assignment, use: Use) -> bool:
+    """Return whether a loader may be drawn from in a place: it is made before, in another function or in a loop."""
+    statement, source = assignment.statement, use.scope.source
+    if assignment.scope is not use.scope or statement.lineno <= use.expression.lineno:
+        return True
+    around = {part for part in source.ancestors(statement) if isinstance(part, LOOPS)}
+    return any(part in around for part in source.ancestors(use.expression))
+
+
+def _maker(assignment: Assignment) -> ast.Call | None:
+    """Return the call that an assignment, of a tuple too, takes its value from."""
+    value = assignment.value
+    if value is None and isinstance(assignment.statement, ast.Assign):
+        value = assignment.statement.value
+    return value if isinstance(value, ast.Call) else None
 
 
 def _around(source: Source, loader: ast.expr) -> list[Edit]:
