@@ -236,3 +236,31 @@ def test_no_process_reads_half_a_file(tmp_path: Path, launcher: Launcher) -> Non
     together = launcher.run(tmp_path, "after.py", [], world_size=2)
     assert together["statuses"] == [0, 0], together["outputs"]
     assert (tmp_path / "samples.pt").stat().st_size == size
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        ("torch_geometric.datasets", "TUDataset", "TUDataset('data', name='MUTAG').shuffle()"),
+        ("ogb.nodeproppred", "PygNodePropPredDataset", "PygNodePropPredDataset('ogbn-arxiv')"),
+        ("dgl.data", "CoraGraphDataset", "CoraGraphDataset()"),
+    ],
+)
+def test_a_data_set_that_a_library_processes(tmp_path: Path, made: tuple[str, str, str]) -> None:
+    module, name, call = made
+    script = f"import torch\nfrom {module} import {name}\n{SCRIPT_END.format(call=call)}"
+    assert f"{FIRST}\n    graphs = {call}\n" in conversion(tmp_path, script).files[0].text
+
+
+SCRIPT_END = """\
+from torch.utils.data import DataLoader, TensorDataset
+
+graphs = {call}
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (x,) in DataLoader(TensorDataset(torch.ones(32, 4)), batch_size=4):
+    loss = model(x).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""

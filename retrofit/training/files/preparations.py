@@ -14,7 +14,7 @@ from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Result
-from retrofit.training.torch_api.files import COMMANDS, FETCHES, FILE_COPIES, KEEPS_DATA, UNPACK_METHODS
+from retrofit.training.torch_api.files import COMMANDS, FETCHES, FILE_COPIES, KEEPS_DATA, PREPARING, UNPACK_METHODS
 
 from ..data.seeds import draws
 from ..data.workers import run_elsewhere
@@ -68,7 +68,7 @@ class _Search:
         self.in_loops = {node for node, _ in reachable_from_loops(analysis, paths)}
 
     def at(self, node: ast.AST, scope: Scope) -> Preparation | None:
-        if isinstance(node, ast.Call) and _downloads(node):
+        if isinstance(node, ast.Call) and (_downloads(node) or self._processes(node, scope)):
             return Preparation(node, scope, (scope.source.statement(node),), "every process downloads the data")
         if not isinstance(node, (ast.If, ast.Try, ast.IfExp)) or node in self.in_loops:
             return None
@@ -83,6 +83,12 @@ class _Search:
         message = "every process makes what is missing at the same time"
         is_forced = isinstance(node, (ast.If, ast.IfExp)) and isinstance(node.test, ast.BoolOp)
         return Preparation(node, scope, tuple(statements), message, is_drawn, is_forced)
+
+    def _processes(self, call: ast.Call, scope: Scope) -> bool:
+        """Return whether a library's data set is made, which processes its files when it is made for the first time."""
+        names = self.analysis.called(call, scope)
+        is_data = any(name.startswith(PREPARING) and not name.endswith("Evaluator") for name in names)
+        return is_data and call not in self.in_loops
 
     def _prepares(self, missing: Missing) -> bool:
         """Return whether something is fetched, or is kept that is read later."""

@@ -64,6 +64,8 @@ RETURNS_SOMETHING = (
 FETCHES = frozenset(
     {"urllib.request.urlretrieve", "shutil.unpack_archive", "lmdb.open", "torch.hub.download_url_to_file"}
 )
+# Libraries whose data sets fetch and process their files where they are made for the first time.
+PREPARING = ("torch_geometric.datasets.", "dgl.data.", "ogb.graphproppred.", "ogb.linkproppred.", "ogb.nodeproppred.")
 UNPACK_METHODS = frozenset({"extractall"})
 
 # Questions whether a path exists, and what there is in a folder; errors that say that it does not.
