@@ -257,7 +257,7 @@ def in_epochs(*before: str, after: str = "pass") -> str:
     return f"for epoch in range(3):\n{loop}"
 
 
-def test_a_generator_that_makes_its_loader_anew(tmp_path: Path) -> None:
+def test_a_generator_that_makes_its_loader_again(tmp_path: Path) -> None:
     lines = converted(tmp_path, HEAD + ENDLESS + STEP)
     assert lines.count(f"loader = {SHARED}") == 2
     assert "loader = rd.distribute_loader(loader)" not in lines, "nothing comes after an endless loop"
@@ -265,7 +265,7 @@ def test_a_generator_that_makes_its_loader_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("made", [NEW, "make(4)"])
 @pytest.mark.parametrize("place", ["at the end of an epoch", "at the start of one"])
-def test_a_loader_that_is_made_anew_between_epochs(tmp_path: Path, made: str, place: str) -> None:
+def test_a_loader_that_is_made_again_between_epochs(tmp_path: Path, made: str, place: str) -> None:
     function = "def make(size):\n    return DataLoader(dataset, batch_size=size)\n\n\n"
     again = f"loader = {made}"
     epochs = in_epochs(after=again) if "end" in place else in_epochs("if epoch == 2:", f"    {again}")
@@ -273,7 +273,7 @@ def test_a_loader_that_is_made_anew_between_epochs(tmp_path: Path, made: str, pl
     assert lines.count(f"loader = rd.distribute_loader({made})") == 2
 
 
-def test_a_loader_that_is_made_anew_with_another_one(tmp_path: Path) -> None:
+def test_a_loader_that_is_made_again_with_another_one(tmp_path: Path) -> None:
     function = f"def pair():\n    return {NEW}, DataLoader(dataset, batch_size=4)\n\n\n"
     script = f"{HEAD}{function}loader, other = pair()\n{in_epochs('if epoch == 2:', '    loader, other = pair()')}"
     assert converted(tmp_path, script).count("loader = rd.distribute_loader(loader)") == 2
@@ -302,7 +302,7 @@ Trainer().run()
     assert converted(tmp_path, HEAD + trainer).count(f"self.loader = {SHARED}") == 2
 
 
-def test_a_loader_that_is_only_chosen_anew_is_refused(tmp_path: Path) -> None:
+def test_a_loader_that_is_only_chosen_again_is_refused(tmp_path: Path) -> None:
     script = f"{HEAD}loader = {NEW}\n{in_epochs(f'loader = loader if epoch < 2 else {NEW}')}"
     (refused,) = conversion(tmp_path, script).refusals
     assert "several places" in refused.refusal

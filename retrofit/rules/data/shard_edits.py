@@ -69,8 +69,8 @@ def _comes_after_all(project: Project, loader: Loader, source: Source, statement
 def _where_made(project: Project, loader: Loader, use: Use, rule: Rule, message: str) -> Finding:
     """Return the finding that hands over each loader that a variable gets, where it is made."""
     made, own_name = _assigned(project, loader), str(loader.variable).rpartition(".")[2]
-    read = [part for assignment in made for part in ast.walk(_maker(assignment) or assignment.statement)]
-    if any(_maker(assignment) is None for assignment in made) or any(
+    read = [part for assignment in made for part in ast.walk(_call_of(assignment) or assignment.statement)]
+    if any(_call_of(assignment) is None for assignment in made) or any(
         isinstance(part, (ast.Name, ast.Attribute)) and last_name(part) == own_name for part in read
     ):
         refusal = f"{loader.variable} is set in several places, so none comes after all of them"
@@ -78,7 +78,7 @@ def _where_made(project: Project, loader: Loader, use: Use, rule: Rule, message:
     edits: list[Edit] = []
     for assignment in made:
         source, line = assignment.scope.source, f"{loader.variable} = rd.distribute_loader({loader.variable})"
-        is_part = assignment.value is not _maker(assignment)  # of a tuple
+        is_part = assignment.value is not _call_of(assignment)  # of a tuple
         made_at = [insert_after(source, assignment.statement, [line])] if is_part else []
         edits += made_at or _around(source, assignment.value)  # type: ignore[arg-type]
     return found(rule, made[0].scope.source, made[0].statement, message, edits)
@@ -102,7 +102,7 @@ def _reaches(assignment: Assignment, use: Use) -> bool:
     return any(part in around for part in source.ancestors(use.expression))
 
 
-def _maker(assignment: Assignment) -> ast.Call | None:
+def _call_of(assignment: Assignment) -> ast.Call | None:
     """Return the call that an assignment, of a tuple too, takes its value from."""
     value = assignment.value
     if value is None and isinstance(assignment.statement, ast.Assign):
