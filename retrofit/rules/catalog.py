@@ -470,6 +470,15 @@ _ALL = (
         "dist.all_reduce it, on every rank and once per batch.",
         (DISTRIBUTED_PACKAGE,),
     ),
+    Rule(
+        "RF408",
+        "decided-by-own-clock",
+        "The clocks of the processes differ: one leaves the training, evaluates or reduces a figure a step before the "
+        "others, which wait for it, or for which it waits.",
+        "if rd.collectives.broadcast_object(time.time() - start > limit): rank 0's clock decides for all.",
+        "Decide on rank 0 and hand it out: dist.broadcast_object_list([is_over]), on every rank.",
+        (DISTRIBUTED_PACKAGE,),
+    ),
     # --- RF5: files and logs --------------------------------------------------------------------------------------
     Rule(
         "RF501",

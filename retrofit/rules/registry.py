@@ -8,7 +8,13 @@ from retrofit.training import Project
 from retrofit.training.distributed.frameworks import averages_gradients, find_framework
 
 from .catalog import CATALOG
-from .collectives import collective_on_some_ranks, no_sync_ineffective, no_sync_wrong_step, step_skipped_on_error
+from .collectives import (
+    collective_on_some_ranks,
+    decided_by_own_clock,
+    no_sync_ineffective,
+    no_sync_wrong_step,
+    step_skipped_on_error,
+)
 from .data import (
     batch_size_in_shape,
     batch_size_per_process,
@@ -118,6 +124,7 @@ RULES = {
         figure_not_reduced,
         figure_of_one_rank,
         step_skipped_on_error,
+        decided_by_own_clock,
         log_on_every_rank,
         set_epoch_missing,
         sampler_replaced,

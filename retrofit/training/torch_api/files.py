@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from retrofit.analysis.python_api import CLOCKS
+
 from . import runtime
 
 # Functions that write a file as a whole.
@@ -92,6 +94,7 @@ HARMLESS_COMMANDS = frozenset({"mkdir", "rm", "rmdir", "clear", "cls", "nvidia-s
 
 # The time, and names made of it or of chance: other ones in each process.
 DATES = frozenset({"time.time", "datetime.datetime.now", "datetime.datetime.today", "datetime.datetime.utcnow"})
+OWN_CLOCKS = DATES | CLOCKS  # of each process
 UNIQUE_NAMES = frozenset({
     "time.strftime", "time.ctime", "time.asctime", "uuid.uuid1", "uuid.uuid4", "tempfile.mkdtemp",
     *(f"{date}.{method}" for date in DATES for method in ("strftime", "isoformat", "ctime")),

@@ -1,0 +1,179 @@
+"""RF408 decided-by-own-clock: a test of the time, by which one process leaves the training before the others do."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Union
+
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.edits import surround
+from retrofit.analysis.flow.calls.graph import nodes_run
+from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.python_api import EXITS
+from retrofit.analysis.scopes import Scope
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.data.batch_values import BATCH
+from retrofit.training.files.guards import runs_on_one
+from retrofit.training.files.outputs import FOLDER, OPEN, SAVE, WRITE
+from retrofit.training.loops import LOOPS
+from retrofit.training.torch_api.files import OWN_CLOCKS
+from retrofit.training.torch_api.runtime import FROM_MAIN
+
+RULE = CATALOG["RF408"]
+OF_DURATIONS = frozenset({"int", "float", "round", "abs", "min", "max", "total_seconds"})
+UNITS = frozenset({"seconds", "days", "microseconds"})  # of a datetime.timedelta
+FILES = frozenset({FOLDER, OPEN, SAVE, WRITE})  # which rank 0 alone writes
+Test = Union[ast.If, ast.While]
+INVALID = [
+    """\
+start = time.time()
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+    if time.time() - start > 3600:
+        break
+""",
+    """\
+def is_over(start):
+    return time.monotonic() - start > 60
+
+
+def train(start):
+    for images, labels in loader:
+        criterion(model(images), labels).backward()
+        if is_over(start):  # RF408
+            return
+
+
+train(time.monotonic())
+""",
+    """\
+last = time.time()
+for images, labels in loader:
+    loss = criterion(model(images), labels)
+    loss.backward()
+    elapsed = time.time() - last
+    if elapsed > 10:  # RF408
+        print(rd.reduce_loss(loss).item())
+""",
+    """\
+start = time.perf_counter()
+while time.perf_counter() - start < 60:  # RF408
+    for images, labels in loader:
+        criterion(model(images), labels).backward()
+""",
+    """\
+import sys
+
+start = time.time()
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+    if len(labels) > 1 and time.time() - start > 60:  # RF408
+        sys.exit(3)
+""",
+]
+VALID = [
+    """\
+start = time.time()
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+    if rd.collectives.broadcast_object(time.time() - start > 3600):
+        break
+""",
+    # no process waits for what is done here
+    """\
+last = time.time()
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+    if time.time() - last > 10:
+        print("still at it")
+        last = time.time()
+""",
+    # an end by a count
+    """\
+start, step = time.time(), 0
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+    step += 1
+    print("took", time.time() - start)
+    if step > 100:
+        break
+""",
+]
+
+
+def find(project: Project) -> Iterator[Finding]:
+    loops = {(loop, frame.scope) for path in project.paths for loop, frame in path.loops}
+    tests = dict.fromkeys((*project.in_loops, *loops))
+    for node, scope in tests:
+        if not isinstance(node, (ast.If, ast.While)) or not _reads_clock(project, node.test, scope):
+            continue
+        if _is_agreed(project, node.test, scope) or runs_on_one(project.analysis, scope, node):
+            continue
+        if (node, scope) in loops or _concerns_all(project, node, scope):
+            message = "each process decides by its own clock, and others wait for it"
+            edits = surround(scope.source, node.test, "rd.collectives.broadcast_object(", ")")
+            yield found(RULE, scope.source, node.test, message, edits)
+
+
+def _reads_clock(project: Project, test: ast.expr, scope: Scope) -> bool:
+    """Return whether a test is computed from the time: through names, functions of the project and arithmetic."""
+    analysis = project.analysis
+
+    def parts(origin: Origin) -> list[Origin] | None:
+        node = origin.node
+        if isinstance(node, ast.AugAssign):
+            return [origin.to(node.value)]
+        if isinstance(node, ast.BinOp):
+            return [origin.to(node.left), origin.to(node.right)]
+        if isinstance(node, ast.Compare):
+            return [origin.to(part) for part in (node.left, *node.comparators)]
+        if isinstance(node, ast.UnaryOp):
+            return [origin.to(node.operand)]
+        if isinstance(node, ast.Attribute):
+            return [origin.to(node.value)] if node.attr in UNITS else []
+        if isinstance(node, ast.Call) and last_name(node) in OF_DURATIONS:
+            receiver = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+            return [origin.to(part) for part in (*receiver, *node.args)]
+        return None
+
+    return any(
+        isinstance(origin.node, ast.Call) and analysis.called(origin.node, origin.scope) & OWN_CLOCKS
+        for origin in origins(analysis, [Origin(test, scope)], parts)
+    )
+
+
+def _is_agreed(project: Project, test: ast.expr, scope: Scope) -> bool:
+    calls = (part for part in ast.walk(test) if isinstance(part, ast.Call))
+    return any(project.analysis.called(call, scope) & FROM_MAIN for call in calls)
+
+
+def _concerns_all(project: Project, node: Test, scope: Scope) -> bool:
+    """Return whether a branch leaves the training, measures or trains a model, or shows something of a batch."""
+    if any(_is_of_batch(project, part, scope) for part in (*node.body, *node.orelse)):
+        return True
+    written = {output.call for output in project.outputs if output.kind in FILES}
+    block = [
+        statement
+        for statement in (*node.body, *node.orelse)
+        if not (isinstance(statement, ast.Expr) and statement.value in written)
+        and not all(runs_on_one(project.analysis, scope, part) for part in getattr(statement, "body", [statement]))
+    ]
+    in_loop = any(isinstance(outer, LOOPS) for outer in scope.source.ancestors(node))
+    inside = [part for statement in block for part in ast.walk(statement)]
+    if any(isinstance(part, ast.Break) or (in_loop and isinstance(part, ast.Return)) for part in inside):
+        return True
+    calls = [part for part in inside if isinstance(part, ast.Call)]
+    if any(project.analysis.called(call, scope) & EXITS for call in calls):
+        return True
+    shared: set[ast.AST] = {measurement.loop for measurement in project.measurements}
+    shared |= {frame.node for path in project.paths for frame in path.frames}
+    return any(part in shared for part, _ in nodes_run(project.analysis, [(part, scope) for part in block]))
+
+
+def _is_of_batch(project: Project, statement: ast.stmt, scope: Scope) -> bool:
+    """Return whether a statement uses something that is computed from a batch of the training."""
+    names = (part for part in ast.walk(statement) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load))
+    return any(BATCH in project.batch_values.sources_of(name, scope) for name in names)
