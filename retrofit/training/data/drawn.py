@@ -24,6 +24,7 @@ from retrofit.training.torch_api.runtime import TRAINING_SHARES
 
 from .batches import handed_on
 
+DISPLAYS = (ast.List, ast.Tuple, ast.Dict, ast.ListComp, ast.GeneratorExp, ast.DictComp)
 SEEN_THROUGH = SAME_ELEMENTS | ENDLESS | COMBINES | TAKES_FUNCTION
 
 
@@ -126,8 +127,9 @@ class _Search:
         """Return what a variable can have its value from; of an entry of containers, what is put there."""
 
         def step(part: Origin) -> list[Origin]:
-            is_place = isinstance(part.node, (ast.Name, ast.Attribute, ast.Subscript))
-            return self._sources(part) if part == origin or (part.keys and is_place) else []
+            is_place = isinstance(part.node, (ast.Name, ast.Attribute, ast.Subscript, *DISPLAYS))
+            is_entry = bool(part.keys) and (is_place or (isinstance(part.node, ast.Call) and not self.is_view(part)))
+            return self._sources(part) if part == origin or is_entry else []
 
         found = [part for part in closure([origin], step) if part != origin]
         return [part for part in found if not step(part)]

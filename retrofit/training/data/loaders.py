@@ -43,7 +43,7 @@ def find_loaders(analysis: Analysis, paths: list[Path]) -> list[Loader]:
     silent = calls_without_training(analysis, paths)
     phases = {loop: phase for path in paths for loop, phase in phase_of(path).items()}
     found: dict[Variable | ast.expr, Loader] = {}
-    for use in _uses(analysis, training_loops):
+    for use in _uses(analysis, training_loops, {path.loops[0][0] for path in paths}):
         leave_out = silent if use.role == TRAIN else ()
         for expression, scope in loaders_in(analysis, use.expression, use.scope, leave_out):
             builders = frozenset(builders_of_value(analysis, expression, scope))
@@ -137,7 +137,7 @@ def _variables(
         yield None, use.role
 
 
-def _uses(analysis: Analysis, training_loops: set[LoopNode]) -> Iterator[Use]:
+def _uses(analysis: Analysis, training_loops: set[LoopNode], innermost: set[LoopNode]) -> Iterator[Use]:
     for source in analysis.modules.sources.values():
         for node in source.nodes:
             if isinstance(node, (ast.For, ast.AsyncFor)):
@@ -146,4 +146,4 @@ def _uses(analysis: Analysis, training_loops: set[LoopNode]) -> Iterator[Use]:
             elif isinstance(node, ast.comprehension):
                 yield Use(node.iter, analysis.scope_at(source, node), EVALUATION)
             elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "next" and node.args:
-                yield from drawn_by_next(analysis, node, training_loops)
+                yield from drawn_by_next(analysis, node, training_loops, innermost)

@@ -6,9 +6,11 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from retrofit.analysis.calls import CallSite, is_method
+from retrofit.analysis.calls import CallSite, is_method, returns_of
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.calls.graph import nearest_on_paths
+from retrofit.analysis.flow.operands import inputs
+from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
@@ -31,22 +33,38 @@ class Use:
     loop: LoopNode | None = None
 
 
-def drawn_by_next(analysis: Analysis, call: ast.Call, training_loops: set[LoopNode]) -> Iterator[Use]:
-    """Yield what `next(batches)` draws, for every loop that it is a part of, or that calls the function around it."""
+def drawn_by_next(
+    analysis: Analysis, call: ast.Call, training_loops: set[LoopNode], innermost: set[LoopNode]
+) -> Iterator[Use]:
+    """Yield what `next(batches)` draws, for every loop that it is a part of, or that calls the function around it.
+
+    A loop of that function is passed over where the `innermost` loops of the training get what it draws.
+    """
     source = next(source for source in analysis.modules.sources.values() if call in source.parents)
     scope, drawn = analysis.scope_at(source, call), call.args[0]
     loop = _loop_around(source, call)
-    if loop is not None:
+    if loop is not None and (loop in training_loops or not _is_returned(analysis, call, scope)):
         yield Use(drawn, scope, _role(source, call, loop, training_loops), loop)
         return
     # An object that draws its first batch when it is made is used where its methods are called.
-    loops = list(_loops_calling(analysis, call, scope, made=False)) or _loops_calling(analysis, call, scope, made=True)
+    loops = list(_loops_calling(analysis, call, scope, loop, made=False))
+    loops = loops or list(_loops_calling(analysis, call, scope, loop, made=True))
     uses = [
         Use(expression, where, _role(site.scope.source, site.call, outer, training_loops), outer)
         for site, outer in loops
+        if loop is None or outer in innermost
         for expression, where in _of_receiver(analysis, site, drawn, scope)
     ]
-    yield from uses or [Use(drawn, scope, PEEK)]
+    yield from uses or [Use(drawn, scope, PEEK if loop is None else EVALUATION, loop)]
+
+
+def _is_returned(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a function returns what a call gives, by itself or with more: one batch of several loaders."""
+    if not scope.is_function:
+        return False
+    returned = [Origin(value, scope) for value in returns_of(scope.node)]  # type: ignore[arg-type]
+    found = origins(analysis, returned, lambda origin: list(inputs(analysis, origin, stored=True)))
+    return any(origin.node is call for origin in found)
 
 
 def _loop_around(source: Source, node: ast.AST) -> LoopNode | None:
@@ -62,14 +80,16 @@ def _role(source: Source, node: ast.AST, loop: LoopNode, training_loops: set[Loo
     return TRAIN if loop in training_loops and not is_aside(source, node, loop) else EVALUATION
 
 
-def _loops_calling(analysis: Analysis, call: ast.Call, scope: Scope, made: bool) -> Iterator[tuple[CallSite, LoopNode]]:
+def _loops_calling(
+    analysis: Analysis, call: ast.Call, scope: Scope, own: LoopNode | None, made: bool
+) -> Iterator[tuple[CallSite, LoopNode]]:
     """Yield the calls in loops of a function, or of others of its object and module that call it: `source.next()`.
 
-    With `made` also those by which an object is made.
+    `own` is the loop in the function itself. With `made` also those by which an object is made.
     """
 
     def is_in_loop(node: ast.AST, where: Scope) -> bool:
-        return _loop_around(where.source, node) is not None
+        return _loop_around(where.source, node) not in (None, own)
 
     def leads_on(site: CallSite) -> bool:
         if not made and any(isinstance(value, Instance) for value in analysis.evaluate(site.call, site.scope)):
