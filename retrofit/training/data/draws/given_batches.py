@@ -15,7 +15,7 @@ from retrofit.training.torch_api.data import NUMBERS
 
 from ...loops import Path
 from ..batch_values import BATCH, BatchValues
-from ..loaders import draws_from
+from ..loaders import TRAIN, draws_from
 
 if TYPE_CHECKING:
     from ... import Project
@@ -25,6 +25,8 @@ def has_batches(project: Project, path: Path) -> bool:
     """Return whether a loader gives a path its batches: in its own loops, or kept or handed on by another path."""
     if not project.loaders or draws_from(project.loaders, path):
         return bool(project.loaders)
+    if not any(TRAIN in loader.roles for loader in project.loaders):
+        return False  # no loader is sharded, so nothing that comes of one is a rank's own
     values = project.analysis.fact(
         "batches of loaders", lambda: BatchValues(project.analysis, project.loaders, project.models)
     )
