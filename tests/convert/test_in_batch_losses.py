@@ -138,3 +138,44 @@ def test_differences_of_all_pairs_are_seen_and_those_to_fixed_points_are_not(
     loss: str, expected: list[str], tmp_path: Path
 ) -> None:
     assert refusals(tmp_path, compared(f"return {loss}")) == expected
+
+
+OPTIMIZER = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def orthogonal(gradient):
+    x = gradient / (gradient.norm() + 1e-7)
+    for _ in range(3):
+        x = 1.5 * x - 0.5 * (x @ x.T) @ x
+    return x
+
+
+class Ortho(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, dict(lr=lr))
+
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.data.add_(orthogonal(p.grad), alpha=-group["lr"])
+
+
+torch.manual_seed(0)
+model = nn.Linear(4, 4, bias=False)
+optimizer = Ortho(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(32, 4)), batch_size=8, shuffle=True)
+for (x,) in loader:
+    optimizer.zero_grad()
+    loss = LOSS
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_products_of_gradients_in_an_optimizer_compare_no_samples(tmp_path: Path) -> None:
+    assert not conversion(tmp_path, OPTIMIZER.replace("LOSS", "model(x).pow(2).mean()")).refusals
+    (refusal,) = conversion(tmp_path, OPTIMIZER.replace("LOSS", "orthogonal(model(x)).mean()")).refusals
+    assert refusal.code == "RF303", refusal

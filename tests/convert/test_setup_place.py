@@ -69,3 +69,21 @@ def test_a_branch_that_needs_the_group_joins_it_itself(parse: str, tmp_path: Pat
 def converted_lines(folder: Path, parse: str) -> list[str]:
     (file,) = conversion(folder, SCRIPT.replace("PARSE", textwrap.indent(parse, "    "))).files
     return file.text.splitlines()
+
+
+def test_the_group_is_joined_before_a_module_parses_the_rest_in_its_branches(tmp_path: Path) -> None:
+    data = (
+        "def load(parser, args):\n"
+        "    if args.lr > 1:\n"
+        "        parser.add_argument('--folder')\n"
+        "        args = parser.parse_args()\n"
+        "    else:\n"
+        "        parser.add_argument('--file')\n"
+        "        args = parser.parse_args()\n"
+        "    return args\n"
+    )
+    parse = "    args, _ = parser.parse_known_args()\n    args = data.load(parser, args)\n    train(args)"
+    result = conversion(tmp_path, "import data\n" + SCRIPT.replace("PARSE", parse), data=data)
+    (changed,) = result.files
+    joined = "    rd.add_runtime_flags(parser)\n    args, _ = parser.parse_known_args()\n    rd.setup_distributed()\n"
+    assert joined in changed.text

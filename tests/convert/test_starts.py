@@ -90,6 +90,9 @@ STARTS = {
     "sibling": ({f"third/{k}": v for k, v in LIB.items()}
                 | {"tools/train.py": adds(f"sys.path = [os.path.join({HERE}, os.pardir, 'third'), *sys.path]")},
                 "tools/train.py", (".", None, [])),
+    "folder of the script": ({f"third/{k}": v for k, v in LIB.items()}
+                             | {"tools/train.py": adds("sys.path.insert(1, os.path.join(sys.path[0], '../third'))")},
+                             "tools/train.py", (".", None, [])),
     "_init_paths": (LIB | {"tools/train.py": f"import _init_paths\n{OF_LIB}", "tools/_init_paths.py": INIT_PATHS},
                     "tools/train.py", (".", None, [])),
     "where it starts": (LIB | {"tools/train.py": adds("sys.path.append('..')")}, "tools/train.py",

@@ -128,9 +128,11 @@ class _Reader:
         return found
 
     def _of_parents(self, node: ast.Subscript, depth: int) -> Iterator[str]:
-        """Yield path.parents[1]."""
+        """Yield path.parents[1], and of sys.path[0] the folder of the script."""
         inner, index = node.value, node.slice
         number = index.value if isinstance(index, ast.Constant) else None
+        if _is_search_path(inner) and number == 0:
+            yield os.path.dirname(self._file)
         if isinstance(inner, ast.Attribute) and inner.attr == "parents" and isinstance(number, int) and number >= 0:
             for text in self.texts(inner.value, depth - 1):
                 for _ in range(number + 1):

@@ -16,7 +16,7 @@ from retrofit.analysis.values.kinds import Instance
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.losses.library import is_gathered_for
+from retrofit.training.losses.library import needs_no_gathering
 from retrofit.training.losses.reductions.meetings import pairs_in_loops, repeated_pairs
 from retrofit.training.losses.reductions.pairs import samples_that_meet
 from retrofit.training.losses.reductions.reduction import loss_kind
@@ -151,7 +151,7 @@ def find(project: Project) -> Iterator[Finding]:
     seen = set()
     for node, scope in project.in_batches:
         pair = _pair_of(project.analysis, node, scope) or _moved_pair(project, node, scope)
-        if pair is None or node in seen or is_gathered_for(project, node, scope):
+        if pair is None or node in seen or needs_no_gathering(project, node, scope):
             continue
         seen.add(node)
         parts = (pair.left, pair.right)

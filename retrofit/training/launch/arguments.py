@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from retrofit.analysis.flow.main_guard import is_main_guard
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -27,13 +28,23 @@ class Parsing:
 
 
 def find_parsings(analysis: Analysis) -> list[Parsing]:
-    """Return the calls that parse the command line, in source order."""
+    """Return the calls that parse the command line: in source order, those in branches after the others."""
     found = [
         Parsing(node, scope)
         for node, scope in reached_nodes(analysis)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _parses(analysis, node, scope)
     ]
-    return sorted(found, key=lambda parsing: parsing.scope.source.place(parsing.call))
+    return sorted(found, key=lambda parsing: (_is_in_branch(parsing), parsing.scope.source.place(parsing.call)))
+
+
+def _is_in_branch(parsing: Parsing) -> bool:
+    """Return whether only a test in its own function leads to a call, which parses again there, perhaps."""
+    for outer in parsing.scope.source.ancestors(parsing.call):
+        if outer is parsing.scope.node or is_main_guard(outer):
+            return False
+        if isinstance(outer, ast.If):
+            return True
+    return False
 
 
 def _parses(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:

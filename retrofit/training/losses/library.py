@@ -10,6 +10,7 @@ from retrofit.analysis.calls import argument_for
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Result
+from retrofit.training.optimizer.optimizer_classes import is_of_step
 from retrofit.training.torch_api.losses import COUPLING, COUPLING_UNLESS, COUPLING_WHERE, GATHERS_ITSELF
 from retrofit.training.torch_api.runtime import WHOLE_BATCH_LOSS
 
@@ -32,9 +33,10 @@ def library_couplings(project: Project) -> Iterator[tuple[ast.Call, Scope, str, 
                     break
 
 
-def is_gathered_for(project: Project, node: ast.AST, scope: Scope) -> bool:
-    """Return whether a call is of a criterion that the conversion gives the samples of all ranks."""
-    return isinstance(node, ast.Call) and _is_pair(node) and bool(_criteria(project, node.func, scope))
+def needs_no_gathering(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether a criterion has the samples of all ranks already, or a product is of an optimizer's own step."""
+    is_criterion = isinstance(node, ast.Call) and _is_pair(node) and bool(_criteria(project, node.func, scope))
+    return is_criterion or is_of_step(project.analysis, node, scope)
 
 
 def _is_pair(call: ast.Call) -> bool:

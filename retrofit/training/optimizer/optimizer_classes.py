@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from retrofit.analysis.flow.calls.graph import holds_on_every_path
 from retrofit.analysis.scopes import Scope, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import External, Item, LocalClass, Result, Value, name_of
@@ -44,6 +45,17 @@ def positions_of(analysis: Analysis, builder: Builder) -> list[str]:
 def takes_rate(analysis: Analysis, builder: Builder) -> bool:
     """Return whether a class has a learning rate of its own: not one that changes how another optimizer steps."""
     return bool({"lr", "params"} & set(positions_of(analysis, builder)))
+
+
+def is_of_step(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
+    """Return whether optimizers of the project alone run a node: what they compute of gradients is no loss."""
+
+    def is_in_optimizer(place: ast.AST, where: Scope) -> bool:
+        owner = where.parent if where.is_function else None
+        is_class = owner is not None and isinstance(owner.node, ast.ClassDef)
+        return is_class and any(_class_name(base) for base in analysis.classes.bases(owner))  # type: ignore[arg-type]
+
+    return holds_on_every_path(analysis, node, scope, is_in_optimizer)
 
 
 def _own_arguments(analysis: Analysis, builder: Builder) -> list[str] | None:
