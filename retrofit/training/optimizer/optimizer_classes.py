@@ -48,7 +48,7 @@ def takes_rate(analysis: Analysis, builder: Builder) -> bool:
 
 
 def is_of_step(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
-    """Return whether optimizers of the project alone run a node: what they compute of gradients is no loss."""
+    """Return whether optimizers of the project alone run a node: what they compute of gradients is not a loss."""
 
     def is_in_optimizer(place: ast.AST, where: Scope) -> bool:
         owner = where.parent if where.is_function else None
