@@ -7,8 +7,14 @@ import re
 from . import runtime
 from .output import COUNTING_BARS, PROGRESS_BARS
 
-# Loaders, and the parameters of torch's in their order.
-LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
+# Loaders, with those that other libraries derive from torch's, and the parameters of torch's in their order.
+LOADERS = frozenset(
+    {
+        "torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader",
+        "torch_geometric.loader.DataLoader", "torch_geometric.loader.dataloader.DataLoader",
+        "torch_geometric.data.DataLoader", "monai.data.DataLoader", "monai.data.dataloader.DataLoader",
+    }
+)  # fmt: skip
 LOADER_PARAMETERS = ["dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers"]
 # Samplers that give each rank its part, and their parameters in their order.
 SHARDING_SAMPLERS = frozenset(
