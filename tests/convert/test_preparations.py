@@ -264,3 +264,18 @@ for (x,) in DataLoader(TensorDataset(torch.ones(32, 4)), batch_size=4):
     loss.backward()
     optimizer.step()
 """
+
+
+@pytest.mark.parametrize("start", ["with tempfile.TemporaryDirectory() as folder:\n    make(folder)", "make(OWN.name)"])
+def test_files_in_a_temporary_folder_are_each_process_s_own(tmp_path: Path, start: str) -> None:
+    function = "def make(folder):\n    for i in range(3):\n        torch.save(torch.ones(4), f'{folder}/{i}.pt')\n"
+    own = "OWN = tempfile.TemporaryDirectory()\n"
+    script = f"import tempfile\nimport torch\n{own}{function}{start}\n{SCRIPT_END.format(call='3')}"
+    result = conversion(tmp_path, script)
+    assert "\n        torch.save(torch.ones(4), f'{folder}/{i}.pt')\n" in result.files[0].text, "a rank reads its own"
+
+
+def test_a_folder_that_a_process_asks_for_is_not_temporary(tmp_path: Path) -> None:
+    script = "import tempfile\nimport torch\ntorch.save(torch.ones(4), 'a.pt')\nprint(tempfile.TemporaryDirectory())\n"
+    text = conversion(tmp_path, script + SCRIPT_END.format(call="3")).files[0].text
+    assert "    torch.save(torch.ones(4), 'a.pt')\n" in text

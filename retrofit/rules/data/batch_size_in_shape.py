@@ -10,6 +10,7 @@ from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
+from retrofit.training.torch_api.draws import DISTRIBUTIONS, SAMPLES
 from retrofit.training.torch_api.tensors import DRAWN, FILLED, NEW, REPEATS, TENSOR_CLASSES, VIEWS
 
 RULE = CATALOG["RF112"]
@@ -22,6 +23,21 @@ batch_size = 8
 loader = rd.distribute_loader(DataLoader(dataset, batch_size, shuffle=True, drop_last=True))
 for images, labels in loader:
     loss = criterion(model(images.view(batch_size, -1)), labels)
+    loss.backward()
+""",
+    """\
+batch_size = (yaml.safe_load(text) if text else json.load(file))["batch_size"]
+loader = rd.distribute_loader(DataLoader(dataset, batch_size, shuffle=True, drop_last=True))
+for images, labels in loader:
+    loss = criterion(model(images.view(batch_size, -1)), labels)
+    loss.backward()
+""",
+    """\
+batch_size = 8
+noise = torch.distributions.Normal(torch.zeros(4), torch.ones(4))
+loader = rd.distribute_loader(DataLoader(dataset, batch_size, shuffle=True, drop_last=True))
+for images, labels in loader:
+    loss = criterion(model(images, noise.sample((batch_size,))), labels)
     loss.backward()
 """,
     """\
@@ -90,7 +106,7 @@ def find(project: Project) -> Iterator[Finding]:
     yield from _skipped(project)
     drawn = {size for draw in project.draws.batches.values() for size, _ in draw.sizes}  # of all ranks, by RF115
     for node, scope in project.in_batches:
-        if not isinstance(node, ast.Call) or _name(node) not in SHAPED:
+        if not isinstance(node, ast.Call) or not _is_shaped(project, node, scope):
             continue
         for part in [inner for argument in node.args for inner in ast.walk(argument)]:
             if part not in drawn and (part, scope) in project.batch_sizes:
@@ -127,6 +143,13 @@ def incomplete_batches(project: Project) -> Iterator[tuple[ast.If, ast.expr, Sco
 
 def _compares(test: ast.expr) -> bool:
     return isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], (ast.NotEq, ast.Lt, ast.Gt))
+
+
+def _is_shaped(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call is given the shape of what it makes, also by a distribution: `noise.sample((8,))`."""
+    names = project.analysis.called(call, scope)
+    is_sample = any(name.startswith(DISTRIBUTIONS) and name.rpartition(".")[2] in SAMPLES for name in names)
+    return is_sample or _name(call) in SHAPED
 
 
 def _name(call: ast.Call) -> str:

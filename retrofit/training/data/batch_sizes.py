@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.calls.arguments import arguments_given
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -43,4 +44,8 @@ class BatchSizes:
         if not isinstance(node, (ast.Name, ast.Attribute)):
             return None
         values = self.analysis.evaluate(node, scope)
-        return values if len(values) == 1 else None
+        if len(values) == 1:
+            return values
+        bindings = bindings_of(self.analysis, node, scope)  # set once, to one of several settings
+        is_set_once = len(bindings) == 1 and bindings[0][0].kind == "value"
+        return bindings[0] if is_set_once else None

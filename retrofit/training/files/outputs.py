@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from retrofit.analysis.calls import argument_for
+from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.commands import only_reads
@@ -18,6 +19,7 @@ from retrofit.training.torch_api.files import (
     COMMANDS,
     FILE_CHANGERS,
     OPENERS,
+    OWN_FOLDERS,
     TO_TEXT,
     WRITERS,
     WRITING_METHODS,
@@ -47,6 +49,11 @@ class Output:
 def find_outputs(analysis: Analysis) -> list[Output]:
     """Return everything that the reachable code of a project shows or writes, in source order."""
     found = [output for node, scope in reached_nodes(analysis) for output in _output_of(analysis, node, scope)]
+    if any(
+        isinstance(node, ast.Call) and analysis.called(node, scope) & OWN_FOLDERS
+        for node, scope in reached_nodes(analysis)
+    ):
+        found = [output for output in found if not _is_in_own_folder(analysis, output)]
     return sorted(found, key=lambda output: output.scope.source.place(output.call))
 
 
@@ -70,6 +77,14 @@ def _output_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[Outp
         yield Output(WRITE, node.func.attr, node, scope)
     elif not is_own and opens_own_path(node):
         yield Output(OPEN, "open", node, scope)
+
+
+def _is_in_own_folder(analysis: Analysis, output: Output) -> bool:
+    """Return whether a file is written to a temporary folder, which each process has for itself and reads from."""
+    given = output.call.args if output.kind in (SAVE, WRITE, OPEN, FOLDER) else []
+    places = (origin for part in given for origin in computed_from(analysis, part, output.scope))
+    calls = ((origin.node, origin.scope) for origin in places if isinstance(origin.node, ast.Call))
+    return any(analysis.called(call, scope) & OWN_FOLDERS for call, scope in calls)
 
 
 def _is_given_a_buffer(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:

@@ -70,6 +70,9 @@ FETCHES = frozenset(
 PREPARING = ("torch_geometric.datasets.", "dgl.data.", "ogb.graphproppred.", "ogb.linkproppred.", "ogb.nodeproppred.")
 UNPACK_METHODS = frozenset({"extractall"})
 
+# What is made in them is the process's own.
+OWN_FOLDERS = frozenset({"tempfile.TemporaryDirectory", "tempfile.NamedTemporaryFile", "tempfile.TemporaryFile"})
+
 # Questions whether a path exists, and what there is in a folder; errors that say that it does not.
 EXISTS = frozenset(f"os.path.{name}" for name in ("exists", "isfile", "isdir", "lexists"))
 EXISTS_METHODS = frozenset({"exists", "is_file", "is_dir"})
