@@ -333,6 +333,15 @@ _ALL = (
         "Draw before the model is wrapped, or broadcast the parameters of rank 0 after it.",
         (DDP,),
     ),
+    Rule(
+        "RF214",
+        "batchnorm-outside-wrapper",
+        "A model that the training calls in training mode and does not train itself, as a teacher, is not wrapped: its "
+        "BatchNorm layers take their statistics from one rank's samples, and every rank keeps others.",
+        "teacher = rd.model.convert_sync_batchnorm(teacher): statistics of the samples of all ranks.",
+        "teacher = nn.SyncBatchNorm.convert_sync_batchnorm(teacher), or teacher.eval() where that is meant.",
+        (SYNC_BATCHNORM,),
+    ),
     # --- RF3: loss and learning rate ------------------------------------------------------------------------------
     Rule(
         "RF301",

@@ -76,6 +76,7 @@ from .loss import (
 )
 from .model import (
     batchnorm_not_synchronised,
+    batchnorm_outside_wrapper,
     buffers_modified_in_place,
     data_parallel,
     hidden_state_carried,
@@ -103,6 +104,7 @@ RULES = {
         model_not_wrapped,
         parameter_not_averaged,
         weights_drawn_again,
+        batchnorm_outside_wrapper,
         wrapper_attribute,
         loader_not_sharded,
         draw_not_split,

@@ -93,27 +93,105 @@ from torch.utils.data import DataLoader, TensorDataset
 class Learner(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layer = nn.Linear(4, 2)
+        self.layer, self.heads = nn.Linear(4, 2), nn.ModuleList([nn.Linear(2, 2)])
+        self.scale = nn.Parameter(torch.ones(2))
+
+    def forward(self, x):
+        return self.layer(x)
+
+    def encode(self, x):
+        return self.layer(x).relu()
 
     def update(self, x, optimizer):
-        loss = self.layer(x).mean()
+        LOSS
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
 
-
+FIT
 loader = DataLoader(TensorDataset(torch.randn(16, 4)), 4)
 learner = Learner()
 optimizer = optim.SGD(learner.parameters(), lr=0.1)
-for (x,) in loader:
-    learner.update(x, optimizer)
+RUN
 """
+LOOP = "for (x,) in loader:\n    learner.update(x, optimizer)"
+FIT = """\
+    def fit(self, loader, optimizer):
+        for (x,) in loader:
+            self.update(x, optimizer)
 
 
-@pytest.mark.parametrize("also", ["", "    learner.layer(x)\n", "    with torch.no_grad():\n        learner(x)\n"])
-def test_a_method_that_steps_itself_is_refused(tmp_path: Path, also: str) -> None:
-    (finding,) = conversion(tmp_path, STEPPING + also).refusals
-    assert "calls backward inside it" in finding.refusal
+"""
+RUNS = [("", LOOP), (FIT, "learner.fit(loader, optimizer)")]
+
+
+@pytest.mark.parametrize(("fit", "run"), RUNS)
+@pytest.mark.parametrize(
+    ("loss", "methods"),
+    [
+        ("loss = self(x).mean()", '["forward"]'),
+        ("loss = self.forward(x).mean()", '["forward"]'),
+        ("loss = self.encode(x).mean()", '["layer"]'),
+        ("loss = self.heads[0](self(x)).mean()", '["forward", "heads"]'),
+    ],
+)
+def test_a_model_that_trains_itself_is_entered_from_inside(
+    loss: str, methods: str, fit: str, run: str, tmp_path: Path
+) -> None:
+    lines = converted(tmp_path, STEPPING.replace("LOSS", loss).replace("FIT", fit).replace("RUN", run))
+    assert f"learner = rd.distribute_model(learner, methods={methods})" in lines
+
+
+def test_a_method_that_steps_with_its_parameters_alone_is_refused(tmp_path: Path) -> None:
+    result = conversion(
+        tmp_path,
+        STEPPING.replace("LOSS", "loss = (x[:, :2] * self.scale).mean()").replace("FIT", "").replace("RUN", LOOP),
+    )
+    assert result.refusals
+
+
+OWN_OPTIMIZER = STEPPING.replace("LOSS", "loss = self(x).mean()").replace(
+    "    def forward", "        self.optimizer = optim.SGD(self.parameters(), lr=0.1)\n\n    def forward"
+)
+
+
+def test_a_model_with_its_optimizer_inside_is_wrapped(tmp_path: Path) -> None:
+    script = OWN_OPTIMIZER.replace("optimizer = optim.SGD(learner.parameters(), lr=0.1)\n", "")
+    script = script.replace("FIT", FIT).replace("RUN", "learner.fit(loader, learner.optimizer)")
+    assert 'learner = rd.distribute_model(learner, methods=["forward"])' in converted(tmp_path, script)
+
+
+TRAINER = """\
+class Trainer(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+        self.optimizer = net.make_optimizer()
+
+    def forward(self, x):
+        return self.net.out(self.net.lift(x)).mean()
+
+    def step(self, x):
+        loss = self.forward(x)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lift, self.out = nn.Linear(4, 3), nn.Linear(3, 1)
+
+    def make_optimizer(self):
+        return optim.SGD([p for p in self.parameters() if p.requires_grad], lr=0.1)
+
+
+net = Net()
+trainer = Trainer(net)
+for (x,) in loader:
+    trainer.step(x)
+"""
 
 
 STATIC = """\
@@ -158,6 +236,70 @@ STATIC_STEPS = {
 def test_a_static_method_is_given_the_wrapper(tmp_path: Path, step: str) -> None:
     lines = converted(tmp_path, STATIC.replace("STEP", STATIC_STEPS[step]))
     assert "learner = rd.distribute_model(learner)" in lines
+
+
+def test_a_module_that_trains_another_one_leaves_the_wrapper_to_it(tmp_path: Path) -> None:
+    head = STEPPING[: STEPPING.index("class Learner")] + "loader = DataLoader(TensorDataset(torch.randn(16, 4)), 4)\n"
+    lines = converted(tmp_path, head + TRAINER)
+    assert [line for line in lines if "distribute_model" in line] == [
+        'net = rd.distribute_model(net, methods=["lift", "out"])'
+    ]
+
+
+PAIR = """\
+class NAME(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gen, self.dis = nn.Linear(4, 4), nn.Linear(4, 1)
+        self.optimizers = [optim.SGD(net.parameters(), lr=0.1) for net in (self.gen, self.dis)]
+
+    def update(self, x):
+        for optimizer, sign in zip(self.optimizers, (1, -1)):
+            loss = sign * self.dis(self.gen(x)).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+"""
+
+
+def test_the_parts_of_several_modules_that_train_them_are_wrapped(tmp_path: Path) -> None:
+    head = STEPPING[: STEPPING.index("class Learner")] + "loader = DataLoader(TensorDataset(torch.randn(16, 4)), 4)\n"
+    run = "trainer = First() if len(loader) > 2 else Second()\nfor (x,) in loader:\n    trainer.update(x)\n"
+    script = head + PAIR.replace("NAME", "First") + PAIR.replace("NAME", "Second") + run
+    lines = converted(tmp_path, script)
+    assert lines.count("self.gen = rd.distribute_model(self.gen)") == 2
+    assert lines.count("self.dis = rd.distribute_model(self.dis)") == 2
+
+
+ENGINE = """\
+class Engine:
+    def run(self, loader):
+        for (x,) in loader:
+            self.step(x)
+
+
+class Regression(Engine):
+    def __init__(self, model):
+        self.model = model
+        self.optimizer = optim.SGD(model.parameters(), lr=0.1)
+
+    def step(self, x):
+        loss = self.model(x).mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+
+model = nn.Linear(4, 1)
+Regression(model).run(DataLoader(TensorDataset(torch.randn(16, 4)), 4))
+"""
+
+
+def test_a_step_that_only_a_derived_class_has_is_found(tmp_path: Path) -> None:
+    lines = converted(tmp_path, STEPPING[: STEPPING.index("class Learner")] + ENGINE)
+    assert "model = rd.distribute_model(model)" in lines
 
 
 REPLACED = """\

@@ -114,6 +114,18 @@ def test_models_with_names_of_their_own_are_wrapped_by_these(written: str, tmp_p
     assert wrapped in ([WRAPPED], ["first = rd.distribute_model(first)", "second = rd.distribute_model(second)"])
 
 
+LOOPS = ["for net in (first, second):", "nets = [first, second]\nfor net in nets:"]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_models_that_a_list_only_gives_to_the_optimizer_are_wrapped_by_their_names(loop: str, tmp_path: Path) -> None:
+    built = f"first, second = Net(), Net()\nparameters = []\n{loop}\n    parameters += list(net.parameters())\n"
+    built += "optimizer = optim.SGD(parameters, lr=0.1)"
+    lines = converted(tmp_path, SCRIPT.replace("BUILT", built).replace("LOSS", "loss = second(first(x)).mean()"))
+    wrapped = sorted(line for line in lines if "distribute_model" in line)
+    assert wrapped == ["first = rd.distribute_model(first)", "second = rd.distribute_model(second)"]
+
+
 TRAINER = """
 class Trainer:
     def __init__(self):

@@ -164,17 +164,6 @@ for epoch in range(2):
     model.load_state_dict(local.update(copy.deepcopy(model)))
     print(local.test(model))
 """,
-    "list": """
-clients = [copy.deepcopy(model) for _ in range(3)]
-for epoch in range(2):
-    for client in clients:
-        inner = torch.optim.SGD(client.parameters(), lr=0.1)
-        for x, y in loader:
-            loss = criterion(client(x), y)
-            inner.zero_grad()
-            loss.backward()
-            inner.step()
-""",
     "returned": """
 def fresh():
     return copy.deepcopy(model)
@@ -253,6 +242,17 @@ for epoch in range(2):
         loss.backward()
         inner.step()
     model.load_state_dict(local.state_dict())
+""",
+    "list": """
+clients = [copy.deepcopy(model) for _ in range(3)]
+for epoch in range(2):
+    for client in clients:
+        inner = torch.optim.SGD(client.parameters(), lr=0.1)
+        for x, y in loader:
+            loss = criterion(client(x), y)
+            inner.zero_grad()
+            loss.backward()
+            inner.step()
 """,
 }
 HOOKED_STEPS = {
@@ -399,6 +399,11 @@ def test_a_copy_that_is_trained_is_refused(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "wrapped"), [("client", "self.model"), ("local", "local")])
 def test_a_copy_in_a_variable_is_wrapped(name: str, wrapped: str, tmp_path: Path) -> None:
     assert f"{wrapped} = rd.distribute_model({wrapped})" in converted(tmp_path, HEAD + WRAPPED_COPIES[name])
+
+
+def test_copies_in_a_list_are_wrapped(tmp_path: Path) -> None:
+    lines = converted(tmp_path, HEAD + WRAPPED_COPIES["list"])
+    assert "clients = rd.model.distribute_models(clients)" in lines
 
 
 def test_a_conditional_value_of_a_lambda_is_read(tmp_path: Path) -> None:

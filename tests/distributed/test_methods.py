@@ -40,8 +40,15 @@ class Coder(nn.Module):
     def penalty(self):
         return self.scale.square() + self.decoder.weight.square().sum()
 
+    def update(self, x, y, step):
+        """Return a loss as a method that calls backward itself would: of itself and of its own layers."""
+        z = self.encoder(x)
+        own = F.mse_loss(self.decoder(z), x) + self.scale.square()
+        return own if step % 3 == 2 else own + F.mse_loss(self(x), x) + F.cross_entropy(self.heads["main"](z), y)
+
 
 METHODS = ("encode", "decode", "loss", "heads", "encoder")
+ITSELF = ("forward", "encoder", "decoder", "heads")
 
 
 def of_batch(model, x, y, kind, step):
@@ -52,6 +59,8 @@ def of_batch(model, x, y, kind, step):
     if kind == "method and layer":
         z = model.encode(x)
         return F.cross_entropy(model.heads["main"](z), y) + (F.mse_loss(model.decode(z), x) if step % 5 else 0)
+    if kind == "itself":
+        return model.update(x, y, step)
     if kind == "loss":
         return model.loss(x, y) + 1e-3 * model.penalty()
     return F.mse_loss(model(x), x) + F.cross_entropy(model.heads["main"](model.encode(x).detach()), y)
@@ -63,7 +72,7 @@ def train(kind, number=41):
     rd.options._values.update(batch="global")
     data = TensorDataset(torch.randn(number, 3).double(), torch.randint(0, 2, (number,)))
     loader = rd.distribute_loader(DataLoader(data, 6))
-    model = rd.distribute_model(Coder().double(), methods=METHODS)
+    model = rd.distribute_model(Coder().double(), methods=ITSELF if kind == "itself" else METHODS)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     steps = []
     for _ in range(5):
@@ -78,7 +87,7 @@ def train(kind, number=41):
     return steps
 
 
-@pytest.mark.parametrize("kind", ["methods", "layers", "method and layer", "loss", "call and method"])
+@pytest.mark.parametrize("kind", ["methods", "layers", "method and layer", "loss", "call and method", "itself"])
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_the_training_is_that_of_one_process(ranks, world_size, kind):
     alone = train(kind)

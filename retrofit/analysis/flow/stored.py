@@ -39,8 +39,8 @@ def stored_in(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Stored]:
 def stored_as(analysis: Analysis, owner: Scope, name: str) -> list[Stored]:
     """Return what is put into the container in a variable of a scope, or in an attribute of the objects of a class."""
     known: dict[ScopedName, list[Stored]] = analysis.fact("stored", lambda: _all_stored(analysis))
-    owners = analysis.classes.mro(owner) if isinstance(owner.node, ast.ClassDef) else [owner]
-    owners += analysis.classes.derived(owner) if isinstance(owner.node, ast.ClassDef) else []
+    is_class = isinstance(owner.node, ast.ClassDef)
+    owners = [*analysis.classes.mro(owner), *analysis.classes.derived(owner)] if is_class else [owner]
     return [stored for part in dict.fromkeys(owners) for stored in known.get((part, name), [])]
 
 

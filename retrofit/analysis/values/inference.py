@@ -269,7 +269,7 @@ class Analysis:
             return frozenset().union(*(self._of_binding(binding, scope) for binding, scope in found))
 
         values = self._once((base.scope, name, "attribute"), compute)
-        return values or frozenset([Member(base, name)])
+        return values or frozenset(self._overrides(base, name)) or frozenset([Member(base, name)])
 
     def _overrides(self, base: Instance | LocalClass, name: str) -> list[LocalFunction]:
         """Return the methods that `self.name()` can run in objects of derived classes."""

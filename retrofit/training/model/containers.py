@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 
 from retrofit.analysis.flow.reaching_definitions import live_bindings
@@ -20,10 +20,19 @@ def held_in(analysis: Analysis, node: ast.expr, scope: Scope) -> tuple[set[Varia
     """Return the variables that a model is in, and whether they hold it as one entry of several."""
     if node not in scope.source.parents:  # the analysis's own, for a decorator
         return variables_of(analysis, node, scope), False
+    known: dict[tuple[ast.expr, Scope], tuple[set[Variable], bool]] = analysis.fact("models held", dict)
+    if (node, scope) not in known:
+        known[node, scope] = _held_in(analysis, node, scope)
+    return known[node, scope]
+
+
+def _held_in(analysis: Analysis, node: ast.expr, scope: Scope) -> tuple[set[Variable], bool]:
     own = set() if _is_element(node, scope) else variables_of(analysis, node, scope)
     containers = {replace(variable, key=None) for variable in own if variable.key is not None}
     if not containers and (not own or all(_is_taken_out(analysis, variable) for variable in own)):
-        containers = _containers(analysis, node, scope)
+        containers, alone = _containers(analysis, node, scope)
+        if alone and not containers:
+            return alone, False
     return (containers, True) if containers else (own, False)
 
 
@@ -32,15 +41,15 @@ def variables_holding(analysis: Analysis, node: ast.expr, scope: Scope) -> set[V
     return held_in(analysis, node, scope)[0]
 
 
-def holds_any(analysis: Analysis, container: Variable, variables: Collection[Variable]) -> bool:
-    """Return whether one of the variables is put into a container."""
+def entries_of(analysis: Analysis, container: Variable) -> set[Variable]:
+    """Return the variables of what is put into a container."""
     parts = [(stored.value, stored.scope) for stored in stored_as(analysis, container.scope, container.name)]
     for assignment in assignments_to(analysis, container):
         display = assignment.value
         if isinstance(display, (ast.List, ast.Tuple, ast.Dict)):
             entries = display.values if isinstance(display, ast.Dict) else display.elts
             parts += [(entry, assignment.scope) for entry in entries]
-    return any(variable in variables for part, scope in parts for variable in variables_of(analysis, part, scope))
+    return {variable for part, scope in parts for variable in variables_of(analysis, part, scope)}
 
 
 def fillings(analysis: Analysis, container: Variable) -> list[Assignment]:
@@ -51,7 +60,8 @@ def fillings(analysis: Analysis, container: Variable) -> list[Assignment]:
 
 def _is_element(node: ast.expr, scope: Scope) -> bool:
     """Return whether a name is, where it is read, that of a loop over something."""
-    bindings = live_bindings(node, scope)[1] if isinstance(node, ast.Name) else []
+    is_read = isinstance(node, ast.Name) and node in scope.source.parents
+    bindings = live_bindings(node, scope)[1] if is_read else []  # type: ignore[arg-type]
     return bool(bindings) and all(binding.kind == "item" for binding in bindings)
 
 
@@ -61,23 +71,24 @@ def _is_taken_out(analysis: Analysis, variable: Variable) -> bool:
     return bool(values) and all(isinstance(value, ast.Subscript) for value in values)
 
 
-def _containers(analysis: Analysis, node: ast.expr, scope: Scope) -> set[Variable]:
-    """Return the variables of the containers that an expression can have its value out of."""
-    found: set[Variable] = set()
+def _containers(analysis: Analysis, node: ast.expr, scope: Scope) -> tuple[set[Variable], set[Variable]]:
+    """Return the variables of the containers that an expression has its value out of, and those of the value itself."""
+    containers: set[Variable] = set()
+    alone: set[Variable] = set()
 
     def through(origin: Origin) -> Iterable[Origin] | None:
         held = origin.node
         if isinstance(held, ast.Attribute) and not origin.keys and _has_attributes(analysis, held.value, origin.scope):
             return [origin.to(held.value, keys=(held.attr,))]
-        if not origin.keys or not isinstance(held, (ast.Name, ast.Attribute)):
+        if held is node or not isinstance(held, (ast.Name, ast.Attribute)) or _is_element(held, origin.scope):
             return None
-        variables = {v for v in variables_of(analysis, held, origin.scope) if v.key is None}
-        found.update(variables)
+        variables = {variable for variable in variables_of(analysis, held, origin.scope) if variable.key is None}
+        (containers if origin.keys else alone).update(variables)
         return () if variables else None
 
     for _ in origins(analysis, [Origin(node, scope)], through):
         pass
-    return found
+    return containers, alone
 
 
 def _has_attributes(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:

@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 
 def entry_points(project: Project, model: Model) -> list[str]:
     """Return the names of what a training runs with gradients of a model, other than the model as a whole."""
+    stepping = steps_inside(project, model)
     calls = [call for call in model.calls if call.method not in FORWARD and not _is_own(project, call)]
+    calls = [call for call in calls if call.method not in stepping]
     batches = {node for node, _ in project.in_batches}
     found = {
         call.method
         for call in calls
         if call.call in batches and has_gradients(project.analysis, call.scope, call.call) and _learns(project, call)
     }
-    return sorted(found)
+    return sorted(found | model.own)
 
 
 def steps_inside(project: Project, model: Model) -> list[str]:

@@ -25,7 +25,13 @@ def model_of(site: Site) -> ast.expr | None:
 
 def has_batchnorm(analysis: Analysis, site: Site) -> bool:
     """Return whether a wrapped model surely has BatchNorm layers."""
-    return any(_is_batchnorm(name) for name in builders(analysis, model_of(site), site.scope))
+    model = model_of(site)
+    return model is not None and has_batchnorm_layers(analysis, model, site.scope)
+
+
+def has_batchnorm_layers(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether a model surely has BatchNorm layers."""
+    return any(_is_batchnorm(name) for name in builders(analysis, node, scope))
 
 
 def has_buffers(analysis: Analysis, site: Site) -> bool:

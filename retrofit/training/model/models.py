@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from retrofit.analysis.flow.calls.graph import nodes_run
@@ -11,12 +11,13 @@ from retrofit.analysis.flow.variables import Variable, upstream
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction
-from retrofit.training.model.modules import is_layer, is_module
+from retrofit.training.model.modules import classes_of, is_layer, is_module
 
 from ..loops import Path
 from ..optimizer.optimizers import Optimizer, parameter_owners
-from .containers import held_in, holds_any, variables_holding
+from .containers import entries_of, held_in, variables_holding
 from .data_parallel import module_run
+from .own_training import is_own, receivers, trained_by_methods
 
 FORWARD = frozenset({"", "forward"})
 
@@ -34,39 +35,65 @@ class Call:
 class Model:
     """A variable that holds a model in training, and every call of it that the training loops make.
 
-    `is_container`: it holds several, as a dict or a list.
+    `is_container`: it holds several, as a dict or a list. `own`: what its methods that call backward run of it.
     """
 
     variable: Variable
     calls: list[Call] = field(default_factory=list, compare=False)
     is_container: bool = False
+    own: frozenset[str] = frozenset()
 
 
 def find_models(analysis: Analysis, paths: list[Path], optimizers: list[Optimizer]) -> list[Model]:
     """Return the models in training: called in a loop that trains, and given to an optimizer or switched by train()."""
-    optimized = {
-        variable
-        for optimizer in optimizers
-        for node, scope in parameter_owners(analysis, optimizer)
-        for variable in variables_holding(analysis, node, scope)
-    }
-    switched = _switched_to_training(analysis)
+    is_trained = _Trained(analysis, optimizers)
     models: dict[Variable, Model] = {}
-    for call, node in _calls(analysis, paths):
+    trainers: set[Scope] = set()  # classes of modules that train their parts
+    for method, runs in trained_by_methods(analysis, paths).items():
+        trainers.update(analysis.classes.mro(method.parent) if method.parent is not None else ())
+        for variable in receivers(analysis, method):
+            if is_trained(variable, [kind for kind in (method.parent,) if kind is not None]):
+                own = frozenset(name for _, _, name in runs)
+                models[variable] = Model(variable, [Call(*run) for run in runs], own=own)
+    for call, node in run_by_training(analysis, paths):
         variables, is_container = held_in(analysis, node, call.scope)
+        kinds = classes_of(analysis, node, call.scope)
         for variable in variables:
-            related = {variable} | upstream(analysis, variable)
-            is_optimized = related & optimized or (is_container and holds_any(analysis, variable, optimized))
-            if is_optimized or (not optimized and variable in switched):
+            if is_trained(variable, kinds, is_container):
                 models.setdefault(variable, Model(variable, is_container=is_container)).calls.append(call)
     whole = {kind: variable for variable, model in models.items() for kind in _kinds(analysis, model)}
     return [
         model
         for model in models.values()
-        if not _is_part(analysis, model.variable, set(models))
+        if not _is_part(
+            analysis, model.variable, set(models), trainers if not any(m.own for m in models.values()) else ()
+        )
         and not _runs_inside(model, whole)
         and not upstream(analysis, model.variable) & set(models)  # another name for one of them: `net = model.eval()`
     ]
+
+
+class _Trained:
+    """Tells what an optimizer is given the parameters of; without any known one, what is switched by train()."""
+
+    def __init__(self, analysis: Analysis, optimizers: list[Optimizer]) -> None:
+        self.analysis = analysis
+        owners = [owner for optimizer in optimizers for owner in parameter_owners(analysis, optimizer)]
+        given = {variable for node, scope in owners for variable in variables_holding(analysis, node, scope)}
+        self.variables = given.union(*(entries_of(analysis, variable) for variable in given))
+        own = [(node, scope) for node, scope in owners if is_own(node, scope)]
+        self.classes = {kind for node, scope in own for kind in classes_of(analysis, node, scope)}
+        self.switched = _switched_to_training(analysis)
+
+    def __call__(self, variable: Variable, kinds: Collection[Scope], is_container: bool = False) -> bool:
+        """Return whether what a variable holds, modules of these classes, is trained."""
+        if not self.variables and not self.classes:
+            return variable in self.switched
+        if ({variable} | upstream(self.analysis, variable)) & self.variables:
+            return True
+        if is_container and entries_of(self.analysis, variable) & self.variables:
+            return True
+        return any(base in self.classes for kind in kinds for base in self.analysis.classes.mro(kind))
 
 
 def reachable_from_loops(
@@ -80,7 +107,7 @@ def reachable_from_loops(
     return nodes_run(analysis, [(loop, frame.scope) for loop, frame in loops])
 
 
-def _calls(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Call, ast.expr]]:
+def run_by_training(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Call, ast.expr]]:
     """Yield the calls in everything that the training loops run, with the expression of what may be a model."""
     for node, scope in reachable_from_loops(analysis, paths):
         if not isinstance(node, ast.Call):
@@ -123,9 +150,9 @@ def _switched_to_training(analysis: Analysis) -> set[Variable]:
     return found
 
 
-def _is_part(analysis: Analysis, variable: Variable, variables: set[Variable]) -> bool:
+def _is_part(analysis: Analysis, variable: Variable, variables: set[Variable], trainers: Collection[Scope]) -> bool:
     """Return whether this is a layer of a class of models, of which another variable holds one as a whole."""
-    if not variable.is_attribute or not is_module(analysis, Instance(variable.scope)):
+    if not variable.is_attribute or variable.scope in trainers or not is_module(analysis, Instance(variable.scope)):
         return False
     return any(other is not variable and other.scope is not variable.scope for other in variables)
 

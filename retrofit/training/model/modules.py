@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+
+from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Result, Value
 from retrofit.training.torch_api.modules import LAYER_PACKAGE, MODULE_PACKAGES
@@ -12,6 +15,12 @@ def is_module(analysis: Analysis, value: Value) -> bool:
     return isinstance(value, Instance) and any(
         name.startswith(MODULE_PACKAGES) or name.endswith(".Module") for name in analysis.classes.bases(value.scope)
     )
+
+
+def classes_of(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Scope]:
+    """Return the project's classes of modules that an expression can be an object of."""
+    values = analysis.evaluate(node, scope)
+    return [value.scope for value in values if isinstance(value, Instance) and is_module(analysis, value)]
 
 
 def is_layer(analysis: Analysis, value: Value) -> bool:

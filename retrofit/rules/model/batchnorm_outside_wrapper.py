@@ -1,0 +1,121 @@
+"""RF214 batchnorm-outside-wrapper: a model that training only calls takes its statistics from one rank's samples."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.analysis.edits import insert_after
+from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.variables import Variable, assignments_to, upstream, variables_of
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.kinds import Instance
+from retrofit.rules.catalog import CATALOG
+from retrofit.rules.finding import Finding, found
+from retrofit.training import Project
+from retrofit.training.model.layers import has_batchnorm_layers
+from retrofit.training.model.models import run_by_training
+from retrofit.training.model.modules import is_module
+from retrofit.training.model.places import place_after
+from retrofit.training.placement import after_variable
+from retrofit.training.torch_api.modules import SYNC_BATCHNORM
+
+RULE = CATALOG["RF214"]
+NETS = """\
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+"""
+LOOP = """\
+for images, labels in loader:
+    with torch.no_grad():
+        targets = teacher(images)
+    (model(images) - targets).square().mean().backward()
+"""
+INVALID = [
+    NETS + "model = rd.distribute_model(Normed())\nteacher = Normed()  # RF214\n" + LOOP,
+    NETS + "teacher = Normed()  # RF214\nfor p in teacher.parameters():\n    p.requires_grad = False\n" + LOOP,
+    NETS
+    + "teacher = Normed()\nteacher.eval()\nteacher.train()\n".replace("Normed()\n", "Normed()  # RF214\n", 1)
+    + LOOP,
+]
+VALID = [
+    NETS + "teacher = Normed()\nteacher.eval()\n" + LOOP,
+    NETS + "teacher = Normed().eval()\n" + LOOP,
+    "teacher = nn.Linear(4, 2)\n" + LOOP,
+    # a copy of what is synchronised already
+    "import copy\n\n\n" + NETS + "model = rd.distribute_model(Normed())\nteacher = copy.deepcopy(model)\n" + LOOP,
+    NETS + "teacher = Normed()\nteacher = rd.model.convert_sync_batchnorm(teacher)\n" + LOOP,
+]
+
+
+def find(project: Project) -> Iterator[Finding]:
+    if project.distribution.is_by_hand:
+        return
+    for variable, (node, scope) in _only_called(project).items():
+        if not has_batchnorm_layers(project.analysis, node, scope) or _is_fixed(project, variable):
+            continue
+        place = after_variable(project.analysis, variable, project.paths)
+        message = f"{variable} is called in training mode, and takes its BatchNorm statistics from one rank's samples"
+        if place is None:
+            refusal = f"{variable} is set in several functions, so no place comes after all of them"
+            yield found(RULE, scope.source, node, message, refusal=refusal, kind="model-of-several-functions")
+            continue
+        line = f"{variable} = rd.model.convert_sync_batchnorm({variable})"
+        yield found(RULE, *place, message, [insert_after(*place, [line])])
+
+
+def _only_called(project: Project) -> dict[Variable, tuple[ast.expr, Scope]]:
+    """Return the variables of models that the training calls and does not train, each with such a place."""
+    analysis, batches = project.analysis, {node for node, _ in project.in_batches}
+    trained = {v for model in project.models for v in {model.variable} | upstream(analysis, model.variable)}
+    found: dict[Variable, tuple[ast.expr, Scope]] = {}
+    for call, node in run_by_training(analysis, project.paths):
+        for variable in variables_of(analysis, node, call.scope) if call.call in batches else ():
+            is_layer = variable.is_attribute and is_module(analysis, Instance(variable.scope))
+            is_trained = ({variable} | upstream(analysis, variable)) & trained
+            if not is_trained and not is_layer and variable.key is None:
+                found.setdefault(variable, (node, call.scope))
+    return found
+
+
+def _is_fixed(project: Project, variable: Variable) -> bool:
+    """Return whether a model is evaluated only, has synchronised layers, or is a copy of one that has."""
+    analysis = project.analysis
+    loops = {node for node, _ in project.in_loops}
+    values = [(a.value, a.scope) for a in assignments_to(analysis, variable) if isinstance(a.value, ast.Call)]
+    if any(
+        analysis.called(value, scope) & SYNC_BATCHNORM or _is_copy(project, value, scope) for value, scope in values
+    ):
+        return True
+    is_evaluated = any(
+        isinstance(part, ast.Attribute) and part.attr == "eval" for v, _ in values for part in ast.walk(v)
+    )
+    for node, scope in reached_nodes(analysis):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        name, given = node.func.attr, [a.value for a in node.args if isinstance(a, ast.Constant)]
+        if name not in ("eval", "train") or variable not in variables_of(analysis, node.func.value, scope):
+            continue
+        if name == "train" and given != [False]:
+            return False
+        is_evaluated |= node not in loops
+    return is_evaluated
+
+
+def _is_copy(project: Project, value: ast.Call, scope: Scope) -> bool:
+    """Return whether this copies a model that is wrapped already."""
+    for model in project.models:
+        place = place_after(project, model, project.paths)
+        given = {variable for part in value.args for variable in variables_of(project.analysis, part, scope)}
+        if place is None or model.variable not in given or project.analysis.scope_at(*place) is not scope:
+            continue
+        if place[1].lineno < value.lineno:
+            return True
+    return False

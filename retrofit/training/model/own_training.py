@@ -1,0 +1,89 @@
+"""Modules that train themselves: a method of theirs calls backward, as `model.fit(loader)` and `agent.learn(batch)`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.analysis.calls import is_method
+from retrofit.analysis.flow.variables import Variable, variables_of
+from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Instance, LocalFunction
+
+from ..loops import Path
+from .gradients import has_gradients
+from .modules import is_layer, is_module
+
+Run = tuple[ast.Call, Scope, str]  # a call of a module's own layer, or of itself, with the name of what is run
+
+
+def trained_by_methods(analysis: Analysis, paths: list[Path]) -> dict[Scope, list[Run]]:
+    """Return the methods of modules that call backward, with what they run of their module."""
+    methods = dict.fromkeys(frame.scope for path in paths for frame in path.frames if is_method(frame.scope))
+    return {m: list(_runs(analysis, m)) for m in methods if m.parent and is_module(analysis, Instance(m.parent))}
+
+
+def receivers(analysis: Analysis, method: Scope, seen: frozenset[Scope] = frozenset()) -> set[Variable]:
+    """Return the variables of the objects that a method is called of: `model` of model.fit(loader)."""
+    found: set[Variable] = set()
+    for site in analysis.callers(method.node) if method not in seen else ():  # type: ignore[arg-type]
+        function = site.call.func
+        held = function.value if isinstance(function, ast.Attribute) else function
+        if is_own(held, site.scope):
+            found |= receivers(analysis, _method_of(site.scope), seen | {method})
+        else:
+            found |= variables_of(analysis, held, site.scope)
+    return found
+
+
+def is_own(node: ast.expr, scope: Scope) -> bool:
+    """Return whether an expression is the object that the method around it is called of."""
+    method = _method_of(scope)
+    return isinstance(node, ast.Name) and is_method(method) and parameters(method.node)[:1] == [node.id]  # type: ignore[arg-type]
+
+
+def _method_of(scope: Scope) -> Scope:
+    """Return the method that a function, or one in it, is."""
+    while scope.parent is not None and scope.parent.is_function:
+        scope = scope.parent
+    return scope
+
+
+def _runs(analysis: Analysis, method: Scope) -> Iterator[Run]:
+    """Yield what a method runs with gradients of its module: in its own methods too, but not inside what is run."""
+    waiting, seen = [method], {method}
+    while waiting:
+        scope = waiting.pop()
+        for node in own_nodes(scope.node):
+            if not isinstance(node, ast.Call):
+                continue
+            name = _own_name(node.func, scope)
+            if name is None:
+                continue
+            functions = [v for v in analysis.evaluate(node.func, scope) if isinstance(v, LocalFunction)]
+            if name in ("", "forward"):
+                if has_gradients(analysis, scope, node):
+                    yield node, scope, "forward"
+            elif functions:
+                following = [f.scope for f in functions if isinstance(f.node, FUNCTIONS) and f.scope not in seen]
+                seen.update(following)
+                waiting += following
+            elif _is_run(analysis, node.func, scope) and has_gradients(analysis, scope, node):
+                yield node, scope, name
+
+
+def _own_name(function: ast.expr, scope: Scope) -> str | None:
+    """Return "encoder.head" of self.encoder.head[0](x), "" of self(x), None for what is not of the own object."""
+    names: list[str] = []
+    while isinstance(function, (ast.Attribute, ast.Subscript)):
+        names += [function.attr] if isinstance(function, ast.Attribute) else []
+        function = function.value
+    return ".".join(reversed(names)) if is_own(function, scope) else None
+
+
+def _is_run(analysis: Analysis, function: ast.expr, scope: Scope) -> bool:
+    """Return whether a call runs a layer: self.layers[0](x) too."""
+    while isinstance(function, ast.Subscript):
+        function = function.value
+    return any(is_layer(analysis, value) for value in analysis.evaluate(function, scope))
