@@ -25,13 +25,16 @@ def model_of(site: Site) -> ast.expr | None:
 
 def has_batchnorm(analysis: Analysis, site: Site) -> bool:
     """Return whether a wrapped model surely has BatchNorm layers."""
-    model = model_of(site)
-    return model is not None and has_batchnorm_layers(analysis, model, site.scope)
+    return any(_is_batchnorm(name) for name in builders(analysis, model_of(site), site.scope))
 
 
 def has_batchnorm_layers(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
-    """Return whether a model surely has BatchNorm layers."""
-    return any(_is_batchnorm(name) for name in builders(analysis, node, scope))
+    """Return whether the model that an expression names surely has BatchNorm layers."""
+    for code, where in _code_of(analysis, node, scope):
+        calls = _calls_in(analysis, code, where)
+        if any(_is_batchnorm(name) for call, place in calls for name in _names(analysis, call, place)):
+            return True
+    return False
 
 
 def has_buffers(analysis: Analysis, site: Site) -> bool:
@@ -51,8 +54,13 @@ def builders(analysis: Analysis, node: ast.expr | None, scope: Scope) -> set[str
 
 def calls_of(analysis: Analysis, node: ast.expr | None, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
     """Yield the calls in the classes of a model and of its layers, in functions that build them, and in `node`."""
-    starts: list[Code] = [(node, scope)] if node is not None else []
-    for root, where in closure(starts, partial(_code_run, analysis)):
+    if node is not None:
+        yield from _calls_in(analysis, node, scope)
+
+
+def _calls_in(analysis: Analysis, code: ast.AST, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield the calls in a piece of code, in what it calls, and in what makes the objects that it names."""
+    for root, where in closure([(code, scope)], partial(_code_run, analysis)):
         yield from ((part, where) for part in _inside(analysis, root) if isinstance(part, ast.Call))
 
 
