@@ -44,7 +44,7 @@ import warnings
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache, lru_cache, partial
@@ -3716,20 +3716,21 @@ def as_forward(module: nn.Module, method: Callable[..., Any]) -> Iterator[None]:
 def enter_through(wrapper: Any, module: nn.Module, names: Collection[str]) -> frozenset[str]:
     """Return the methods among `names`; a layer among them is synchronised where the training runs it by itself.
 
+    "forward" is the module: one that trains itself calls `self(x)`, past the wrapper.
     Raises ValueError for a name that the model does not have.
     """
     methods: set[str] = set()
     for name in names:
         try:
-            value: Any = module.get_submodule(name)
+            value: Any = module if name == "forward" else module.get_submodule(name)
         except AttributeError:
             value = getattr(module, name, None)
         if isinstance(value, nn.Module):
             for layer in _run_by_themselves(value):
                 unguard(layer)
-                weights: list[float] = []
-                layer.register_forward_pre_hook(_BeforeLayer(wrapper, weights), with_kwargs=True)
-                layer.register_forward_hook(_AfterLayer(wrapper, weights))
+                runs: list[_Run | None] = []
+                layer.register_forward_pre_hook(_BeforeLayer(wrapper, runs), with_kwargs=True)
+                layer.register_forward_hook(_AfterLayer(wrapper, runs), always_call=True)
         elif callable(value):
             methods.add(name)
         else:
@@ -3748,12 +3749,19 @@ def _run_by_themselves(layer: nn.Module) -> Iterator[nn.Module]:
         yield layer
 
 
+class _Run(NamedTuple):
+    """A run of a layer that has begun: the weight of its batch, and the forward pass that it is."""
+
+    weight: float
+    forward: AbstractContextManager[None]
+
+
 class _Hook:
     """A hook of a layer that, outside the model's forward, is one. In a file, and in a copy, it does nothing."""
 
-    def __init__(self, wrapper: Any, weights: list[float]) -> None:
+    def __init__(self, wrapper: Any, runs: list[_Run | None]) -> None:
         self.wrapper: Callable[[], Any] = weakref.ref(wrapper)
-        self.weights = weights  # of the runs that have begun
+        self.runs = runs  # that have begun, None for one that is part of another
 
     def __reduce__(self) -> Any:
         return getattr, (nullcontext(), "__exit__")  # takes three arguments, returns None
@@ -3762,21 +3770,27 @@ class _Hook:
 class _BeforeLayer(_Hook):
     def __call__(self, layer: nn.Module, inputs: Any, kwargs: Any) -> Any:
         wrapper = self.wrapper()
-        self.weights.clear()
         if wrapper is None or not _is_entered(layer):
+            self.runs.append(None)
             return None
         weight = weight_for_model(inputs, kwargs)
-        self.weights.append(weight)
+        run = _Run(weight, running_forward())
+        run.forward.__enter__()
+        self.runs.append(run)
         wrapper.expect_backward()
         return scale_gradients((inputs, kwargs), 1.0 / weight) if weight not in (0.0, 1.0) else None
 
 
 class _AfterLayer(_Hook):
+    """Runs after an error in the layer, too: there is no output then."""
+
     def __call__(self, layer: nn.Module, inputs: Any, output: Any) -> Any:
         wrapper = self.wrapper()
-        if wrapper is None or not self.weights:
+        run = self.runs.pop() if self.runs else None
+        if run is None:
             return None
-        return wrapper._gradient_sync.watch(output, self.weights.pop())
+        run.forward.__exit__(None, None, None)
+        return None if output is None or wrapper is None else wrapper._gradient_sync.watch(output, run.weight)
 
 
 def _is_entered(layer: nn.Module) -> bool:
@@ -4331,4 +4345,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 0c23de6a42f4295f6525ee0f07430b7314d412558b222965eb4f3f2e2a3cf64d
+# Unchanged while the text above has the SHA-256 03df34678b7f2e2c1e1d945cda42423aac14352fb8a8f6dda5b3f34644f68afa
