@@ -32,7 +32,7 @@ from .files.run_numbers import Numbered, numbered_names
 from .launch.arguments import Parsing, find_parsings
 from .library import TORCH
 from .loops import Path as TrainingPath
-from .loops import training_paths
+from .loops import reached_paths
 from .losses.divisions import Division, find_divisions
 from .losses.flow import loss_parts
 from .model.models import Model, find_models, reachable_from_loops
@@ -64,7 +64,7 @@ class Project:
 
     @cached_property
     def paths(self) -> list[TrainingPath]:
-        return training_paths(self.analysis)
+        return reached_paths(self.analysis)
 
     @cached_property
     def optimizers(self) -> list[Optimizer]:

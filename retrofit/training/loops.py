@@ -16,6 +16,7 @@ from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.branches import is_in_body
 from retrofit.analysis.flow.calls.sites import sites_of
 from retrofit.analysis.flow.main_guard import is_under_main_of_another
+from retrofit.analysis.flow.reachability import known_scopes
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalFunction, Member, Result
@@ -147,6 +148,16 @@ def training_paths(analysis: Analysis) -> list[Path]:
         return [path for path in paths if not evaluates(analysis, path)] or paths
 
     return analysis.fact("training paths", compute)
+
+
+def reached_paths(analysis: Analysis) -> list[Path]:
+    """Return the ways to backward calls that a run of the script takes.
+
+    Those from functions that nothing calls are left out where there are others: a training for another script.
+    """
+    paths = training_paths(analysis)
+    reached = known_scopes(analysis)
+    return [path for path in paths if path.frames[-1].scope in reached] or paths
 
 
 def calls_without_training(analysis: Analysis, paths: list[Path]) -> set[ast.Call]:

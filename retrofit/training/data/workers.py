@@ -11,12 +11,12 @@ from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.training.torch_api.data import PER_SAMPLE
 
-from ..loops import training_paths
+from ..loops import reached_paths
 
 
 def run_elsewhere(analysis: Analysis) -> set[Scope]:
     """Return the functions in which the processes must not wait for one another, with all that they call."""
-    training = {frame.scope for path in training_paths(analysis) for frame in path.frames}
+    training = {frame.scope for path in reached_paths(analysis) for frame in path.frames}
     return analysis.fact("run elsewhere", lambda: _with_called(analysis, _run_by_others(analysis) - training))
 
 
