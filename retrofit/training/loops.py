@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Union
 
-from retrofit.analysis.calls import CallSite, default_of
+from retrofit.analysis.calls import CallSite, default_of, last_name
 from retrofit.analysis.edits import block_of
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.branches import is_in_body
@@ -26,6 +27,7 @@ from .torch_api.runtime import RUN_TRIALS
 
 LoopNode = Union[ast.For, ast.AsyncFor, ast.While]
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
+SETTINGS = re.compile(r"conf|cfg|opt|arg|setting|param|flag", re.IGNORECASE)
 MOST_PATHS = 64
 
 
@@ -232,15 +234,48 @@ def _truth(test: ast.expr, given: Callable[[str], ast.expr | None]) -> bool | No
         if isinstance(value, (ast.Compare, ast.UnaryOp)):
             return _truth(value, given)
         return bool(value.value) if isinstance(value, ast.Constant) else None
-    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.left, ast.Name):
-        value, wanted = given(test.left.id), test.comparators[0]
-        if value is None or not isinstance(wanted, ast.Constant):
-            return None
-        if not isinstance(value, ast.Constant):
-            return isinstance(test.ops[0], (ast.IsNot, ast.NotEq)) if wanted.value is None else None
-        equal = value.value == wanted.value
-        return equal if isinstance(test.ops[0], (ast.Eq, ast.Is)) else not equal
+    return _compares(test, given) if isinstance(test, ast.Compare) and len(test.ops) == 1 else None
+
+
+def _compares(test: ast.Compare, given: Callable[[str], ast.expr | None]) -> bool | None:
+    """Return whether a comparison of a parameter with what is written down holds, None where that is not known."""
+    left, wanted, op = test.left, test.comparators[0], test.ops[0]
+    if not isinstance(left, ast.Name) or given(left.id) is None:
+        left, wanted = wanted, left  # Phase.TRAIN == phase
+    value = given(left.id) if isinstance(left, ast.Name) else None
+    if value is None:
+        return None
+    if isinstance(op, (ast.In, ast.NotIn)):
+        parts = wanted.elts if isinstance(wanted, (ast.Tuple, ast.List, ast.Set)) and left is test.left else [wanted]
+        found = {_are_equal(value, part) for part in parts} if parts != [wanted] else {None}
+        equal = True if True in found else None if None in found else False
+    else:
+        equal = _are_equal(value, wanted)
+    if equal is None or not isinstance(op, (ast.Eq, ast.NotEq, ast.Is, ast.IsNot, ast.In, ast.NotIn)):
+        return None
+    return equal if isinstance(op, (ast.Eq, ast.Is, ast.In)) else not equal
+
+
+def _are_equal(value: ast.expr, wanted: ast.expr) -> bool | None:
+    """Return whether two literals, or two members of one class of constants, are the same; None where not known."""
+    if isinstance(value, ast.Constant) and isinstance(wanted, ast.Constant):
+        return bool(value.value == wanted.value)
+    if isinstance(wanted, ast.Constant):
+        return False if wanted.value is None else None
+    if isinstance(value, ast.Attribute) and isinstance(wanted, ast.Attribute):
+        owner = last_name(wanted.value)  # Phase.VAL, Phase.TRAIN: not cfg.MODE, Config.TRAIN
+        is_class = owner[:1].isupper() and not owner.isupper() and not SETTINGS.search(owner)
+        return value.attr == wanted.attr if is_class and last_name(value.value) == owner else None
     return None
+
+
+def exclude_each_other(one: ast.expr, other: ast.expr) -> bool:
+    """Return whether two tests compare one variable with different values: phase == "train", phase == "val"."""
+    tests = [test for test in (one, other) if isinstance(test, ast.Compare) and len(test.ops) == 1]
+    if len(tests) < 2 or not all(isinstance(test.ops[0], (ast.Eq, ast.Is)) for test in tests):
+        return False
+    values = [test.comparators[0] for test in tests]
+    return ast.dump(tests[0].left) == ast.dump(tests[1].left) and _are_equal(*values) is False
 
 
 def phase_of(path: Path) -> dict[LoopNode, tuple[str, str]]:

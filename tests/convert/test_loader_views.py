@@ -216,3 +216,44 @@ def test_a_loader_that_only_evaluates_is_not_sharded_with_one_that_trains(tmp_pa
     )
     lines = converted(tmp_path, text)
     assert SHARDED in lines and not any("distribute_loader(test_loader)" in line for line in lines)
+
+
+PHASES = {
+    "a text": ("phase == 'train'", "'train'", "'val'"),
+    "the text first": ("'train' == phase", "'train'", "'val'"),
+    "one of several": ("phase in ('fit', 'train')", "'train'", "'val'"),
+    "not one of several": ("phase not in ['val', 'test']", "'train'", "'val'"),
+    "a member of an enumeration": ("phase == Phase.TRAIN", "Phase.TRAIN", "Phase.VAL"),
+    "another member": ("phase is not Phase.VAL", "Phase.TRAIN", "Phase.VAL"),
+}
+
+
+@pytest.mark.parametrize("form", PHASES)
+def test_a_function_that_trains_in_one_phase_only_leaves_the_other_loader_whole(tmp_path: Path, form: str) -> None:
+    trains, first, second = PHASES[form]
+    text = SCRIPT + (
+        "class Phase(enum.Enum):\n"
+        "    TRAIN, VAL = 0, 1\n\n\n"
+        "def get_run(model):\n"
+        "    def run(phase, batches):\n"
+        "        best = 1e9\n"
+        "        for (x,) in batches:\n"
+        "            loss = model(x).pow(2).mean()\n"
+        f"            if {trains}:\n"
+        "                optimizer.zero_grad()\n"
+        "                loss.backward()\n"
+        "                optimizer.step()\n"
+        f"            if {trains}:\n"
+        "                print('loss', loss.item())\n"
+        "            elif loss.item() < best:\n"
+        "                best = min(loss.item(), best)\n"
+        "        return best\n\n"
+        "    return run\n\n\n" + LOADER + f"test_loader = {MADE}\n"
+        "run = get_run(model)\n"
+        "for epoch in range(2):\n"
+        f"    run({first}, loader)\n"
+        f"    print(run(phase={second}, batches=test_loader))\n"
+    )
+    lines = converted(tmp_path, text.replace("import elsewhere", "import enum\n\nimport elsewhere"))
+    assert SHARDED in lines and not any("distribute_loader(test_loader)" in line for line in lines)
+    assert "print('loss', rd.reduce_loss(loss).item())" in lines

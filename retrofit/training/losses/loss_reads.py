@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.calls import without_methods
-from retrofit.analysis.flow.branches import branches_around
+from retrofit.analysis.flow.branches import branches_around, is_in_body
 from retrofit.analysis.flow.name_uses import stored_names
 from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.scopes import own_nodes
 from retrofit.analysis.values.inference import Analysis
 
-from ..loops import LOOPS, Frame
+from ..loops import LOOPS, Frame, exclude_each_other
 from ..steps.non_training_branches import trains
 from ..torch_api.tensors import COPIES
 from .terms import terms_in
@@ -64,6 +64,8 @@ def terms_of(losses: set[str], frame: Frame) -> set[str]:
 def _is_of_training(name: ast.Name, frame: Frame) -> bool:
     """Return whether a loss is that of the training: not one that an evaluation in a loop or aside computes."""
     source = frame.scope.source
+    if _runs_at_another_time(name, frame):
+        return False
     for branch in branches_around(source, name, frame.loops[0]) if frame.loops else ():
         if branch[0].lineno > getattr(frame.node, "lineno", 0) and name.id in stored_names(branch):
             return trains(branch)
@@ -73,3 +75,24 @@ def _is_of_training(name: ast.Name, frame: Frame) -> bool:
         if isinstance(outer, LOOPS) and name.id in stored_names([outer]):
             return False
     return False
+
+
+def _runs_at_another_time(name: ast.Name, frame: Frame) -> bool:
+    """Return whether a test lets only one of two places run, the backward call or a name: `phase == "val"`."""
+    trains, reads = (dict(_tests_around(frame, node)) for node in (frame.node, name))
+    if any(trains.get(test, holds) is not holds for test, holds in reads.items()):
+        return True
+    needed = [ast.parse(test, mode="eval").body for test, holds in trains.items() if holds]
+    given = [ast.parse(test, mode="eval").body for test, holds in reads.items() if holds]
+    return any(exclude_each_other(one, other) for one in needed for other in given)
+
+
+def _tests_around(frame: Frame, node: ast.AST) -> Iterator[tuple[str, bool]]:
+    """Yield the tests of the `if`s around a node in a function, as text, with whether they hold there."""
+    inner = node
+    for outer in frame.scope.source.ancestors(node):
+        if outer is frame.scope.node:
+            return
+        if isinstance(outer, ast.If) and inner is not outer.test:
+            yield ast.unparse(outer.test), is_in_body(outer, inner)
+        inner = outer
