@@ -60,6 +60,7 @@ READ = [
     'dataset = import_module("." + args.data, package="data").Digits()',
     'for name in ["data.digits"]:\n    module = import_module(name)\ndataset = module.Digits()',
     "from data import registry\ndataset = registry.make(args.data)",
+    'import sys\nsys.path.append("data")\ndataset = import_module(args.data).Digits()',
 ]  # fmt: skip
 REGISTRY = """\
 import importlib
@@ -96,6 +97,16 @@ def test_a_module_that_cannot_be_read_is_reported_and_the_rest_converted(tmp_pat
     project = read_project(write(tmp_path, READ[0]))
     assert not project.modules.unreadable
     assert [place.partition(":")[0] for place in project.modules.not_read] == ["data/old.py"]
+
+
+def test_the_modules_next_to_that_of_an_option_are_read_too(tmp_path: Path) -> None:
+    script = write(tmp_path, READ[-1])
+    (tmp_path / "data" / "letters.py").write_text(CACHE.replace("digits", "letters"))
+    conversion = plan_conversion(read_project(script))
+    assert {"data/digits.py", "data/letters.py"} <= {file.source.name for file in conversion.files}
+    script.write_text(script.read_text().replace('default="digits"', 'default="digits", choices=["digits"]'))
+    conversion = plan_conversion(read_project(script))
+    assert "data/letters.py" not in {file.source.name for file in conversion.files}
 
 
 def test_a_name_that_can_be_any_module_is_listed_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .named_imports import ANYTHING, modules_named, named_imports
+from .named_imports import ANYTHING, in_same_folders, modules_named, named_imports
 from .repository import common_folder, folders_above, may_hold, source_folders
 from .runtime_names import FILE_MODULE, RUNTIME, is_module, is_runtime_file
 from .search_path import Added, added_folders
@@ -156,8 +156,10 @@ class Modules:
                 yield from self._of_statement(Import(node, node.module or "", node.level, source, names))
         for named in named_imports(source.nodes):
             found_by_name = list(dict.fromkeys(path for name in named.names for path in self._of_name(name, source)))
+            others = in_same_folders(found_by_name, self._entry_folder) if ANYTHING in named.names else []
+            found_by_name += [path for path in others if not is_runtime_file(path)]
             self.named[named.call] = found_by_name
-            if named.is_computed and not found_by_name:
+            if named.is_computed and (not found_by_name or (ANYTHING in named.names and not others)):
                 text = " ".join(source.segment(named.call).split())
                 self.not_read.append(f"{source.place(named.call)}: {text} can be any module")
             yield from found_by_name

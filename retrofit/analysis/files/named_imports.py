@@ -1,6 +1,7 @@
 """Modules that a program imports by a name that it puts together: import_module("data." + name).
 
-What is constant in the name says which package it is of; of that every module that fits is taken.
+What is constant in the name says which package it is of; of that every module that fits is taken. Of an option of the
+command line its choices are taken, or its default and the modules in the same folder.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 
 IMPORTERS = {"import_module", "__import__", "locate"}
 FILE_LOADERS = {"spec_from_file_location", "load_source", "SourceFileLoader", "run_path"}
+ADDS_OPTION = "add_argument"
 ANYTHING = "\0"  # in a name: what is not known
 MOST_MODULES, MOST_DEPTH, MOST_LEVELS = 200, 5, 4
 
@@ -64,6 +66,13 @@ def modules_named(name: str, folders: list[Path], importer: Path) -> list[Path]:
         if found:
             return found[:MOST_MODULES]
     return []
+
+
+def in_same_folders(found: list[Path], apart_from: Path) -> list[Path]:
+    """Return the other modules in the folders of some, where these are not `apart_from`: a folder of models."""
+    folders = dict.fromkeys(path.parent for path in found if path.name != "__init__.py" and path.parent != apart_from)
+    files = (path for folder in folders for path in _files(folder, deep=False) if path.name != "__init__.py")
+    return [path for path in files if path not in found][:MOST_MODULES]
 
 
 def _package(call: ast.Call) -> str:
@@ -118,6 +127,21 @@ def _texts(node: ast.expr, nodes: list[ast.AST], depth: int) -> set[str]:
             return {"."}  # the package of this very file
         given = [value for value in _assigned(node.id, nodes)]
         return set().union(*(_texts(value, nodes, depth - 1) for value in given)) if given else {ANYTHING}
+    return _of_option(node.attr, nodes) if isinstance(node, ast.Attribute) else {ANYTHING}
+
+
+def _of_option(name: str, nodes: list[ast.AST]) -> set[str]:
+    """Return the texts that an option of the command line can be: its choices, or its default and ANYTHING else."""
+    for node in nodes:
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != ADDS_OPTION:
+            continue
+        names = [part.value for part in node.args if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+        if name not in {text.lstrip("-").replace("-", "_") for text in names}:
+            continue
+        given = {keyword.arg: keyword.value for keyword in node.keywords}
+        choices = getattr(given.get("choices"), "elts", [])
+        texts = {part.value for part in (choices or [given.get("default")]) if isinstance(part, ast.Constant)}
+        return {text for text in texts if isinstance(text, str)} | (set() if choices else {ANYTHING})
     return {ANYTHING}
 
 
