@@ -72,6 +72,12 @@ ASKED = [
      "if rd.output.answer_of_main(os.path.exists, 'out') and rd.output.answer_of_main(os.listdir, 'out'):"),
     ("mode = 'a' if os.path.exists('log.txt') else 'w'\nf = open('log.txt', 'w')",
      "mode = 'a' if rd.output.answer_of_main(os.path.exists, 'log.txt') else 'w'"),
+    ("if os.path.exists('out'):\n    if input('remove? ') != 'n':\n        os.rmdir('out')\n"
+     "        os.makedirs('out')\nelse:\n    os.makedirs('out')",
+     "if rd.output.answer_of_main(os.path.exists, 'out'):"),
+    ("def ask():\n    return input('remove? ')\nif os.path.exists('out'):\n    if len('a') > 2 or ask() == 'y':\n"
+     "        os.rmdir('out')\nos.makedirs('out', exist_ok=True)",
+     "if rd.output.answer_of_main(os.path.exists, 'out'):"),
     ("if not os.path.exists('out'):\n    os.makedirs('out')", "if rd.is_main_process() and not os.path.exists('out'):"),
     ("if os.path.exists('old.pt'):\n    model.load_state_dict(torch.load('old.pt', map_location='cpu'))",
      "if os.path.exists('old.pt'):"),

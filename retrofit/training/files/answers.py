@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.bindings import builder_of
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import calls_within, reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.files import LISTS
@@ -43,18 +43,35 @@ def asked_per_process(analysis: Analysis, outputs: list[Output], known: Collecti
     made = [(output.call, output.scope) for output in outputs if output.kind in MAKING]
     written = {output.call for output in outputs if output.kind in GUARDED_KINDS | {PRINT}}
     written |= {n for n, scope in reached_nodes(analysis) if isinstance(n, ast.Call) and _is_shown(analysis, n, scope)}
+    questions = _questions(analysis)
     for node, scope in reached_nodes(analysis):
         if not isinstance(node, (ast.If, ast.Assert, ast.IfExp)) or node in known:
             continue
-        if isinstance(node, ast.If) and _only_writes([*node.body, *node.orelse], written):
+        asking = [part for part in ast.walk(node.test) if isinstance(part, ast.Call) and _asks(analysis, part, scope)]
+        asking = [part for part in asking if _is_of_made(analysis, part, scope, made)]
+        asking = [part for part in asking if _is_common(analysis, part, scope)]
+        is_left_to_main = isinstance(node, ast.If) and _only_writes([*node.body, *node.orelse], written)
+        if asking and is_left_to_main and not _leads_to(analysis, node, scope, questions):
             continue  # it is rank 0 that asks there
-        for part in ast.walk(node.test):
-            if not isinstance(part, ast.Call) or not _asks(analysis, part, scope):
-                continue
-            paths = [part.func.value] if not part.args and isinstance(part.func, ast.Attribute) else part.args[:1]
-            is_made = any(_is_same(analysis, (path, scope), call) for path in paths for call in made)
-            if is_made and _is_common(analysis, part, scope):
-                yield part, scope
+        yield from ((part, scope) for part in asking)
+
+
+def _is_of_made(analysis: Analysis, call: ast.Call, scope: Scope, made: list[Place]) -> bool:
+    """Return whether a call asks for what one of the other calls makes."""
+    paths = [call.func.value] if not call.args and isinstance(call.func, ast.Attribute) else call.args[:1]
+    return any(_is_same(analysis, (path, scope), other) for path in paths for other in made)
+
+
+def _leads_to(analysis: Analysis, node: ast.AST, scope: Scope, calls: set[ast.AST]) -> bool:
+    """Return whether a statement makes one of the calls, itself or in functions of the project."""
+    own = [part for part in ast.walk(node) if isinstance(part, ast.Call)] if calls else []
+    return any(inner in calls for call in own for inner, _ in calls_within(analysis, call, scope))
+
+
+def _questions(analysis: Analysis) -> set[ast.AST]:
+    """Return the calls that ask the user, in which all processes meet."""
+    calls = [(node, scope) for node, scope in reached_nodes(analysis) if isinstance(node, ast.Call)]
+    return {call for call, scope in calls if analysis.called(call, scope) & {*PROMPTS, ANSWER}}
 
 
 def _is_shown(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
