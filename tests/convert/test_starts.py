@@ -87,6 +87,10 @@ STARTS = {
                 "a/b/train.py", (".", None, [])),
     "text": (LIB | {"tools/train.py": adds("sys.path.append(f'{os.path.dirname(__file__)}/..')")}, "tools/train.py",
              (".", None, [])),
+    "text with places": (LIB | {"tools/train.py": adds("sys.path.append('%s/..' % os.path.dirname(__file__))")},
+             "tools/train.py", (".", None, [])),
+    "text by format": (LIB | {"tools/train.py": adds("sys.path.append('{}/..'.format(os.path.dirname(__file__)))")},
+             "tools/train.py", (".", None, [])),
     "sibling": ({f"third/{k}": v for k, v in LIB.items()}
                 | {"tools/train.py": adds(f"sys.path = [os.path.join({HERE}, os.pardir, 'third'), *sys.path]")},
                 "tools/train.py", (".", None, [])),

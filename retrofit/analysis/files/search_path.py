@@ -95,6 +95,9 @@ class _Reader:
             join = (lambda a, b: a + b) if isinstance(node.op, ast.Add) else _joined
             left, right = self.texts(node.left, depth - 1), self.texts(node.right, depth - 1)
             yield from (join(a, b.lstrip("\0")) for a in left for b in right)
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            given = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
+            yield from self._filled(node.left, "%s", given, depth)
         elif isinstance(node, ast.JoinedStr):
             yield from self._of_format(node, depth)
         elif isinstance(node, ast.Call):
@@ -107,6 +110,8 @@ class _Reader:
             yield "."
         elif name == "dirname" and arguments:
             yield from map(os.path.dirname, self.texts(arguments[0], depth - 1))
+        elif name == "format" and isinstance(function, ast.Attribute):
+            yield from self._filled(function.value, "{}", arguments, depth)
         elif name in SAME and (arguments or isinstance(function, ast.Attribute)):
             inner = arguments[0] if arguments else function.value  # type: ignore[attr-defined]
             yield from self.texts(inner, depth - 1)
@@ -125,6 +130,14 @@ class _Reader:
         for part in node.values:
             inner = part.value if isinstance(part, ast.FormattedValue) else part
             found = [before + text.lstrip("\0") for before in found for text in self.texts(inner, depth - 1)]
+        return found
+
+    def _filled(self, text: ast.expr, place: str, given: list[ast.expr], depth: int) -> list[str]:
+        """Return a text with its places filled: "%s/lib" % folder, "{}/lib".format(folder)."""
+        parts = text.value.split(place) if isinstance(text, ast.Constant) and isinstance(text.value, str) else []
+        found = parts[:1] if len(parts) == len(given) + 1 else []
+        for value, rest in zip(given, parts[1:]):
+            found = [before + inner.lstrip("\0") + rest for before in found for inner in self.texts(value, depth - 1)]
         return found
 
     def _of_parents(self, node: ast.Subscript, depth: int) -> Iterator[str]:
