@@ -67,11 +67,13 @@ def _comes_after_all(project: Project, loader: Loader, source: Source, statement
 
 
 def _where_made(project: Project, loader: Loader, use: Use, rule: Rule, message: str) -> Finding:
-    """Return the finding that hands over each loader that a variable gets, where it is made."""
+    """Return the finding that hands over each loader of a variable where it is made, or the reason why not."""
     made, own_name = _assigned(project, loader), str(loader.variable).rpartition(".")[2]
     read = [part for assignment in made for part in ast.walk(_call_of(assignment) or assignment.statement)]
-    if any(_call_of(assignment) is None for assignment in made) or any(
-        isinstance(part, (ast.Name, ast.Attribute)) and last_name(part) == own_name for part in read
+    if (
+        not made
+        or any(_call_of(assignment) is None for assignment in made)
+        or any(isinstance(part, (ast.Name, ast.Attribute)) and last_name(part) == own_name for part in read)
     ):
         refusal = f"{loader.variable} is set in several places, so none comes after all of them"
         return found(rule, use.scope.source, use.expression, message, refusal=refusal, kind="loader-in-several-places")
