@@ -282,7 +282,7 @@ def whole_weights(model: nn.Module) -> dict[str, torch.Tensor]:
 def shard_and_train() -> dict[str, tuple[bool, dict[str, torch.Tensor]]]:
     """Train under every strategy and return whether parameters were sharded, and the weights."""
     from retrofit.distributed import FSDPWrapper, get_rank
-    from retrofit.distributed.strategies.fsdp import is_sharded
+    from retrofit.distributed.strategies import is_sharded
 
     share = slice(4 * get_rank(), 4 * get_rank() + 4)
     found = {}
@@ -311,7 +311,7 @@ def test_sharding_strategies(ranks: Any) -> None:
 
 def shard_a_transformer(folder: str) -> tuple[int, bool, str]:
     from retrofit.distributed import FSDPWrapper, get_rank, load_checkpoint, save_checkpoint
-    from retrofit.distributed.strategies.fsdp import MixedPrecision, is_sharded
+    from retrofit.distributed.strategies import MixedPrecision, is_sharded
 
     checkpoint_path = f"{folder}/checkpoint.pt"
     precision = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)

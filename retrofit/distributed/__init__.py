@@ -25,6 +25,7 @@ from .ddp.model import distribute_model
 from .ddp.unwrap import unwrap_model
 from .ddp.wrapper import DDPWrapper
 from .evaluation import share_batches, sum_over_ranks
+from .fsdp import sharded_model as _sharded_model  # noqa: F401
 from .learning_rate import scaled_lr
 from .output import path_on_main, print_main
 from .process import devices as devices

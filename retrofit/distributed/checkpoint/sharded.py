@@ -32,7 +32,7 @@ from .async_save import Abandoned, Save
 from .atomic_file import WriteError, num_bytes, write_atomically, write_error
 from .host_copy import copy_together
 from .safe_pickle import load_plain
-from .sharded_state import is_shard, map_entries
+from .sharded_state import is_sharded_tensor, map_entries
 
 META_NAME = "meta.pt"
 METADATA_NAME = ".metadata"
@@ -218,7 +218,7 @@ def _is_stored(model: nn.Module) -> Callable[[tuple[Any, ...], torch.Tensor], bo
 
     def is_stored(path: tuple[Any, ...], tensor: torch.Tensor) -> bool:
         is_replica = path[-1] in names or (path[0] == "optimizer" and tensor.dim() > 0)
-        return is_shard(tensor) or (has_replicas and is_replica)
+        return is_sharded_tensor(tensor) or (has_replicas and is_replica)
 
     return is_stored
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from copy import copy
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ def gather_state(value: Any) -> Any:
     """
 
     def gather(value: Any, path: tuple[Any, ...]) -> Any:
-        if is_shard(value):
+        if is_sharded_tensor(value):
             mesh_device = torch.device(value.device_mesh.device_type)
             return value.detach().to(mesh_device).full_tensor().cpu()
         return map_entries(value, path, gather)
@@ -28,7 +28,7 @@ def gather_state(value: Any) -> Any:
 def map_entries(value: Any, path: tuple[Any, ...], function: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
     """Return a mapping, a list or a tuple with `function(entry, path of keys)` for each entry; any other as it is."""
     if isinstance(value, dict) and type(value) not in (dict, OrderedDict):  # a Counter counts what it is made from
-        entries = copy(value)
+        entries = copy.copy(value)
         for key, entry in value.items():
             entries[key] = function(entry, (*path, key))
         return entries
@@ -41,7 +41,12 @@ def map_entries(value: Any, path: tuple[Any, ...], function: Callable[[Any, tupl
 
 def shard_like(whole: Any, own: Any) -> Any:
     """Return this rank's shard of a whole tensor, sharded as `own` is; what has no sharded counterpart as it is."""
-    if not isinstance(whole, torch.Tensor) or not is_shard(own) or is_shard(whole) or whole.shape != own.shape:
+    if (
+        not isinstance(whole, torch.Tensor)
+        or not is_sharded_tensor(own)
+        or is_sharded_tensor(whole)
+        or whole.shape != own.shape
+    ):
         return whole
     from torch.distributed.tensor import distribute_tensor  # type: ignore[attr-defined]  # torch 2.1 lacks it
 
@@ -66,5 +71,5 @@ def shard_optimizer_state(state: Mapping[str, Any], optimizer: torch.optim.Optim
     return {**state, "state": entries}
 
 
-def is_shard(value: Any) -> bool:
+def is_sharded_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and hasattr(value, "full_tensor")

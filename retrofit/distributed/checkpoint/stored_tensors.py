@@ -12,7 +12,7 @@ import torch
 from ..process.process_group import get_rank, get_world_size
 from .safe_pickle import load_plain
 from .sharded import META_NAME, METADATA_NAME, checksum, require_dcp
-from .sharded_state import is_shard, map_entries
+from .sharded_state import is_sharded_tensor, map_entries
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def read_stored(value: Any, like: Callable[[tuple[Any, ...]], Any] = lambda path
     def place(value: Any, path: tuple[Any, ...]) -> Any:
         if isinstance(value, StoredTensor):
             own = like(path)
-            fits = is_shard(own) and own.shape == value.shape
+            fits = is_sharded_tensor(own) and own.shape == value.shape
             with torch.no_grad():
                 target = (
                     torch.empty_like(own, dtype=value.dtype) if fits else torch.empty(value.shape, dtype=value.dtype)

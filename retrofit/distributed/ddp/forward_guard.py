@@ -6,7 +6,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -18,6 +18,8 @@ from .gradients import in_backward, tensors_in
 from .sync_batchnorm import waiting_layers
 from .unwrap import unwrap_model
 
+# What other modules add: contexts, made with the model, in which it can run without the other ranks.
+running_alone: list[Callable[[nn.Module], AbstractContextManager[Any]]] = []
 _forward_depth = 0
 _guarded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
@@ -35,7 +37,10 @@ def run_alone(function: Callable[..., Any], model: nn.Module, *args: Any, **kwar
     for layer in waiting:
         layer.training = False
     try:
-        with running_forward():
+        with ExitStack() as stack:
+            for context in running_alone:
+                stack.enter_context(context(module))
+            stack.enter_context(running_forward())
             return function(module, *args, **kwargs)
     finally:
         for layer in waiting:

@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 STRATEGY_TWIN = "RETROFIT_STRATEGY"
+SHARDED_NUMBER = "sharded_number"  # in the __dict__ of a model that RETROFIT_STRATEGY=fsdp has sharded, in place
 
 TensorT = TypeVar("TensorT", bound=torch.Tensor)
 ModelsT = TypeVar("ModelsT")
@@ -69,12 +70,7 @@ def distribute_model(
     require_group("distribute_model")
     if isinstance(model, DDPWrapper) or (isinstance(model, nn.DataParallel) and not isinstance(model, OneDevice)):
         return model  # wrapped already; under DataParallel one process drives all GPUs
-    asked = os.environ.get(STRATEGY_TWIN) or "auto"
-    if strategy is None and asked not in ("auto", "single", "ddp"):
-        raise ValueError(
-            f"{STRATEGY_TWIN}={asked}: this script trains with ddp; for another strategy call "
-            f"rd.distribute_model(model, strategy={asked!r}), and rd.save_checkpoint on every rank"
-        )
+    by_environment = _wrapper_by_environment() if strategy is None else None
     if strategy is not None and strategy not in STRATEGIES:
         raise ValueError(
             f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}; the others are in the whole kit: "
@@ -87,13 +83,17 @@ def distribute_model(
         options["find_unused_parameters"] = find_unused_parameters
     if methods:
         options["methods"] = methods
-    wrapped = STRATEGIES[strategy or "ddp"](converted, **options)
+    wrapped = (by_environment or STRATEGIES[strategy or "ddp"])(converted, **options)
+    if isinstance(wrapped, DDPWrapper) or SHARDED_NUMBER in wrapped.__dict__:
+        # With statistics of their own, the ranks would evaluate different models.
+        wrapped.__dict__["broadcasts_before_evaluation"] = not is_synchronised
     if wrapped is module:
         return model
     if isinstance(wrapped, DDPWrapper):
         wrapped.__dict__[KEEPS_PREFIX] = isinstance(model, OneDevice)
-        # With statistics of their own, the ranks would evaluate different models.
-        wrapped.__dict__["broadcasts_before_evaluation"] = not is_synchronised
+    elif isinstance(model, OneDevice) and SHARDED_NUMBER in wrapped.__dict__:
+        model.module = wrapped  # whose class or BatchNorm layer was changed
+        return model
     return wrapped
 
 
@@ -153,6 +153,24 @@ def wrap_ddp(model: nn.Module, **options: Any) -> nn.Module:
 
 
 STRATEGIES: dict[str, Callable[..., nn.Module]] = {"ddp": wrap_ddp}  # rd.strategies puts the others in
+# What RETROFIT_STRATEGY can ask for in a script that knows of no strategy; the sharded models put fsdp in.
+BY_ENVIRONMENT: dict[str, Callable[..., nn.Module]] = {"auto": wrap_ddp, "ddp": wrap_ddp}
+
+
+def _wrapper_by_environment() -> Callable[..., nn.Module]:
+    """Return what wraps a model as RETROFIT_STRATEGY says. Raises ValueError for a value that means nothing here."""
+    asked = os.environ.get(STRATEGY_TWIN) or "auto"
+    if asked in BY_ENVIRONMENT:
+        return BY_ENVIRONMENT[asked]
+    if asked == "fsdp":
+        raise ValueError(
+            f"{STRATEGY_TWIN}=fsdp needs a part that {__file__} does not have; this puts it there and changes nothing "
+            "else: retrofit convert SCRIPT --with fsdp --update-runtime"
+        )
+    raise ValueError(
+        f"{STRATEGY_TWIN}={asked} is unknown here; use one of: auto, ddp, fsdp; a training loop that is written for "
+        "rd.strategies names the others itself: rd.distribute_model(model, strategy=...)"
+    )
 
 
 def distribute_parameter(tensor: TensorT) -> TensorT:

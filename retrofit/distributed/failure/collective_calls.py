@@ -23,6 +23,7 @@ PACKAGE = __name__.removesuffix(".failure.collective_calls")  # the runtime, or 
 LIBRARIES = ("contextlib", "functools", "torch")  # what a call may pass through on its way from the script
 
 turns: list[Any] = []  # of `main_process_first`: the one that this rank is in
+before_collectives: list[Callable[[str], Any]] = []  # what other modules add: called with the function's name
 _journal: Journal | None = None
 
 
@@ -91,7 +92,10 @@ def collective(function: Decorated) -> Decorated:
                 "another: it would wait for ranks that cannot come; call it before or after that block"
             )
         journal = _journal
-        if journal is None or journal.open is not None or journal.thread != threading.get_ident():
+        is_within = journal is not None and (journal.open is not None or journal.thread != threading.get_ident())
+        for hook in () if is_within else before_collectives:
+            hook(function.__name__)
+        if journal is None or is_within:
             return function(*args, **kwargs)
         with journal.noting(function.__name__):
             return function(*args, **kwargs)

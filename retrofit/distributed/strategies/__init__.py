@@ -1,8 +1,9 @@
 """Parallel strategies other than plain DDP, and what a training loop needs to work with each: `rd.strategies`."""
 
+from ..fsdp.torch_fsdp import is_sharded
 from .evaluation_batches import EvaluationBatches
 from .flags import add_all_flags
-from .fsdp import MixedPrecision, is_sharded
+from .fsdp import MixedPrecision
 from .select import (
     backward,
     clip_grad_norm,

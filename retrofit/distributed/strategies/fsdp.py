@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ..ddp.wrapper import DDPWrapper
+from ..fsdp.torch_fsdp import torch_fsdp
 from ..process.environment import read_environment
 from ..process.process_group import get_device, get_world_size, is_distributed
 from .layers import choose_layers
@@ -64,7 +64,7 @@ def FSDPWrapper(
         return model
     if sharding_strategy == "NO_SHARD":
         return DDPWrapper(model)
-    fsdp = _torch_fsdp()
+    fsdp = torch_fsdp()
     layers = choose_layers(model, wrap_layers, min_num_params)
     precision = mixed_precision or MixedPrecision()
     for tensor in (*model.parameters(), *model.buffers()):
@@ -84,29 +84,12 @@ def FSDPWrapper(
     return fsdp.fully_shard(model, **options, mp_policy=policy)
 
 
-def is_sharded(model: nn.Module) -> bool:
-    """Return whether the parameters of `model` are sharded by FSDP."""
-    module = sys.modules.get("torch.distributed.fsdp")
-    return hasattr(module, "FSDPModule") and isinstance(model, module.FSDPModule)  # type: ignore[union-attr]
-
-
 def resolve_dtype(name: str) -> torch.dtype | None:
     """Return the dtype of a flag's value: fp32 (None, the model's own), bf16, fp16, auto = bf16 where supported."""
     if name == "auto":
         has_bf16 = not torch.cuda.is_available() or torch.cuda.is_bf16_supported()
         return torch.bfloat16 if has_bf16 else torch.float16
     return DTYPES[name]
-
-
-def _torch_fsdp() -> Any:
-    import torch.distributed.fsdp as fsdp
-
-    if not hasattr(fsdp, "fully_shard"):
-        raise RuntimeError(
-            f"strategy fsdp needs torch 2.6 or newer (fully_shard), this is {torch.__version__}; update torch, or use "
-            "--strategy ddp"
-        )
-    return fsdp
 
 
 def _mesh(sharding_strategy: str, shard_size: int) -> Any:

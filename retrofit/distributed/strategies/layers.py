@@ -42,14 +42,14 @@ def _by_size(module: nn.Module, min_num_params: float, layers: list[nn.Module]) 
     left = sum(parameter.numel() for parameter in module.parameters(recurse=False))
     for child in module.children():
         rest = _by_size(child, min_num_params, layers)
-        if rest >= min_num_params and not _is_container(child):
+        if rest >= min_num_params and not is_container(child):
             layers.append(child)
             rest = 0
         left += rest
     return left
 
 
-def _is_container(module: nn.Module) -> bool:
+def is_container(module: nn.Module) -> bool:
     """Return whether a model may never call this module, but only what is in it."""
     return isinstance(module, CONTAINERS) or type(module).forward is nn.Sequential.forward
 
