@@ -14,7 +14,7 @@ import ast
 import sys
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,13 @@ MODULES = (
     "loss", "ddp/unwrap", "ddp/bit_hash", "ddp/gradients", "ddp/sync_batchnorm", "ddp/forward_guard",
     "ddp/consistency", "ddp/data_parallel", "ddp/entry_points", "ddp/wrapper", "ddp/model", "launcher",
 )  # fmt: skip
+# What `retrofit convert --with NAME` adds to them.
+FEATURES = {
+    "fsdp": (
+        "strategies/layers", "checkpoint/sharded_state", "fsdp/torch_fsdp", "fsdp/blocks", "fsdp/rendezvous",
+        "fsdp/replaced", "fsdp/states", "fsdp/sharded_model",
+    ),
+}  # fmt: skip
 
 HEAD = '''\
 """{mark}: the runtime of {distribution} {version}.
@@ -101,15 +108,22 @@ class Module:
     imports: set[tuple[str, str]] = field(default_factory=set)  # (module, name) or (module, "")
 
 
-def bundle(modules: Iterable[str] = MODULES, library: Path = LIBRARY) -> str:
-    """Return the text of the runtime file. Raises BundleError."""
-    read = [read_module(library, name) for name in modules]
+def bundle(modules: Iterable[str] = MODULES, library: Path = LIBRARY, features: Collection[str] = ()) -> str:
+    """Return the text of the runtime file, with these of FEATURES. Raises BundleError."""
+    read = [read_module(library, name) for name in _in_order(modules, features)]
     _check(read)
     wanted = _reached(read, [name for path in library.glob("**/__init__.py") for name in _exports(path)])
     sections = [*filter(None, (_section(module, wanted) for module in read))]
     used = {name for module in read for part in module.parts if _is_kept(part, wanted) for name in part.uses}
     commands = [part.text for module in read for part in module.parts if part.is_command]
-    return sealed("\n\n\n".join([_head(read, used), *sections, _tail(), *commands]) + "\n")
+    return sealed("\n\n\n".join([_head(read, used, features), *sections, _tail(), *commands]) + "\n")
+
+
+def _in_order(modules: Iterable[str], features: Collection[str]) -> list[str]:
+    """Return the modules and those of the features, before the launcher, which is the file's command."""
+    added = [name for feature in sorted(features) for name in FEATURES[feature]]
+    names = list(modules)
+    return names[:-1] + added + names[-1:] if added else names
 
 
 def read_module(library: Path, name: str) -> Module:
@@ -224,7 +238,7 @@ def _section(module: Module, wanted: set[str]) -> str:
     return text
 
 
-def _head(modules: list[Module], used: set[str]) -> str:
+def _head(modules: list[Module], used: set[str], features: Collection[str]) -> str:
     subjects = [module.name.rpartition("/")[2].replace("_", " ") for module in modules]
     contents = textwrap.fill(f"In this order: {', '.join(subjects)}.", LINE_LENGTH)
     values = {"mark": FILE_MARK, "version": __version__, "distribution": DISTRIBUTION, "name": FILE_MODULE}
@@ -238,6 +252,7 @@ def _head(modules: list[Module], used: set[str]) -> str:
         *_import_lines(imports - own),
         "",
         f'RETROFIT_RUNTIME = "{__version__}"',
+        *([f'RETROFIT_WITH = "{" ".join(sorted(features))}"'] if features else []),
     ]
     return head + "\n".join(lines)
 

@@ -26,6 +26,7 @@ examples:
   retrofit convert train.py --write     write them, with the runtime and two launch scripts
   retrofit convert train.py --undo      take the last conversion back
   retrofit convert train.py --update-runtime     renew multigpu.py after the kit was updated
+  retrofit convert train.py --with fsdp --update-runtime     and let RETROFIT_STRATEGY=fsdp shard the model
   retrofit convert stage1.py stage2.py --write   scripts that share modules, all of them or none
   retrofit convert train.ipynb --write  the code cells of a notebook, as train.py
   retrofit convert -m tools.train       a script that is started as `python -m tools.train`, from this folder
@@ -84,6 +85,15 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         help=f"import the runtime from the installed kit, which every machine that trains then needs (the distribution "
         f"{DISTRIBUTION}); default: write the runtime as one file, {FILE_NAME}, next to the script",
     )
+    add(
+        "--with",
+        dest="features",
+        action="append",
+        choices=["fsdp"],
+        default=[],
+        help=f"add to {FILE_NAME} what shards a model over the GPUs, for RETROFIT_STRATEGY=fsdp (the installed kit has "
+        "it)",
+    )
     return parser
 
 
@@ -140,7 +150,8 @@ def _planned(args: argparse.Namespace, scripts: list[argparse.Namespace]) -> lis
     plans = []
     for script, start, conversion in with_deep_stack(lambda: plan_together(scripts)):
         if is_converted(conversion.project):
-            print(f"{printable(start.script)} uses the runtime already; nothing to do")
+            more = "; --update-runtime adds to the runtime" if args.features and not args.no_vendor else ""
+            print(f"{printable(start.script)} uses the runtime already; nothing to do{more}")
         elif refused(start, conversion):
             return 1
         else:
@@ -180,4 +191,4 @@ def _update(args: argparse.Namespace) -> None:
     from .stages import places
 
     for path in runtime_places(*places(args)):
-        print(printable(update(path, args.force)))
+        print(printable(update(path, args.force, args.features)))

@@ -193,7 +193,7 @@ def new_files(
     counted = with_deep_stack(lambda: steps(step_limits(project), step_schedules(project), conversion.files))
     facts = replace(with_deep_stack(lambda: script_facts(project)), others=tuple(others))
     counted += unproven(conversion.unproven)
-    files = additions(start, not args.no_vendor, texts, not_read, conversion.listed, counted, facts)
+    files = additions(start, not args.no_vendor, texts, not_read, conversion.listed, counted, facts, args.features)
     users = [*files_needed(conversion), *conversion.files]
     real = real_places(root, [file.path for file in users])
     files.update(zip(real, (file.data for file in users)))

@@ -19,7 +19,7 @@ from retrofit import __version__
 from retrofit.analysis.files.runtime_names import MODULES
 from retrofit.cli import main
 from retrofit.convert.added import update_runtime
-from retrofit.convert.added.runtime_file import TEXT, is_changed, sealed, version
+from retrofit.convert.added.runtime_file import TEXT, features_of, is_changed, runtime_text, sealed, version
 from retrofit.convert.bundle import BundleError, bundle
 
 pytestmark = pytest.mark.usefixtures("forked_python")
@@ -107,8 +107,7 @@ def test_an_older_file_is_updated_and_the_conversion_can_still_be_undone(
 def test_a_killed_update_is_completed_by_the_next_one(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = script.with_name("multigpu.py")
     with monkeypatch.context() as older:
-        older.setattr(update_runtime, "TEXT", script.with_name("older.py"))
-        update_runtime.TEXT.write_text(OLDER)
+        older.setattr(update_runtime, "runtime_text", lambda features: OLDER.encode())
         assert main(["convert", str(script), "--update-runtime"]) == 0 and file.read_text() == OLDER
     with monkeypatch.context() as killed, pytest.raises(RuntimeError, match="killed"):
         killed.setattr(update_runtime, "save", Mock(side_effect=RuntimeError("killed")))
@@ -117,6 +116,26 @@ def test_a_killed_update_is_completed_by_the_next_one(script: Path, monkeypatch:
     assert main(["convert", str(script), "--undo"]) == 2 and file.exists()
     assert main(["convert", str(script), "--update-runtime"]) == 0
     assert main(["convert", str(script), "--undo"]) == 0 and not file.exists()
+
+
+def test_a_feature_stays_in_the_file(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, second = script.with_name("multigpu.py"), script.with_name("second.py")
+    assert features_of(file.read_bytes()) == set() and b"fully_shard" not in file.read_bytes()
+    assert main(["convert", str(script), "--update-runtime", "--with", "fsdp"]) == 0
+    assert f"{__version__} -> {__version__} with fsdp" in capsys.readouterr().out
+    with_fsdp = file.read_bytes()
+    assert with_fsdp == runtime_text(["fsdp"]) and features_of(with_fsdp) == {"fsdp"} and not is_changed(with_fsdp)
+    assert len(with_fsdp.splitlines()) <= MOST_LINES + 800
+    assert main(["convert", str(script), "--update-runtime"]) == 0 and file.read_bytes() == with_fsdp
+    second.write_text(SCRIPT)
+    assert main(["convert", str(second), "--write"]) == 0 and file.read_bytes() == with_fsdp
+    file.write_text(OLDER.replace('"""\n\nfrom', '"""\nRETROFIT_WITH = "fsdp"\n\nfrom', 1))
+    assert main(["convert", str(script), "--update-runtime", "--force"]) == 0 and file.read_bytes() == with_fsdp
+    for converted in (second, script):
+        assert main(["convert", str(converted), "--undo"]) == 0
+    assert not file.exists()
+    assert main(["convert", str(script), "--with", "fsdp", "--write"]) == 0 and file.read_bytes() == with_fsdp
+    assert "RETROFIT_STRATEGY=fsdp bash train_torchrun.sh" in script.with_name("MULTI_GPU.md").read_text()
 
 
 def test_a_changed_file_is_not_overwritten_silently(script: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..writing.confined import Confined, WriteError
 from ..writing.journal import LAUNCH, Journal
 from .guide import NAME, guide, undo_command
 from .launch_scripts import launch_scripts
-from .runtime_file import TEXT, is_changed, version
+from .runtime_file import features_of, is_changed, runtime_text, version
 from .script_facts import ScriptFacts
 
 DEBUG = "Debug DDP Training"
@@ -45,15 +45,17 @@ def additions(
     listed: Sequence[Finding] = (),
     steps: str = "",
     facts: ScriptFacts | None = None,
+    features: Collection[str] = (),
 ) -> dict[Path, bytes]:
     """Return the files that are put next to the user's, by their path, for a script that is started as `start` says.
 
-    `texts` are those of the project's modules; `vendor`: the runtime file is among them. A file there that is not of
+    `texts` are those of the project's modules; `vendor`: the runtime file is among them, with `features`
+    and those that it has. A file there that is not of
     an earlier conversion of this script keeps its name: another conversion's, say. The others: see `guide`. Raises
     WriteError where the runtime's name is taken.
     """
     root, path = start.root, os.path.relpath(start.entry, start.root)
-    page = guide(start, vendor, not_read, listed, steps, facts)
+    page = guide(start, vendor, not_read, listed, steps, facts, features)
     usual = {**launch_scripts(start, start.first_folder if vendor else None, texts), root / NAME: os.fsencode(page)}
     ending = f'{shlex.join(start.words)} "$@"\n'
     marks = {name.name: f"`{undo_command(path)}`" if name.name == NAME else ending for name in usual}
@@ -67,11 +69,11 @@ def additions(
     if merged is not None:
         files[root / LAUNCH] = merged
     if vendor:
-        files.update(_runtime(start))
+        files.update(_runtime(start, features))
     return files
 
 
-def _runtime(start: Start) -> dict[Path, bytes]:
+def _runtime(start: Start, features: Collection[str]) -> dict[Path, bytes]:
     """Return the runtime file next to a script, and what leads to it from where the other way to start would look.
 
     Raises WriteError where another file has the name. One that was changed by hand stays as it is.
@@ -82,10 +84,12 @@ def _runtime(start: Start) -> dict[Path, bytes]:
         parts = os.path.relpath(folder / FILE_NAME, other).split(os.sep)
         text = REDIRECT.format(mark=FILE_MARK, file="/".join(parts), parts=parts)
         files[other / FILE_NAME] = text.encode()
-    files[folder / FILE_NAME] = TEXT.read_bytes()
+    files[folder / FILE_NAME] = runtime_text(features)
     with Confined(start.root) as inside:
         for path in files:
             found = inside.read(inside.relative(path))
+            if found and features_of(found[0]) - set(features):
+                files[path] = runtime_text({*features, *features_of(found[0])})
             if found and not begins_as_runtime(found[0]):
                 raise WriteError(
                     f"{path} is not of retrofit, and the runtime needs this name; rename it, or add --no-vendor"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from retrofit import __version__
 from retrofit.analysis.files.runtime_names import FILE_NAME
@@ -38,7 +38,7 @@ PAGE = """\
 | use a certain port | `bash train_torchrun.sh --master_port 12345 ARGUMENTS` |
 | train on two machines | `NNODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 bash train_torchrun.sh ARGUMENTS` |
 | ... on the second one | `NNODES=2 NODE_RANK=1 MASTER_ADDR=10.0.0.1 bash train_torchrun.sh ARGUMENTS` |
-| train on one GPU, as before | `{variable}python {command} ARGUMENTS` |
+{more}| train on one GPU, as before | `{variable}python {command} ARGUMENTS` |
 | try it without a GPU, in two processes | `CUDA_VISIBLE_DEVICES= NPROC_PER_NODE=2 bash train_torchrun.sh ARGUMENTS` |
 | debug | "Debug DDP Training" in VS Code |
 | prove that it is the same training | `{variable}retrofit verify {command}{verify}` |
@@ -46,6 +46,9 @@ PAGE = """\
 
 ARGUMENTS are those of {entry}{arguments}.{here}
 
+"""
+FSDP = """\
+| train a model that is too large for each GPU, sharded | `RETROFIT_STRATEGY=fsdp bash train_torchrun.sh ARGUMENTS` |
 """
 BATCH = """\
 - **Batch size.** {batch} counts samples per process, and the learning rate follows (linear rule;
@@ -85,6 +88,7 @@ def guide(
     listed: Sequence[Finding] = (),
     steps: str = "",
     facts: ScriptFacts | None = None,
+    features: Collection[str] = (),
 ) -> str:
     """Return the page for a script that is started as `start` says; `vendor`: with the runtime file.
 
@@ -97,7 +101,7 @@ def guide(
     runtime = os.path.relpath(start.first_folder / FILE_NAME, start.root)
     page = "".join(
         [
-            _commands(start, facts),
+            _commands(start, facts, FSDP if "fsdp" in features else ""),
             BATCH.format(batch=f"`{facts.batch.flag}`" if facts.batch else "It"),
             *(f"  - {text}.\n" for text in facts.rate_rules),
             BATCHNORM if facts.may_have_batchnorm else "",
@@ -114,13 +118,14 @@ def guide(
     return page if page.count("\n") <= MOST_LINES else _with_joined_places(page)
 
 
-def _commands(start: Start, facts: ScriptFacts) -> str:
+def _commands(start: Start, facts: ScriptFacts, more: str) -> str:
     """Return the head of the page: the table of commands, and the names of the script's arguments."""
     path = ":".join(start.folders)
     names = ", ".join(f"`{option.flag}`" for option in facts.options)
     arguments = ["--", *facts.verify_arguments] if facts.verify_arguments else []
     return PAGE.format(
         entry=start.words[-1],
+        more=more,
         command=_in_table(start.words),
         variable=f"PYTHONPATH={_in_table([path])} " if path else "",
         verify="".join(f" {word}" for word in arguments),

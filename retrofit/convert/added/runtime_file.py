@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from retrofit.analysis.files.runtime_names import FILE_MARK, FILE_NAME
@@ -11,6 +12,24 @@ from retrofit.analysis.files.runtime_names import FILE_MARK, FILE_NAME
 TEXT = Path(__file__).resolve().parents[2] / FILE_NAME
 _SEAL = re.compile(rb"^# Unchanged while the text above has the SHA-256 ([0-9a-f]{64})\n\Z", re.MULTILINE)
 _VERSION = re.compile(rf'"""{re.escape(FILE_MARK)}: the runtime of \S+ (\S+)\.\s'.encode())
+
+
+_FEATURES = re.compile(rb'^RETROFIT_WITH = "([a-z ]*)"$', re.MULTILINE)
+
+
+def runtime_text(features: Collection[str]) -> bytes:
+    """Return the runtime file of this kit, with what `--with` adds to it."""
+    if not features:
+        return TEXT.read_bytes()
+    from ..bundle import bundle
+
+    return bundle(features=features).encode()
+
+
+def features_of(data: bytes) -> frozenset[str]:
+    """Return what was added to a runtime file by `--with`."""
+    found = _FEATURES.search(data.replace(b"\r\n", b"\n"))
+    return frozenset(found[1].decode().split()) if found else frozenset()
 
 
 def sealed(text: str) -> str:
@@ -38,4 +57,7 @@ def note(before: bytes, after: bytes) -> str | None:
         return None
     if is_changed(after):
         return "was changed by hand and stays as it is"
-    return f"{old} -> {version(after)}" if old != version(after) else None
+    added = sorted(features_of(after) - features_of(before))
+    if old == version(after) and not added:
+        return None
+    return f"{old} -> {version(after)}{', with ' + ', '.join(added) if added else ''}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from retrofit import __version__
@@ -11,7 +11,7 @@ from retrofit.analysis.files.runtime_names import FILE_NAME
 
 from ..writing.confined import NEW_FILE, Confined, State, WriteError, digest
 from ..writing.journal import FOLDER, read_journals, save
-from .runtime_file import TEXT, is_changed, version
+from .runtime_file import features_of, is_changed, runtime_text, version
 
 
 def runtime_places(folders: Sequence[Path], script: Path | None) -> list[Path]:
@@ -27,14 +27,13 @@ def runtime_places(folders: Sequence[Path], script: Path | None) -> list[Path]:
     return found
 
 
-def update(path: Path, force: bool) -> str:
+def update(path: Path, force: bool, features: Collection[str] = ()) -> str:
     """Write this kit's runtime file to `path` in one step; return what was done.
 
-    The conversions that know of the file can be undone as before, also where an earlier update was killed before it
-    had told them. Raises WriteError for a file that was changed by hand, without `force`; with it the changed one is
-    kept next to it.
+    It has these features, and those that the older one has. The conversions that know of the file can be undone as
+    before, also where an earlier update was killed before it had told them. Raises WriteError for a file that was
+    changed by hand, without `force`; with it the changed one is kept next to it.
     """
-    data = TEXT.read_bytes()
     root = next((folder for folder in path.parents if (folder / FOLDER).is_dir()), path.parent)
     with Confined(root) as inside:
         inside.lock()
@@ -42,9 +41,13 @@ def update(path: Path, force: bool) -> str:
         before = inside.read(name)
         if before is None:
             raise WriteError(f"{path} is gone; `retrofit convert SCRIPT --write` writes it")
+        wanted = {*features, *features_of(before[0])}
+        data = runtime_text(wanted)
         done = f"{path} is that of this kit, {__version__}, already"
         if before[0] != data:
-            done = f"{path}: {version(before[0])} -> {__version__}"
+            done = (
+                f"{path}: {version(before[0])} -> {__version__}{' with ' + ', '.join(sorted(wanted)) if wanted else ''}"
+            )
             if is_changed(before[0]):
                 done += f", the changed one is {_set_aside(inside, name, before[0], force)}"
             _put(inside, name, data)
