@@ -43,8 +43,9 @@ MODULES = (
 # What `retrofit convert --with NAME` adds to them.
 FEATURES = {
     "fsdp": (
-        "strategies/layers", "checkpoint/sharded_state", "fsdp/torch_fsdp", "fsdp/blocks", "fsdp/rendezvous",
-        "fsdp/replaced", "fsdp/states", "fsdp/sharded_model",
+        "strategies/layers", "checkpoint/sharded_state", "strategies/converted/torch_fsdp",
+        "strategies/converted/blocks", "strategies/converted/rendezvous", "strategies/converted/replaced",
+        "strategies/converted/states", "strategies/converted/sharded_model",
     ),
 }  # fmt: skip
 

@@ -25,7 +25,6 @@ from .ddp.model import distribute_model
 from .ddp.unwrap import unwrap_model
 from .ddp.wrapper import DDPWrapper
 from .evaluation import share_batches, sum_over_ranks
-from .fsdp import sharded_model as _sharded_model  # noqa: F401
 from .learning_rate import scaled_lr
 from .output import path_on_main, print_main
 from .process import devices as devices
@@ -42,6 +41,7 @@ from .process.process_group import (
     is_main_process,
     setup_distributed,
 )
+from .strategies.converted import sharded_model as _sharded_model  # noqa: F401
 from .strategies.fsdp import FSDPWrapper
 
 __all__ = [

@@ -1,6 +1,6 @@
 """Parallel strategies other than plain DDP, and what a training loop needs to work with each: `rd.strategies`."""
 
-from ..fsdp.torch_fsdp import is_sharded
+from .converted.torch_fsdp import is_sharded
 from .evaluation_batches import EvaluationBatches
 from .flags import add_all_flags
 from .fsdp import MixedPrecision

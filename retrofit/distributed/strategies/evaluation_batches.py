@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 
 from ..collectives import broadcast_object, gather_objects
 from ..evaluation import share_batches
-from ..fsdp.torch_fsdp import is_sharded
 from ..process.process_group import get_rank
+from .converted.torch_fsdp import is_sharded
 from .zero import gathers_in_forward
 
 

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch import nn
 
 from ..ddp.wrapper import DDPWrapper
-from ..fsdp.torch_fsdp import torch_fsdp
 from ..process.environment import read_environment
 from ..process.process_group import get_device, get_world_size, is_distributed
+from .converted.torch_fsdp import torch_fsdp
 from .layers import choose_layers
 
 SHARDING_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD")

@@ -13,10 +13,10 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from ..ddp.model import STRATEGIES, wrap_ddp
 from ..ddp.unwrap import unwrap_model
-from ..fsdp.torch_fsdp import is_sharded
 from ..process.options import get_option
 from ..process.process_group import get_world_size, is_distributed
 from .comm_hooks import register_comm_hook
+from .converted.torch_fsdp import is_sharded
 from .fsdp import FSDPWrapper, MixedPrecision, resolve_dtype
 from .layers import choose_layers
 from .recompute import recompute_layers

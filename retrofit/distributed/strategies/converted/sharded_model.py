@@ -17,18 +17,18 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..collectives import reduce_mean
-from ..data.batch import weight_of
-from ..ddp.entry_points import as_forward
-from ..ddp.forward_guard import guard_layers, is_running_forward, running_alone, running_forward
-from ..ddp.gradients import scale_gradients, tensors_in
-from ..ddp.model import BY_ENVIRONMENT, SHARDED_NUMBER
-from ..ddp.sync_batchnorm import own_statistics
-from ..ddp.unwrap import all_named_parameters, all_parameters, strip_wrapper_prefixes
-from ..ddp.wrapper import broadcast_buffers
-from ..evaluation import is_sharing
-from ..failure.watchdog import place_of_error
-from ..process.process_group import get_world_size
+from ...collectives import reduce_mean
+from ...data.batch import weight_of
+from ...ddp.entry_points import as_forward
+from ...ddp.forward_guard import guard_layers, is_running_forward, running_alone, running_forward
+from ...ddp.gradients import scale_gradients, tensors_in
+from ...ddp.model import BY_ENVIRONMENT, SHARDED_NUMBER
+from ...ddp.sync_batchnorm import own_statistics
+from ...ddp.unwrap import all_named_parameters, all_parameters, strip_wrapper_prefixes
+from ...ddp.wrapper import broadcast_buffers
+from ...evaluation import is_sharing
+from ...failure.watchdog import place_of_error
+from ...process.process_group import get_world_size
 from .blocks import sharded_blocks
 from .rendezvous import EVALUATION, STATE, TRAINING, WHOLE, arrive, follow_collectives, offer, script_line
 from .replaced import put_shards_in_place

@@ -12,8 +12,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ..checkpoint.sharded_state import is_sharded_tensor, map_entries, shard_like, shard_optimizer_state
-from ..ddp.unwrap import all_parameters
+from ...checkpoint.sharded_state import is_sharded_tensor, map_entries, shard_like, shard_optimizer_state
+from ...ddp.unwrap import all_parameters
 from .rendezvous import STATE, arrive, note_change, offer
 
 FIRST_OPTIMIZER = 1 << 40  # the numbers below are those of models

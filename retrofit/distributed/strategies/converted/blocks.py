@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from ..process.options import FLAGS, RuntimeFlag, get_option
-from ..strategies.layers import choose_layers, is_container
+from ...process.options import FLAGS, RuntimeFlag, get_option
+from ..layers import choose_layers, is_container
 
 FLAGS.setdefault("wrap_layers", RuntimeFlag("wrap_layers", "", "classes whose layers fsdp gathers one by one"))
 

@@ -23,9 +23,9 @@ from zlib import crc32
 import torch
 import torch.distributed as dist
 
-from ..failure.collective_calls import PACKAGE, before_collectives
-from ..failure.deadlock import INSTALLED
-from ..process.process_group import control_group, get_world_size
+from ...failure.collective_calls import PACKAGE, before_collectives
+from ...failure.deadlock import INSTALLED
+from ...process.process_group import control_group, get_world_size
 
 TRAINING, EVALUATION, WHOLE, STATE, OTHER = range(5)
 HELPED = (EVALUATION, WHOLE, STATE)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from ..checkpoint.sharded_state import shard_like
+from ...checkpoint.sharded_state import shard_like
 from .rendezvous import script_line
 
 
