@@ -44,7 +44,7 @@ import warnings
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache, lru_cache, partial
@@ -283,6 +283,7 @@ PACKAGE = __name__.removesuffix(".failure.collective_calls")  # the runtime, or 
 LIBRARIES = ("contextlib", "functools", "torch")  # what a call may pass through on its way from the script
 
 turns: list[Any] = []  # of `main_process_first`: the one that this rank is in
+before_collectives: list[Callable[[str], Any]] = []  # what other modules add: called with the function's name
 _journal: Journal | None = None
 
 
@@ -351,7 +352,10 @@ def collective(function: Decorated) -> Decorated:
                 "another: it would wait for ranks that cannot come; call it before or after that block"
             )
         journal = _journal
-        if journal is None or journal.open is not None or journal.thread != threading.get_ident():
+        is_within = journal is not None and (journal.open is not None or journal.thread != threading.get_ident())
+        for hook in () if is_within else before_collectives:
+            hook(function.__name__)
+        if journal is None or is_within:
             return function(*args, **kwargs)
         with journal.noting(function.__name__):
             return function(*args, **kwargs)
@@ -3382,6 +3386,8 @@ def waiting_layers(module: nn.Module) -> list[nn.Module]:
 # Find layers that run in training past the wrapper's forward: their gradients would not be synchronised.
 
 
+# What other modules add: contexts, made with the model, in which it can run without the other ranks.
+running_alone: list[Callable[[nn.Module], AbstractContextManager[Any]]] = []
 _forward_depth = 0
 _guarded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
@@ -3399,7 +3405,10 @@ def run_alone(function: Callable[..., Any], model: nn.Module, *args: Any, **kwar
     for layer in waiting:
         layer.training = False
     try:
-        with running_forward():
+        with ExitStack() as stack:
+            for context in running_alone:
+                stack.enter_context(context(module))
+            stack.enter_context(running_forward())
             return function(module, *args, **kwargs)
     finally:
         for layer in waiting:
@@ -4067,6 +4076,7 @@ def broadcast_buffers(model: nn.Module) -> None:
 
 
 STRATEGY_TWIN = "RETROFIT_STRATEGY"
+SHARDED_NUMBER = "sharded_number"  # in the __dict__ of a model that RETROFIT_STRATEGY=fsdp has sharded, in place
 
 TensorT = TypeVar("TensorT", bound=torch.Tensor)
 ModelsT = TypeVar("ModelsT")
@@ -4098,12 +4108,7 @@ def distribute_model(
     require_group("distribute_model")
     if isinstance(model, DDPWrapper) or (isinstance(model, nn.DataParallel) and not isinstance(model, OneDevice)):
         return model  # wrapped already; under DataParallel one process drives all GPUs
-    asked = os.environ.get(STRATEGY_TWIN) or "auto"
-    if strategy is None and asked not in ("auto", "single", "ddp"):
-        raise ValueError(
-            f"{STRATEGY_TWIN}={asked}: this script trains with ddp; for another strategy call "
-            f"rd.distribute_model(model, strategy={asked!r}), and rd.save_checkpoint on every rank"
-        )
+    by_environment = _wrapper_by_environment() if strategy is None else None
     if strategy is not None and strategy not in STRATEGIES:
         raise ValueError(
             f"unknown strategy {strategy!r}; use one of: {', '.join(STRATEGIES)}; the others are in the whole kit: "
@@ -4116,13 +4121,17 @@ def distribute_model(
         options["find_unused_parameters"] = find_unused_parameters
     if methods:
         options["methods"] = methods
-    wrapped = STRATEGIES[strategy or "ddp"](converted, **options)
+    wrapped = (by_environment or STRATEGIES[strategy or "ddp"])(converted, **options)
+    if isinstance(wrapped, DDPWrapper) or SHARDED_NUMBER in wrapped.__dict__:
+        # With statistics of their own, the ranks would evaluate different models.
+        wrapped.__dict__["broadcasts_before_evaluation"] = not is_synchronised
     if wrapped is module:
         return model
     if isinstance(wrapped, DDPWrapper):
         wrapped.__dict__[KEEPS_PREFIX] = isinstance(model, OneDevice)
-        # With statistics of their own, the ranks would evaluate different models.
-        wrapped.__dict__["broadcasts_before_evaluation"] = not is_synchronised
+    elif isinstance(model, OneDevice) and SHARDED_NUMBER in wrapped.__dict__:
+        model.module = wrapped  # whose class or BatchNorm layer was changed
+        return model
     return wrapped
 
 
@@ -4182,6 +4191,24 @@ def wrap_ddp(model: nn.Module, **options: Any) -> nn.Module:
 
 
 STRATEGIES: dict[str, Callable[..., nn.Module]] = {"ddp": wrap_ddp}  # rd.strategies puts the others in
+# What RETROFIT_STRATEGY can ask for in a script that knows of no strategy; the sharded models put fsdp in.
+BY_ENVIRONMENT: dict[str, Callable[..., nn.Module]] = {"auto": wrap_ddp, "ddp": wrap_ddp}
+
+
+def _wrapper_by_environment() -> Callable[..., nn.Module]:
+    """Return what wraps a model as RETROFIT_STRATEGY says. Raises ValueError for a value that means nothing here."""
+    asked = os.environ.get(STRATEGY_TWIN) or "auto"
+    if asked in BY_ENVIRONMENT:
+        return BY_ENVIRONMENT[asked]
+    if asked == "fsdp":
+        raise ValueError(
+            f"{STRATEGY_TWIN}=fsdp needs a part that {__file__} does not have; this puts it there and changes nothing "
+            "else: retrofit convert SCRIPT --with fsdp --update-runtime"
+        )
+    raise ValueError(
+        f"{STRATEGY_TWIN}={asked} is unknown here; use one of: auto, ddp, fsdp; a training loop that is written for "
+        "rd.strategies names the others itself: rd.distribute_model(model, strategy=...)"
+    )
 
 
 def distribute_parameter(tensor: TensorT) -> TensorT:
@@ -4345,4 +4372,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 03df34678b7f2e2c1e1d945cda42423aac14352fb8a8f6dda5b3f34644f68afa
+# Unchanged while the text above has the SHA-256 8f177eb895d482dad1bf6ef9f7ce970d351f0f34e3d5948fb691dfab4e8cc5ea
