@@ -150,6 +150,40 @@ def test_a_method_that_steps_with_its_parameters_alone_is_refused(tmp_path: Path
     assert result.refusals
 
 
+FORWARD_STEPS = (
+    STEPPING.replace("LOSS", "loss = self.layer(x).mean()")
+    .replace("FIT", "")
+    .replace(
+        "    def forward(self, x):\n        return self.layer(x)\n",
+        "    def forward(self, x):\n        self.update(x, optimizer)\n",
+    )
+)
+
+
+@pytest.mark.parametrize("run", ["learner(x)", "learner.forward(x)"])
+def test_a_forward_pass_that_calls_backward_is_refused(run: str, tmp_path: Path) -> None:
+    (finding,) = conversion(tmp_path, FORWARD_STEPS.replace("RUN", f"for (x,) in loader:\n    {run}")).refusals
+    assert "calls backward inside it" in finding.refusal
+
+
+def test_a_layer_that_calls_backward_is_refused(tmp_path: Path) -> None:
+    outer = """\
+class Outer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Learner()
+
+    def step(self, x):
+        self.inner(x)
+        optimizer.step()
+
+
+loader = """
+    script = FORWARD_STEPS.replace("loader = ", outer, 1).replace("learner = Learner()", "learner = Outer()")
+    run = "for (x,) in loader:\n    learner.step(x)"
+    assert conversion(tmp_path, script.replace("RUN", run)).refusals
+
+
 OWN_OPTIMIZER = STEPPING.replace("LOSS", "loss = self(x).mean()").replace(
     "    def forward", "        self.optimizer = optim.SGD(self.parameters(), lr=0.1)\n\n    def forward"
 )

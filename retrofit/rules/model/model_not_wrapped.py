@@ -84,7 +84,7 @@ def find(project: Project) -> Iterator[Finding]:
         call = model.calls[0]
         message = f"the gradients of {model.variable} are not averaged over the processes"
         stepping = steps_inside(project, model)
-        if stepping and not model.own:
+        if stepping and (not model.own or not {*model.own, "forward"}.isdisjoint(stepping)):
             refusal = f"{model.variable} is trained by its own {', '.join(stepping)}, which calls backward inside it"
             yield found(RULE, call.scope.source, call.call, message, refusal=refusal, kind="trained-by-methods")
             continue

@@ -37,7 +37,11 @@ def entry_points(project: Project, model: Model) -> list[str]:
 def steps_inside(project: Project, model: Model) -> list[str]:
     """Return the methods of a model that call backward themselves."""
     training = {frame.scope.node for path in project.paths for frame in path.frames}
-    return sorted({c.method for c in model.calls if any(f.node in training for f in _methods_run(project, c))})
+    inside = {c.method for c in model.calls if any(f.node in training for f in _methods_run(project, c))}
+    for call in model.calls:  # the forward pass of the model, or of a layer that a method of its own runs
+        run = project.analysis.functions_called(call.call, call.scope) if call.method in FORWARD | model.own else ()
+        inside |= {call.method or "forward" for function in run if function.node in training}
+    return sorted(inside)
 
 
 def _methods_run(project: Project, call: Call) -> list[LocalFunction]:
