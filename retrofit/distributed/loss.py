@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from .collectives import gather_objects, reduce_tensor_sum
+from .collectives import reduce_tensor_sum
 from .data.batch import (
+    Batch,
     batches_in_use,
     reduce_last_loss,
     reduce_loss,
@@ -28,14 +29,16 @@ from .data.batch import (
     weight_of,
     without_repeated,
 )
+from .data.loaders import micro_batch
 from .evaluation import is_sharing
 from .process.environment import read_environment
 from .process.options import get_option
-from .process.process_group import get_rank, get_world_size, is_distributed
+from .process.process_group import get_world_size, is_distributed
 
 __all__ = [
     "batch_count",
     "batch_mean",
+    "batch_rows",
     "batch_sum",
     "distribute_criterion",
     "global_batch",
@@ -45,6 +48,7 @@ __all__ = [
     "reduce_summed_loss",
     "sum_loss",
     "whole_batch_loss",
+    "whole_batch_size",
 ]
 
 
@@ -68,6 +72,17 @@ def batch_count(count: Any) -> Any:
 def global_batch(batch_size: Any) -> Any:
     """Return how many samples all ranks have in a batch of `batch_size` per rank; `--batch global`: the same."""
     return batch_size * get_world_size() if _is_of_all_ranks() and get_option("batch") != "global" else batch_size
+
+
+def whole_batch_size(batch_size: int) -> int:
+    """Return how many samples the batch in use has over all ranks, for a loss that is shaped by the batch size.
+
+    `batch_size`: the setting, of one process; returned as it is outside a training.
+    """
+    if not _is_of_all_ranks() or not batches_in_use:
+        return batch_size
+    totals = {sum(batch.of_ranks) for batch in batches_in_use.values() if batch.full == micro_batch(batch_size)}
+    return totals.pop() if len(totals) == 1 else global_batch(batch_size)
 
 
 def rank_share(count: Any) -> Any:
@@ -109,6 +124,40 @@ def batch_mean(tensor: torch.Tensor, learns: bool = True) -> torch.Tensor:
     return batch_sum(tensor * (weight_of() / get_world_size()), learns) if is_of_all else tensor
 
 
+def batch_rows(rows: torch.Tensor, views: bool = False) -> torch.Tensor:
+    """Return the rows of the whole batch in the order of one process, with gradients; `rows`: those of this rank.
+
+    For a loss that compares the samples of a batch: what is computed of it is the same on all ranks, for the memory of
+    the whole batch's rows. Each sample has as many rows, which are next to each other; with `views` the rows of several
+    views follow one another, as torch.cat([a, b]) has them. Raises RuntimeError where that cannot be. Collective: every
+    rank, in training, forward and backward.
+    """
+    if not _is_of_all_ranks() or not batches_in_use:
+        return rows
+    batch = _batch_of_rows(rows, views)
+    number = len(rows) // batch.length  # of rows per sample
+    shape = (number, batch.length) if views else (1, batch.length, number)
+    parts = rows.reshape(*shape, *rows.shape[1:])[:, : len(batch.places)]
+    parts = parts.long() if rows.dtype == torch.bool else parts
+    whole = parts.new_zeros(parts.shape[0], sum(batch.of_ranks), *parts.shape[2:])  # all but this rank's are 0
+    whole = whole.index_copy(1, torch.tensor(batch.places, dtype=torch.int64, device=rows.device), parts)
+    return _SumOverRanks.apply(whole, batch.weight).reshape(-1, *rows.shape[1:]).to(rows.dtype)
+
+
+def _batch_of_rows(rows: torch.Tensor, views: bool) -> Batch:
+    """Return the batch in use to which rows belong: it has as many samples, or divides them."""
+    batches = set(batches_in_use.values())
+    fitting = {batch for batch in batches if len(rows) == batch.length and not views}
+    fitting = fitting or {batch for batch in batches if len(rows) % batch.length == 0}
+    if len(fitting) == 1:
+        return fitting.pop()
+    lengths = " and ".join(sorted(f"{batch.length} samples" for batch in batches))
+    raise RuntimeError(
+        f"{len(rows)} rows are to be gathered from all ranks, and the batches in use have {lengths} on this rank: "
+        "which rows belong to which sample cannot be told; every sample needs as many rows"
+    )
+
+
 class _CriterionOfRanks(nn.Module):
     """A criterion over the batch of all ranks. Attributes are those of `criterion`, which stays as it is."""
 
@@ -129,7 +178,7 @@ def whole_batch_loss(criterion: Callable[..., Any]) -> Any:
     """Return `criterion` computed on every rank over the samples of all of them, for one that cannot be taken apart.
 
     Every argument with an entry per sample is gathered, with gradients, which takes the memory of the whole batch's
-    outputs. The loss must not depend on the order of the samples. Collective: every rank, in training.
+    outputs; `batch_rows` is for single ones. Collective: every rank, in training.
     """
     return WholeBatch(criterion)
 
@@ -141,18 +190,11 @@ class WholeBatch(_CriterionOfRanks):
         tensors = [value for value in (*inputs, *options.values()) if isinstance(value, torch.Tensor) and value.dim()]
         if not _is_of_all_ranks() or not any(tensor.requires_grad for tensor in tensors):
             return self.criterion(*inputs, **options)
-        length, weight = len(tensors[0]), weight_of()
-        lengths = gather_objects(0 if weight == 0 else length)
-        begin = sum(lengths[: get_rank()])
-        end = begin + lengths[get_rank()]
+        length = len(tensors[0])
 
         def whole(value: Any) -> Any:
-            if not isinstance(value, torch.Tensor) or not value.dim() or len(value) != length:
-                return value
-            rows = value.long() if value.dtype == torch.bool else value  # 0 but for those of this rank
-            padding = [rows.new_zeros(number, *rows.shape[1:]) for number in (begin, sum(lengths) - end)]
-            rows = torch.cat([padding[0], rows[: end - begin], padding[1]])
-            return _SumOverRanks.apply(rows, weight).to(value.dtype)
+            has_rows = isinstance(value, torch.Tensor) and value.dim() > 0 and len(value) == length
+            return batch_rows(value) if has_rows else value
 
         return self.criterion(*map(whole, inputs), **{name: whole(value) for name, value in options.items()})
 

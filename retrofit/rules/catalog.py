@@ -367,8 +367,8 @@ _ALL = (
         "in-batch-loss-per-rank",
         "The loss compares the samples of one batch with each other, and each rank compares its own only: fewer "
         "negatives per sample, which is another loss.",
-        "Gather the embeddings of all ranks before the loss, with their gradients: "
-        "torch.cat(torch.distributed.nn.all_gather(embeddings)).",
+        "Gather what the loss compares, with gradients, and all that meets it there: "
+        "rd.loss.batch_rows(embeddings), rd.loss.batch_rows(labels).",
         "Gather the embeddings of all ranks before the loss, with their gradients (torch.distributed.all_gather drops "
         "them): torch.cat(torch.distributed.nn.all_gather(embeddings)).",
     ),

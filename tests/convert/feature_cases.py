@@ -139,9 +139,7 @@ FEATURE_CASES = [
         arguments=["--epochs", "2"],
         checkpoint="pretrained.pth.tar",
         resume=["--resume", "{checkpoint}", "--epochs", "3"],
-        refused="the loss couples the samples of a batch: in-batch negatives change their meaning with the batch per "
-        "process",
-        note="NT-Xent loss whose labels are built from args.batch_size",
+        note="NT-Xent loss of two views one after the other, whose labels are built from args.batch_size",
     ),
     Case(
         name="whole_model_pickle",
@@ -245,5 +243,11 @@ FEATURE_CASES = [
         arguments=["--steps", "10", "--log_every", "2", "--save_every", "5"],
         checkpoint="runs/last.pt",
         note="a generator that goes through the loader again and again, several epochs of uneven batches",
+    ),
+    Case(
+        name="clip_and_triplet",
+        arguments=["--epochs", "2"],
+        checkpoint="best.pt",
+        note="a CLIP loss with a learned scale in the model's forward, and a triplet loss of the hardest pairs",
     ),
 ]

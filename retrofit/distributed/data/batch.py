@@ -21,19 +21,28 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ..collectives import gather_objects, reduce_sum, reduce_tensor_sum
 from ..failure.watchdog import begin_step
-from ..process.process_group import get_world_size
+from ..process.process_group import get_rank, get_world_size
 
 
 class Batch(NamedTuple):
     """This rank's part of a batch: the samples that it has, those of a full one, and how much its mean counts.
 
-    `of_ranks`: the samples of every rank in it, without repeated ones.
+    `of_ranks`: the samples of every rank in it, without repeated ones; `is_in_turn`: a rank has each `world_size`-th
+    sample of the batch, from its rank on, and not all of its own one after the other.
     """
 
     length: int
     full: int
     weight: float
     of_ranks: tuple[int, ...] = ()
+    is_in_turn: bool = True
+
+    @property
+    def places(self) -> range:
+        """The places of this rank's samples in the whole batch, as one process has it."""
+        rank, total = get_rank(), sum(self.of_ranks)
+        first = sum(self.of_ranks[:rank])
+        return range(rank, total, get_world_size()) if self.is_in_turn else range(first, first + self.of_ranks[rank])
 
 
 batches_in_use: dict[object, Batch] = {}  # of each iteration over a training loader that has not ended

@@ -93,13 +93,14 @@ def _taken(batch: Any, frame: FrameType) -> Any:
         raise ValueError(f"a batch needs as many entries as samples in all its parts, and one sample; got {lengths}")
     (total,) = lengths
     _split_streams()
-    own = len(range(get_rank(), total, get_world_size()))
+    of_ranks = tuple(len(range(rank, total, get_world_size())) for rank in range(get_world_size()))
+    own = of_ranks[get_rank()]
     length = max(own, 1)
     _full[line] = max(_full.get(line, 0), length)
     _forget_unused(line)
     _times_taken += 1
     _taken_at[line] = _times_taken
-    batches_in_use[line] = Batch(length, _full[line], own * get_world_size() / total)
+    batches_in_use[line] = Batch(length, _full[line], own * get_world_size() / total, of_ranks)
     begin_step(f"batch {_times_taken}")
     return tuple(_rows(part, total) for part in batch) if isinstance(batch, tuple) else _rows(batch, total)
 

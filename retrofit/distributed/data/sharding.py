@@ -178,7 +178,7 @@ class ShardedBatches(ShardedSampler):
             rank, world_size = self.part
             of_ranks = tuple(len(range(other, total, world_size)) for other in range(world_size))
             length, full = max(of_ranks[rank], 1), -(-full // world_size)
-        return Batch(length, full, of_ranks[rank] * world_size / total, of_ranks)
+        return Batch(length, full, of_ranks[rank] * world_size / total, of_ranks, is_in_turn=self.part is not None)
 
 
 class DistributedLoader:

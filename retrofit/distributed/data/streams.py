@@ -129,8 +129,15 @@ def stream_batches(loader: DataLoader, ahead: DrawnAhead) -> Iterator[Any]:
             return
         if size:
             batch, length = drawn, size
-        with using(Batch(length, max(sizes), size * len(sizes) / sum(sizes), tuple(sizes)), ahead):
+        is_in_turn = loader.batch_size is not None and sizes == _in_turn(sum(sizes))
+        weight = size * len(sizes) / sum(sizes)
+        with using(Batch(length, max(sizes), weight, tuple(sizes), is_in_turn), ahead):
             yield batch
+
+
+def _in_turn(total: int) -> list[int]:
+    """Return how many of so many samples each rank has where these go to the ranks in turn."""
+    return [len(range(rank, total, get_world_size())) for rank in range(get_world_size())]
 
 
 def _require_same(stream: ShardedStream, digest: str, sizes: list[int]) -> None:

@@ -10,6 +10,7 @@ from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
+from retrofit.training.losses.gathering.gathered import gathering
 from retrofit.training.torch_api.draws import DISTRIBUTIONS, SAMPLES
 from retrofit.training.torch_api.tensors import DRAWN, FILLED, NEW, REPEATS, TENSOR_CLASSES, VIEWS
 
@@ -96,7 +97,7 @@ for images, labels in loader:
     criterion(model(images.view(batch_size, -1)), labels).backward()
 """,
 ]
-SPLIT = {"own_batch_size", "micro_batch", "batch_of_ranks"}
+SPLIT = {"own_batch_size", "micro_batch", "batch_of_ranks", "whole_batch_size"}
 SHAPED = VIEWS | REPEATS | FILLED | DRAWN | NEW | TENSOR_CLASSES | {"repeat", "fill", "range"}
 
 
@@ -105,11 +106,12 @@ def find(project: Project) -> Iterator[Finding]:
         return
     yield from _skipped(project)
     drawn = {size for draw in project.draws.batches.values() for size, _ in draw.sizes}  # of all ranks, by RF115
+    counted = gathering(project).sizes  # over all ranks, by RF303
     for node, scope in project.in_batches:
         if not isinstance(node, ast.Call) or not _is_shaped(project, node, scope):
             continue
         for part in [inner for argument in node.args for inner in ast.walk(argument)]:
-            if part not in drawn and (part, scope) in project.batch_sizes:
+            if part not in drawn and part not in counted and (part, scope) in project.batch_sizes:
                 outer = scope.source.parents[part]
                 if isinstance(outer, ast.Call) and _name(outer) in SPLIT:
                     continue

@@ -4,48 +4,38 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from retrofit.analysis.calls import last_name
-from retrofit.analysis.flow.operands import inputs
-from retrofit.analysis.flow.sources import Origin, origins
-from retrofit.analysis.flow.variables import variables_of
-from retrofit.analysis.scopes import Scope, own_nodes
-from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Instance
+from retrofit.analysis.edits import surround
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.losses.library import needs_no_gathering
-from retrofit.training.losses.reductions.meetings import pairs_in_loops, repeated_pairs
-from retrofit.training.losses.reductions.pairs import samples_that_meet
-from retrofit.training.losses.reductions.reduction import loss_kind
-from retrofit.training.model.modules import is_module
-from retrofit.training.torch_api.distributed import GATHERS
-from retrofit.training.torch_api.losses import METRIC_LEARNING, RETURN_LOSS
-from retrofit.training.torch_api.modules import PARAMETER_CLASSES
-from retrofit.training.torch_api.tensors import (
-    DISTANCES,
-    DISTANCES_WITHIN,
-    EINSUM,
-    PRODUCT_METHODS,
-    PRODUCTS,
-    RANGES,
-    SAME_ENTRIES,
-    SHAPE_ATTRIBUTES,
-    SHAPE_METHODS,
-    TRANSPOSED,
-    TRANSPOSES,
-)
+from retrofit.training.losses.comparisons import comparisons
+from retrofit.training.losses.gathering.gathered import gathering
+from retrofit.training.torch_api.losses import RETURN_LOSS
 
 RULE = CATALOG["RF303"]
-STATES = {"to", "train", "load_state_dict", "zero_grad"}
-OF_SHAPE = SHAPE_ATTRIBUTES | SHAPE_METHODS | {"device", "dtype", "len"}
+MESSAGE = "the loss couples the samples of a batch"
 INVALID = [
     """\
 for images, labels in loader:
-    z = model(images)
+    z = model(images)  # RF303
     loss = criterion(z @ z.T, torch.arange(len(z)))
+    loss.backward()
+""",
+    """\
+def supervised(z, classes):
+    same = classes[:, None] == classes[None]
+    return (torch.cdist(z, z) * same).mean() - (torch.cdist(z, z) * ~same).mean()
+
+
+for images, labels in loader:
+    supervised(model(images), labels).backward()  # RF303
+""",
+    # refused: which rows are one sample's is not known
+    """\
+for images, labels in loader:
+    z = model(images).view(-1, 2, 2).transpose(0, 1).flatten(0, 1)
+    loss = criterion(z @ z.T, torch.arange(len(z)))  # RF303
     loss.backward()
 """,
     """\
@@ -86,7 +76,7 @@ class Pairs(nn.Module):
 
 model = Pairs()
 for images, labels in loader:
-    criterion(model(images, images), torch.arange(len(images))).backward()
+    criterion(model(images, images), torch.arange(len(images))).backward()  # RF303
 """,
 ]
 VALID = [
@@ -135,6 +125,11 @@ for images, labels in loader:
     ]
     sum(losses).mean().backward()
 """,
+    """\
+for images, labels in loader:
+    z = rd.loss.batch_rows(model(torch.cat([images, images.flip(1)])), views=True)
+    criterion(z @ z.T, torch.arange(len(z))).backward()
+""",
     # gathered from all processes, with gradients
     """\
 import torch.distributed.nn
@@ -148,32 +143,17 @@ for images, labels in loader:
 
 def find(project: Project) -> Iterator[Finding]:
     yield from _losses_of_libraries(project)
-    seen = set()
-    for node, scope in project.in_batches:
-        pair = _pair_of(project.analysis, node, scope) or _moved_pair(project, node, scope)
-        if pair is None or node in seen or needs_no_gathering(project, node, scope):
-            continue
-        seen.add(node)
-        parts = (pair.left, pair.right)
-        left, right = (ast.unparse(part) for part in parts)
-        is_same = (
-            left == right and not (pair.is_broadcast or pair.is_moved) and not _is_parameter(project, pair.left, scope)
-        )
-        is_compared = any(_is_embedded(project, part, scope) for part in pair.drawn_from)
-        is_compared |= all(_is_embedded(project, part, scope) for part in parts) or (
-            not (pair.is_broadcast or pair.is_moved)
-            and _is_product(project, node, scope)
-            and all(_is_of_inputs(project, part, scope) for part in parts)
-        )
-        if not is_same and not is_compared:
-            continue
-        if pair.is_broadcast and not all(_has_samples(project, part, scope) for part in parts):
-            continue
-        if not any(_is_gathered(project, part, scope) for part in parts):
-            other = "itself" if left == right else right
-            refusal = f"{left} is compared with {other} over the batch: in-batch negatives change with the batch"
-            message = "the loss couples the samples of a batch"
-            yield found(RULE, scope.source, node, message, refusal=refusal, kind="in-batch-loss")
+    whole = gathering(project)
+    for pair in comparisons(project) if not whole.rows else ():
+        refusal = f"{pair}: in-batch negatives change with the batch" + (f"; {whole.reason}" if whole.reason else "")
+        yield found(RULE, pair.scope.source, pair.node, MESSAGE, refusal=refusal, kind="in-batch-loss")
+    for node, (scope, has_views) in whole.rows.items():
+        edits = surround(scope.source, node, "rd.loss.batch_rows(", ", views=True)" if has_views else ")")
+        yield found(RULE, scope.source, node, MESSAGE, edits)
+    for size, scope in whole.sizes.items():
+        function = "whole_batch_size" if (size, scope) in project.batch_sizes else "batch_count"
+        edits = surround(scope.source, size, f"rd.loss.{function}(", ")")
+        yield found(RULE, scope.source, size, f"{ast.unparse(size)} counts this rank's samples alone", edits)
 
 
 def _losses_of_libraries(project: Project) -> Iterator[Finding]:
@@ -192,208 +172,3 @@ def _losses_of_libraries(project: Project) -> Iterator[Finding]:
                     refusal=refusal,
                     kind="in-batch-loss",
                 )
-
-
-def _is_parameter(project: Project, node: ast.expr, scope: Scope) -> bool:
-    """Return whether this is a weight of the model, which is the same on every process."""
-    variables = {model.variable for model in project.models}
-    nodes = [node, *(b.value for b in scope.bindings.get(getattr(node, "id", ""), []) if b.value is not None)]
-    for part in nodes:
-        while isinstance(part, ast.Attribute):
-            part = part.value
-            if variables_of(project.analysis, part, scope) & variables:
-                return True
-    return False
-
-
-def _origins(project: Project, node: ast.expr, scope: Scope) -> list[tuple[ast.AST, Scope]]:
-    """Return what an expression is computed from; of a tensor only its entries count, not its size or its place."""
-
-    def through(origin: Origin) -> list[Origin]:
-        part = origin.node
-        named = part.attr if isinstance(part, ast.Attribute) else last_name(part) if isinstance(part, ast.Call) else ""
-        return [] if named in OF_SHAPE else list(inputs(project.analysis, origin))
-
-    return [(found.node, found.scope) for found in origins(project.analysis, [Origin(node, scope)], through)]
-
-
-def _is_embedded(project: Project, node: ast.expr, scope: Scope) -> bool:
-    """Return whether this comes out of a model in training, which was given samples of the batch."""
-    in_batches = {node for node, _ in project.in_batches}  # model.encoder(x) too; model.to(device) is before
-    given = [call for model in project.models for call in model.calls if call.call in in_batches and call.call.args]
-    calls = {call.call for call in given if call.method not in STATES}
-    loops = {path.loops[0][0] for path in project.paths}
-    parts = [(part, where) for inner, where in _origins(project, node, scope) for part in ast.walk(inner)]
-    drawn = (b.node for part, where in parts if isinstance(part, ast.Name) for b in where.bindings.get(part.id, []))
-    return any(part in calls for part, _ in parts) and (project.draws.is_used or any(loop in loops for loop in drawn))
-
-
-def _has_samples(project: Project, node: ast.expr, scope: Scope) -> bool:
-    """Return whether this can have a row for each sample: not numbers of positions, frequencies, a table of weights."""
-    if project.analysis.named(node, scope) & (RANGES | PARAMETER_CLASSES):
-        return False
-    return bool(loss_kind(project, node, scope).parts)
-
-
-def _is_product(project: Project, node: ast.AST, scope: Scope) -> bool:
-    """Return whether rows are compared by a product of matrices, and not of a matrix for each sample.
-
-    Distances are also those of the points of one sample.
-    """
-    names = project.analysis.called(node, scope) if isinstance(node, ast.Call) else set()
-    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute)]
-    dims = [dim for call in calls if call.func.attr in TRANSPOSES for dim in call.args]  # type: ignore[attr-defined]
-    is_of_each = any(isinstance(dim, ast.UnaryOp) for dim in dims)  # transpose(-2, -1)
-    return not is_of_each and not names & (DISTANCES | DISTANCES_WITHIN)
-
-
-def _is_of_inputs(project: Project, node: ast.expr, scope: Scope) -> bool:
-    """Return whether this is computed, in a method of a model, from what the method is given."""
-    if not scope.is_function or scope.parent is None or not is_module(project.analysis, Instance(scope.parent)):
-        return False
-    if ast.unparse(node).startswith("self.") and not isinstance(node, (ast.Call, ast.BinOp)):
-        return False  # a weight, or a state
-    given = {name for name, bindings in scope.bindings.items() if any(b.kind == "parameter" for b in bindings)}
-    given -= {"self"}
-    inner = [part for place, where in project.ranks.origins(node, scope) if where is scope for part in ast.walk(place)]
-    return any(isinstance(part, ast.Name) and part.id in given and not _tells_shape(part, scope) for part in inner)
-
-
-def _tells_shape(node: ast.Name, scope: Scope) -> bool:
-    """Return whether only the size, the type or the place of a tensor is read: x.shape, x.device, x.size(0)."""
-    parent = scope.source.parents.get(node)
-    return isinstance(parent, ast.Attribute) and parent.attr in OF_SHAPE
-
-
-def _is_gathered(project: Project, node: ast.expr, scope: Scope) -> bool:
-    """Return whether what is compared comes from all processes, with the gradients of this one's own part at least."""
-    for expression, where in project.ranks.origins(node, scope):
-        for part in ast.walk(expression):
-            if isinstance(part, ast.Call) and project.leads_to_collective(part, where):
-                return not _drops_gradients(project, part, where)
-            is_filled = isinstance(part, ast.Name) and part.id in where.entries  # parts[rank] = embeddings
-            if is_filled and project.distribution.is_by_hand:
-                return True
-    return False
-
-
-def _drops_gradients(project: Project, call: ast.Call, scope: Scope) -> bool:
-    """Return whether a function gathers by dist.all_gather and puts nothing with a gradient among what it gets."""
-    for function in project.analysis.functions_called(call, scope):
-        calls = [node for node in own_nodes(function.node) if isinstance(node, ast.Call)]
-        names = {name for node in calls for name in project.analysis.called(node, function.scope)}
-        if names & GATHERS and not function.scope.entries:
-            return True
-    return False
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two expressions whose rows meet; `is_broadcast` where only shapes say so, which other things have as well."""
-
-    left: ast.expr
-    right: ast.expr
-    is_broadcast: bool = False
-    is_moved: bool = False  # not in the first axis
-    drawn_from: tuple[ast.expr, ...] = ()  # what two loops over samples go through, and the elements of it
-
-
-def _pair_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Pair | None:
-    """Return what an operation compares row by row, None for any other."""
-    if isinstance(node, ast.BinOp):
-        return _of_product(node.left, node.right) if isinstance(node.op, ast.MatMult) else _of_lifted(node)
-    return _of_call(analysis, node, scope) if isinstance(node, ast.Call) else None
-
-
-def _moved_pair(project: Project, node: ast.AST, scope: Scope) -> Pair | None:
-    """Return what is compared row by row where the samples are not in the first axis, or are in loops, or repeated."""
-    operands = samples_that_meet(project, node, scope)
-    if operands is not None:
-        return Pair(*operands, is_moved=True)
-    in_loops = pairs_in_loops(project, node, scope)
-    if in_loops is not None:
-        return Pair(*in_loops[0], is_broadcast=True, drawn_from=(*in_loops[0], *in_loops[1]))
-    operands = repeated_pairs(project, node, scope)
-    return Pair(*operands, is_broadcast=True) if operands is not None else None
-
-
-def _of_call(analysis: Analysis, node: ast.Call, scope: Scope) -> Pair | None:
-    names, given = analysis.called(node, scope), node.args
-    is_metric_loss = any(name.startswith(METRIC_LEARNING) for name in analysis.named(node.func, scope))
-    if given and (is_metric_loss or names & DISTANCES_WITHIN):
-        return Pair(given[0], given[0])
-    if names & DISTANCES and len(given) >= 2:
-        return Pair(given[0], given[1])
-    if EINSUM in names and len(given) == 3:
-        return _of_einsum(*given)
-    for name in names & set(PRODUCTS):
-        if len(given) == PRODUCTS[name]:
-            return _of_product(given[-2], given[-1])
-    if isinstance(node.func, ast.Attribute) and len(given) >= PRODUCT_METHODS.get(node.func.attr, len(given) + 1):
-        return _of_product(([node.func.value, *given])[-2], given[-1])
-    return _of_lifted(node)
-
-
-def _of_product(left: ast.expr, right: ast.expr) -> Pair | None:
-    rows = _untransposed(right)
-    return Pair(_plain(left), rows) if rows is not None else None
-
-
-def _of_einsum(equation: ast.expr, left: ast.expr, right: ast.expr) -> Pair | None:
-    """Return the operands of `"ic,jc->ij"` or `"ic,cj->ij"`, where both keep an index of their own."""
-    if not isinstance(equation, ast.Constant) or not isinstance(equation.value, str) or "->" not in equation.value:
-        return None
-    inputs, output = equation.value.replace(" ", "").split("->")
-    first, _, second = inputs.partition(",")
-    kept = [set(part) & set(output) for part in (first, second)]
-    if len(first) != 2 or len(second) != 2 or len(output) != 2 or any(len(own) != 1 for own in kept):
-        return None
-    if kept[0] == kept[1] or not first.startswith(tuple(kept[0])):
-        return None
-    rows = _plain(right) if second.startswith(tuple(kept[1])) else _untransposed(right) or _plain(right)
-    return Pair(_plain(left), rows)
-
-
-def _of_lifted(node: ast.BinOp | ast.Call) -> Pair | None:
-    """Return x and y of an operation on `x.unsqueeze(1)` and `y.unsqueeze(0)`, however that is written."""
-    parts = [node.left, node.right] if isinstance(node, ast.BinOp) else node.args[:2]
-    if len(parts) != 2:
-        return None
-    lifted = [_lifted(part) for part in parts]
-    if lifted[0] is None or lifted[1] is None or {lifted[0][1], lifted[1][1]} != {0, 1}:
-        return None
-    return Pair(_plain(lifted[0][0]), _plain(lifted[1][0]), is_broadcast=True)
-
-
-def _lifted(node: ast.expr) -> tuple[ast.expr, int] | None:
-    """Return what got a new first (0) or second (1) dimension, and which."""
-    node = _plain(node)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "unsqueeze":
-        dims = [part.value for part in node.args if isinstance(part, ast.Constant)]
-        return (node.func.value, int(dims == [1])) if dims in ([0], [1]) else None
-    if isinstance(node, ast.Subscript):
-        index = list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
-        new = [position for position, part in enumerate(index) if isinstance(part, ast.Constant) and part.value is None]
-        return (node.value, new[0]) if new in ([0], [1]) else None
-    return None
-
-
-def _plain(node: ast.expr) -> ast.expr:
-    """Return what a change of layout, type or device is made of."""
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SAME_ENTRIES:
-        node = node.func.value
-    return node
-
-
-def _untransposed(node: ast.expr) -> ast.expr | None:
-    node = _plain(node)
-    if isinstance(node, ast.Attribute) and node.attr in TRANSPOSED:
-        return _plain(node.value)
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in TRANSPOSES:
-        return None
-    is_function = isinstance(node.func.value, ast.Name) and node.func.value.id == "torch" and bool(node.args)
-    matrix, dims = (node.args[0], node.args[1:]) if is_function else (node.func.value, node.args)
-    fixed = [dim.value for dim in dims if isinstance(dim, ast.Constant)]
-    if node.func.attr == "permute" and fixed[:1] == [0]:
-        return None  # the matrices of each sample
-    return _plain(matrix) if not fixed or 0 in fixed or len(fixed) != len(dims) else None

@@ -115,25 +115,6 @@ for images, labels, hidden in loader:
     output, hidden = model(images, hidden)
     criterion(output, labels).backward()
 """,
-    # a cache by shapes: anchors, masks, tables of positions
-    """\
-class Anchors(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer, self.cache = nn.Linear(4, 2), {}
-
-    def forward(self, x):
-        maps = [self.layer(x)]
-        sizes = [part.shape[-1:] for part in maps]
-        if str(sizes) not in self.cache:
-            self.cache[str(sizes)] = [torch.arange(size[0], device=x.device) for size in sizes]
-        return maps[0] + self.cache[str(sizes)][0]
-
-
-model = Anchors()
-for images, labels in loader:
-    criterion(model(images), labels).backward()
-""",
     # it does not go into the next batch
     """\
 hidden = torch.zeros(1, 8, 2)

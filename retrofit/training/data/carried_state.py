@@ -162,8 +162,6 @@ def _has_samples(project: Project, write: Write) -> bool:
             return []  # what comes from all ranks is the same on each
         if isinstance(node, ast.Attribute) and node.attr in SHAPE_ATTRIBUTES:
             return []
-        if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp)) and not origin.keys:
-            return [origin.to(node.elt)]  # what it goes through counts where its elements are in it
         return list(inputs(project.analysis, origin))
 
     values = project.batch_values

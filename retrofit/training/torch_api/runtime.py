@@ -54,6 +54,7 @@ DISTRIBUTE_CRITERION = f"{RUNTIME}.distribute_criterion"
 SUM_LOSS = f"{RUNTIME}.sum_loss"
 WHOLE_BATCH_LOSS = f"{RUNTIME}.whole_batch_loss"
 GLOBAL_REDUCTIONS = _of_runtime("batch_sum", "batch_mean")  # over the batch of all ranks, with gradients
+BATCH_ROWS = f"{RUNTIME}.batch_rows"  # of all ranks, with gradients
 LOSS_READS = _of_runtime("reduce_loss", "reduce_last_loss", "reduce_summed_loss")  # the same number on all ranks
 SUM_ATTRIBUTES = f"{RUNTIME}.sum_attributes"  # of a meter
 
@@ -82,7 +83,7 @@ COMBINING = frozenset({
     *GLOBAL_REDUCTIONS, *FROM_MAIN, SUM_ATTRIBUTES, BARRIER, DRAW_TOGETHER, ON_ANY_RANK, MAIN_FIRST, SAVE_CHECKPOINT,
     *_of_runtime(
         "reduce_sum", "reduce_tensor_sum", "reduce_mean", "reduce_dict", "reduce_total", "gather_objects",
-        "gather_batch", "gather_batches", "broadcast_buffers", "batch_count", "sum_over_ranks",
+        "gather_batch", "gather_batches", "batch_rows", "broadcast_buffers", "batch_count", "sum_over_ranks",
     ),
 })  # fmt: skip
 # Those that every rank must call all the same.
@@ -98,5 +99,5 @@ WITH_COLLECTIVES = frozenset({
 # Those that give the same to every rank.
 SAME_ON_ALL_RANKS = frozenset({
     *(COMBINING - {MAIN_FIRST, BARRIER, SAVE_CHECKPOINT, OPEN_RUN}), *LOSS_READS, WORLD_SIZE_CALL,
-    *_of_runtime("raise_together", "global_batch", "batch_of_ranks", "clip_grad_norm"),
+    *_of_runtime("raise_together", "global_batch", "whole_batch_size", "batch_of_ranks", "clip_grad_norm"),
 })  # fmt: skip

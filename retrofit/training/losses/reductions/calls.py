@@ -12,7 +12,13 @@ from retrofit.analysis.flow.sources import PASSING_ON, Origin, origins, sources
 from retrofit.analysis.python_api import LISTS_OBJECTS, LOOKS_UP
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Result
-from retrofit.training.torch_api.runtime import DISTRIBUTE_CRITERION, GLOBAL_REDUCTIONS, SUM_LOSS, WHOLE_BATCH_LOSS
+from retrofit.training.torch_api.runtime import (
+    BATCH_ROWS,
+    DISTRIBUTE_CRITERION,
+    GLOBAL_REDUCTIONS,
+    SUM_LOSS,
+    WHOLE_BATCH_LOSS,
+)
 from retrofit.training.torch_api.tensors import (
     DRAWN,
     DRAWN_LIKE,
@@ -55,6 +61,8 @@ class CallReader:
 
     def kind(self, node: ast.Call, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         terms = terms_at(self.analysis, node, scope)
+        if self.reader.may_be_global and self._is_of_all_ranks(node, scope, frame):
+            return kinds.of(kinds.GLOBAL)
         if terms:
             return kinds.join(self._of_term(term.reduction, node, scope) for term in terms)
         functions = functions_inside(self.analysis, node, scope)
@@ -77,6 +85,14 @@ class CallReader:
         if passed_on:
             return kinds.join(self.reader.kind(part, scope, frame, inner) for part, inner in passed_on)
         return self._of_function(node, scope, frame, keys)
+
+    def _is_of_all_ranks(self, node: ast.Call, scope: Scope, frame: Frame | None) -> bool:
+        """Return whether a call gathers rows over the ranks, or is a loss of gathered ones."""
+        if BATCH_ROWS in self.analysis.called(node, scope):
+            return True
+        is_loss = "loss" in last_name(node).lower() or bool(terms_at(self.analysis, node, scope))
+        is_own = not is_loss or bool(functions_inside(self.analysis, node, scope))
+        return not is_own and any(kinds.GLOBAL in self.reader.kind(part, scope, frame).parts for part in node.args)
 
     def _passed_on(self, node: ast.Call, scope: Scope, keys: Keys) -> list[tuple[ast.expr, Keys]]:
         """Return the arguments whose entries a function of Python passes on: list(losses)[0], zip(a, b)."""

@@ -19,7 +19,7 @@ from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES, SHAPE_METHODS
 
 from ..terms import is_of_all, terms_at
 from .kinds import MEAN, SUM
-from .reduction import backward_kind, reader_of
+from .reduction import backward_kind, plain_reader, reader_of
 
 if TYPE_CHECKING:
     from retrofit.training import Project
@@ -89,7 +89,7 @@ def _find(project: Project) -> Iterator[Coupling]:
 def _coupling(project: Project, node: ast.expr, scope: Scope) -> Coupling:
     function = _function_of(project, node)
     reason = "" if function else "it is not a plain sum or mean"
-    reason = reason or _obstacle(project, node, scope)
+    reason = reason or obstacle(project, node, scope)
     learns = has_gradients(project.analysis, scope, node)
     return Coupling(node, scope, "" if reason else function, reason, learns)
 
@@ -105,28 +105,29 @@ def has_statistics_alone(project: Project, write: Write) -> bool:
     kind = reader_of(project).kind(write.value, write.scope)
     if kind.has_rows or not kind.leaves:
         return False
-    return all(_function_of(project, node) and not _obstacle(project, node, scope) for node, scope in kind.leaves)
+    return all(_function_of(project, node) and not obstacle(project, node, scope) for node, scope in kind.leaves)
 
 
-def _obstacle(project: Project, node: ast.expr, scope: Scope) -> str:
+def obstacle(project: Project, node: ast.expr, scope: Scope) -> str:
     """Return why not every rank would come to a node, or come to it equally often; "" where all do."""
-    reader = reader_of(project)
+    samples = plain_reader(project).samples
     for place, where in call_chains(project.analysis, node, scope):
         inner: ast.AST = place
         for outer in where.source.ancestors(place):
-            if outer is where.node or outer in project.batch_values.loops:
-                break
-            if isinstance(outer, (*LOOPS, ast.ListComp, ast.GeneratorExp)):
+            is_last = outer is where.node or outer in project.batch_values.loops
+            if not is_last and isinstance(outer, (*LOOPS, ast.ListComp, ast.GeneratorExp)):
                 for iterable in _iterables(outer):
-                    if reader.samples.goes_through(iterable, where):
+                    if samples.goes_through(iterable, where):
                         return "it is computed for one sample after the other elsewhere"
                     if CHOSEN in project.batch_values.sources_of(iterable, where):
                         return "processes may come to it a different number of times"
             tests = list(_exits(where, inner)) if isinstance(inner, ast.stmt) else []
-            if isinstance(outer, (ast.If, ast.IfExp, ast.While)) and inner is not outer.test:
+            if not is_last and isinstance(outer, (ast.If, ast.IfExp, ast.While)) and inner is not outer.test:
                 tests.append(outer.test)
             if any(_reads_values(project, test, where) or is_drawn(project, test, where) for test in tests):
                 return "processes may not all come to it"
+            if is_last:
+                break
             inner = outer
     return ""
 

@@ -149,7 +149,7 @@ def summed_up(kind: Kind) -> Kind:
     """Return the kind of a sum in a loop over the samples of what each of them gives."""
     if kind.parts == {SHARE}:
         return of(MEAN)
-    return of(SUM) if kind.parts - {PENALTY} else kind  # what couples one sample's entries couples no samples
+    return of(SUM) if kind.parts - {PENALTY, GLOBAL} else kind  # what couples one sample's entries couples no samples
 
 
 def added_up(kind: Kind, unclear: frozenset[Leaf]) -> Kind:

@@ -14,7 +14,7 @@ from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.tensors import FLATTENS, REPEATS, SAME_ENTRIES, VIEWS
 
-from .reduction import reader_of
+from .reduction import plain_reader
 
 if TYPE_CHECKING:
     from retrofit.training import Project
@@ -54,7 +54,7 @@ def repeated_pairs(project: Project, node: ast.AST, scope: Scope) -> Operands | 
     first = _repetition(project, operands[0], scope)
     if first is None or {first, _repetition(project, operands[1], scope)} != {TILED, SPREAD}:
         return None
-    samples = reader_of(project).samples
+    samples = plain_reader(project).samples
     is_of_one = any(samples.is_within(*place) for place in call_chains(project.analysis, node, scope))
     return operands if not is_of_one else None
 
@@ -82,7 +82,7 @@ def _operands(node: ast.AST) -> Operands | None:
 
 def _loops_around(project: Project, node: ast.AST, scope: Scope) -> Iterator[SampleLoop]:
     """Yield the loops over samples around a node in its own function, the outermost one first."""
-    samples = reader_of(project).samples
+    samples = plain_reader(project).samples
     found: list[ast.For | ast.comprehension] = []
     for outer in scope.source.ancestors(node):
         if outer is scope.node or outer in project.batch_values.loops:

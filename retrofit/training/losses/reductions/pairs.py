@@ -18,7 +18,7 @@ from retrofit.training.torch_api.tensors import (
 )
 
 from .kinds import FLAT
-from .reduction import reader_of
+from .reduction import plain_reader
 
 if TYPE_CHECKING:
     from retrofit.training import Project
@@ -43,7 +43,7 @@ def samples_that_meet(project: Project, node: ast.AST, scope: Scope) -> Operands
 
 def _axis(project: Project, node: ast.expr, scope: Scope) -> int | None:
     """Return the axis of the samples, None where there is none or it is merged into others."""
-    kind = reader_of(project).kind(node, scope)
+    kind = plain_reader(project).kind(node, scope)
     return kind.axis if kind.has_rows and 0 <= kind.axis < FLAT else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance, LocalFunction
 from retrofit.training.torch_api.modules import LAYER_PACKAGE, PARAMETERS
-from retrofit.training.torch_api.runtime import RANK_SHARE
+from retrofit.training.torch_api.runtime import BATCH_ROWS, RANK_SHARE
 from retrofit.training.torch_api.tensors import OPERATORS, SHAPE_ATTRIBUTES
 
 from ..divisions import COUNT, NOTHING, SIZE
@@ -60,8 +60,10 @@ class Frame:
 class LossReader:
     """Answers of which kind an expression is."""
 
-    def __init__(self, project: Project) -> None:
-        self.project, self.analysis = project, project.analysis
+    def __init__(self, project: Project, gathered: Collection[ast.expr] = ()) -> None:
+        """`gathered`: the expressions that are gathered over the ranks."""
+        self.project, self.analysis, self.gathered = project, project.analysis, gathered
+        self.may_be_global = bool(gathered) or project.calls_any([BATCH_ROWS])
         self.samples = SampleLoops(project)
         self.divisors = DivisorReader(project.analysis, project.batch_values, project.distribution)
         self.size_factors = SizeFactors(project, self.samples.lists)
@@ -81,6 +83,8 @@ class LossReader:
         return self._known.once(question, lambda: self._kind(node, scope, frame, keys))
 
     def _kind(self, node: ast.expr, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
+        if node in self.gathered:
+            return kinds.of(kinds.GLOBAL)
         if isinstance(node, ast.Name):
             return self._of_name(node, scope, frame, keys)
         if isinstance(node, ast.Attribute):
@@ -112,7 +116,8 @@ class LossReader:
             is_of_samples = any(self.samples.goes_through(part.iter, scope) for part in node.generators)
             unclear = (self.samples.unclear(part.iter, scope) for part in node.generators)
             element = kinds.added_up(element, frozenset().union(*unclear))
-            return element if not is_of_samples or element.parts <= {kinds.SHARE} else kinds.of(kinds.ROWS)
+            is_kept = not is_of_samples or kinds.GLOBAL in element.parts or element.parts <= {kinds.SHARE}
+            return element if is_kept else kinds.of(kinds.ROWS)
         return CONSTANT
 
     # Names.
@@ -206,7 +211,8 @@ class LossReader:
             if inner is None:
                 continue
             found = self.kind(stored.value, stored.scope, frame, inner)
-            is_of_samples = stored.key is None and found.parts and self.samples.is_within(stored.value, stored.scope)
+            is_own = stored.key is None and kinds.GLOBAL not in found.parts
+            is_of_samples = is_own and found.parts and self.samples.is_within(stored.value, stored.scope)
             unclear = self.samples.unclear_around(stored.value, stored.scope) if stored.key is None else frozenset()
             yield kinds.of(kinds.ROWS) if is_of_samples else kinds.added_up(found, unclear)
 

@@ -19,8 +19,21 @@ if TYPE_CHECKING:
 MEAN_OF_RANKS, SUM_OF_RANKS, MEAN_OF_LAST = "rd.reduce_loss", "rd.loss.reduce_summed_loss", "rd.loss.reduce_last_loss"
 
 
-def reader_of(project: Project) -> LossReader:
+def plain_reader(project: Project) -> LossReader:
+    """Return what reads losses as they are written, before rows are gathered over the ranks."""
     return project.analysis.fact("loss reader", lambda: LossReader(project))
+
+
+def reader_of(project: Project) -> LossReader:
+    """Return what reads losses as they are computed from the rows of all ranks, where these are gathered."""
+
+    def reader() -> LossReader:
+        from ..gathering.gathered import gathering
+
+        gathered = gathering(project).rows
+        return LossReader(project, gathered) if gathered else plain_reader(project)
+
+    return project.analysis.fact("loss reader of ranks", reader)
 
 
 def loss_kind(project: Project, node: ast.expr, scope: Scope) -> Kind:

@@ -1,0 +1,131 @@
+"""The rows that a training gathers over the ranks, so that a loss which compares samples is that of one process."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import CallSite
+from retrofit.analysis.flow.calls.graph import calls_in, functions_reached
+from retrofit.analysis.flow.sources import Origin
+from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.values.kinds import LocalFunction
+
+from ..comparisons import Comparison, comparisons
+from ..reductions.coupling import obstacle
+from ..reductions.reduction import plain_reader
+from .spread import NotProven, Spread, is_other_layer, seeds
+from .values import FIXED, ROWS, WHOLE
+
+if TYPE_CHECKING:
+    from retrofit.training import Project
+
+Place = tuple[ast.expr, Scope]
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """What is gathered: `rows`, with whether they have views one after the other, and `sizes` that are counted.
+
+    `reason`: why nothing is, though samples are compared.
+    """
+
+    rows: dict[ast.expr, tuple[Scope, bool]] = field(default_factory=dict)
+    sizes: dict[ast.expr, Scope] = field(default_factory=dict)
+    reason: str = ""
+
+
+def gathering(project: Project) -> Gathering:
+    """Return what has to be gathered for the comparisons of samples, if all that follows is that of one process."""
+    return project.analysis.fact("gathering", lambda: _find(project))
+
+
+def _find(project: Project) -> Gathering:
+    pairs = comparisons(project)
+    if not pairs or project.distribution.is_by_hand:
+        return Gathering()
+    reasons = []
+    for is_early in (True, False):
+        try:
+            spread = _spread(project, pairs, is_early)
+            return Gathering(spread.rows, spread.sizes)
+        except NotProven as error:
+            reasons.append(str(error))
+    return Gathering(reason=reasons[0])
+
+
+def _spread(project: Project, pairs: list[Comparison], is_early: bool) -> Spread:
+    """Return what has to be gathered. Raises NotProven. `is_early`: where rows come out of the model."""
+    spread = Spread(project, plain_reader(project))
+    entries = dict.fromkeys(place for pair in pairs for place in _entries(project, spread, pair.node, pair.scope))
+    compared = {pair.node: pair for pair in pairs}
+    for node, scope in entries:
+        if node in compared:
+            pair = compared[node]
+            for part in (pair.left, pair.right):
+                places = list(seeds(spread.reader, part, scope)) if is_early else [Origin(part, scope)]
+                for place in places:
+                    spread.gather(place.node, place.scope)  # type: ignore[arg-type]
+        else:
+            assert isinstance(node, ast.Call)
+            _gather_arguments(spread, node, scope)
+    spread.run()
+    for pair in pairs:
+        found = {spread.reader.value(part, pair.scope).kind for part in (pair.left, pair.right)}
+        if WHOLE not in found or not found <= {WHOLE, FIXED}:
+            raise NotProven(f"of {ast.unparse(pair.node)} one side would be of one rank's samples")
+    for node, (scope, _) in spread.rows.items():
+        reason = obstacle(project, node, scope)
+        if reason:
+            raise NotProven(reason)
+    return spread
+
+
+def _gather_arguments(spread: Spread, call: ast.Call, scope: Scope) -> None:
+    for part in [*call.args, *(keyword.value for keyword in call.keywords)]:
+        given = part.value if isinstance(part, ast.Starred) else part
+        if spread.reader.value(given, scope).kind in ROWS:
+            spread.gather(given, scope)
+        else:
+            spread.require(given, scope)
+
+
+def _entries(project: Project, spread: Spread, node: ast.expr, scope: Scope) -> Iterator[Place]:
+    """Yield where a comparison is entered: the outermost calls of functions that run no model, or it itself."""
+    sites = _callers(project, scope)
+    seen: set[ast.AST] = set()
+    waiting: list[tuple[ast.expr, Scope, list[CallSite]]] = [(node, scope, sites)]
+    while waiting:
+        node, scope, sites = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if not _can_be_left(project, spread, scope, sites):
+            yield node, scope
+            continue
+        for site in sites:
+            waiting.append((site.call, site.scope, _callers(project, site.scope)))
+
+
+def _callers(project: Project, scope: Scope) -> list[CallSite]:
+    in_batches = {node for node, _ in project.in_batches}
+    sites = project.analysis.callers(scope.node) if scope.is_function else []  # type: ignore[arg-type]
+    return [site for site in sites if site.call in in_batches]
+
+
+def _can_be_left(project: Project, spread: Spread, scope: Scope, sites: list[CallSite]) -> bool:
+    """Return whether all that a function computes is computed from what it is given, and no model is run in it."""
+    if not sites or any(node in project.batch_values.loops for node in own_nodes(scope.node)):
+        return False
+    models = project.batch_values.calls
+    if any(site.call in models for site in sites):
+        return False
+    function = LocalFunction(scope.node, scope)  # type: ignore[arg-type]
+    for inner in [function, *functions_reached(project.analysis, calls_in(function))]:
+        for call, where in calls_in(inner):
+            if call in models or is_other_layer(project.analysis, call, where):
+                return False
+    given = [(part, site.scope) for site in sites for part in [*site.call.args, *(k.value for k in site.call.keywords)]]
+    return any(spread.reader.value(part, where).kind in ROWS for part, where in given)

@@ -1,0 +1,272 @@
+"""Rows and sizes of a batch in expressions, where some of these are gathered over the ranks."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import default_of, given_parameters, last_name
+from retrofit.analysis.flow.bindings import bindings_of
+from retrofit.analysis.flow.reaching_definitions import live_bindings
+from retrofit.analysis.flow.stored import stored_in
+from retrofit.analysis.memory import Memory
+from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope
+from retrofit.training.data.batch_values import BATCH
+from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES, TRANSPOSED
+
+from ..reductions.lists import SAMPLES, Lists
+
+if TYPE_CHECKING:
+    from retrofit.training import Project
+
+FIXED = "fixed"  # the same on all ranks
+WHOLE = "whole"  # computed from gathered rows, and the same on all ranks
+PLAIN = "plain"  # a row for each sample
+VIEWS = "views"  # rows of several views of all samples, one view after the other
+PARTS = "parts"  # several rows for each sample, next to each other
+SIZE = "size"  # computed from the number of this rank's samples alone
+OTHER = "other"
+ROWS = frozenset({PLAIN, VIEWS, PARTS})
+Path = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Value:
+    """What an expression has of a batch; of a SIZE the numbers of samples that it is computed from."""
+
+    kind: str
+    sizes: frozenset[tuple[ast.expr, Scope]] = frozenset()
+    reason: str = ""  # of OTHER
+
+
+def other(reason: str) -> Value:
+    return Value(OTHER, reason=reason)
+
+
+def join(values: Iterable[Value]) -> Value:
+    """Return what is computed entry by entry from several things."""
+    found = list(values)
+    kinds = {value.kind for value in found}
+    if WHOLE in kinds:  # where the other ones meet it, they are looked at
+        return Value(WHOLE)
+    unclear = next((value for value in found if value.kind == OTHER), None)
+    if unclear is not None:
+        return unclear
+    rows = kinds & ROWS
+    if rows and SIZE in kinds:
+        return other("the number of samples goes into single rows")
+    if len(rows - {PLAIN}) > 1:
+        return other("rows in different orders meet")
+    if rows:
+        return Value(next(iter(rows - {PLAIN}), PLAIN))
+    sizes = frozenset().union(*(value.sizes for value in found))
+    return Value(SIZE, sizes) if SIZE in kinds else Value(FIXED)
+
+
+class ValueReader:
+    """Answers what expressions have of a batch. `gathered`: the expressions that are gathered."""
+
+    def __init__(self, project: Project, lists: Lists, gathered: Collection[ast.expr]) -> None:
+        from .calls import CallValues
+
+        self.project, self.analysis, self.lists, self.gathered = project, project.analysis, lists, gathered
+        self.in_batches = {node for node, _ in project.in_batches}
+        self.calls = CallValues(self)
+        self._known: Memory[Value] = Memory(Value(FIXED), other("it is computed in too many steps"))
+
+    def value(self, node: ast.expr, scope: Scope, path: Path = ()) -> Value:
+        """Return what an expression has, or its entry at `path`."""
+        if node in self.gathered:
+            return Value(WHOLE)
+        return self._known.once((node, scope, path), lambda: self._of(node, scope, path))
+
+    def all_of(self, nodes: Iterable[ast.expr], scope: Scope) -> Value:
+        return join(self.value(node, scope) for node in nodes)
+
+    def _of(self, node: ast.expr, scope: Scope, path: Path) -> Value:
+        if isinstance(node, (ast.Constant, ast.JoinedStr, ast.Lambda)):
+            return Value(FIXED)
+        if isinstance(node, ast.Name):
+            return self._of_name(node, scope, path)
+        if isinstance(node, ast.Attribute):
+            return self._of_attribute(node, scope, path)
+        if isinstance(node, ast.Call):
+            return self.calls.value(node, scope, path)
+        if isinstance(node, ast.Subscript):
+            return self._of_subscript(node, scope, path)
+        if isinstance(node, (ast.Tuple, ast.List)):
+            return self._of_display(node, scope, path)
+        if isinstance(node, (ast.ListComp, ast.GeneratorExp, ast.SetComp)):
+            return self.value(node.elt, scope, path[1:])
+        if isinstance(node, (ast.Dict, ast.DictComp)):
+            values = node.values if isinstance(node, ast.Dict) else [node.value]
+            return join(self.value(part, scope, path[1:]) for part in values)
+        if isinstance(node, (ast.NamedExpr, ast.Starred)):
+            return self.value(node.value, scope, path)
+        if isinstance(node, ast.IfExp):
+            return join(self.value(part, scope, path) for part in (node.body, node.orelse))
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+            return self.product(node.left, node.right, scope)
+        return self.all_of((part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)), scope)
+
+    def product(self, left: ast.expr, right: ast.expr, scope: Scope) -> Value:
+        """Return what a matrix product has: rows, of rows times a matrix that is fixed."""
+        first, second = self.value(left, scope), self.value(right, scope)
+        if WHOLE in (first.kind, second.kind) or second.kind == FIXED:
+            return join([first, second])
+        return other("samples are added up, or compared, before all of them are there")
+
+    def _of_display(self, node: ast.Tuple | ast.List, scope: Scope, path: Path) -> Value:
+        key = path[0] if path else None
+        is_spread = any(isinstance(part, ast.Starred) for part in node.elts)
+        if isinstance(key, int) and -len(node.elts) <= key < len(node.elts) and not is_spread:
+            return self.value(node.elts[key], scope, path[1:])
+        return join(self.value(part, scope, path[1:]) for part in node.elts)
+
+    # Variables.
+
+    def _of_name(self, node: ast.Name, scope: Scope, path: Path) -> Value:
+        owner, bindings = live_bindings(node, scope)
+        around = set(scope.source.ancestors(node))
+        items = {binding.node for binding in bindings if binding.kind == "item"}
+        if items & around:  # of the loops that have such a variable the one that this is in
+            bindings = [binding for binding in bindings if binding.node not in items - around]
+        found = [self._of_binding(binding, binding.elsewhere or owner, path) for binding in bindings]
+        return _counted(join([*found, *self._put_in(node, scope)]), node, scope)
+
+    def _put_in(self, node: ast.expr, scope: Scope) -> list[Value]:
+        return [self.value(stored.value, stored.scope) for stored in stored_in(self.analysis, node, scope)]
+
+    def _of_binding(self, binding: Binding, scope: Scope, path: Path) -> Value:
+        if binding.kind == "parameter":
+            return self._of_parameter(binding.name, scope, path)
+        if isinstance(binding.node, ast.AugAssign):
+            return self.value(binding.node.value, scope)
+        if binding.value is None:
+            return Value(FIXED)  # an import, a function, a class
+        if binding.kind == "item":
+            return self._of_item(binding, scope, path)
+        if binding.kind == "value":
+            return self.value(binding.value, scope, (*binding.path, *path))
+        return other(f"{binding.name} is set in a way that is not followed")
+
+    def _of_item(self, binding: Binding, scope: Scope, path: Path) -> Value:
+        assert binding.value is not None
+        if binding.node in self.project.batch_values.loops:
+            is_number = last_name(binding.value) == "enumerate" and binding.path[:1] == (0,)
+            return Value(FIXED if is_number else PLAIN)
+        found = self.value(binding.value, scope)
+        if found.kind in ROWS and SAMPLES in self.lists.entries(binding.value, scope):
+            return other("it goes through the samples one by one")
+        return found
+
+    def _of_parameter(self, name: str, scope: Scope, path: Path) -> Value:
+        if not isinstance(scope.node, FUNCTIONS) or name == "self" or name not in given_parameters(scope):
+            return Value(FIXED)
+        sites = self.analysis.callers(scope.node)
+        sites = [site for site in sites if site.call in self.in_batches] or sites
+        found = []
+        for site in sites:
+            default = default_of(scope.node, name)
+            given, where = site.argument(given_parameters(scope), name) or (default, scope.parent or scope)
+            found += [self.value(given, where, path)] if given is not None else []
+        if found:
+            return join(found)
+        names = [part for part in ast.walk(scope.node) if isinstance(part, ast.Name) and part.id == name]
+        is_of_batch = any(BATCH in self.project.batch_values.sources_of(part, scope) for part in names[:1])
+        return other(f"what {name} is given cannot be seen") if is_of_batch else Value(FIXED)
+
+    def _of_attribute(self, node: ast.Attribute, scope: Scope, path: Path) -> Value:
+        if (node, scope) in self.project.batch_sizes:
+            return Value(SIZE, frozenset([(node, scope)]))
+        bindings = bindings_of(self.analysis, node, scope)
+        if bindings or self._put_in(node, scope):
+            return self._of_own(node, scope, path)
+        base = self.value(node.value, scope)
+        if node.attr in SHAPE_ATTRIBUTES - {"shape"} or base.kind in (FIXED, WHOLE):
+            return Value(FIXED) if node.attr in SHAPE_ATTRIBUTES - {"shape", "nbytes"} else base
+        if base.kind in ROWS and node.attr == "shape":
+            return unpacked_shape(path)
+        return other("rows of samples are not in the first axis") if node.attr in TRANSPOSED else base
+
+    def _of_own(self, node: ast.Attribute, scope: Scope, path: Path) -> Value:
+        """Return what an attribute of an object of the project has: a setting, or something of a batch."""
+        found = []
+        for binding, where in bindings_of(self.analysis, node, scope):
+            found.append(self._of_binding(binding, binding.elsewhere or where, path))
+        value = join([*found, *self._put_in(node, scope)])
+        if value.kind in ROWS:
+            return other(f"{ast.unparse(node)} keeps samples")
+        return value
+
+    # Entries.
+
+    def _of_subscript(self, node: ast.Subscript, scope: Scope, path: Path) -> Value:
+        key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        shape = node.value.func if isinstance(node.value, ast.Call) and not node.value.args else node.value
+        if isinstance(shape, ast.Attribute) and shape.attr in ("shape", "size"):
+            base = self.value(shape.value, scope)
+            if base.kind in ROWS:
+                return size_along(node, scope, _number(node.slice))
+            return base
+        if isinstance(key, (str, int)) and not isinstance(key, bool):
+            return self._of_entry(node, key, scope, path)
+        base, index = self.value(node.value, scope, path), self._of_index(node.slice, scope)
+        if base.kind not in ROWS:
+            return join([base, index])
+        return self._of_selection(node.slice, base, index, scope)
+
+    def _of_entry(self, node: ast.Subscript, key: str | int, scope: Scope, path: Path) -> Value:
+        base = _counted(self.value(node.value, scope, (key, *path)), node, scope)
+        if base.kind in ROWS and isinstance(key, int) and not path:
+            entries = self.lists.entries(node.value, scope)
+            is_listed = isinstance(node.value, (ast.Name, ast.Attribute)) and SAMPLES not in entries
+            return base if is_listed else other("one row is taken out")
+        return base
+
+    def _of_index(self, index: ast.expr, scope: Scope) -> Value:
+        parts = index.elts if isinstance(index, ast.Tuple) else [index]
+        found = []
+        for part in parts:
+            inner = [part.lower, part.upper, part.step] if isinstance(part, ast.Slice) else [part]
+            found += [self.value(one, scope) for one in inner if one is not None]
+        return join(found)
+
+    def _of_selection(self, index: ast.expr, base: Value, chosen: Value, scope: Scope) -> Value:
+        """Return what x[index] has of rows: all of them, whole views, or each n-th one."""
+        first = index.elts[0] if isinstance(index, ast.Tuple) and index.elts else index
+        if not isinstance(first, ast.Slice):
+            return other("some of the rows are chosen")
+        if first.lower is None and first.upper is None and first.step is None:
+            return base
+        if first.step is not None:
+            return base if base.kind == PARTS else other("some of the rows are chosen")
+        return base if base.kind == VIEWS and chosen.kind == SIZE else other("some of the rows are chosen")
+
+
+def _counted(value: Value, node: ast.expr, scope: Scope) -> Value:
+    """Return the value of a variable that holds a number of samples of which the origin cannot be counted."""
+    is_open = value.kind == SIZE and not value.sizes
+    return Value(SIZE, frozenset([(node, scope)])) if is_open else value
+
+
+def size_along(node: ast.expr, scope: Scope, axis: int | None) -> Value:
+    """Return what an expression is that is the size of rows along an axis."""
+    if axis is None:
+        return other("the shape of one rank's rows is used as a whole")
+    return Value(SIZE, frozenset([(node, scope)])) if axis == 0 else Value(FIXED)
+
+
+def unpacked_shape(path: Path) -> Value:
+    """Return what the entry at `path` of the shape of rows is: n, d = x.shape."""
+    if not path or not isinstance(path[0], int):
+        return other("the shape of one rank's rows is used as a whole")
+    return Value(FIXED) if path[0] != 0 else Value(SIZE)  # what it is assigned to can be counted
+
+
+def _number(node: ast.expr) -> int | None:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
+        return -node.operand.value if isinstance(node.operand.value, int) else None
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else None
