@@ -1501,13 +1501,22 @@ def drawn_apart(values: Iterable[Any], seed: int, number: int = 2**16) -> Iterat
 class Batch(NamedTuple):
     """This rank's part of a batch: the samples that it has, those of a full one, and how much its mean counts.
 
-    `of_ranks`: the samples of every rank in it, without repeated ones.
+    `of_ranks`: the samples of every rank in it, without repeated ones; `is_in_turn`: a rank has each `world_size`-th
+    sample of the batch, from its rank on, and not all of its own one after the other.
     """
 
     length: int
     full: int
     weight: float
     of_ranks: tuple[int, ...] = ()
+    is_in_turn: bool = True
+
+    @property
+    def places(self) -> range:
+        """The places of this rank's samples in the whole batch, as one process has it."""
+        rank, total = get_rank(), sum(self.of_ranks)
+        first = sum(self.of_ranks[:rank])
+        return range(rank, total, get_world_size()) if self.is_in_turn else range(first, first + self.of_ranks[rank])
 
 
 batches_in_use: dict[object, Batch] = {}  # of each iteration over a training loader that has not ended
@@ -1926,7 +1935,7 @@ class ShardedBatches(ShardedSampler):
             rank, world_size = self.part
             of_ranks = tuple(len(range(other, total, world_size)) for other in range(world_size))
             length, full = max(of_ranks[rank], 1), -(-full // world_size)
-        return Batch(length, full, of_ranks[rank] * world_size / total, of_ranks)
+        return Batch(length, full, of_ranks[rank] * world_size / total, of_ranks, is_in_turn=self.part is not None)
 
 
 class DistributedLoader:
@@ -2250,8 +2259,15 @@ def stream_batches(loader: DataLoader, ahead: DrawnAhead) -> Iterator[Any]:
             return
         if size:
             batch, length = drawn, size
-        with using(Batch(length, max(sizes), size * len(sizes) / sum(sizes), tuple(sizes)), ahead):
+        is_in_turn = loader.batch_size is not None and sizes == _in_turn(sum(sizes))
+        weight = size * len(sizes) / sum(sizes)
+        with using(Batch(length, max(sizes), weight, tuple(sizes), is_in_turn), ahead):
             yield batch
+
+
+def _in_turn(total: int) -> list[int]:
+    """Return how many of so many samples each rank has where these go to the ranks in turn."""
+    return [len(range(rank, total, get_world_size())) for rank in range(get_world_size())]
 
 
 def _require_same(stream: ShardedStream, digest: str, sizes: list[int]) -> None:
@@ -2450,13 +2466,14 @@ def _taken(batch: Any, frame: FrameType) -> Any:
         raise ValueError(f"a batch needs as many entries as samples in all its parts, and one sample; got {lengths}")
     (total,) = lengths
     _split_streams()
-    own = len(range(get_rank(), total, get_world_size()))
+    of_ranks = tuple(len(range(rank, total, get_world_size())) for rank in range(get_world_size()))
+    own = of_ranks[get_rank()]
     length = max(own, 1)
     _full[line] = max(_full.get(line, 0), length)
     _forget_unused(line)
     _times_taken += 1
     _taken_at[line] = _times_taken
-    batches_in_use[line] = Batch(length, _full[line], own * get_world_size() / total)
+    batches_in_use[line] = Batch(length, _full[line], own * get_world_size() / total, of_ranks)
     begin_step(f"batch {_times_taken}")
     return tuple(_rows(part, total) for part in batch) if isinstance(batch, tuple) else _rows(batch, total)
 
@@ -2633,6 +2650,17 @@ def global_batch(batch_size: Any) -> Any:
     return batch_size * get_world_size() if _is_of_all_ranks() and get_option("batch") != "global" else batch_size
 
 
+def whole_batch_size(batch_size: int) -> int:
+    """Return how many samples the batch in use has over all ranks, for a loss that is shaped by the batch size.
+
+    `batch_size`: the setting, of one process; returned as it is outside a training.
+    """
+    if not _is_of_all_ranks() or not batches_in_use:
+        return batch_size
+    totals = {sum(batch.of_ranks) for batch in batches_in_use.values() if batch.full == micro_batch(batch_size)}
+    return totals.pop() if len(totals) == 1 else global_batch(batch_size)
+
+
 def rank_share(count: Any) -> Any:
     """Return by what a rank divides its sum to get the gradients of a mean over all ranks; `count`: of all of them."""
     if not _is_of_all_ranks():
@@ -2672,6 +2700,40 @@ def batch_mean(tensor: torch.Tensor, learns: bool = True) -> torch.Tensor:
     return batch_sum(tensor * (weight_of() / get_world_size()), learns) if is_of_all else tensor
 
 
+def batch_rows(rows: torch.Tensor, views: bool = False) -> torch.Tensor:
+    """Return the rows of the whole batch in the order of one process, with gradients; `rows`: those of this rank.
+
+    For a loss that compares the samples of a batch: what is computed of it is the same on all ranks, for the memory of
+    the whole batch's rows. Each sample has as many rows, which are next to each other; with `views` the rows of several
+    views follow one another, as torch.cat([a, b]) has them. Raises RuntimeError where that cannot be. Collective: every
+    rank, in training, forward and backward.
+    """
+    if not _is_of_all_ranks() or not batches_in_use:
+        return rows
+    batch = _batch_of_rows(rows, views)
+    number = len(rows) // batch.length  # of rows per sample
+    shape = (number, batch.length) if views else (1, batch.length, number)
+    parts = rows.reshape(*shape, *rows.shape[1:])[:, : len(batch.places)]
+    parts = parts.long() if rows.dtype == torch.bool else parts
+    whole = parts.new_zeros(parts.shape[0], sum(batch.of_ranks), *parts.shape[2:])  # all but this rank's are 0
+    whole = whole.index_copy(1, torch.tensor(batch.places, dtype=torch.int64, device=rows.device), parts)
+    return _SumOverRanks.apply(whole, batch.weight).reshape(-1, *rows.shape[1:]).to(rows.dtype)
+
+
+def _batch_of_rows(rows: torch.Tensor, views: bool) -> Batch:
+    """Return the batch in use to which rows belong: it has as many samples, or divides them."""
+    batches = set(batches_in_use.values())
+    fitting = {batch for batch in batches if len(rows) == batch.length and not views}
+    fitting = fitting or {batch for batch in batches if len(rows) % batch.length == 0}
+    if len(fitting) == 1:
+        return fitting.pop()
+    lengths = " and ".join(sorted(f"{batch.length} samples" for batch in batches))
+    raise RuntimeError(
+        f"{len(rows)} rows are to be gathered from all ranks, and the batches in use have {lengths} on this rank: "
+        "which rows belong to which sample cannot be told; every sample needs as many rows"
+    )
+
+
 class _CriterionOfRanks(nn.Module):
     """A criterion over the batch of all ranks. Attributes are those of `criterion`, which stays as it is."""
 
@@ -2692,7 +2754,7 @@ def whole_batch_loss(criterion: Callable[..., Any]) -> Any:
     """Return `criterion` computed on every rank over the samples of all of them, for one that cannot be taken apart.
 
     Every argument with an entry per sample is gathered, with gradients, which takes the memory of the whole batch's
-    outputs. The loss must not depend on the order of the samples. Collective: every rank, in training.
+    outputs; `batch_rows` is for single ones. Collective: every rank, in training.
     """
     return WholeBatch(criterion)
 
@@ -2704,18 +2766,11 @@ class WholeBatch(_CriterionOfRanks):
         tensors = [value for value in (*inputs, *options.values()) if isinstance(value, torch.Tensor) and value.dim()]
         if not _is_of_all_ranks() or not any(tensor.requires_grad for tensor in tensors):
             return self.criterion(*inputs, **options)
-        length, weight = len(tensors[0]), weight_of()
-        lengths = gather_objects(0 if weight == 0 else length)
-        begin = sum(lengths[: get_rank()])
-        end = begin + lengths[get_rank()]
+        length = len(tensors[0])
 
         def whole(value: Any) -> Any:
-            if not isinstance(value, torch.Tensor) or not value.dim() or len(value) != length:
-                return value
-            rows = value.long() if value.dtype == torch.bool else value  # 0 but for those of this rank
-            padding = [rows.new_zeros(number, *rows.shape[1:]) for number in (begin, sum(lengths) - end)]
-            rows = torch.cat([padding[0], rows[: end - begin], padding[1]])
-            return _SumOverRanks.apply(rows, weight).to(value.dtype)
+            has_rows = isinstance(value, torch.Tensor) and value.dim() > 0 and len(value) == length
+            return batch_rows(value) if has_rows else value
 
         return self.criterion(*map(whole, inputs), **{name: whole(value) for name, value in options.items()})
 
@@ -4372,4 +4427,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 8f177eb895d482dad1bf6ef9f7ce970d351f0f34e3d5948fb691dfab4e8cc5ea
+# Unchanged while the text above has the SHA-256 974a9469af3a594d00f872ad965e7febfa7fb171b1db4b2ba06175b39c162c12
