@@ -370,3 +370,15 @@ def test_a_rate_that_is_written_elsewhere_on_some_ways_is_listed(tmp_path: Path)
     result = conversion(tmp_path, HEAD + BY_HAND + "last = 0.03\nadjust(optimizer, 0, last)\n" + TRAIN)
     left = [f for f in result.findings if "on some ways" in f.message and not f.edits]
     assert len(left) == 1, result.findings
+
+
+def test_a_rate_that_two_names_get_at_once_is_scaled(tmp_path: Path) -> None:
+    lines = "optimizer = SGD(model.parameters(), args.lr)\nrates = [args.lr * 0.5**n for n in range(9)]\n"
+    lines += 'for group in optimizer.param_groups:\n    lr = group["lr"] = rates[2]\n'
+    assert 'lr = group["lr"] = rd.scaled_lr(rates[2])' in converted(tmp_path, HEAD + lines + TRAIN)
+
+
+def test_what_the_names_of_a_script_give_is_no_optimizer(tmp_path: Path) -> None:
+    lines = "optimizer = SGD(model.parameters(), args.lr)\nsquare = lambda x: x**2\nu = vars()[args.opt]\n"
+    result = converted(tmp_path, HEAD + lines + TRAIN.replace("model(x).pow(2)", "u(model(x))"))
+    assert "u(model(x)).mean().backward()" in result

@@ -86,8 +86,10 @@ def _builders(analysis: Analysis, value: Value, partial: Result | None) -> list[
 
 def _is_table(analysis: Analysis, value: Value) -> bool:
     """Return whether a value is the dictionary of torch's optimizers."""
-    of = value.call.args[:1] if isinstance(value, Result) else []
-    return name_of(value) in OPTIMIZER_TABLES and all("torch.optim" in analysis.named(a, value.scope) for a in of)  # type: ignore[union-attr]
+    if isinstance(value, Result):  # vars() alone is of the script's own names
+        given = value.call.args[:1]
+        return value.builder in OPTIMIZER_TABLES and any("torch.optim" in analysis.named(a, value.scope) for a in given)
+    return name_of(value) in OPTIMIZER_TABLES
 
 
 def _is_getattr(value: Result) -> bool:

@@ -72,8 +72,8 @@ def _grows(name: ast.Name, scope: Scope) -> bool:
 
 
 def sets_rate(analysis: Analysis, node: ast.Assign, scope: Scope) -> bool:
-    """Return whether this is `group["lr"] = ...` for a group of an optimizer."""
-    return is_rate_of_group(analysis, node.targets[0], scope)
+    """Return whether this is `group["lr"] = ...` for a group of an optimizer, also `lr = group["lr"] = ...`."""
+    return any(is_rate_of_group(analysis, target, scope) for target in node.targets)
 
 
 def is_rate_of_group(analysis: Analysis, target: ast.expr, scope: Scope) -> bool:
