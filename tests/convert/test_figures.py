@@ -354,3 +354,23 @@ def test_a_loss_times_the_number_of_graphs_is_added_up_over_all_processes(tmp_pa
     script = script.replace("(x, y) in enumerate", "batch in enumerate").replace("model(x)", "model(batch.x)")
     lines = converted(tmp_path, script.replace("criterion(out, y)", "criterion(out, batch.y)"))
     assert "total += rd.reduce_total(float(rd.reduce_loss(loss)) * batch.num_graphs)" in lines
+
+
+STOP = "if out.max() > 9:\n    break"
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (STOP, "if rd.collectives.broadcast_object(bool(out.max() > 9)):"),
+        ("if out.max() > 9:\n    raise SystemExit('large')", "if out.max() > 9:"),
+        ("if out.max() > 9:\n    print('large')", "if out.max() > 9:"),
+        ("if loss > 0.1:\n    if out.max() > 9:\n        break", "if out.max() > 9:"),
+    ],
+)
+def test_rank_0_decides_about_the_end_of_a_loop_where_all_come_to_it(step: str, expected: str, tmp_path: Path) -> None:
+    result = conversion(tmp_path, script_of("", step, ""))
+    assert expected in result.files[0].text
+    assert any("rank 0's share: out.max() > 9, by which" in finding.message for finding in result.listed) or (
+        "SystemExit" in step or "print" in step
+    )

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import Union
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import surround
-from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.sources import Origin, origins
-from retrofit.analysis.python_api import EXITS
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.data.batch_values import BATCH
 from retrofit.training.files.guards import runs_on_one
-from retrofit.training.files.outputs import FOLDER, OPEN, SAVE, WRITE
-from retrofit.training.loops import LOOPS
+from retrofit.training.steps.shared_branches import concerns_all
 from retrofit.training.torch_api.files import OWN_CLOCKS
 from retrofit.training.torch_api.runtime import FROM_MAIN
 
 RULE = CATALOG["RF408"]
 OF_DURATIONS = frozenset({"int", "float", "round", "abs", "min", "max", "total_seconds"})
 UNITS = frozenset({"seconds", "days", "microseconds"})  # of a datetime.timedelta
-FILES = frozenset({FOLDER, OPEN, SAVE, WRITE})  # which rank 0 alone writes
-Test = Union[ast.If, ast.While]
 INVALID = [
     """\
 start = time.time()
@@ -112,7 +105,7 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         if _is_agreed(project, node.test, scope) or runs_on_one(project.analysis, scope, node):
             continue
-        if (node, scope) in loops or _concerns_all(project, node, scope):
+        if (node, scope) in loops or concerns_all(project, node, scope):
             message = "each process decides by its own clock, and others wait for it"
             edits = surround(scope.source, node.test, "rd.collectives.broadcast_object(", ")")
             yield found(RULE, scope.source, node.test, message, edits)
@@ -148,32 +141,3 @@ def _reads_clock(project: Project, test: ast.expr, scope: Scope) -> bool:
 def _is_agreed(project: Project, test: ast.expr, scope: Scope) -> bool:
     calls = (part for part in ast.walk(test) if isinstance(part, ast.Call))
     return any(project.analysis.called(call, scope) & FROM_MAIN for call in calls)
-
-
-def _concerns_all(project: Project, node: Test, scope: Scope) -> bool:
-    """Return whether a branch leaves the training, measures or trains a model, or shows something of a batch."""
-    if any(_is_of_batch(project, part, scope) for part in (*node.body, *node.orelse)):
-        return True
-    written = {output.call for output in project.outputs if output.kind in FILES}
-    block = [
-        statement
-        for statement in (*node.body, *node.orelse)
-        if not (isinstance(statement, ast.Expr) and statement.value in written)
-        and not all(runs_on_one(project.analysis, scope, part) for part in getattr(statement, "body", [statement]))
-    ]
-    in_loop = any(isinstance(outer, LOOPS) for outer in scope.source.ancestors(node))
-    inside = [part for statement in block for part in ast.walk(statement)]
-    if any(isinstance(part, ast.Break) or (in_loop and isinstance(part, ast.Return)) for part in inside):
-        return True
-    calls = [part for part in inside if isinstance(part, ast.Call)]
-    if any(project.analysis.called(call, scope) & EXITS for call in calls):
-        return True
-    shared: set[ast.AST] = {measurement.loop for measurement in project.measurements}
-    shared |= {frame.node for path in project.paths for frame in path.frames}
-    return any(part in shared for part, _ in nodes_run(project.analysis, [(part, scope) for part in block]))
-
-
-def _is_of_batch(project: Project, statement: ast.stmt, scope: Scope) -> bool:
-    """Return whether a statement uses something that is computed from a batch of the training."""
-    names = (part for part in ast.walk(statement) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load))
-    return any(BATCH in project.batch_values.sources_of(name, scope) for name in names)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.edits import surround
+from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.figures.figures import figures_of
 from retrofit.training.figures.shown import Shown
 from retrofit.training.figures.sinks import DECIDES, PASSED
+from retrofit.training.files.guards import runs_on_one
+from retrofit.training.steps.shared_branches import leaves_or_trains
+from retrofit.training.torch_api.runtime import EVALUATION_SHARES
 
 RULE = CATALOG["RF406"]
 DECISION = "let all ranks decide by one figure, rd.reduce_loss(mean) or rd.reduce_total(count)"
@@ -79,6 +84,27 @@ def find(project: Project) -> Iterator[Finding]:
     if not figures.is_complete:
         message = "rank 0's share: the program is too large to be followed to its end, so more figures may be of it"
         yield found(RULE, project.entry, project.entry.tree.body[0], message)
+
+
+def decided_by_main(project: Project) -> Iterator[Finding]:
+    """Yield the decisions of one rank's share after which ranks would wait for each other: rank 0's is for all."""
+    for shown in figures_of(project).shown:
+        node, scope = shown.node, shown.scope
+        if shown.kind != DECIDES or not isinstance(node, (ast.If, ast.While)) or node.test not in shown.values:
+            continue
+        if leaves_or_trains(project, node, scope) and _all_come_to(project, node, scope):
+            message = f"rank 0's share: {_short(node.test)}, by which rank 0 decides for all"
+            edits = surround(scope.source, node.test, "rd.collectives.broadcast_object(bool(", "))")
+            yield found(RULE, scope.source, node, message, edits)
+
+
+def _all_come_to(project: Project, node: ast.If | ast.While, scope: Scope) -> bool:
+    """Return whether all ranks come to a test, equally often."""
+    if runs_on_one(project.analysis, scope, node) or not project.batch_values.is_settled(node, scope):
+        return False
+    outer = [loop.iter for loop in scope.source.ancestors(node) if isinstance(loop, ast.For)]
+    drawn = [call for iterable in outer for call in ast.walk(iterable) if isinstance(call, ast.Call)]
+    return not any(project.analysis.called(call, scope) & EVALUATION_SHARES for call in drawn)
 
 
 def _verb(shown: Shown) -> str:

@@ -36,16 +36,20 @@ def rewritten(project: Project, files: list[ChangedFile], reduces: bool = True) 
     names = {source.path: source.name for source in project.sources}
     result = Rewritten(project)
     _take(result, files)
+    decided: list[Finding] = []
     for _ in range(MOST_ROUNDS if reduces else 0):
         asked = placed(result.project, figure_not_reduced.find(result.project))
         asked = [finding for finding in asked if finding.edits]
+        if not asked:
+            asked = placed(result.project, figure_of_one_rank.decided_by_main(result.project))
+            decided += [replace(finding, edits=()) for finding in asked]
         if not asked:
             break
         lines = {names[path]: _lines(given[path], text) for path, text in result.texts.items()}
         result.reduced += [replace(_moved(finding, lines), edits=finding.edits) for finding in asked]
         _take(result, changed_files(project, asked))
     left = figure_not_reduced.find(result.project)  # in places that some ranks do not come to
-    result.listed = list(figure_of_one_rank.find(result.project))
+    result.listed = [*figure_of_one_rank.find(result.project), *decided]
     result.listed += [replace(f, message=f"rank 0's share: {f.message}", edits=()) for f in left]
     return result
 
