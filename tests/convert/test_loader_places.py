@@ -314,3 +314,34 @@ def test_the_name_of_a_loader_may_be_that_of_a_later_evaluation(tmp_path: Path) 
     lines = converted(tmp_path, f"{HEAD}loader = {NEW}\n{in_epochs()}{after}")
     assert lines.count("loader = rd.distribute_loader(loader)") == 1
     assert "loader = DataLoader(dataset, batch_size=4)" in lines
+
+
+def test_a_loader_that_an_option_adds_to_a_dict_is_shared_out_where_it_is_made(tmp_path: Path) -> None:
+    script = """\
+import sys
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
+loaders = {x: DataLoader(data, batch_size=8, shuffle=True) for x in ["train", "val"]}
+more = "--more" in sys.argv
+if more:
+    loaders["more"] = DataLoader(data, batch_size=4, shuffle=True)
+    batches = enumerate(loaders["more"])
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loaders["train"]:
+    optimizer.zero_grad()
+    loss = (model(x) - y).pow(2).mean()
+    if more:
+        _, (x, y) = next(batches)
+        loss = loss + (model(x) - y).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+"""
+    lines = converted(tmp_path, script)
+    assert 'loaders["more"] = rd.distribute_loader(DataLoader(data, batch_size=4, shuffle=True))' in lines
+    assert sum("distribute_loader" in line for line in lines) == 2

@@ -9,12 +9,12 @@ from functools import partial
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit, insert_after, surround
 from retrofit.analysis.files.source import Source
-from retrofit.analysis.flow.variables import Assignment, assignments_to
-from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.analysis.flow.variables import Assignment, Variable, assignments_to
+from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.rules.catalog import Rule
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.data.drawn import is_view
+from retrofit.training.data.drawn import builders_of_value, is_view
 from retrofit.training.data.loaders import EVALUATION, TRAIN, Loader, Use
 from retrofit.training.loops import LOOPS
 from retrofit.training.placement import after_variable
@@ -26,7 +26,7 @@ def shard_by_runtime(project: Project, loader: Loader, rule: Rule, message: str)
     if loader.variable is None:
         edits = _around(use.scope.source, use.expression)
         return found(rule, use.scope.source, use.expression, message, edits)
-    inside = list(_made_inside(project, loader))
+    inside = list(_made_inside(project, loader)) or _put_in(project, loader)
     if inside:
         edits = [edit for builder, scope in inside for edit in _around(scope.source, builder)]
         return found(rule, inside[0][1].source, inside[0][0], message, edits)
@@ -53,6 +53,26 @@ def _made_inside(project: Project, loader: Loader) -> Iterator[tuple[ast.Call, S
         if isinstance(assignment.value, ast.Call) and assignment.value not in loader.builders:
             given = {part for argument in assignment.value.args for part in ast.walk(argument)}
             yield from ((builder, assignment.scope) for builder in loader.builders if builder in given)
+
+
+def _put_in(project: Project, loader: Loader) -> list[tuple[ast.Call, Scope]]:
+    """Return the calls that make an entry of a container which exists before: `loaders["more"] = DataLoader(...)`."""
+    variable = loader.variable
+    assert variable is not None
+    known = {assignment.statement for assignment in assignments_to(project.analysis, variable)}
+    stored = [
+        node
+        for node in own_nodes(variable.scope.node)
+        if isinstance(node, ast.Assign) and node not in known and _names(node.targets[0], variable)
+    ]
+    made = [(node.value, variable.scope) for node in stored if isinstance(node.value, ast.Call)]
+    is_made = all(builders_of_value(project.analysis, call, scope, through=False) for call, scope in made)
+    return made if is_made and len(made) == len(stored) else []
+
+
+def _names(target: ast.expr, variable: Variable) -> bool:
+    is_entry = isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant)
+    return is_entry and target.slice.value == variable.key and ast.unparse(target.value) == variable.name  # type: ignore[attr-defined]
 
 
 def _comes_after_all(project: Project, loader: Loader, source: Source, statement: ast.stmt) -> bool:
