@@ -1,4 +1,4 @@
-"""Branches that all processes have to take alike: others wait for what is done in them, or for who has left."""
+"""Branches that all processes have to take together: others wait for what is done in them, or for who has left."""
 
 from __future__ import annotations
 
