@@ -316,7 +316,7 @@ def test_the_name_of_a_loader_may_be_that_of_a_later_evaluation(tmp_path: Path) 
     assert "loader = DataLoader(dataset, batch_size=4)" in lines
 
 
-def test_a_loader_that_an_option_adds_to_a_dict_is_shared_out_where_it_is_made(tmp_path: Path) -> None:
+def test_a_loader_that_an_option_adds_to_a_dict_is_sharded_where_it_is_made(tmp_path: Path) -> None:
     script = """\
 import sys
 

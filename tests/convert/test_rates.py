@@ -378,7 +378,7 @@ def test_a_rate_that_two_names_get_at_once_is_scaled(tmp_path: Path) -> None:
     assert 'lr = group["lr"] = rd.scaled_lr(rates[2])' in converted(tmp_path, HEAD + lines + TRAIN)
 
 
-def test_what_the_names_of_a_script_give_is_no_optimizer(tmp_path: Path) -> None:
+def test_what_the_names_of_a_script_give_is_not_taken_for_an_optimizer(tmp_path: Path) -> None:
     lines = "optimizer = SGD(model.parameters(), args.lr)\nsquare = lambda x: x**2\nu = vars()[args.opt]\n"
     result = converted(tmp_path, HEAD + lines + TRAIN.replace("model(x).pow(2)", "u(model(x))"))
     assert "u(model(x)).mean().backward()" in result
