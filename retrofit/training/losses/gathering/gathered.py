@@ -16,7 +16,7 @@ from retrofit.analysis.values.kinds import LocalFunction
 from ..comparisons import Comparison, comparisons
 from ..reductions.coupling import obstacle
 from ..reductions.reduction import plain_reader
-from .spread import NotProven, Spread, is_other_layer, seeds
+from .spread import NotProven, Spread, is_other_layer, runs_model, seeds
 from .values import FIXED, ROWS, WHOLE
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _can_be_left(project: Project, spread: Spread, scope: Scope, sites: list[Cal
     if not sites or any(node in project.batch_values.loops for node in own_nodes(scope.node)):
         return False
     models = project.batch_values.calls
-    if any(site.call in models for site in sites):
+    if any(runs_model(project, site.call, site.scope) for site in sites):
         return False
     function = LocalFunction(scope.node, scope)  # type: ignore[arg-type]
     for inner in [function, *functions_reached(project.analysis, calls_in(function))]:

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import given_parameters, last_name
+from retrofit.analysis.flow.calls.graph import calls_in, functions_reached
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import Origin, closure
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction, Result
+from retrofit.training.data.batch_values import GRADIENT
 from retrofit.training.torch_api.modules import LAYER_PACKAGE
 from retrofit.training.torch_api.tensors import READS, TYPE_ATTRIBUTES, TYPE_METHODS
 
@@ -284,7 +286,7 @@ class Spread:
         is_statement = isinstance(scope.source.parents[call], ast.Expr)
         if is_statement and not name.endswith("_"):
             return  # shown, or written
-        if call in self.project.batch_values.calls or is_other_layer(self.analysis, call, scope):
+        if runs_model(self.project, call, scope) or is_other_layer(self.analysis, call, scope):
             raise NotProven("gathered rows would go into the model again, on every rank")
         if name in ("dropout", "grad") or (name.endswith("_like") and "rand" in name):
             raise NotProven(f"{name} is used on the rows of all ranks")
@@ -331,6 +333,17 @@ class Spread:
             _, bindings = live_bindings(node, scope)
             if any(binding.kind == "parameter" for binding in bindings):
                 self.follow(node, scope)
+
+
+def runs_model(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call runs layers of a model, and not only a criterion that is a module."""
+    if call not in project.batch_values.calls:
+        return False
+    functions = functions_inside(project.analysis, call, scope)
+    given = [part for part in call.args if GRADIENT in project.batch_values.sources_of(part, scope)]
+    inner = [f for one in functions for f in (one, *functions_reached(project.analysis, calls_in(one)))]
+    layers = (is_other_layer(project.analysis, *place) for function in inner for place in calls_in(function))
+    return not functions or not given or any(layers)
 
 
 def is_other_layer(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
