@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .collectives import broadcast_object, raise_together
+from .data.random_state import share_random_state
 from .failure.collective_calls import turns
 from .process.process_group import (
     barrier,
@@ -132,11 +133,12 @@ def _call_on_main(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple
 
 
 @contextmanager
-def main_process_first() -> Iterator[None]:
+def main_process_first(share_draws: bool = False) -> Iterator[None]:
     """Run the block on rank 0 first, then on one process of each other node, then on the rest (a download, a cache).
 
     That serves a disk which all nodes share and disks of their own. Collective: every rank. An error in the block
-    lets the next ranks continue. Collectives in the block raise RuntimeError.
+    lets the next ranks continue. Collectives in the block raise RuntimeError. With `share_draws` all ranks continue
+    with rank 0's random numbers: for a block that draws some only where a file is missing.
     """
     if turns or get_world_size() == 1:  # in such a block already, or alone
         yield
@@ -154,6 +156,8 @@ def main_process_first() -> Iterator[None]:
             broadcast_object(answers)
         if number < 2:
             barrier()
+    if share_draws:
+        share_random_state()
 
 
 # What a script reads from a run to name files and folders, and cannot be told when the run is started.

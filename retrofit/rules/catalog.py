@@ -512,7 +512,7 @@ _ALL = (
         "RF503",
         "no-map-location",
         "Every rank loads the checkpoint onto the GPU it was saved from, GPU 0, which runs out of memory.",
-        "torch.load(path, map_location=rd.get_device())",
+        "torch.load(path, map_location=rd.devices.own_storage)",
         "torch.load(path, map_location='cpu')",
         (_DOCS + "generated/torch.load.html", _ISSUES + "23138"),
     ),

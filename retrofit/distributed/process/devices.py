@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from .environment import read_environment
-from .process_group import gpu_index
+from .process_group import get_device, gpu_index
 
-__all__ = ["own_device", "own_gpu_count", "visible_gpus"]
+__all__ = ["own_device", "own_gpu_count", "own_storage", "visible_gpus"]
 
 
 def own_device(device: Any) -> Any:
@@ -34,6 +34,17 @@ def own_device(device: Any) -> Any:
     if place.local_rank == 0 and str(device).rpartition(":")[2] != str(own):
         _notice(f"a GPU ({device}) is for one process; each process uses its own GPU")
     return own if is_index else type(device)(f"cuda:{own}")
+
+
+def own_storage(storage: Any, location: str) -> Any:
+    """Move what was saved on a GPU to this process's device, and leave the rest: `torch.load(path, map_location=...)`.
+
+    So a state of random numbers and a data set, which were saved in main memory, stay there.
+    """
+    if location == "cpu":
+        return storage
+    device = get_device()
+    return storage.cuda(device.index) if device.type == "cuda" else storage
 
 
 def own_gpu_count(count: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from retrofit.analysis.edits import Edit, EditConflict, decorate, has_own_lines, insert_after, put_under
+from retrofit.analysis.edits import Edit, EditConflict, decorate, has_own_lines, put_under
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
@@ -15,6 +15,7 @@ from retrofit.training.files.preparations import Preparation
 from retrofit.training.placement import after_variable, block_of
 
 CALL = "rd.output.main_process_first()"
+SHARING_CALL = "rd.output.main_process_first(share_draws=True)"
 FEW_LINES = 3  # that are put under a `with`; for more the function that is nothing else gets a decorator
 
 
@@ -33,14 +34,13 @@ def main_first(project: Project) -> dict[Preparation, list[Edit]]:
         if first in edits:
             continue
         group = _neighbours(source, first, statements, ends)
-        function = None if drawing & set(group) else _whole_function(project, source, group)
+        function = _whole_function(project, source, group)
         try:
-            whole = [decorate(source, function, f"@{CALL}")] if function else []
-            changes = whole or put_under(source, group, f"with {CALL}:")
+            call = SHARING_CALL if drawing & set(group) else CALL
+            whole = [decorate(source, function, f"@{call}")] if function else []
+            changes = whole or put_under(source, group, f"with {call}:")
         except EditConflict:
             changes = []
-        if changes and drawing & set(group):
-            changes.append(insert_after(source, group[-1], ["rd.share_random_state()"]))
         edits.update(dict.fromkeys(group, changes))
     return {p: edits.get(p.statements[0], []) for p in project.preparations}
 

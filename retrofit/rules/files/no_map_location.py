@@ -31,7 +31,7 @@ resume("last.pt")
 ]
 VALID = [
     """\
-model.load_state_dict(torch.load("model.pt", map_location=rd.get_device()))
+model.load_state_dict(torch.load("model.pt", map_location=rd.devices.own_storage))
 """,
     # it says where to, or may say it
     """\
@@ -57,7 +57,7 @@ state = torch.load(f"state_{rd.get_rank()}.pt")
 if rd.get_rank() == 0:
     model.load_state_dict(torch.load("model.pt"))
 if torch.cuda.device_count() > 1:
-    state = torch.load("model.pt", map_location=rd.get_device())
+    state = torch.load("model.pt", map_location=rd.devices.own_storage)
 else:
     state = torch.load("model.pt")
 """,
@@ -74,7 +74,7 @@ def find(project: Project) -> Iterator[Finding]:
         if is_distributed and any(mentions_rank(project.analysis, argument, scope) for argument in node.args):
             continue  # each process reads what it has written itself
         if not (_is_data(project, scope) or _is_for_one(project, node, scope) or _is_for_one_process(scope, node)):
-            edits = add_argument(scope.source, node, "map_location=rd.get_device()")
+            edits = add_argument(scope.source, node, "map_location=rd.devices.own_storage")
             yield found(RULE, scope.source, node, "every process loads onto the GPU it was saved from", edits)
 
 

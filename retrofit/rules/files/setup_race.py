@@ -15,7 +15,6 @@ from retrofit.training import Project
 from retrofit.training.distributed.distribution import Distribution
 from retrofit.training.files.answers import asked_per_process
 from retrofit.training.files.guards import runs_on_one
-from retrofit.training.files.missing_files import returns
 from retrofit.training.files.outputs import FOLDER
 from retrofit.training.torch_api.distributed import ASKS_FOR_GROUP, GET_RANK, JOIN_GROUP
 from retrofit.training.torch_api.files import COMMANDS
@@ -103,14 +102,7 @@ def find(project: Project) -> Iterator[Finding]:
             yield found(RULE, output.scope.source, output.call, message, guarded(project, output))
     edits_of = main_first(project)
     for preparation in project.preparations:
-        edits, refusal = edits_of[preparation], ""
-        if preparation.draws and returns(list(preparation.statements)):
-            edits, refusal = (
-                [],
-                "it draws random numbers only where the file is missing: draw from a generator of its own",
-            )
-        kind = "draws-in-preparation" if refusal else ""
-        yield found(RULE, preparation.scope.source, preparation.node, preparation.message, edits, refusal, kind=kind)
+        yield found(RULE, preparation.scope.source, preparation.node, preparation.message, edits_of[preparation])
     for call, scope in _asked_per_process(project):
         message = "rank 0 makes what is asked for here: another process finds it, and decides something else"
         edits = [] if project.distribution.is_by_hand else call_through(scope.source, call, "rd.output.answer_of_main")

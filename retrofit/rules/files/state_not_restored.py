@@ -22,7 +22,7 @@ from retrofit.training.torch_api.runtime import SET_EPOCH
 RULE = CATALOG["RF507"]
 INVALID = [
     """\
-start_epoch = torch.load("last.pt", map_location=rd.get_device())["epoch"]
+start_epoch = torch.load("last.pt", map_location=rd.devices.own_storage)["epoch"]
 for epoch in range(start_epoch, 10):
     for images, labels in loader:
         criterion(model(images), labels).backward()
@@ -31,7 +31,7 @@ for epoch in range(start_epoch, 10):
 ]
 VALID = [
     """\
-start_epoch = torch.load("last.pt", map_location=rd.get_device())["epoch"]
+start_epoch = torch.load("last.pt", map_location=rd.devices.own_storage)["epoch"]
 for epoch in range(start_epoch, 10):
     rd.set_epoch(loader, epoch)
     for images, labels in loader:
@@ -40,14 +40,14 @@ for epoch in range(start_epoch, 10):
 """,
     # from the first epoch
     """\
-state = torch.load("last.pt", map_location=rd.get_device())
+state = torch.load("last.pt", map_location=rd.devices.own_storage)
 for epoch in range(1, 10):
     for images, labels in loader:
         criterion(model(images), labels).backward()
 """,
     # a loop over steps
     """\
-first = torch.load("last.pt", map_location=rd.get_device())["step"]
+first = torch.load("last.pt", map_location=rd.devices.own_storage)["step"]
 for step in range(first, 1000):
     images, labels = next(iter(loader))
     criterion(model(images), labels).backward()

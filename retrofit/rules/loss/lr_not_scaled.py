@@ -25,7 +25,7 @@ from retrofit.training.optimizer.rates import (
     gives_rates,
     group_rate,
     rates_of,
-    sets_rate,
+    rates_set,
     ways_apart,
 )
 from retrofit.training.torch_api.optimizers import RATES_OF_SCHEDULES, SCHEDULE_PARAMETERS
@@ -184,11 +184,11 @@ def _of_optimizers(project: Project, as_wholes: bool, apart: set[ast.AST]) -> It
 def _set_later(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield the rates that are set by hand, and those of schedulers."""
     for node, scope in reached_nodes(project.analysis):
-        if isinstance(node, ast.Assign) and sets_rate(project.analysis, node, scope):
-            if not follows_optimizer(project.analysis, node.value, scope):
-                yield node.value, scope
-            yield from (way for way in _ways_apart(project, node, scope) if _is_of_rate(project, *way, scope))
-        elif isinstance(node, ast.Call):
+        for rate in rates_set(project.analysis, node, scope):
+            if not follows_optimizer(project.analysis, rate, scope):
+                yield rate, scope
+            yield from (way for way in _ways_apart(project, rate, scope) if _is_of_rate(project, *way, scope))
+        if isinstance(node, ast.Call):
             known = (SCHEDULE_PARAMETERS.get(name, "").split() for name in project.analysis.last_names(node, scope))
             rates = (
                 argument_for(node, parameters, argument)
@@ -233,9 +233,9 @@ def _is_scaled(project: Project, node: ast.expr, scope: Scope) -> bool:
     return is_called or bool(project.analysis.named(node, scope) & LR_SCALING)
 
 
-def _ways_apart(project: Project, node: ast.Assign, scope: Scope) -> list[tuple[ast.expr, Scope]]:
-    """Return the rates of the settings that one assignment sets on some ways, and on others one of the optimizer's."""
-    ways = ways_apart(project.analysis, node.value, scope)
+def _ways_apart(project: Project, rate: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]]:
+    """Return the rates of the settings that `rate` is on some ways, where it is one of the optimizer's on others."""
+    ways = ways_apart(project.analysis, rate, scope)
     return [(way.node, way.scope) for way in ways if isinstance(way.node, ast.expr) and not _is_zero(way.node)]
 
 
@@ -251,8 +251,8 @@ def _is_of_rate(project: Project, node: ast.expr, scope: Scope, setting: Scope) 
 def _elsewhere(project: Project, kept: set[ast.Call]) -> Iterator[Finding]:
     """Yield the assignments of a rate that is written in another function on some ways, where it may mean more."""
     for node, scope in reached_nodes(project.analysis):
-        if isinstance(node, ast.Assign) and sets_rate(project.analysis, node, scope):
-            ways = [way for way in _ways_apart(project, node, scope) if not _is_of_rate(project, *way, scope)]
+        for rate in rates_set(project.analysis, node, scope):
+            ways = [way for way in _ways_apart(project, rate, scope) if not _is_of_rate(project, *way, scope)]
             if any(not _is_scaled(project, *way) and not _is_within(*way, kept) for way in ways):
                 message = "on some ways this rate is one of the settings, on others it follows the optimizer's"
                 yield found(RULE, scope.source, node, message, help=HELP_WAYS)

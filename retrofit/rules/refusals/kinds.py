@@ -248,13 +248,6 @@ _ALL = (
         is_local=True,
     ),
     Kind(
-        "RF504",
-        "draws-in-preparation",
-        "Random numbers are drawn only where a file is missing, so the ranks would continue with different ones.",
-        "Draw from a generator of its own: torch.Generator().manual_seed(0).",
-        is_local=True,
-    ),
-    Kind(
         "RF510",
         "search",
         "A search for settings runs in the script, and every process would run one of its own.",

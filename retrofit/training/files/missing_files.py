@@ -9,9 +9,10 @@ from functools import partial
 
 from retrofit.analysis.calls import returns_of
 from retrofit.analysis.edits import block_of
+from retrofit.analysis.flow.branches import is_in_body
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.memory import Memory
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Result, name_of
 from retrofit.training.torch_api.files import EXISTS, EXISTS_METHODS, MISSING_ERRORS
@@ -105,7 +106,22 @@ def _side_of(analysis: Analysis, test: ast.expr, scope: Scope) -> str:
         return ORELSE
     functions = analysis.functions_called(test, scope)
     returned = [(value, f.scope) for f in functions for value in returns_of(f.node)]
-    return next(filter(None, (_side(analysis, value, where) for value, where in returned)), "")
+    sides = [_side(analysis, value, where) for value, where in returned]
+    sides += [_side_of_answer(analysis, value, where) for value, where in returned]
+    return next(filter(None, sides), "")
+
+
+def _side_of_answer(analysis: Analysis, value: ast.expr, scope: Scope) -> str:
+    """Return the branch for a missing file of a test that calls a function with `if not exists(path): return False`."""
+    if not isinstance(value, ast.Constant) or not isinstance(value.value, bool):
+        return ""
+    part: ast.AST = value
+    for outer in scope.source.ancestors(value):
+        if isinstance(outer, ast.If):
+            is_missing = _side(analysis, outer.test, scope) == (BODY if is_in_body(outer, part) else ORELSE)
+            return "" if not is_missing else BODY if value.value else ORELSE
+        part = outer
+    return ""
 
 
 def _side_of_count(operator: ast.cmpop, number: object) -> str:
@@ -151,6 +167,7 @@ def _paths(analysis: Analysis, test: ast.expr, scope: Scope) -> list[tuple[ast.e
     for call, where in list(calls):
         for function in analysis.functions_called(call, where):
             parts = [part for value in returns_of(function.node) for part in ast.walk(value)]
+            parts += [p for node in own_nodes(function.node) if isinstance(node, ast.If) for p in ast.walk(node.test)]
             calls += [(part, function.scope) for part in parts if isinstance(part, ast.Call)]
     return [(_path(analysis, call, where), where) for call, where in calls if is_asking(analysis, call, where)]
 

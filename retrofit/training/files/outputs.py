@@ -24,7 +24,7 @@ from retrofit.training.torch_api.files import (
     WRITERS,
     WRITING_METHODS,
 )
-from retrofit.training.torch_api.output import BARS, FILE_LOGGERS, LOGGERS, SHOWS, STREAMS
+from retrofit.training.torch_api.output import BARS, FILE_LOGGERS, LOG_HANDLERS, LOGGERS, SHOWS, STREAMS
 from retrofit.training.torch_api.trackers import TRACKERS
 
 from .trackers import is_tracking
@@ -67,8 +67,10 @@ def _output_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[Outp
             yield Output(kind, name, node, scope)
             return
     for value in analysis.evaluate(node.func, scope):
-        if isinstance(value, LocalClass) and analysis.classes.bases(value.scope) & TRACKERS:
-            yield Output(TRACKER, getattr(value.scope.node, "name", ""), node, scope)
+        bases = analysis.classes.bases(value.scope) if isinstance(value, LocalClass) else set()
+        if bases & {*TRACKERS, *LOG_HANDLERS}:
+            kind = TRACKER if bases & TRACKERS else LOGGER
+            yield Output(kind, getattr(value.scope.node, "name", ""), node, scope)  # type: ignore[union-attr]
             return
     if not isinstance(node.func, ast.Attribute):
         return
@@ -141,7 +143,10 @@ def path_of(call: ast.Call) -> ast.expr | None:
 
 def opens_for_writing(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
     """Return whether this is `open(path, "w")`; a mode may also be one of several that write, in a variable."""
-    modes = analysis.evaluate(argument_for(call, ["file", "mode"], "mode"), scope)
+    mode = argument_for(call, ["file", "mode"], "mode")
+    while isinstance(mode, ast.BinOp):  # "w" + ("b" if is_binary else "")
+        mode = mode.left
+    modes = analysis.evaluate(mode, scope)
     return bool(modes) and all(
         isinstance(mode, Display) and bool(WRITING_MODE.fullmatch(_text(mode.node))) for mode in modes
     )

@@ -7,14 +7,23 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from retrofit.analysis.calls import given_parameters
+from retrofit.analysis.calls import argument_for, given_parameters
 from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Display, Result
-from retrofit.training.torch_api.files import COMMANDS, FETCHES, FILE_COPIES, KEEPS_DATA, PREPARING, UNPACK_METHODS
+from retrofit.analysis.values.kinds import Display, LocalClass, Result
+from retrofit.training.torch_api.files import (
+    COMMANDS,
+    DOWNLOADING_BASES,
+    FETCHES,
+    FILE_COPIES,
+    KEEPS_DATA,
+    TRAINS_INTO_FILE,
+    UNPACK_METHODS,
+    prepares_itself,
+)
 
 from ..data.seeds import draws
 from ..data.workers import run_elsewhere
@@ -68,7 +77,7 @@ class _Search:
         self.in_loops = {node for node, _ in reachable_from_loops(analysis, paths)}
 
     def at(self, node: ast.AST, scope: Scope) -> Preparation | None:
-        if isinstance(node, ast.Call) and (_downloads(node) or self._processes(node, scope)):
+        if isinstance(node, ast.Call) and self._downloads(node, scope):
             return Preparation(node, scope, (scope.source.statement(node),), "every process downloads the data")
         if not isinstance(node, (ast.If, ast.Try, ast.IfExp)) or node in self.in_loops:
             return None
@@ -84,10 +93,20 @@ class _Search:
         is_forced = isinstance(node, (ast.If, ast.IfExp)) and isinstance(node.test, ast.BoolOp)
         return Preparation(node, scope, tuple(statements), message, is_drawn, is_forced)
 
-    def _processes(self, call: ast.Call, scope: Scope) -> bool:
-        """Return whether a library's data set is made, which processes its files when it is made for the first time."""
+    def _downloads(self, call: ast.Call, scope: Scope) -> bool:
+        """Return whether a call fetches data, or may by its flag: `MNIST(root, download=is_new)`, `Planetoid(root)`."""
+        flag = argument_for(call, [], "download")
+        if isinstance(flag, ast.Constant):
+            return flag.value is True
+        if flag is not None and not self.analysis.functions_called(call, scope):
+            return True
         names = self.analysis.called(call, scope)
-        is_data = any(name.startswith(PREPARING) and not name.endswith("Evaluator") for name in names)
+        for value in self.analysis.evaluate(call.func, scope):
+            if isinstance(value, LocalClass) and self.analysis.classes.method(value.scope, "__init__") is None:
+                names = names | self.analysis.classes.bases(value.scope)
+            elif isinstance(value, LocalClass):
+                names = names | (self.analysis.classes.bases(value.scope) & DOWNLOADING_BASES)
+        is_data = any(prepares_itself(name) for name in names) or bool(names & DOWNLOADING_BASES)
         return is_data and call not in self.in_loops
 
     def _prepares(self, missing: Missing) -> bool:
@@ -106,7 +125,9 @@ class _Search:
 
     def _fetches(self, call: ast.Call, scope: Scope) -> bool:
         names = self.analysis.called(call, scope)
-        if _downloads(call) or names & FETCHES or any(n.rpartition(".")[2].startswith("download") for n in names):
+        if self._downloads(call, scope) or names & FETCHES:
+            return True
+        if any(name.rpartition(".")[2].startswith("download") for name in names):
             return True
         if names & COMMANDS:
             return not any("mkdir" in str(part.value) for part in ast.walk(call) if isinstance(part, ast.Constant))
@@ -118,7 +139,11 @@ class _Search:
             return False  # a log that stays open, to which every process would write
         if output is not None and (output.kind in KEEPING or (output.kind == FOLDER and output.name in COPYING)):
             return True
-        return isinstance(call.func, ast.Attribute) and call.func.attr in KEEPS_DATA
+        if self.analysis.called(call, scope) & TRAINS_INTO_FILE:
+            return True
+        is_own = bool(self.analysis.functions_called(call, scope))
+        name = call.func.attr if isinstance(call.func, ast.Attribute) and not is_own else ""
+        return name in KEEPS_DATA or (name.startswith("save") and bool(call.args))
 
     def _is_read(self, path: ast.expr, scope: Scope, inside: set[ast.AST]) -> bool:
         """Return whether something else than what makes a file is given its path, here or where it comes from."""
@@ -138,6 +163,9 @@ class _Search:
         """Return whether a node that is not in `inside` can read what has this path."""
         text = ast.unparse(path)
         owner = scope.enclosing_class() if "self" in text else None
+        if owner is None and isinstance(path, ast.Name):
+            found = scope.find(path.id)
+            owner = found[0] if found is not None and found[0].parent is None else None  # a constant of the module
         for where in owner.walk() if owner is not None else [scope]:
             for node in own_nodes(where.node):
                 if node not in inside and self._takes(node, where) and _mentions(node, text):
@@ -178,13 +206,6 @@ class _Search:
 
 def _is_file_name(text: object) -> bool:
     return isinstance(text, str) and bool(re.fullmatch(r"[^\s*]*\.\w+", text))
-
-
-def _downloads(call: ast.Call) -> bool:
-    return any(
-        keyword.arg == "download" and isinstance(keyword.value, ast.Constant) and keyword.value.value is True
-        for keyword in call.keywords
-    )
 
 
 def _mentions(node: ast.AST, text: str) -> bool:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from retrofit.analysis.calls import body_of
+from retrofit.analysis.files.runtime_names import RUNTIME
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.files.standard_library import standard_modules
 from retrofit.analysis.flow.calls.graph import nodes_in
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
@@ -22,6 +24,7 @@ from retrofit.training.torch_api.files import (
     PATH_POSITIONS,
     READERS,
     READING_METHODS,
+    REMOVERS,
 )
 from retrofit.training.torch_api.runtime import COMBINING, MAIN_FIRST, WITH_COLLECTIVES
 
@@ -31,11 +34,12 @@ from .path_names import Names, names_of_read, path_names
 ANY = "*"  # what a command writes, which only the command knows
 FOLDERS_MADE = {"os.makedirs", "os.mkdir"}
 NOTHING: Names = frozenset()
+NEVER_READ = {"torch", RUNTIME.partition(".")[0]}  # packages of which READERS has the functions that read
 
 
 @dataclass
 class Reread:
-    """A statement before which all processes have to wait for what rank 0 writes; `call` reads it."""
+    """A statement before which all processes have to wait for what rank 0 writes; `call` reads it, or removes it."""
 
     statement: ast.stmt
     scope: Scope
@@ -67,9 +71,11 @@ class Rereads:
         alone: Callable[[Scope, ast.AST], bool],
     ) -> None:
         self.analysis, self._training, self._met, self._alone = analysis, training, met, alone
+        self._shown = {output.call for output in outputs}
         self._outputs = {output.call: output for output in outputs if output.kind in (OPEN, SAVE, WRITE, FOLDER)}
         self._summaries: dict[Scope, _Summary] = {}
         self._current = _Summary()
+        self._reading: set[str] = set()  # what the processes have been waiting for, and may not have read yet
         self.found: dict[ast.stmt, Reread] = {}
 
     def run(self, module: Scope) -> list[Reread]:
@@ -149,10 +155,15 @@ class Rereads:
             return set()
         output = self._outputs.get(call)
         if output is not None:
-            return written | self._written_by(output)
+            own = self._written_by(output)
+            if output.name in REMOVERS and _are_same(own, self._reading):
+                self._wait(statement, scope, call)
+                self._reading = set()
+            return written | own
         is_reader = bool(names & READERS) or (
             isinstance(call.func, ast.Attribute) and call.func.attr in READING_METHODS
         )
+        is_reader = is_reader or self._may_read(call, scope, names, written)
         is_reader = is_reader and not opens_for_writing(self.analysis, call, scope)  # open(rd.path_on_main(path), "a")
         functions = self.analysis.functions_called(call, scope)
         inside = [self._function(function.scope) for function in functions]
@@ -161,8 +172,8 @@ class Rereads:
             read |= summary.read
         is_met = is_reader and not functions and ANY in written
         if read and not self._alone(scope, call) and (is_met or _are_same(read, written)):
-            place = self._before_tests(statement, scope)
-            self.found.setdefault(place, Reread(place, scope, call))
+            self._wait(statement, scope, call)
+            self._reading = read
             written = set()
         elif read and not self._current.meets and not self._alone(scope, call):
             self._current.read |= read
@@ -170,6 +181,17 @@ class Rereads:
             self._current.meets = True
             written = set()
         return written.union(*(summary.written - {ANY} for summary in inside))
+
+    def _wait(self, statement: ast.stmt, scope: Scope, call: ast.Call) -> None:
+        place = self._before_tests(statement, scope)
+        self.found.setdefault(place, Reread(place, scope, call))
+
+    def _may_read(self, call: ast.Call, scope: Scope, names: set[str], written: set[str]) -> bool:
+        """Return whether a function of a library is given a file that is just written: `coco.loadRes("found.json")`."""
+        packages = {name.partition(".")[0] for name in names if "." in name}
+        if written <= {ANY} or not packages or packages & {*standard_modules(), *NEVER_READ} or call in self._shown:
+            return False
+        return any(_are_same(path_names(self.analysis, path, scope)[0], written) for path in call.args[:1])
 
     def _before_tests(self, statement: ast.stmt, scope: Scope) -> ast.stmt:
         """Return the outermost `if os.path.exists(path)` around a statement, which ranks may answer apart."""
@@ -195,7 +217,8 @@ class Rereads:
             is_harmless = bool(texts) and texts[0].split()[0] in HARMLESS_COMMANDS
             return NOTHING if is_harmless else frozenset({ANY}).union(*(self._written_to(a, scope) for a in call.args))
         if output.name in FILE_CHANGERS:
-            return NOTHING.union(*(self._written_to(path, scope) for path in call.args))
+            given = [*call.args, *(keyword.value for keyword in call.keywords)]
+            return NOTHING.union(*(self._written_to(path, scope) for path in given))
         if isinstance(call.func, ast.Attribute) and (not call.args or opens_own_path(call)):
             return self._written_to(call.func.value, scope)
         position = PATH_POSITIONS.get(output.name, 0)

@@ -71,16 +71,35 @@ def _grows(name: ast.Name, scope: Scope) -> bool:
     return is_called or any(isinstance(binding.node, ast.AugAssign) for binding in bindings)
 
 
-def sets_rate(analysis: Analysis, node: ast.Assign, scope: Scope) -> bool:
-    """Return whether this is `group["lr"] = ...` for a group of an optimizer, also `lr = group["lr"] = ...`."""
-    return any(is_rate_of_group(analysis, target, scope) for target in node.targets)
+def rates_set(analysis: Analysis, node: ast.AST, scope: Scope) -> list[ast.expr]:
+    """Return the rates that `group["lr"] = rate` or `group.update(lr=rate)` sets, for a group of an optimizer."""
+    if isinstance(node, ast.Assign):
+        pairs = [pair for target in node.targets for pair in _assigned(target, node.value)]
+        return list(dict.fromkeys(rate for target, rate in pairs if is_rate_of_group(analysis, target, scope)))
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "update":
+        return []
+    rates = [keyword.value for keyword in node.keywords if keyword.arg == "lr"]
+    entries = [pair for part in node.args if isinstance(part, ast.Dict) for pair in zip(part.keys, part.values)]
+    rates += [rate for key, rate in entries if isinstance(key, ast.Constant) and key.value == "lr"]
+    return rates if rates and _is_group(analysis, node.func.value, scope) else []
+
+
+def _assigned(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """Return the places that an assignment sets, each with its value."""
+    if isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
+        pairs = list(zip(target.elts, value.elts)) if len(target.elts) == len(value.elts) else []
+        return [pair for part, given in pairs for pair in _assigned(part, given)]
+    return [(target, value)]
 
 
 def is_rate_of_group(analysis: Analysis, target: ast.expr, scope: Scope) -> bool:
     """Return whether this is `group["lr"]` of a group of an optimizer."""
-    if not isinstance(target, ast.Subscript) or _key(target) != "lr":
-        return False
-    found = (origin.node for origin in origins(analysis, [Origin(target.value, scope)]))
+    return isinstance(target, ast.Subscript) and _key(target) == "lr" and _is_group(analysis, target.value, scope)
+
+
+def _is_group(analysis: Analysis, holder: ast.expr, scope: Scope) -> bool:
+    """Return whether an object is a group of parameters of an optimizer."""
+    found = (origin.node for origin in origins(analysis, [Origin(holder, scope)]))
     return any(_reads_groups(node) for node in found if not isinstance(node, ast.Dict))
 
 

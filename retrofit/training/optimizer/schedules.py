@@ -15,7 +15,7 @@ from retrofit.training.torch_api.runtime import SAMPLES_PER_STEP
 
 from ..data.loaders import TRAIN
 from ..data.shards import builders_of, is_same, places_given
-from .rates import sets_rate
+from .rates import rates_set
 
 if TYPE_CHECKING:
     from .. import Project
@@ -26,8 +26,7 @@ DIVISION = (ast.Div, ast.FloorDiv)
 
 def lengths(project: Project, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield what a schedule is made from, the functions of the step that it is given, and rates set by hand."""
-    if isinstance(node, ast.Assign) and sets_rate(project.analysis, node, scope):
-        yield node.value, scope
+    yield from ((rate, scope) for rate in rates_set(project.analysis, node, scope))
     if not isinstance(node, ast.Call):
         return
     if not any(SCHEDULE_NAMES.search(name) for name in project.analysis.last_names(node, scope)):

@@ -13,7 +13,7 @@ from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance, Result
 
-from ..optimizer.rates import sets_rate
+from ..optimizer.rates import rates_set
 from ..optimizer.schedules import batch_sizes, lengths, single_process_sizes
 from .step_limits import counts_steps, has_loader_length, line_at
 
@@ -77,12 +77,11 @@ def _stepped(project: Project, node: ast.AST, scope: Scope) -> Iterator[ast.Call
 def _rates_by_hand(project: Project) -> Iterator[tuple[ast.expr | ast.stmt, Scope]]:
     """Yield `group["lr"] = rate` for a rate, or under a test, that counts batches."""
     for node, scope in project.in_batches:
-        if not isinstance(node, ast.Assign) or not sets_rate(project.analysis, node, scope):
-            continue
-        computed_from = [(node.value, scope), *_tests_around(project, node, scope)]
+        rates = rates_set(project.analysis, node, scope)
+        computed_from = [*((rate, scope) for rate in rates), *(_tests_around(project, node, scope) if rates else ())]
         is_counted = any(_has_counter(project, *place) for place in computed_from)
         if is_counted and not any(_follows_batches(project, *place) for place in computed_from):
-            yield node, scope
+            yield node, scope  # type: ignore[misc]
 
 
 def _tests_around(project: Project, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:

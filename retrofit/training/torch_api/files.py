@@ -29,8 +29,8 @@ LOADS_STATE = frozenset({"torch.load", runtime.READ_CHECKPOINT})
 KEEPS_DATA = frozenset({"save_pretrained", "tofile", "to_parquet", "to_hdf", "to_feather", "save_to_disk"})
 WRITING_METHODS = KEEPS_DATA | {
     "savefig", "to_csv", "to_json", "to_pickle", "write_text", "write_bytes", "mkdir", "unlink", "touch", "writerow",
-    "writerows", "save_weights", "to_excel", "write_image", "write_html", "export_chrome_trace", "export_stacks",
-    "write_png", "symlink_to", "rmdir",
+    "writerows", "writeheader", "save_weights", "to_excel", "write_image", "write_html", "export_chrome_trace",
+    "export_stacks", "write_png", "symlink_to", "rmdir",
 }  # fmt: skip
 # Methods of whatever object by which their arguments get into a file.
 SAVE_METHODS = frozenset({"write", "writelines", "writerow", "writerows", "dump", "save", "savez", "to_csv"})
@@ -59,6 +59,7 @@ FILE_CHANGERS = COMMANDS | FILE_COPIES | {
     "shutil.rmtree", "os.symlink", "os.link", "os.truncate", "os.renames",
     "urllib.request.urlretrieve", "urllib.urlretrieve", "torch.hub.download_url_to_file", "shutil.unpack_archive",
 }  # fmt: skip
+REMOVERS = frozenset({"os.remove", "os.unlink", "os.rmdir", "shutil.rmtree", "unlink", "rmdir"})
 RETURNS_SOMETHING = (
     COMMANDS | FILE_COPIES | {"shutil.make_archive", "urllib.request.urlretrieve"}
 )  # of a script's own interest
@@ -66,16 +67,32 @@ RETURNS_SOMETHING = (
 FETCHES = frozenset(
     {"urllib.request.urlretrieve", "shutil.unpack_archive", "lmdb.open", "torch.hub.download_url_to_file"}
 )
-# Libraries whose data sets fetch and process their files where they are made for the first time.
-PREPARING = ("torch_geometric.datasets.", "dgl.data.", "ogb.graphproppred.", "ogb.linkproppred.", "ogb.nodeproppred.")
+TRAINS_INTO_FILE = frozenset(f"sentencepiece.SentencePieceTrainer.{name}" for name in ("train", "Train"))
+# Data sets that fetch and prepare what is missing when they are made, without being told; fetching functions.
+SELF_PREPARING = (
+    "torch_geometric.datasets.", "ogb.graphproppred.", "ogb.nodeproppred.", "ogb.linkproppred.", "dgl.data.",
+    "torchtext.datasets.", "sklearn.datasets.fetch_", "tensorflow_datasets.load", "gensim.downloader.load",
+    "nltk.download", "gdown.download", "wget.download", "torchvision.datasets.utils.download_", "kagglehub.",
+)  # fmt: skip
+# Classes of libraries of which a derived one does so.
+DOWNLOADING_BASES = frozenset({
+    "torch_geometric.data.InMemoryDataset", "torch_geometric.data.Dataset", "torch_geometric.data.dataset.Dataset",
+    "torch_geometric.data.in_memory_dataset.InMemoryDataset", "torch_geometric.data.OnDiskDataset",
+    "dgl.data.DGLDataset", "dgl.data.DGLBuiltinDataset",
+})  # fmt: skip
 UNPACK_METHODS = frozenset({"extractall"})
 
 # What is made in them is the process's own.
 OWN_FOLDERS = frozenset({"tempfile.TemporaryDirectory", "tempfile.NamedTemporaryFile", "tempfile.TemporaryFile"})
 
 # Questions whether a path exists, and what there is in a folder; errors that say that it does not.
-EXISTS = frozenset(f"os.path.{name}" for name in ("exists", "isfile", "isdir", "lexists"))
 EXISTS_METHODS = frozenset({"exists", "is_file", "is_dir"})
+EXISTS = frozenset(
+    {
+        *(f"os.path.{name}" for name in ("exists", "isfile", "isdir", "lexists")),
+        *(f"pathlib.Path.{name}" for name in EXISTS_METHODS),
+    }
+)
 LISTS = frozenset({"os.listdir", "os.scandir", "os.walk", "glob.glob", "glob.iglob"})
 LISTS_METHODS = frozenset({"iterdir", "glob", "rglob"})
 MISSING_ERRORS = frozenset({"FileNotFoundError", "OSError", "IOError", "EnvironmentError"})
@@ -102,3 +119,10 @@ UNIQUE_NAMES = frozenset({
     "time.strftime", "time.ctime", "time.asctime", "uuid.uuid1", "uuid.uuid4", "tempfile.mkdtemp",
     *(f"{date}.{method}" for date in DATES for method in ("strftime", "isoformat", "ctime")),
 })  # fmt: skip
+
+
+def prepares_itself(name: str) -> bool:
+    """Return whether a function or a class of a library fetches or prepares files without being told."""
+    last = name.rpartition(".")[2]
+    is_class = last[:1].isupper() and last != "Evaluator"
+    return name.startswith(SELF_PREPARING) and (is_class or not name.startswith(("ogb.", "dgl.")))

@@ -24,8 +24,10 @@ SHOWS = frozenset({
     *(f"{stream}.{method}" for stream in STREAMS for method in ("write", "writelines", "buffer.write")),
 })  # fmt: skip
 PRINTS = SHOWS | {"print", "warnings.warn", runtime.PRINT_MAIN}
-LOGGERS = frozenset({
-    "logging.basicConfig", "logging.StreamHandler", "absl.logging.set_verbosity", "absl.logging.info",
+LOG_HANDLERS = frozenset({"logging.Handler", "logging.StreamHandler"})  # of which scripts derive their own
+LOGGERS = LOG_HANDLERS | frozenset({
+    "logging.basicConfig", "rich.logging.RichHandler", "coloredlogs.install", "absl.logging.set_verbosity",
+    "absl.logging.info",
     "hydra.main",  # which sets up handlers for the terminal and for a file
 })  # fmt: skip
 FILE_LOGGERS = frozenset({"logging.FileHandler", "logging.handlers.RotatingFileHandler"})
