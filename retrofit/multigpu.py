@@ -8,8 +8,8 @@ generated from `retrofit/distributed`; in the kit's repository `python -m retrof
 yourself is not overwritten without --force. The names are those of the library: with the kit installed,
 `import retrofit.distributed as rd` does the same as `import multigpu as rd`.
 
-In this order: environment, options, collective calls, deadlock, watchdog, process group, collectives, output, search,
-devices, random state, batch, sharding, wrapped, streams, loaders, draws, learning rate, evaluation, loss, unwrap, bit
+In this order: environment, options, collective calls, deadlock, watchdog, process group, collectives, random state,
+output, search, devices, batch, sharding, wrapped, streams, loaders, draws, learning rate, evaluation, loss, unwrap, bit
 hash, gradients, sync batchnorm, forward guard, consistency, data parallel, entry points, wrapper, model, launcher.
 """
 
@@ -1065,6 +1065,99 @@ def raise_together(error: BaseException | None) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
+# Random streams of python, numpy and torch: seed them, keep the ranks' streams apart, save and restore them.
+
+
+def seed_everything(seed: int) -> None:
+    """Seed python, numpy (if it is loaded) and torch on all devices, the same on every rank.
+
+    Use it before what all ranks must agree on (a random split, the initial weights), then `split_random_streams`.
+    """
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+
+
+def split_random_streams(seed: int) -> None:
+    """Give every rank but 0 a random stream of its own from here on, for augmentation and dropout.
+
+    DataLoader workers follow: their seeds are drawn from this stream.
+    """
+    own = mix_seed(seed, get_rank())
+    if get_rank() > 0 and torch.initial_seed() != own:  # it has its stream already
+        seed_everything(own)
+
+
+def share_random_state() -> None:
+    """Give every rank rank 0's random streams, for a script that sets no seed. Collective: every rank."""
+    if is_distributed():
+        set_rng_state(broadcast_object(get_rng_state()))
+
+
+def mix_streams(rank: int) -> None:
+    """Seed each stream by what it would draw next and `rank`; those of rank 0 stay as they are."""
+    if rank == 0:
+        return
+    random.seed(mix_seed(random.getrandbits(62), rank))
+    torch.manual_seed(mix_seed(int(torch.randint(2**62, ())), rank))
+    if "numpy" in sys.modules:
+        numpy_random = sys.modules["numpy"].random
+        numpy_random.seed(mix_seed(int(numpy_random.randint(2**31)), rank) % 2**32)
+
+
+def mix_seed(*parts: int) -> int:
+    """Return a 62-bit seed that depends on every part: nearby inputs give unrelated streams."""
+    return int.from_bytes(hashlib.sha256(repr([int(part) for part in parts]).encode()).digest()[:8], "big") >> 2
+
+
+def get_rng_state() -> dict[str, Any]:
+    """Return the state of this process's random streams, in types that `torch.load(weights_only=True)` reads."""
+    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    if "numpy" in sys.modules:
+        name, keys, position, has_gauss, cached_gaussian = sys.modules["numpy"].random.get_state()
+        state["numpy"] = (name, keys.tolist(), int(position), int(has_gauss), float(cached_gaussian))
+    if torch.cuda.is_available() and get_worker_info() is None:  # a worker would take memory of the GPU for it
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def set_rng_state(state: dict[str, Any]) -> None:
+    """Put this process's random streams back to a state of `get_rng_state`."""
+    version, numbers, cached_gaussian = state["python"]
+    random.setstate((version, tuple(numbers), cached_gaussian))
+    torch.set_rng_state(state["torch"])
+    if "numpy" in state and "numpy" in sys.modules:
+        sys.modules["numpy"].random.set_state(tuple(state["numpy"]))
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Run the block with freshly seeded streams and put this process's own streams back after it."""
+    before = get_rng_state()
+    seed_everything(seed)
+    try:
+        yield
+    finally:
+        set_rng_state(before)
+
+
+def drawn_apart(values: Iterable[Any], seed: int, number: int = 2**16) -> Iterator[Any]:
+    """Yield what `values` draws, `number` at a time, from streams that start at `seed` and nothing else draws from."""
+    drawing, state = chain.from_iterable([values]), None  # iter(values) may draw, too
+    while True:
+        with seeded(seed):
+            if state is not None:
+                set_rng_state(state)
+            part, state = list(islice(drawing, number)), get_rng_state()
+        yield from part
+        if len(part) < number:
+            return
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 # Output of one rank for all: prints, files, writers, trackers, answers, preparations.
 
 
@@ -1165,11 +1258,12 @@ def _call_on_main(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple
 
 
 @contextmanager
-def main_process_first() -> Iterator[None]:
+def main_process_first(share_draws: bool = False) -> Iterator[None]:
     """Run the block on rank 0 first, then on one process of each other node, then on the rest (a download, a cache).
 
     That serves a disk which all nodes share and disks of their own. Collective: every rank. An error in the block
-    lets the next ranks continue. Collectives in the block raise RuntimeError.
+    lets the next ranks continue. Collectives in the block raise RuntimeError. With `share_draws` all ranks continue
+    with rank 0's random numbers: for a block that draws some only where a file is missing.
     """
     if turns or get_world_size() == 1:  # in such a block already, or alone
         yield
@@ -1187,6 +1281,8 @@ def main_process_first() -> Iterator[None]:
             broadcast_object(answers)
         if number < 2:
             barrier()
+    if share_draws:
+        share_random_state()
 
 
 # What a script reads from a run to name files and folders, and cannot be told when the run is started.
@@ -1365,6 +1461,17 @@ def own_device(device: Any) -> Any:
     return own if is_index else type(device)(f"cuda:{own}")
 
 
+def own_storage(storage: Any, location: str) -> Any:
+    """Move what was saved on a GPU to this process's device, and leave the rest: `torch.load(path, map_location=...)`.
+
+    So a state of random numbers and a data set, which were saved in main memory, stay there.
+    """
+    if location == "cpu":
+        return storage
+    device = get_device()
+    return storage.cuda(device.index) if device.type == "cuda" else storage
+
+
 def own_gpu_count(count: Any) -> Any:
     """Return how many of `count` GPUs this process drives: all of them without a launcher, else one of them.
 
@@ -1399,99 +1506,6 @@ def _is_number(value: Any) -> bool:
 def _notice(text: str) -> None:
     """Say once that a script's choice of GPUs does not count."""
     print(f"notice: the script's choice of {text}")
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Random streams of python, numpy and torch: seed them, keep the ranks' streams apart, save and restore them.
-
-
-def seed_everything(seed: int) -> None:
-    """Seed python, numpy (if it is loaded) and torch on all devices, the same on every rank.
-
-    Use it before what all ranks must agree on (a random split, the initial weights), then `split_random_streams`.
-    """
-    random.seed(seed)
-    torch.manual_seed(seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed % 2**32)
-
-
-def split_random_streams(seed: int) -> None:
-    """Give every rank but 0 a random stream of its own from here on, for augmentation and dropout.
-
-    DataLoader workers follow: their seeds are drawn from this stream.
-    """
-    own = mix_seed(seed, get_rank())
-    if get_rank() > 0 and torch.initial_seed() != own:  # it has its stream already
-        seed_everything(own)
-
-
-def share_random_state() -> None:
-    """Give every rank rank 0's random streams, for a script that sets no seed. Collective: every rank."""
-    if is_distributed():
-        set_rng_state(broadcast_object(get_rng_state()))
-
-
-def mix_streams(rank: int) -> None:
-    """Seed each stream by what it would draw next and `rank`; those of rank 0 stay as they are."""
-    if rank == 0:
-        return
-    random.seed(mix_seed(random.getrandbits(62), rank))
-    torch.manual_seed(mix_seed(int(torch.randint(2**62, ())), rank))
-    if "numpy" in sys.modules:
-        numpy_random = sys.modules["numpy"].random
-        numpy_random.seed(mix_seed(int(numpy_random.randint(2**31)), rank) % 2**32)
-
-
-def mix_seed(*parts: int) -> int:
-    """Return a 62-bit seed that depends on every part: nearby inputs give unrelated streams."""
-    return int.from_bytes(hashlib.sha256(repr([int(part) for part in parts]).encode()).digest()[:8], "big") >> 2
-
-
-def get_rng_state() -> dict[str, Any]:
-    """Return the state of this process's random streams, in types that `torch.load(weights_only=True)` reads."""
-    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
-    if "numpy" in sys.modules:
-        name, keys, position, has_gauss, cached_gaussian = sys.modules["numpy"].random.get_state()
-        state["numpy"] = (name, keys.tolist(), int(position), int(has_gauss), float(cached_gaussian))
-    if torch.cuda.is_available() and get_worker_info() is None:  # a worker would take memory of the GPU for it
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state
-
-
-def set_rng_state(state: dict[str, Any]) -> None:
-    """Put this process's random streams back to a state of `get_rng_state`."""
-    version, numbers, cached_gaussian = state["python"]
-    random.setstate((version, tuple(numbers), cached_gaussian))
-    torch.set_rng_state(state["torch"])
-    if "numpy" in state and "numpy" in sys.modules:
-        sys.modules["numpy"].random.set_state(tuple(state["numpy"]))
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Run the block with freshly seeded streams and put this process's own streams back after it."""
-    before = get_rng_state()
-    seed_everything(seed)
-    try:
-        yield
-    finally:
-        set_rng_state(before)
-
-
-def drawn_apart(values: Iterable[Any], seed: int, number: int = 2**16) -> Iterator[Any]:
-    """Yield what `values` draws, `number` at a time, from streams that start at `seed` and nothing else draws from."""
-    drawing, state = chain.from_iterable([values]), None  # iter(values) may draw, too
-    while True:
-        with seeded(seed):
-            if state is not None:
-                set_rng_state(state)
-            part, state = list(islice(drawing, number)), get_rng_state()
-        yield from part
-        if len(part) < number:
-            return
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -4427,4 +4441,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 974a9469af3a594d00f872ad965e7febfa7fb171b1db4b2ba06175b39c162c12
+# Unchanged while the text above has the SHA-256 ee32829b03fa2562718a7a121bb56e16f9aab3d0b36c1653852f20d37843801d
