@@ -201,6 +201,33 @@ def test_a_second_training_loop_without_a_known_loader_is_refused(tmp_path: Path
     assert refused.place.line == len(text.splitlines()) - 1
 
 
+@pytest.mark.parametrize(
+    "before, loop",
+    [
+        ("stream = iter(elsewhere.samples(data))", "for (x,) in loader:\nx = x + next(stream)"),
+        ("stream = elsewhere.samples(data)", "for (x,) in loader:\nx = x + next(iter(stream))"),
+        ("stream = elsewhere.samples(data)", "for (x,), u in zip(loader, stream):\nx = x + u"),
+    ],
+)
+def test_samples_of_a_library_next_to_a_loader_are_refused(tmp_path: Path, before: str, loop: str) -> None:
+    (refused,) = conversion(tmp_path, script(LOADER + before, loop)).refusals
+    assert "gives every process the same samples" in refused.refusal
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for (x,) in loader:\nx = x.to(next(model.parameters()).device)",
+        "for (x,) in loader:\nx = x + next(numbers)",
+        "for (x,), _ in zip(loader, tqdm(range(9))):\npass",
+        "for (x,), name in zip(loader, names):\npass",
+    ],
+)
+def test_iterators_of_no_samples_are_not_refused(tmp_path: Path, loop: str) -> None:
+    lines = converted(tmp_path, script(LOADER + "numbers, names = itertools.count(), list('abcdef')", loop))
+    assert SHARDED in lines
+
+
 def test_a_loader_that_only_evaluates_is_not_sharded_with_one_that_trains(tmp_path: Path) -> None:
     text = SCRIPT + (
         "def run(batches, train):\n"

@@ -10,6 +10,7 @@ from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
+from retrofit.training.data.made_before import made_before
 from retrofit.training.losses.gathering.gathered import gathering
 from retrofit.training.torch_api.draws import DISTRIBUTIONS, SAMPLES
 from retrofit.training.torch_api.tensors import DRAWN, FILLED, NEW, REPEATS, TENSOR_CLASSES, VIEWS
@@ -56,6 +57,14 @@ for images, labels in loader:
         continue
     criterion(model(images), labels).backward()
 """,
+    """\
+batch_size = 8
+loader = rd.distribute_loader(DataLoader(dataset, batch_size, drop_last=True))
+noise = torch.FloatTensor(batch_size, 2)
+for images, labels in loader:
+    noise.normal_()
+    criterion(model(images) + noise, labels).backward()
+""",
 ]
 VALID = [
     """\
@@ -82,6 +91,15 @@ for images, labels in loader:
         continue
     criterion(model(images), labels).backward()
 """,
+    # what is only shown
+    """\
+batch_size = 8
+loader = rd.distribute_loader(DataLoader(dataset, batch_size))
+shown = torch.randn(batch_size, 3)
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+    print(model(shown))
+""",
     # another setting, which is 8 too
     """\
 batch_size, classes = 8, 8
@@ -107,9 +125,9 @@ def find(project: Project) -> Iterator[Finding]:
     yield from _skipped(project)
     drawn = {size for draw in project.draws.batches.values() for size, _ in draw.sizes}  # of all ranks, by RF115
     counted = gathering(project).sizes  # over all ranks, by RF303
-    for node, scope in project.in_batches:
-        if not isinstance(node, ast.Call) or not _is_shaped(project, node, scope):
-            continue
+    calls = ((node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call))
+    shaped = [place for place in calls if _is_shaped(project, *place)]
+    for node, scope in dict.fromkeys([*shaped, *made_before(project)]):
         for part in [inner for argument in node.args for inner in ast.walk(argument)]:
             if part not in drawn and part not in counted and (part, scope) in project.batch_sizes:
                 outer = scope.source.parents[part]

@@ -17,6 +17,7 @@ from retrofit.rules.finding import Finding, found
 from retrofit.rules.refusals.kinds import KINDS
 from retrofit.training import Project
 from retrofit.training.data.drawn import loaders_in
+from retrofit.training.data.draws.unknown_iterators import unknown_iterators
 from retrofit.training.data.loaders import draws_from
 from retrofit.training.distributed.frameworks import find_framework
 from retrofit.training.loops import closure_steps
@@ -223,6 +224,12 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
         for node, scope, problem in project.draws.problems:
             text = f"the training loop draws from no DataLoader, and {problem}"
             yield node, scope.source, text, "no-loader"
+    for drawn, scope in unknown_iterators(project):
+        text = (
+            f"whether {ast.unparse(drawn)} gives every process the same samples cannot be told; give it a DataLoader, "
+            "or split what it gives by the rank"
+        )
+        yield drawn, scope.source, text, "unknown-iterator"
     steps = {site.call for sites in closure_steps(project.analysis).values() for site in sites}
     for frame in (frame for path in project.paths for frame in path.frames[1:]):
         if frame.node in steps:

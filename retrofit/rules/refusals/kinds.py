@@ -58,6 +58,13 @@ _ALL = (
     ),
     Kind(
         "RF003",
+        "unknown-iterator",
+        "The loss is also computed from what the iterator of a library gives, next to the batches of a DataLoader: "
+        "every process may be given the same samples.",
+        "Put the samples into a DataLoader, or take every world-size-th one of what the iterator gives.",
+    ),
+    Kind(
+        "RF003",
         "removed-next",
         "Iterators of a DataLoader have no method next() since torch 1.13: the script fails before it trains.",
         "Write next(batches), and convert again.",

@@ -40,6 +40,11 @@ PER_SAMPLE = ("__getitem__", "__iter__", "forward")
 SAME_ITERABLE = PROGRESS_BARS | {"iter", "reversed", runtime.SCALE_OPTIMIZER, runtime.DISTRIBUTE_MODELS}
 SAME_ELEMENTS = (SAME_ITERABLE - {"reversed"}) | {"enumerate", "list", "tuple"}
 ITERATORS = PROGRESS_BARS | {"enumerate"}  # made to be gone through
+# Methods by which anything gives what it holds, but samples.
+NOT_SAMPLES = frozenset(
+    {"parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children", "keys",
+     "values", "items"}
+)  # fmt: skip
 ENDLESS = frozenset({"itertools.cycle"})
 COMBINES = frozenset({"zip", "itertools.zip_longest", "itertools.chain", "itertools.chain.from_iterable"})
 TAKES_FUNCTION = frozenset({"map", "filter", "itertools.islice", "itertools.starmap", "itertools.takewhile"})

@@ -1,0 +1,51 @@
+"""Tensors that a training makes once, before its loops, and computes its loss of: labels, noise that is drawn again."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.operands import inputs
+from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.modules import PARAMETER_CLASSES
+from retrofit.training.torch_api.tensors import DRAWN, FILLED, NEW, TENSOR_CLASSES
+
+if TYPE_CHECKING:
+    from .. import Project
+
+MADE = FILLED | DRAWN | NEW | TENSOR_CLASSES
+
+
+def made_before(project: Project) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield the calls that make tensors of which a loss is computed, outside of the training loops and of models."""
+    inside = {node for node, _ in project.in_loops}
+    seen: set[ast.AST] = set()
+
+    def step(origin: Origin) -> list[Origin]:
+        node, scope = origin.node, origin.scope
+        is_parameter = isinstance(node, ast.Call) and project.analysis.called(node, scope) & PARAMETER_CLASSES
+        return [] if is_parameter else list(inputs(project.analysis, origin))
+
+    for path in project.paths:
+        frame = path.frames[0]
+        start = Origin(frame.node.func.value, frame.scope)  # type: ignore[attr-defined]
+        for origin in origins(project.analysis, [start], step):
+            node = origin.node
+            if isinstance(node, ast.Call) and node not in seen and node not in inside and last_name(node) in MADE:
+                seen.add(node)
+                if not _is_in_model(project.analysis, origin.scope):
+                    yield node, origin.scope
+
+
+def _is_in_model(analysis: Analysis, scope: Scope) -> bool:
+    """Return whether a scope is in a class that has a forward pass: its evaluation needs the size as it is."""
+    outer: Scope | None = scope
+    while outer is not None:
+        if isinstance(outer.node, ast.ClassDef):
+            return analysis.classes.method(outer, "forward") is not None
+        outer = outer.parent
+    return False
