@@ -9,8 +9,8 @@ yourself is not overwritten without --force. The names are those of the library:
 `import retrofit.distributed as rd` does the same as `import multigpu as rd`.
 
 In this order: environment, options, collective calls, deadlock, watchdog, process group, collectives, random state,
-output, search, devices, batch, sharding, wrapped, streams, loaders, draws, learning rate, evaluation, loss, unwrap, bit
-hash, gradients, sync batchnorm, forward guard, consistency, data parallel, entry points, wrapper, model, launcher.
+output, devices, batch, sharding, wrapped, streams, loaders, draws, learning rate, evaluation, loss, unwrap, bit hash,
+gradients, sync batchnorm, forward guard, consistency, data parallel, entry points, wrapper, model, launcher.
 """
 
 from __future__ import annotations
@@ -1342,98 +1342,6 @@ def _with_facts(run: Any, facts: dict[str, Any]) -> Any:
     if members:
         run.__class__ = type(type(run).__name__, (type(run),), members)
     return run
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Searches for settings (Optuna): one study, on rank 0; all ranks train each trial together.
-
-
-def open_study(open_one: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return `open_one(*args, **kwargs)` on rank 0; on the others a study in memory with the same trials.
-
-    `open_one`: optuna.create_study or optuna.load_study. A storage is opened by rank 0 alone. Collective: every rank.
-    """
-    if get_world_size() == 1:
-        return open_one(*args, **kwargs)
-    study = open_one(*args, **kwargs) if is_main_process() else None
-    facts: Any = None if study is None else (study.study_name, study.directions, study.trials)
-    name, directions, trials = broadcast_object(facts)
-    if study is None:
-        study = sys.modules["optuna"].create_study(study_name=name, directions=directions)
-        study.add_trials(trials)
-    return study
-
-
-def run_trials(optimize: Callable[..., Any], func: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """Run `study.optimize(func, ...)` on rank 0, and each of its trials on every rank with the same settings.
-
-    `optimize`: the method of a study that `open_study` gave. What `func` returns on rank 0 counts, so it has to be of
-    all ranks' samples. Afterwards the study has the same trials on every rank. Collective: every rank. Raises
-    ValueError for several trials at a time.
-    """
-    if get_world_size() == 1:
-        optimize(func, *args, **kwargs)
-        return
-    jobs = kwargs.get("n_jobs", args[2] if len(args) > 2 else 1)
-    if jobs != 1:
-        raise ValueError(f"n_jobs={jobs}: the ranks train one trial at a time together; leave n_jobs out")
-    study = optimize.__self__  # type: ignore[attr-defined]
-    if is_main_process():
-        optimize(lambda trial: func(SharedTrial(trial, broadcast_object(trial.number))), *args, **kwargs)
-        broadcast_object((None, study.trials))
-    else:
-        _follow(study, func, kwargs.get("catch", args[3] if len(args) > 3 else ()))
-
-
-def _follow(study: Any, func: Callable[..., Any], catch: Any) -> None:
-    """Run rank 0's trials until it has no more, then add them to this rank's study."""
-    ended: tuple[Any, ...] = (sys.modules["optuna"].TrialPruned, *(catch if isinstance(catch, tuple) else (catch,)))
-    while True:
-        message: Any = broadcast_object(None)
-        if not isinstance(message, int):
-            study.add_trials(message[1][len(study.trials) :])
-            return
-        with suppress(*ended):
-            func(SharedTrial(None, message))
-
-
-class SharedTrial:
-    """A trial of rank 0's study, for every rank: `trial` is None on the others.
-
-    `suggest_*` and `should_prune` are collective: every rank must call them, in the same order.
-    """
-
-    def __init__(self, trial: Any, number: int) -> None:
-        self._trial = trial
-        self.number = number
-        self.params: dict[str, Any] = {}
-        self.user_attrs: dict[str, Any] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        if not name.startswith("suggest_"):
-            raise AttributeError(f"a trial that the ranks share has no {name}")
-
-        def suggest(parameter: str, *args: Any, **kwargs: Any) -> Any:
-            value = answer_of_main(lambda: getattr(self._trial, name)(parameter, *args, **kwargs))
-            self.params[parameter] = value
-            return value
-
-        return suggest
-
-    def should_prune(self) -> bool:
-        """Return whether rank 0's pruner ends the trial. Collective: every rank."""
-        return bool(answer_of_main(lambda: self._trial.should_prune()))
-
-    def report(self, value: float, step: int) -> None:
-        """Tell the pruner of rank 0 an intermediate value."""
-        if self._trial is not None:
-            self._trial.report(value, step)
-
-    def set_user_attr(self, key: str, value: Any) -> None:
-        """Keep a value with the trial."""
-        self.user_attrs[key] = value
-        if self._trial is not None:
-            self._trial.set_user_attr(key, value)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -4441,4 +4349,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 ee32829b03fa2562718a7a121bb56e16f9aab3d0b36c1653852f20d37843801d
+# Unchanged while the text above has the SHA-256 eb55014a768f47d16f6d0ef7c8581fa645fbb1bcebe3e0328bda1ee3d9c52937

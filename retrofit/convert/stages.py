@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     Planned = tuple[argparse.Namespace, Start, Conversion]
 
+SEARCH = "rd.search."  # which is in the runtime file of scripts that search for settings alone
+
 
 def plan_together(scripts: list[argparse.Namespace]) -> list[Planned]:
     """Plan the conversion of each script when those before it are converted: shared modules are changed already."""
@@ -193,7 +195,8 @@ def new_files(
     counted = with_deep_stack(lambda: steps(step_limits(project), step_schedules(project), conversion.files))
     facts = replace(with_deep_stack(lambda: script_facts(project)), others=tuple(others))
     counted += unproven(conversion.unproven)
-    files = additions(start, not args.no_vendor, texts, not_read, conversion.listed, counted, facts, args.features)
+    features = {*args.features, *(["search"] if any(SEARCH in file.text for file in conversion.files) else [])}
+    files = additions(start, not args.no_vendor, texts, not_read, conversion.listed, counted, facts, features)
     users = [*files_needed(conversion), *conversion.files]
     real = real_places(root, [file.path for file in users])
     files.update(zip(real, (file.data for file in users)))

@@ -37,7 +37,7 @@ for (x,) in loader:
     loss.backward()
     optimizer.step()
 """
-MOST_LINES = 4450  # to be 1,500: lower it; raise it for a new function that conversions call only
+MOST_LINES = 4360  # to be 1,500: lower it; raise it for a new function that conversions call only
 OLDER = sealed(TEXT.read_text().replace(f" {__version__}.\n", " 0.0.1.\n", 1).rpartition("# Unchanged")[0])
 
 
@@ -63,8 +63,12 @@ def test_the_file_is_short_and_needs_torch_alone() -> None:
     assert {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names) == {"torch"}
 
 
-def test_the_file_has_the_functions_that_a_conversion_can_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location("multigpu", TEXT)
+def test_the_file_has_the_functions_that_a_conversion_can_write(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "multigpu.py"
+    path.write_bytes(runtime_text(["search"]))  # which is added for the scripts that call it
+    spec = importlib.util.spec_from_file_location("multigpu", path)
     assert spec is not None and spec.loader is not None
     file = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "multigpu", file)
@@ -125,7 +129,7 @@ def test_a_feature_stays_in_the_file(script: Path, capsys: pytest.CaptureFixture
     assert f"{__version__} -> {__version__} with fsdp" in capsys.readouterr().out
     with_fsdp = file.read_bytes()
     assert with_fsdp == runtime_text(["fsdp"]) and features_of(with_fsdp) == {"fsdp"} and not is_changed(with_fsdp)
-    assert len(with_fsdp.splitlines()) <= MOST_LINES + 800
+    assert len(with_fsdp.splitlines()) <= MOST_LINES + 900
     assert main(["convert", str(script), "--update-runtime"]) == 0 and file.read_bytes() == with_fsdp
     second.write_text(SCRIPT)
     assert main(["convert", str(second), "--write"]) == 0 and file.read_bytes() == with_fsdp

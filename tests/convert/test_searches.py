@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from convert.conversion import conversion, converted
 
+from retrofit.cli import main
+
 HEAD = """\
 import argparse
 from functools import partial
@@ -71,6 +73,15 @@ def test_all_ranks_train_each_trial(form: str, tmp_path: Path) -> None:
     assert "loader = rd.distribute_loader(loader)" in text
     assert text.index("rd.setup_distributed()") < text.index("rd.search.open_study(") or form == "in a function"
     assert text.count("rd.setup_distributed()") == 1, "the group is joined once, not by each trial"
+
+
+def test_only_a_script_with_a_search_gets_it_in_the_runtime_file(tmp_path: Path) -> None:
+    for name, lines in {"search": FORMS["a function"], "plain": "train(2, 0.1)\n"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.py").write_text(HEAD + lines)
+        assert main(["convert", str(tmp_path / name / "train.py"), "--write"]) == 0
+        runtime = (tmp_path / name / "multigpu.py").read_text()
+        assert ("def run_trials(" in runtime) == (name == "search")
 
 
 def test_a_sweep_that_runs_the_training_is_refused(tmp_path: Path) -> None:
