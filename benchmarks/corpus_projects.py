@@ -28,13 +28,18 @@ KINDS = {
     8: "carried state, LBFGS, reinforcement learning, second order",
 }
 OUTCOMES = ("right", "wrong", "rightly refused", "wrongly refused", "error")
+SETS = {
+    "development": "Chosen during development; their defects were looked for and corrected, so they flatter.",
+    "unseen": "Not looked at before they were judged once; defects found in them have been corrected since.",
+}
 SECTION = """\
 {heading}
 
 {scripts} scripts of {repositories} public repositories, none of them in the table above, converted (`retrofit convert`,
-which reads only) at commit {commit}. The outcome was judged by reading the script and the whole diff, and is not that
-of today. The {run} scripts of the first table below were run, too, by `benchmarks/corpus.py` on tiny made-up data. The
-others were only read. `now` is what the command says at commit {now_at}, without a judgement: {now}.
+which reads only) at commit {commit}. The outcome was judged by reading the script and the whole diff. The {run} scripts
+of the first table below were run, too, by `benchmarks/corpus.py` on tiny made-up data. The others were only read. `now`
+is what the command says at commit {now_at}: {now}. `read again` is a second judgement, by reading, at that commit, of
+{later} scripts that had not been right.
 
 - `right`: what an expert would have written, or as good; figures of one rank are listed, by line (`listed`: how many).
 - `wrong`: an error in the converted script, by reading: silently, or one that ends the run. Each has a note.
@@ -60,35 +65,33 @@ def section() -> str:
         repositories=len({row["repository"] for row in rows}),
         commit=data["judged_at"],
         run=sum(bool(row["run"]) for row in rows),
+        later=sum(bool(row["later"]) for row in rows),
         now_at=data["converted_at"],
-        now=now(rows),
-        counts=counts(rows),
+        now=", ".join(f"{number} {words}" for words, number in Counter(row["now"] for row in rows).most_common()),
+        counts="\n\n".join(counts(name, [row for row in rows if row["set"] == name]) for name in SETS),
         runs=runs(rows),
         table=table(rows),
     )
 
 
-def now(rows: Sequence[dict[str, Any]]) -> str:
-    """Return how many scripts are converted, refused and stopped by an error today, and what became of the refused."""
-    found = Counter(row["now"] for row in rows)
-    was_refused = [row["now"] for row in rows if row["outcome"] == "wrongly refused"]
-    whole = ", ".join(f"{number} {outcome}" for outcome, number in found.most_common())
-    return f"{whole}; of the {len(was_refused)} wrongly refused {was_refused.count('converted')} are converted"
-
-
-def counts(rows: Sequence[dict[str, Any]]) -> str:
-    """Return a table with the number of outcomes of each kind."""
-    lines = [f"| kind | scripts | {' | '.join(OUTCOMES)} |", "|---" * (len(OUTCOMES) + 2) + "|"]
+def counts(name: str, rows: Sequence[dict[str, Any]]) -> str:
+    """Return what a set of scripts is, and a table with the number of its outcomes by kind."""
+    lines = [f"**{name.capitalize()}**: {len(rows)} scripts. {SETS[name]}", ""]
+    lines += [f"| kind | scripts | {' | '.join(OUTCOMES)} |", "|---" * (len(OUTCOMES) + 2) + "|"]
     for kind, words in KINDS.items():
-        found = Counter(row["outcome"] for row in rows if row["kind"] == kind)
-        cells = [str(found[outcome]) for outcome in OUTCOMES]
-        lines.append(f"| {kind}: {words} | {found.total()} | {' | '.join(cells)} |")
-    whole = Counter(row["outcome"] for row in rows)
-    lines.append(f"| all | {whole.total()} | {' | '.join(str(whole[outcome]) for outcome in OUTCOMES)} |")
+        lines.append(outcomes(f"{kind}: {words}", [row["outcome"] for row in rows if row["kind"] == kind]))
+    lines.append(outcomes("all", [row["outcome"] for row in rows]))
+    lines.append(outcomes("all, where read again by that", [row["later"] or row["outcome"] for row in rows]))
     possible = [row for row in rows if row["expert_in_an_hour"]]
-    number = sum(row["outcome"] == "right" for row in possible)
-    lines += ["", f"Of the {len(possible)} that an expert could convert within an hour, {number} are right."]
+    first = sum(row["outcome"] == "right" for row in possible)
+    later = sum((row["later"] or row["outcome"]) == "right" for row in possible)
+    lines += ["", f"Of the {len(possible)} that an expert could convert in an hour, {first} were right, {later} are."]
     return "\n".join(lines)
+
+
+def outcomes(title: str, found: Sequence[str]) -> str:
+    """Return a line of a table with the number of each outcome."""
+    return f"| {title} | {len(found)} | {' | '.join(str(Counter(found)[outcome]) for outcome in OUTCOMES)} |"
 
 
 def runs(rows: Sequence[dict[str, Any]]) -> str:
@@ -101,13 +104,15 @@ def runs(rows: Sequence[dict[str, Any]]) -> str:
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return one line for each script, ordered by kind and name."""
-    columns = ("script", "kind", "subject", "outcome", "rule", "added", "listed", "expert", "now", "note")
+    columns = ("script", "set", "kind", "subject", "outcome", "rule", "added", "listed", "expert", "note")
+    columns += ("now", "read again")
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    for row in sorted(rows, key=lambda row: (row["kind"], row["name"])):
+    for row in sorted(rows, key=lambda row: (row["set"], row["kind"], row["name"])):
         source = f"{row['repository']} @ {row['commit']}: {row['script']}"
         expert = "yes" if row["expert_in_an_hour"] else "no"
-        cells = (source, row["kind"], row["subject"], row["outcome"], row["rule"], row["added"], row["listed"], expert)
-        lines.append(f"| {' | '.join(map(str, (*cells, row['now'], row['note'])))} |")
+        cells = [source, *(row[name] for name in columns[1:-4]), expert, row["note"], row["now"]]
+        cells.append(": ".join(filter(None, (row["later"], row["later_note"]))))
+        lines.append(f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines) + "\n"
 
 
