@@ -252,3 +252,36 @@ def test_a_model_that_comes_with_its_optimizer_is_wrapped_after_both(tmp_path: P
     assert lines[place] == "model = rd.distribute_model(model)"
     assert "model" in lines[place - 1].partition("=")[0]
     assert any("scaled_lr(0.1)" in line for line in lines)
+
+
+RUNNER = """\
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Runner:
+    def __init__(self, model):
+        self.model = model.to("cpu")
+        self.optimizer = optim.SGD(model.parameters(), lr=0.1)
+
+    def train(self):
+        self.model = self.model.train()
+        for (x,) in loader:
+            self.optimizer.zero_grad()
+            self.model(x).mean().backward()
+            self.optimizer.step()
+        self.model = self.model.eval()
+
+
+loader = DataLoader(TensorDataset(torch.randn(16, 4)), 4)
+runner = Runner(nn.Linear(4, 1))
+for epoch in range(2):
+    runner.train()
+"""
+
+
+def test_a_model_that_its_training_assigns_to_itself_is_wrapped_before(tmp_path: Path) -> None:
+    lines = converted(tmp_path, RUNNER)
+    place = lines.index("self.model = rd.distribute_model(self.model)")
+    assert lines[place - 1] == 'self.model = model.to("cpu")'

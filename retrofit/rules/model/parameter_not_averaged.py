@@ -23,6 +23,7 @@ from retrofit.training.model.modules import is_module
 from retrofit.training.optimizer.optimizers import Optimizer, parameter_owners
 from retrofit.training.torch_api.modules import (
     INIT_PACKAGE,
+    LAYER_PACKAGE,
     PARAMETER_CLASSES,
     PARAMETER_CONTAINERS,
     PARAMETERS_OF_LAYERS,
@@ -51,6 +52,13 @@ centers = nn.Embedding(4, 2)
 optimizer = optim.SGD([*model.parameters(), *centers.parameters()], lr=rd.scaled_lr(0.1))
 for images, labels in loader:
     (model(images) - centers.weight[0]).square().mean().backward()
+""",
+    """\
+model = rd.distribute_model(Net())
+table = nn.Embedding(4, 2)
+optimizer = optim.SGD([table.weight, *model.parameters()], lr=rd.scaled_lr(0.1))
+for images, labels in loader:
+    (model(images) - F.embedding(labels, table.weight)).square().mean().backward()
 """,
     """\
 model = DDP(Net())
@@ -110,7 +118,7 @@ def find(project: Project) -> Iterator[Finding]:
     per_batch = {node for node, _ in project.in_batches}  # what is optimized for one batch alone is each process's own
     optimizers = [optimizer for optimizer in project.optimizers if optimizer.call not in per_batch]
     for node, scope in _bare_parameters(project.analysis, optimizers):
-        if node in per_batch:
+        if node in per_batch or _is_of_called(project, node, scope):
             continue
         message = f"the gradient of {ast.unparse(node)} is not averaged over the processes"
         edits = surround(scope.source, node, "rd.model.distribute_parameter(", ")")
@@ -121,6 +129,25 @@ def find(project: Project) -> Iterator[Finding]:
             message = f"no wrapper averages the gradients of {ast.unparse(call.func.value)}, which nothing calls"  # type: ignore[attr-defined]
             edits = surround(scope.source, call, "map(rd.model.distribute_parameter, ", ")")
             yield found(RULE, scope.source, call, message, edits)
+
+
+def _is_of_called(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether this is the weight of a layer that is called, or part of something that may be: `emb.weight`."""
+    if not _is_weight(project.analysis, node, scope):
+        return False
+    analysis = project.analysis
+    called = {v for model in project.models for v in ({model.variable} | upstream(analysis, model.variable))}
+    owners = variables_of(analysis, node.value, scope)  # type: ignore[attr-defined]
+    is_part = any(_is_layer(analysis, owner) or _is_handed_on(analysis, owner) for owner in owners)
+    return not owners or bool(owners & called) or is_part
+
+
+def _is_weight(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether this is the weight of a layer of torch.nn."""
+    if not isinstance(node, ast.Attribute) or node.attr not in PARAMETERS_OF_LAYERS:
+        return False
+    values = analysis.evaluate(node.value, scope)
+    return any(isinstance(value, Result) and value.builder.startswith(LAYER_PACKAGE) for value in values)
 
 
 def _is_fixed(project: Project, call: ast.Call, scope: Scope) -> bool:
@@ -181,7 +208,7 @@ def _is_variable_of_tensor(analysis: Analysis, origin: Origin) -> bool:
     node, scope = origin.node, origin.scope
     if not isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
         return False
-    is_tensor = any(_is_tensor(value) for value in analysis.evaluate(node, scope))
+    is_tensor = any(_is_tensor(value) for value in analysis.evaluate(node, scope)) or _is_weight(analysis, node, scope)
     return is_tensor and not is_loop_variable(analysis, node, scope)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import is_method
 from retrofit.analysis.files.source import Source
-from retrofit.analysis.flow.variables import Variable, assignments_to, first_alias, variables_of
+from retrofit.analysis.flow.variables import Assignment, Variable, assignments_to, first_alias, variables_of
 from retrofit.analysis.scopes import FUNCTIONS, Scope, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance
@@ -27,10 +27,17 @@ def place_after(project: Project, model: Model, paths: list[Path]) -> tuple[Sour
     """Return the statement after which a variable holds the model that paths train; None where there is no such one."""
     analysis, variable = project.analysis, model.variable
     filled = fillings(analysis, variable) if model.is_container else []
-    place = after_variable(analysis, variable, paths, also=filled)
+    place = after_variable(analysis, variable, paths, lambda given: _is_again(project, variable, given), filled)
     if place is None or all(analysis.scope_at(*place) is filling.scope for filling in filled):
         return place
     return None  # another function fills the container
+
+
+def _is_again(project: Project, variable: Variable, given: Assignment) -> bool:
+    """Return whether the training gives a variable what it holds: self.model = self.model.train()."""
+    if not isinstance(given.value, ast.Call) or given.statement not in {node for node, _ in project.in_loops}:
+        return False
+    return variables_of(project.analysis, given.value, given.scope) == {variable}
 
 
 def places_before_training(project: Project, model: Model) -> list[Place] | str:
@@ -43,7 +50,7 @@ def places_before_training(project: Project, model: Model) -> list[Place] | str:
         return f"{variable} is set in several functions, so no place comes after all of them"
     in_loops = {node for node, _ in project.in_loops}
     for given in assignments_to(analysis, variable):
-        if given.value is not None and given.statement in in_loops:
+        if given.value is not None and given.statement in in_loops and not _is_again(project, variable, given):
             return f"{variable} is set again while it trains, at {given.scope.source.place(given.statement)}"
     for call in model.calls if not model.is_container else ():
         if not _is_by_attribute(analysis, variable, call.call.func, call.scope):
