@@ -285,3 +285,33 @@ def test_a_model_that_its_training_assigns_to_itself_is_wrapped_before(tmp_path:
     lines = converted(tmp_path, RUNNER)
     place = lines.index("self.model = rd.distribute_model(self.model)")
     assert lines[place - 1] == 'self.model = model.to("cpu")'
+
+
+FACTORY = """\
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def set_model():
+    model = nn.Linear(4, 2)
+    criterion = nn.CrossEntropyLoss()
+    if torch.cuda.is_available():
+        model = model.cuda()
+        criterion = criterion.cuda()
+    return model, criterion
+
+
+loader = DataLoader(TensorDataset(torch.randn(16, 4), torch.zeros(16).long()), 4)
+model, criterion = set_model()
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    optimizer.step()
+"""
+
+
+def test_the_loss_that_a_function_returns_with_the_model_is_not_wrapped(tmp_path: Path) -> None:
+    lines = converted(tmp_path, FACTORY)
+    assert [line for line in lines if "distribute_model" in line] == ["model = rd.distribute_model(model)"]

@@ -15,10 +15,10 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.model.layers import has_batchnorm_layers
 from retrofit.training.model.models import run_by_training
-from retrofit.training.model.modules import is_module
+from retrofit.training.model.modules import is_layer, is_module
 from retrofit.training.model.places import place_after
 from retrofit.training.placement import after_variable
-from retrofit.training.torch_api.modules import SYNC_BATCHNORM
+from retrofit.training.torch_api.modules import MODULE_PACKAGES, SYNC_BATCHNORM
 
 RULE = CATALOG["RF214"]
 NETS = """\
@@ -51,6 +51,11 @@ VALID = [
     "teacher = nn.Linear(4, 2)\n" + LOOP,
     # a copy of what is synchronised already
     "import copy\n\n\n" + NETS + "model = rd.distribute_model(Normed())\nteacher = copy.deepcopy(model)\n" + LOOP,
+    # an object of the project that is no model
+    NETS
+    + "class Log:\n    def __init__(self):\n        self.net = Normed()\n\n"
+    + "    def __call__(self, x):\n        pass\n\n\n"
+    + "log = Log()\nfor images, labels in loader:\n    log(images)\n    model(images).sum().backward()\n",
     NETS + "teacher = Normed()\nteacher = rd.model.convert_sync_batchnorm(teacher)\n" + LOOP,
 ]
 
@@ -77,10 +82,12 @@ def _only_called(project: Project) -> dict[Variable, tuple[ast.expr, Scope]]:
     trained = {v for model in project.models for v in {model.variable} | upstream(analysis, model.variable)}
     found: dict[Variable, tuple[ast.expr, Scope]] = {}
     for call, node in run_by_training(analysis, project.paths):
-        for variable in variables_of(analysis, node, call.scope) if call.call in batches else ():
-            is_layer = variable.is_attribute and is_module(analysis, Instance(variable.scope))
+        is_model = any(is_layer(analysis, value) for value in analysis.evaluate(node, call.scope))
+        is_model |= any(name.startswith(MODULE_PACKAGES) for name in analysis.named(node, call.scope))
+        for variable in variables_of(analysis, node, call.scope) if call.call in batches and is_model else ():
+            is_part = variable.is_attribute and is_module(analysis, Instance(variable.scope))
             is_trained = ({variable} | upstream(analysis, variable)) & trained
-            if not is_trained and not is_layer and variable.key is None:
+            if not is_trained and not is_part and variable.key is None:
                 found.setdefault(variable, (node, call.scope))
     return found
 

@@ -94,7 +94,9 @@ def _parts(analysis: Analysis, origin: Origin) -> Iterable[Origin]:
 
 def _owners(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield the expressions whose parameters an expression gives, itself or in functions of the project."""
-    if isinstance(node, ast.Attribute) and _is_layer(analysis, node.value, scope):
+    outer = scope.source.parents.get(node)
+    is_method = isinstance(outer, ast.Call) and outer.func is node
+    if isinstance(node, ast.Attribute) and not is_method and _is_layer(analysis, node.value, scope):
         yield node.value, scope  # self.head.weight
     if not isinstance(node, ast.Call):
         return
