@@ -51,7 +51,7 @@ VALID = [
     "teacher = nn.Linear(4, 2)\n" + LOOP,
     # a copy of what is synchronised already
     "import copy\n\n\n" + NETS + "model = rd.distribute_model(Normed())\nteacher = copy.deepcopy(model)\n" + LOOP,
-    # an object of the project that is no model
+    # an object of the project, which is not a module
     NETS
     + "class Log:\n    def __init__(self):\n        self.net = Normed()\n\n"
     + "    def __call__(self, x):\n        pass\n\n\n"
