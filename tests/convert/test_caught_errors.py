@@ -30,6 +30,7 @@ def take(x):
 """
 LOOP = "for epoch in range(2):\n    for (x,) in loader:\n"
 STEP = "optimizer.zero_grad()\nmodel(take(x)).mean().backward()\noptimizer.step()\n"
+PROBED = "optimizer.zero_grad()\ny.mean().backward()\noptimizer.step()\n"
 WAITS = "if rd.get_world_size() > 1:"
 
 
@@ -58,6 +59,34 @@ def test_an_error_in_a_step_is_raised_again_where_other_ranks_wait(handlers: str
 
 def test_a_batch_with_a_failed_forward_pass_skips_the_step(tmp_path: Path) -> None:
     assert WAITS in converted(tmp_path, caught("except ValueError:\n    y = x", "y = model(x)\n", STEP))
+
+
+@pytest.mark.parametrize(
+    ("handler", "header", "name"),
+    [
+        ("except:", "except BaseException as rd_error:", "rd_error"),
+        ("except Exception:", "except Exception as rd_error:", "rd_error"),
+        ("except Exception as error:", "except Exception as error:", "error"),
+    ],
+)
+def test_a_feature_that_all_data_lack_does_not_end_the_job(
+    handler: str, header: str, name: str, tmp_path: Path
+) -> None:
+    lines = converted(tmp_path, caught(f"{handler}\n    y = model(x)", "y = model(x, x.position)\n", PROBED))
+    at = lines.index(header)
+    kinds = "(AttributeError, KeyError, TypeError)"
+    assert lines[at + 1] == f"if rd.get_world_size() > 1 and not isinstance({name}, {kinds}):"
+    assert lines[at + 2].startswith("raise  #")
+
+
+def test_one_process_and_several_train_without_the_feature(tmp_path: Path, launcher: Launcher) -> None:
+    script = caught("except:\n    y = model(x)", "y = model(x, x.position)\n", PROBED) + "print(model.weight.item())\n"
+    (file,) = conversion(tmp_path, script).files
+    (tmp_path / "after.py").write_text(file.text)
+    add_runtime(tmp_path)
+    before, after = (launcher.run(tmp_path, name, [])["outputs"] for name in ("train.py", "after.py"))
+    assert before == after
+    assert launcher.run(tmp_path, "after.py", [], world_size=2)["statuses"] == [0, 0]
 
 
 def test_suppressed_errors_are_left_to_the_user(tmp_path: Path) -> None:

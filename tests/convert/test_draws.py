@@ -223,6 +223,21 @@ def test_parts_of_an_order(tmp_path: Path, parts: str) -> None:
     assert f"for k in map(rd.data.own_part, {common}):" in lines
 
 
+@pytest.mark.parametrize("use", ["len(parts)", "parts[0]"])
+def test_parts_in_a_variable_are_a_list(tmp_path: Path, use: str) -> None:
+    outer = f"parts = torch.randperm(100).split(batch_size); print({use})"
+    lines = lines_of(tmp_path, nested("x, y = X[k], Y[k]", over="k in parts", outer=outer))
+    parts = f"rd.data.draw_together(torch.randperm, 100).split({SIZE})"
+    assert f"parts = list(map(rd.data.own_part, {parts})); print({use})" in lines
+
+
+def test_a_number_of_parts_is_not_taken_for_their_size(tmp_path: Path) -> None:
+    outer = "parts = np.split(np.random.permutation(100), 10)"
+    body = nested("x, y = X[k], Y[k]", over="k in parts", outer=outer)
+    reasons = [finding.refusal for finding in conversion(tmp_path, START + body).refusals]
+    assert any("number of parts" in reason for reason in reasons), reasons
+
+
 def test_what_a_batch_makes_for_itself_is_set_by_its_own_indices(tmp_path: Path) -> None:
     body = loop(
         "i = torch.randint(100, (batch_size,))",

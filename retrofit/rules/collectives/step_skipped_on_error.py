@@ -24,6 +24,9 @@ COMMON = {
     "StopIteration", "KeyboardInterrupt", "SystemExit", "GeneratorExit", "ImportError", "ModuleNotFoundError",
     "AttributeError", "TypeError", "NotImplementedError", "NameError",
 }  # fmt: skip
+# Of a feature that the data or the model lack, for which the `except` runs the model in another way.
+MISSING = "(AttributeError, KeyError, TypeError)"
+BROAD = {"Exception", "BaseException"}
 SUPPRESS = "contextlib.suppress"
 INVALID = [
     """\
@@ -135,14 +138,28 @@ def find(project: Project) -> Iterator[Finding]:
                 refusal = "errors in a training step are suppressed, so some processes would wait for others"
                 yield found(RULE, source, caught.node, message, refusal=refusal, kind="suppressed-errors")
             else:
-                yield found(RULE, source, caught.node, message, [_raising(source, caught.node)])
+                edits = list(_raising(source, caught.node, caught.is_run_again))
+                yield found(RULE, source, caught.node, message, edits)
 
 
-def _raising(source: Source, handler: ast.ExceptHandler) -> Edit:
-    """Return an edit that hands the error on where there are other processes."""
+def _raising(source: Source, handler: ast.ExceptHandler, is_run_again: bool) -> Iterator[Edit]:
+    """Yield the edits that hand the error on where there are other processes."""
+    test = "if rd.get_world_size() > 1:"
+    if is_run_again and _is_broad(handler):
+        name = handler.name or "rd_error"
+        test = f"{test[:-1]} and not isinstance({name}, {MISSING}):"
+        if handler.name is None:
+            start = source.span(handler)[0]
+            end = source.span(handler.type)[1] if handler.type else start + len("except")
+            kind = "" if handler.type else " BaseException"
+            yield Edit(source, end, end, f"{kind} as {name}")
+    yield _first_in(source, handler, test)
+
+
+def _first_in(source: Source, handler: ast.ExceptHandler, test: str) -> Edit:
     first = handler.body[0]
     step = indent_step(source)
-    lines = ["if rd.get_world_size() > 1:", f"{step}raise  # the others wait for this step"]
+    lines = [test, f"{step}raise  # the others wait for this step"]
     start, _ = source.span(first)
     header = source.text[:start].rstrip()
     if source.line_of(len(header)) != source.line_of(start):
@@ -158,6 +175,7 @@ class _Caught:
 
     node: ast.ExceptHandler | ast.With
     scope: Scope
+    is_run_again: bool = False  # the `except` runs the model, as the `try` does
 
 
 def _caught_errors(analysis: Analysis, path: Path, runs: Collection[ast.AST]) -> Iterator[_Caught]:
@@ -168,10 +186,18 @@ def _caught_errors(analysis: Analysis, path: Path, runs: Collection[ast.AST]) ->
     for statement in statements_of(loop):
         if statement in around or not isinstance(statement, ast.Try):
             continue
-        is_run = any(part in runs for inner in statement.body for part in ast.walk(inner))
+        is_run = _has_any(statement.body, runs)
         for handler in statement.handlers:
             if (is_run or _leaves_out(handler)) and _continues(analysis, handler, frame.scope):
-                yield _Caught(handler, frame.scope)
+                yield _Caught(handler, frame.scope, is_run and _has_any(handler.body, runs))
+
+
+def _has_any(block: list[ast.stmt], nodes: Collection[ast.AST]) -> bool:
+    return any(part in nodes for statement in block for part in ast.walk(statement))
+
+
+def _is_broad(handler: ast.ExceptHandler) -> bool:
+    return handler.type is None or ast.unparse(handler.type) in BROAD
 
 
 def _around(analysis: Analysis, path: Path) -> Iterator[_Caught]:

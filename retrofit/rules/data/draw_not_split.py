@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit, surround, surround_inside
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
@@ -52,6 +53,7 @@ for epoch in range(10):
 """,
 ]
 BEFORE = {RANDOM: "rd.data.own_draw(", PARTS: "map(rd.data.own_part, "}
+ITERATORS = frozenset({"enumerate", "iter", "list", "zip"})
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -66,9 +68,20 @@ def find(project: Project) -> Iterator[Finding]:
 
 
 def _edits(draw: Draw) -> Iterator[Edit]:
-    yield from surround(draw.scope.source, draw.node, BEFORE.get(draw.kind, "rd.data.own_part("), ")")
+    before, after = BEFORE.get(draw.kind, "rd.data.own_part("), ")"
+    if draw.kind == PARTS and not _is_gone_through(draw):
+        before, after = f"list({before}", "))"
+    yield from surround(draw.scope.source, draw.node, before, after)
     for size, scope in draw.sizes:
         yield from surround_inside(scope.source, size, "rd.data.batch_of_ranks(", ")")
+
+
+def _is_gone_through(draw: Draw) -> bool:
+    """Return whether the parts are only gone through where they are made, so that nothing asks for their number."""
+    parent = draw.scope.source.parents[draw.node]
+    if isinstance(parent, ast.Call):
+        return draw.node in parent.args and last_name(parent) in ITERATORS
+    return isinstance(parent, (ast.For, ast.comprehension, ast.YieldFrom))
 
 
 def _together(call: ast.Call, scope: Scope) -> list[Edit]:

@@ -190,7 +190,12 @@ class _Search:
         """Return whether a call gives one batch after another, of a written size: order.split(size)."""
         if node not in self.loop_nodes or origin.keys[:1] != (Key.ELEMENT,) or last_name(node) != "split":
             return False
-        given, size = _cut(node, self.analysis.called(node, origin.scope))
+        names = self.analysis.called(node, origin.scope)
+        if any(name.startswith("numpy.") for name in names):  # given a number of parts, not their size
+            text = f"{ast.unparse(node)} is given a number of parts, not their size"
+            self.problems.append((node, origin.scope, text))
+            return False
+        given, size = _cut(node, names)
         if size is None or self._has_batch(given, origin.scope):
             return False
         if not is_in_random_order(self.analysis, given, origin.scope) and not is_named(
