@@ -30,10 +30,11 @@ def live_bindings(name: ast.Name, scope: Scope) -> tuple[Scope, list[Binding]]:
     around = {statement, *scope.source.ancestors(statement)}
     here = place_of(statement)
     before = sorted([binding for binding in bindings if binding.place < here], key=attrgetter("place"))
+    last = next((i for i in reversed(range(len(before))) if _settles(before[i], scope, around)), None)
+    before = before[last or 0 :]
     dead = set(_replaced(before, scope, around))
     before = [binding for binding in before if binding not in dead]
-    last = next((i for i in reversed(range(len(before))) if _settles(before[i], scope, around)), None)
-    first = max(last or 0, _first_of_arms(before, scope, around))
+    first = _first_of_arms(before, scope, around)
     if last is None and not first:
         return owner, [binding for binding in bindings if binding not in dead]
     repeated = _repeated(statement, before[first].node, scope)
