@@ -65,6 +65,12 @@ STARTED = (
 )
 # Run by another test.
 TESTED = {
+    "RETROFIT_STRATEGY=fsdp bash train_torchrun.sh ARGUMENTS":
+        "tests/convert/test_sharded_scripts.py::test_a_converted_script_trains_saves_and_resumes_as_with_ddp",
+    "retrofit convert train.py --with fsdp --write":
+        "tests/convert/test_sharded_scripts.py::test_a_converted_script_trains_saves_and_resumes_as_with_ddp",
+    "retrofit convert train.py --with fsdp --update-runtime":
+        "tests/convert/test_runtime_file.py::test_a_feature_stays_in_the_file",
     "retrofit convert train.py --prove -- ARGUMENTS": "tests/convert/test_prove.py::test_what_is_proven_is_written",
     "retrofit convert train.py --prove -- --epochs 2": "tests/convert/test_prove.py::test_what_is_proven_is_written",
     "python train.py --distributed": "tests/test_tasks.py::test_a_dry_run_writes_nothing",

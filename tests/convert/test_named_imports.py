@@ -90,7 +90,9 @@ def write(folder: Path, lines: str) -> Path:
 def test_modules_that_an_imported_name_can_mean_are_converted_too(lines: str, tmp_path: Path) -> None:
     conversion = plan_conversion(read_project(write(tmp_path, lines)))
     changed = {file.source.name: file.text for file in conversion.files}
-    assert "with rd.output.main_process_first():" in changed["data/digits.py"] and not conversion.refusals
+    assert (
+        "with rd.output.main_process_first(share_draws=True):" in changed["data/digits.py"] and not conversion.refusals
+    )
 
 
 def test_a_module_that_cannot_be_read_is_reported_and_the_rest_converted(tmp_path: Path) -> None:

@@ -146,23 +146,6 @@ def test_what_is_not_reached_is_not_refused(tmp_path: Path) -> None:
 
 
 OTHERS = {
-    "a loss of the batch": (
-        """
-class Contrast(nn.Module):
-    def forward(self, z):
-        return nn.functional.cross_entropy(z @ z.t(), torch.arange(len(z)))
-
-
-class Square(nn.Module):
-    def forward(self, z):
-        return z.pow(2).mean()
-
-
-criterion = Contrast() if args.opt == "contrast" else Square()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-""",
-        "        return nn.functional.cross_entropy",
-    ),
     "a search": (
         """
 import wandb

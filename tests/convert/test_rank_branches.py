@@ -60,7 +60,8 @@ HOISTED = {
     ),
     "a loop left early": (
         "for row in range(2):\n    print(loss.item())\n    if x[row].max() > 1:\n        break",
-        "G\nfor row in range(2):\n    print(g)\n    if x[row].max() > 1:\n        break",
+        "G\nfor row in range(2):\n    print(g)\n    if rd.collectives.broadcast_object(bool(x[row].max() > 1)):\n"
+        "        break",
     ),
     "through a variable": (
         "is_large = x.sum() > 0\nif is_large:\n    total += loss.item()",
@@ -209,10 +210,12 @@ for epoch in range(2):
 """
 
 
-def test_an_evaluation_that_a_rank_would_begin_alone_is_refused(tmp_path: Path) -> None:
-    (refusal,) = conversion(tmp_path, EVALUATED.replace("TEST", "x.max() > 1")).refusals
-    assert refusal.code == "RF402" and "loss.item()" in refusal.refusal
-    assert EVALUATED.splitlines()[refusal.place.line - 1].strip() == "print(mean())"
+def test_an_evaluation_that_a_rank_would_begin_alone_is_begun_by_rank_0(tmp_path: Path) -> None:
+    result = conversion(tmp_path, EVALUATED.replace("TEST", "x.max() > 1"))
+    assert "if rd.collectives.broadcast_object(bool(x.max() > 1)):" in result.files[0].text
+    assert [finding.message for finding in result.listed] == [
+        "rank 0's share: x.max() > 1, by which rank 0 decides for all"
+    ]
     assert not conversion(tmp_path, EVALUATED.replace("TEST", "loss.item() < best")).refusals
 
 

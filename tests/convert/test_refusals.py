@@ -51,7 +51,7 @@ def test_an_example_trains_the_same_in_one_process_and_in_two(name: str, tmp_pat
 
 
 def test_the_page_of_examples_is_current() -> None:
-    page = EXAMPLES.parents[1] / "docs" / "refusals.md"
+    page = EXAMPLES.parents[3] / "docs" / "refusals.md"
     assert page.read_text(encoding="utf-8") == worked_examples.page(), "run python docs/make_rules.py"
 
 

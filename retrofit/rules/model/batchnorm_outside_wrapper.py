@@ -84,10 +84,14 @@ def _only_called(project: Project) -> dict[Variable, tuple[ast.expr, Scope]]:
     for call, node in run_by_training(analysis, project.paths):
         is_model = any(is_layer(analysis, value) for value in analysis.evaluate(node, call.scope))
         is_model |= any(name.startswith(MODULE_PACKAGES) for name in analysis.named(node, call.scope))
-        for variable in variables_of(analysis, node, call.scope) if call.call in batches and is_model else ():
-            is_part = variable.is_attribute and is_module(analysis, Instance(variable.scope))
+        variables = variables_of(analysis, node, call.scope) if call.call in batches and is_model else set()
+        owner = call.scope.enclosing_class()
+        is_in_module = owner is not None and is_module(analysis, Instance(owner)) and isinstance(node, ast.Attribute)
+        if is_in_module or any(v.is_attribute and is_module(analysis, Instance(v.scope)) for v in variables):
+            continue  # a part of a module, whatever it was called before
+        for variable in variables:
             is_trained = ({variable} | upstream(analysis, variable)) & trained
-            if not is_trained and not is_part and variable.key is None:
+            if not is_trained and variable.key is None:
                 found.setdefault(variable, (node, call.scope))
     return found
 
