@@ -110,7 +110,7 @@ def meanings(texts: dict[str, str]) -> dict[str, str]:
     return {name: ast.unparse(_Plain().visit(ast.parse(text))) for name, text in texts.items()}
 
 
-# A difference that is known: with the order of this layout every process evaluates all batches, which is right but slow.
+# With one layout every process evaluates all batches, which is right but takes longer.
 KNOWN = {"clip_and_triplet": [pytest.mark.xfail(reason="its evaluation is split over the ranks in one layout only")]}
 
 
