@@ -401,3 +401,60 @@ for x, y in loader:
 def test_steps_on_the_batch_of_a_loader_draw_nothing(tmp_path: Path) -> None:
     lines = converted(tmp_path, ATTACK)
     assert "loader = rd.distribute_loader(loader)" in lines
+
+
+ROLLOUT = """\
+for iteration in range(3):
+    for t in range(16):
+        with torch.no_grad():
+            action = model(state).sigmoid().bernoulli()
+        STORE
+        state, reward = env.step(action)
+    COLLECT
+    order = np.arange(16)
+    np.random.shuffle(order)
+    for start in range(0, 16, batch_size):
+        chosen = order[start : start + batch_size]
+        loss = F.mse_loss(model(CHOICE), torch.zeros(batch_size, 1))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+ENVIRONMENT = """\
+class World:
+    def __init__(self):
+        self.position = torch.zeros(4)
+
+    def step(self, action):
+        self.position = self.position + action
+        return self.position, -self.position.abs().sum()
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "store", "collect", "choice"),
+    [
+        ("storage = torch.zeros(16, 4)", "storage[t] = state", "data = storage.reshape(-1, 4)", "data[chosen]"),
+        ("", "played.append(state)", "data = torch.stack(played)", "data[chosen]"),
+        ("storage = {'states': torch.zeros(16, 4)}", "storage['states'][t] = state", "", "storage['states'][chosen]"),
+    ],
+)
+@pytest.mark.parametrize("environment", ["library", "own"])
+def test_what_a_policy_plays_in_the_loop_is_no_data_set(
+    tmp_path: Path, before: str, store: str, collect: str, choice: str, environment: str
+) -> None:
+    made = {"library": "import gym\nenv = gym.make('World')\n", "own": ENVIRONMENT + "env = World()\n"}[environment]
+    body = ROLLOUT.replace("STORE", store).replace("COLLECT", collect or "pass").replace("CHOICE", choice)
+    if "played" in body:
+        body = body.replace("    for t in", "    played = []\n    for t in", 1)
+    refused = conversion(tmp_path, f"{START}{made}state = torch.zeros(4)\n{before}\n{body}")
+    assert any("reinforcement learning with an environment" in finding.refusal for finding in refused.refusals)
+
+
+def test_labels_that_are_computed_anew_each_epoch_are_no_rollout(tmp_path: Path) -> None:
+    outer = "labels = model(X).detach().squeeze(1).round()"
+    lines = ("chosen = slice(start, start + batch_size)", "x, y = X[start : start + batch_size], 0")
+    body = nested(*lines, over="start in range(0, 100, batch_size)", outer=outer)
+    assert any("rd.data.own_part" in line for line in lines_of(tmp_path, body))

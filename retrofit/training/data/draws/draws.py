@@ -15,8 +15,7 @@ from retrofit.analysis.flow.keys import Key
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import Origin, is_followed, origins
-from retrofit.analysis.flow.variables import Variable, variables_of
-from retrofit.analysis.python_api import ADDS_ALL, ADDS_ONE
+from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.modules import PARAMETER_CLASSES
@@ -24,6 +23,7 @@ from retrofit.training.torch_api.runtime import DRAW_TOGETHER, OWN_SAMPLES
 
 from ...loops import LOOPS, Path
 from ..shapes import is_about_shape
+from .filled import filled_in, is_filled_by_model
 from .given_batches import counts, has_batches
 from .sample_rows import cuts_samples, is_by_rows, is_in_random_order, is_named
 from .sized_draws import has_unseeded_generator, is_order, size_of
@@ -32,7 +32,6 @@ from .slices import Slice, bounds_of, slice_of
 if TYPE_CHECKING:
     from ... import Project
 
-ADDS = frozenset({*ADDS_ALL, *ADDS_ONE})
 Place = tuple[ast.expr, Scope]
 Problem = tuple[ast.AST, Scope, str]
 SMALLEST = 8  # number of samples that a batch is written with
@@ -146,10 +145,11 @@ class _Search:
         self.project, self.analysis, self.path = project, project.analysis, path
         self.loop_nodes = {node for node, _ in project.in_loops}
         self.model_calls = {call.call for model in project.models for call in model.calls}
-        self.filled = _filled_in(project)
+        self.filled = filled_in(project)
         self.batches: dict[ast.expr, Draw] = {}
         self.orders: dict[ast.Call, Scope] = {}
         self.split: dict[ast.Call, Scope] = {}
+        self.chosen: dict[ast.Subscript, Scope] = {}
         self.problems: list[Problem] = []
 
     def run(self) -> None:
@@ -159,6 +159,7 @@ class _Search:
         for call, scope in self._shuffled():
             self._note_order(call, scope)
         self.problems += self._kept_by_sample()
+        self.problems += self._cut_from_filled()
 
     def _follow(self, start: Origin) -> None:
         for _ in origins(self.analysis, [start], self._through):
@@ -182,6 +183,8 @@ class _Search:
                 return [origin.to(part, keys=()) for part in (*node.args, *(k.value for k in node.keywords))]
             if self._is_parts(node, origin):
                 return self._sliced(node, scope)
+        if node in self.loop_nodes and isinstance(node, ast.Subscript):
+            self.chosen[node] = scope
         if node in self.loop_nodes and self._is_batch(node, scope):
             return self._sliced(node, scope)
         return list(inputs(self.analysis, origin))
@@ -326,6 +329,16 @@ class _Search:
             if self._has_batch(node.slice, scope) and not self._is_made_per_batch(node.value, scope):
                 yield node, scope, f"{ast.unparse(node)} keeps what each process has for its own samples"
 
+    def _cut_from_filled(self) -> Iterator[Problem]:
+        """Yield the choices of samples from what the training itself fills by its model: a rollout of a policy."""
+        for node, scope in self.chosen.items() if self.batches else ():
+            if node not in self.batches and not self._has_batch(node.slice, scope):
+                continue
+            if is_filled_by_model(self.project, node.value, scope, self.model_calls):
+                text = f"{ast.unparse(node)} chooses from what the loop itself fills by the model, as in reinforcement "
+                yield node, scope, f"{text}learning with an environment: each process has samples of its own there"
+                return
+
     def _is_made_per_batch(self, node: ast.expr, scope: Scope) -> bool:
         made = (origin.node for origin in origins(self.analysis, [Origin(node, scope)]))
         is_made = any(isinstance(part, ast.Call) and part in self.loop_nodes for part in made)
@@ -337,26 +350,6 @@ class _Search:
             is_statement = isinstance(scope.source.parents.get(node), ast.Expr)
             if is_statement and last_name(node) == "shuffle" and is_order(self.analysis, node, scope):
                 yield node, scope  # type: ignore[misc]
-
-
-def _filled_in(project: Project) -> set[Variable]:
-    """Return the variables of what the training loops put something into, and the attributes that they set."""
-
-    def compute() -> set[Variable]:
-        found: set[Variable] = set()
-        for node, scope in project.in_loops:
-            changed: list[ast.expr] = []
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ADDS:
-                changed = [node.func.value]
-            elif isinstance(node, (ast.Assign, ast.AugAssign)):
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                changed = [t.value for t in targets if isinstance(t, ast.Subscript)]
-                changed += [t for t in targets if isinstance(t, ast.Attribute)]
-            for part in changed:
-                found |= variables_of(project.analysis, part, scope)
-        return found
-
-    return project.analysis.fact("filled in training", compute)
 
 
 def _is_small(size: ast.expr) -> bool:

@@ -1,0 +1,60 @@
+"""Data that a training fills itself while it runs: buffers, banks of features, the rollouts of a policy."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.flow.operands import inputs
+from retrofit.analysis.flow.sources import Origin, is_followed, origins
+from retrofit.analysis.flow.stored import stored_in
+from retrofit.analysis.flow.variables import Variable, variables_of
+from retrofit.analysis.python_api import ADDS_ALL, ADDS_ONE
+from retrofit.analysis.scopes import Scope
+
+if TYPE_CHECKING:
+    from ... import Project
+
+ADDS = frozenset({*ADDS_ALL, *ADDS_ONE})
+
+
+def is_filled_by_model(project: Project, node: ast.expr, scope: Scope, model_calls: Collection[ast.AST]) -> bool:
+    """Return whether a training loop puts into `node` what a model in that loop computes, or leads to: a rollout."""
+    in_loops = {part for part, _ in project.in_loops}
+    stored: set[Origin] = set()
+
+    def through(origin: Origin) -> list[Origin]:
+        found = list(inputs(project.analysis, origin))
+        if isinstance(origin.node, (ast.Name, ast.Attribute)) and is_followed(origin.node):
+            put_in = stored_in(project.analysis, origin.node, origin.scope)
+            given = [Origin(part.value, part.scope) for part in put_in if part.value in in_loops]
+            stored.update(given)
+            found += given
+        return found
+
+    computed = [
+        origin.node in model_calls and origin.node in in_loops
+        for origin in origins(project.analysis, [Origin(node, scope)], through)
+    ]
+    return bool(stored) and any(computed)
+
+
+def filled_in(project: Project) -> set[Variable]:
+    """Return the variables of what the training loops put something into, and the attributes that they set."""
+
+    def compute() -> set[Variable]:
+        found: set[Variable] = set()
+        for node, scope in project.in_loops:
+            changed: list[ast.expr] = []
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ADDS:
+                changed = [node.func.value]
+            elif isinstance(node, (ast.Assign, ast.AugAssign)):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                changed = [t.value for t in targets if isinstance(t, ast.Subscript)]
+                changed += [t for t in targets if isinstance(t, ast.Attribute)]
+            for part in changed:
+                found |= variables_of(project.analysis, part, scope)
+        return found
+
+    return project.analysis.fact("filled in training", compute)
