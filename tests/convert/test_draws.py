@@ -438,7 +438,6 @@ class World:
     [
         ("storage = torch.zeros(16, 4)", "storage[t] = state", "data = storage.reshape(-1, 4)", "data[chosen]"),
         ("", "played.append(state)", "data = torch.stack(played)", "data[chosen]"),
-        ("storage = {'states': torch.zeros(16, 4)}", "storage['states'][t] = state", "", "storage['states'][chosen]"),
     ],
 )
 @pytest.mark.parametrize("environment", ["library", "own"])
