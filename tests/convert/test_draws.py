@@ -441,7 +441,7 @@ class World:
     ],
 )
 @pytest.mark.parametrize("environment", ["library", "own"])
-def test_what_a_policy_plays_in_the_loop_is_no_data_set(
+def test_what_a_policy_plays_in_the_loop_is_refused(
     tmp_path: Path, before: str, store: str, collect: str, choice: str, environment: str
 ) -> None:
     made = {"library": "import gym\nenv = gym.make('World')\n", "own": ENVIRONMENT + "env = World()\n"}[environment]
@@ -452,7 +452,7 @@ def test_what_a_policy_plays_in_the_loop_is_no_data_set(
     assert any("reinforcement learning with an environment" in finding.refusal for finding in refused.refusals)
 
 
-def test_labels_that_are_computed_anew_each_epoch_are_no_rollout(tmp_path: Path) -> None:
+def test_labels_that_are_computed_in_each_epoch_are_converted(tmp_path: Path) -> None:
     outer = "labels = model(X).detach().squeeze(1).round()"
     lines = ("chosen = slice(start, start + batch_size)", "x, y = X[start : start + batch_size], 0")
     body = nested(*lines, over="start in range(0, 100, batch_size)", outer=outer)
