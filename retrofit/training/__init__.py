@@ -125,7 +125,8 @@ class Project:
 
     @cached_property
     def batch_values(self) -> BatchValues:
-        return BatchValues(self.analysis, self.loaders, self.models, self.draws.nodes | self.draws.calls)
+        steps = [loop for path in self.paths for loop, _ in path.loops]
+        return BatchValues(self.analysis, self.loaders, self.models, self.draws.nodes | self.draws.calls, steps)
 
     @cached_property
     def wrapping(self) -> Wrapping:

@@ -180,6 +180,23 @@ MEANS = [
     "loss = -(y * torch.log_softmax(out, 1)).sum(1).mean()",
     *LISTS,
 ]
+# A loss of its own for each part of what the loader gives, with its own backward pass.
+PARTS = [
+    "for a, b in zip(x.split(2), y.split(2)):\n    loss = F.mse_loss(model(a)[0], b)\n    loss = loss / 3\n"
+    "    loss.backward()",
+    "for pair in zip(x, y):\n    loss = F.mse_loss(model(pair[0])[0], pair[1])\n    loss = args.beta * loss\n"
+    "    loss.backward()",
+    "for k in range(len(x)):\n    loss = F.mse_loss(model(x[k:])[0], y[k:])\n    loss = loss + F.l1_loss(mu, y)\n"
+    "    loss.backward()",
+    "for a in x:\n    loss = F.mse_loss(model(a)[0], a)\n    loss += F.l1_loss(model(a)[0], a)\n    loss.backward()",
+    "parts = [(x, y), (x, y)]\nfor a, b in parts:\n    losses = [F.mse_loss(model(a)[0], b)]\n"
+    "    losses.append(F.l1_loss(model(a)[0], b))\n    loss = sum(losses)\n    loss = loss / 2\n    loss.backward()",
+]
+# In a loop over the samples, changed without adding anything to it.
+CHANGED = [
+    "loss = F.mse_loss(out, y)\nfor k in range(len(x)):\n    loss = loss / 1.0",
+    "loss = F.mse_loss(out, y)\nfor part in x:\n    loss = loss * (args.beta + 1)",
+]
 
 
 def test_the_reduction_is_read_from_the_loss_itself(tmp_path: Path) -> None:
@@ -192,6 +209,14 @@ def test_the_reduction_is_read_from_the_loss_itself(tmp_path: Path) -> None:
         assert ("optimizer = optim.SGD(model.parameters(), lr=args.lr)" in found) == is_sum, lines
         assert "batch_count" not in found, lines
         assert f"print(rd.{'loss.reduce_summed_' if is_sum else 'reduce_'}loss(loss).item())" in found, lines
+
+
+@pytest.mark.parametrize("lines", [*PARTS, *CHANGED])
+def test_a_mean_that_is_scaled_in_a_loop_over_parts_of_the_batch_stays_a_mean(lines: str, tmp_path: Path) -> None:
+    text = script(lines) if lines in CHANGED else script(lines).replace("    loss.backward()\n    optimizer", "    optimizer")
+    found = converted(tmp_path, text)
+    assert "loss.backward()" in found
+    assert "optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(args.lr))" in found
 
 
 @pytest.mark.parametrize(

@@ -47,11 +47,17 @@ class BatchValues:
     """Answers what an expression has of a batch."""
 
     def __init__(
-        self, analysis: Analysis, loaders: list[Loader], models: list[Model], draws: Collection[ast.AST] = ()
+        self,
+        analysis: Analysis,
+        loaders: list[Loader],
+        models: list[Model],
+        draws: Collection[ast.AST] = (),
+        steps: Collection[ast.AST] = (),
     ) -> None:
         self.analysis = analysis
         self.draws = draws  # batches without a loader
         self.loops = {use.loop for loader in loaders for use in loader.uses if use.role == TRAIN}
+        self.steps = self.loops.union(steps)  # each round has a backward pass of its own: over batches, over their parts
         self.calls = {call.call for model in models for call in model.calls}
         self._known: dict[tuple[ast.AST, Scope, bool], frozenset[str]] = {}
 
@@ -94,8 +100,8 @@ class BatchValues:
         return True
 
     def _gone_through(self, loop: ast.AST) -> list[ast.expr]:
-        """Return what a loop, other than those over batches, or a comprehension goes through."""
-        if isinstance(loop, ast.For) and loop not in self.loops:
+        """Return what a loop, other than those of steps, or a comprehension goes through."""
+        if isinstance(loop, ast.For) and loop not in self.steps:
             return [loop.iter]
         return [part.iter for part in loop.generators] if isinstance(loop, (ast.ListComp, ast.GeneratorExp)) else []
 

@@ -19,7 +19,7 @@ from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance, LocalFunction
 from retrofit.training.torch_api.modules import LAYER_PACKAGE, PARAMETERS
 from retrofit.training.torch_api.runtime import BATCH_ROWS, RANK_SHARE
-from retrofit.training.torch_api.tensors import OPERATORS, SHAPE_ATTRIBUTES
+from retrofit.training.torch_api.tensors import JOINS, OPERATORS, SHAPE_ATTRIBUTES, SUMS_OF_SEVERAL
 
 from ..divisions import COUNT, NOTHING, SIZE
 from ..divisions import Reader as DivisorReader
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from retrofit.training import Project
 
 MOST_STEPS = 4000
+ADDING = JOINS | SUMS_OF_SEVERAL | {"add", "sub", "reduce"}
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ class LossReader:
             given = binding.value.args[:1] if isinstance(binding.value, ast.Call) else []
             return kinds.join(self.kind(part, scope, frame) for part in given)
         found = self.kind(binding.value, scope, frame, (*binding.path, *keys))
-        adds = any(isinstance(part, ast.Name) and part.id == binding.name for part in ast.walk(binding.value))
+        adds = _is_added_to(binding.name, binding.value)
         is_of_samples = adds and self.samples.is_within(binding.node, scope)
         found = kinds.added_up(found, self.samples.unclear_around(binding.node, scope)) if adds else found
         return kinds.summed_up(found) if is_of_samples and _is_of_sample(found) else found
@@ -340,6 +341,17 @@ class LossReader:
             [v for v in values if not is_ruled_out(self.analysis, v, function.scope)] if len(values) > 1 else values
         )
         return kinds.join(self.kind(value, function.scope, inner, keys) for value in reached)
+
+
+def _is_added_to(name: str, node: ast.expr) -> bool:
+    """Return whether an expression adds something to a variable: loss + term, sum([loss, term]), not loss / n."""
+    sums = (
+        part
+        for part in ast.walk(node)
+        if (isinstance(part, ast.BinOp) and isinstance(part.op, (ast.Add, ast.Sub)))
+        or (isinstance(part, ast.Call) and last_name(part) in ADDING)
+    )
+    return any(isinstance(inner, ast.Name) and inner.id == name for part in sums for inner in ast.walk(part))
 
 
 def _is_of_sample(kind: Kind) -> bool:

@@ -52,7 +52,7 @@ class SampleLoops:
 
     def _loops_around(self, node: ast.AST, scope: Scope) -> Iterator[ast.For]:
         for outer in scope.source.ancestors(node):
-            if outer is scope.node or outer in self._values.loops:
+            if outer is scope.node or outer in self._values.steps:
                 return
             if isinstance(outer, ast.For):
                 yield outer
