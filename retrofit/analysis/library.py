@@ -21,6 +21,7 @@ class Library:
 
     same_functions: Collection[str] = frozenset({"iter", "reversed"})  # give what their first argument holds
     same_methods: Collection[str] = frozenset()  # give their own object
+    creating_methods: Collection[str] = frozenset()  # of classes: give an object of the class that they are called on
     wrappers: Mapping[str, int] = field(default_factory=dict)  # with the position of what they wrap
     moving_methods: Collection[str] = frozenset()  # as statements: the object is another one from here on
     filling_methods: Collection[str] = frozenset()  # as statements: the object is the same, with other content

@@ -18,6 +18,7 @@ def _trainings(analysis: Analysis) -> list[Scope]:
 TORCH = Library(
     same_functions=data.SAME_ITERABLE,
     same_methods=modules.SAME_OBJECT,
+    creating_methods=modules.CREATING,
     wrappers=modules.PLAIN_WRAPPERS,
     moving_methods=modules.MOVING,
     filling_methods=modules.FILLING,

@@ -213,7 +213,11 @@ def test_the_reduction_is_read_from_the_loss_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lines", [*PARTS, *CHANGED])
 def test_a_mean_that_is_scaled_in_a_loop_over_parts_of_the_batch_stays_a_mean(lines: str, tmp_path: Path) -> None:
-    text = script(lines) if lines in CHANGED else script(lines).replace("    loss.backward()\n    optimizer", "    optimizer")
+    text = (
+        script(lines)
+        if lines in CHANGED
+        else script(lines).replace("    loss.backward()\n    optimizer", "    optimizer")
+    )
     found = converted(tmp_path, text)
     assert "loss.backward()" in found
     assert "optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(args.lr))" in found

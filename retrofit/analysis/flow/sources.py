@@ -154,15 +154,32 @@ def entries(origin: Origin) -> Iterator[Origin]:
                 yield origin.to(value, keys=rest)
     elif isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
         yield origin.to(node.elt, keys=rest)
+    elif (parts := concatenation(node)) is not None and isinstance(key, int) and key >= 0:
+        first, others = parts
+        number = len(first.elts)
+        yield origin.to(first) if key < number else origin.to(others, keys=(key - number, *rest))
     elif isinstance(node, ast.DictComp):
         yield origin.to(node.key if key is Key.ELEMENT else node.value, keys=rest)
+
+
+def concatenation(node: Part) -> tuple[ast.Tuple | ast.List, ast.expr] | None:
+    """Return the display and what is put after its entries in (loss,) + outputs, None for another expression."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
+        return None
+    is_fixed = isinstance(node.left, (ast.Tuple, ast.List)) and not any(
+        isinstance(part, ast.Starred) for part in node.left.elts
+    )
+    return (node.left, node.right) if is_fixed else None  # type: ignore[return-value]
 
 
 def _at(node: ast.Tuple | ast.List | ast.Set, key: object) -> list[ast.expr]:
     """Return the parts of a display that an index can mean: those from a `*part` on may be at any later index."""
     parts = node.elts
-    if not isinstance(key, int) or isinstance(node, ast.Set) or any(isinstance(part, ast.Starred) for part in parts):
+    if not isinstance(key, int) or isinstance(node, ast.Set):
         return parts
+    fixed = next((i for i, part in enumerate(parts) if isinstance(part, ast.Starred)), len(parts))
+    if fixed < len(parts):
+        return [parts[key]] if 0 <= key < fixed else parts[fixed:] if key >= 0 else parts
     return [parts[key]] if -len(parts) <= key < len(parts) else []
 
 

@@ -296,6 +296,8 @@ class Analysis:
         if isinstance(function, Member):
             if function.name in self.library.same_methods:
                 return frozenset([function.base])
+            if isinstance(function.base, LocalClass) and function.name in self.library.creating_methods:
+                return frozenset([Instance(function.base.scope, node)])
             return frozenset([Result(name_of(function), node, scope, function.base)])
         if isinstance(function, External):
             if function.name in self.library.same_functions and node.args:

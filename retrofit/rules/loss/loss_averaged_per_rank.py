@@ -18,6 +18,7 @@ from retrofit.training import Project
 from retrofit.training.data.batch_values import BATCH, GRADIENT, UNEVEN
 from retrofit.training.losses.divisions import COUNT, RATIO, SUM, UNKNOWN, Division, without_guard
 from retrofit.training.losses.flow import loss_parts
+from retrofit.training.losses.library_reductions import COUNTED_MEAN, library_reduction
 from retrofit.training.losses.reductions.coupling import coupled_nodes, is_made_global
 from retrofit.training.losses.reductions.reduction import reader_of
 from retrofit.training.losses.terms import MEAN, Term, loss_expressions, terms_at
@@ -30,6 +31,10 @@ KEEPING = SAME_ENTRIES | INTEGER_CASTS | RESHAPES
 HELP_COUNT = "divide by the number of all processes: loss_sum / rd.loss.rank_share(rd.loss.batch_count(valid))"
 HELP_CHOSEN = (
     "divide the sum by the number of all processes: x.sum() / rd.loss.rank_share(rd.loss.batch_count(x.numel()))"
+)
+HELP_LIBRARY = (
+    "ask for the sum and divide it by the number of all processes: "
+    "crf(x, tags, mask, reduction='sum') / rd.loss.rank_share(rd.loss.batch_count(mask.sum()))"
 )
 HELP_NONLINEAR = (
     "processes average the values of a function of their means, which is not that of the mean over the whole batch: "
@@ -109,6 +114,9 @@ def find(project: Project) -> Iterator[Finding]:
         elif not terms and _is_mean_of_chosen(project, node, scope) and not _is_of_a_sample(project, node, scope):
             message = "the mean is over the elements that are chosen from this process's batch"
             yield found(RULE, scope.source, node, message, help=HELP_CHOSEN)
+        elif not terms and _is_mean_of_library(project, node, scope):
+            message = "the mean is over the tokens or frames of this process's batch that count"
+            yield found(RULE, scope.source, node, message, help=HELP_LIBRARY)
     for division in project.divisions:
         if is_made_global(project, division.divisor, division.scope):
             continue
@@ -140,6 +148,11 @@ def _is_mean_of_chosen(project: Project, node: ast.AST, scope: Scope) -> bool:
     if not given or not _is_over_the_first_axis(node, is_torch):
         return False
     return {BATCH, GRADIENT, UNEVEN} <= project.batch_values.sources_of(given[0], scope)
+
+
+def _is_mean_of_library(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether this is a loss of a library that divides by what counts in its batch."""
+    return isinstance(node, ast.Call) and library_reduction(project.analysis, node, scope) == COUNTED_MEAN
 
 
 def _is_over_the_first_axis(node: ast.Call, is_torch: bool) -> bool:

@@ -57,7 +57,7 @@ class BatchValues:
         self.analysis = analysis
         self.draws = draws  # batches without a loader
         self.loops = {use.loop for loader in loaders for use in loader.uses if use.role == TRAIN}
-        self.steps = self.loops.union(steps)  # each round has a backward pass of its own: over batches, over their parts
+        self.steps = self.loops.union(steps)  # over batches or their parts: each round has a backward pass
         self.calls = {call.call for model in models for call in model.calls}
         self._known: dict[tuple[ast.AST, Scope, bool], frozenset[str]] = {}
 

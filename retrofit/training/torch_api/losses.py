@@ -31,6 +31,29 @@ ELEMENTWISE = (UNWEIGHTED - _both("kl_div")) | WEIGHTED | _both("huber_loss")
 REDUCTION_OPTIONS = ("size_average", "reduce", "reduction")
 OPTIONS = ["weight", "size_average", "ignore_index", "reduce", "reduction"]
 
+# What losses of packages give without an option: a sum over the batch, or an entry for each sample ("none"). Losses of
+# packages that are not here, and have "loss" in their name, give a mean.
+SUM_BY_DEFAULT, NONE_BY_DEFAULT = "sum", "none"
+LIBRARY_REDUCTIONS = {
+    **dict.fromkeys([
+        ("torchcrf", "CRF"), ("pytorchcrf", "CRF"), ("allennlp", "ConditionalRandomField"),
+        ("allennlp_light", "ConditionalRandomField"), ("warpctc_pytorch", "CTCLoss"), ("torch_baidu_ctc", "CTCLoss"),
+        ("torch_baidu_ctc", "ctc_loss"),
+    ], SUM_BY_DEFAULT),
+    **dict.fromkeys([
+        ("TorchCRF", "CRF"), ("fastNLP", "ConditionalRandomField"), ("torchvision", "sigmoid_focal_loss"),
+        ("torchvision", "generalized_box_iou_loss"), ("torchvision", "distance_box_iou_loss"),
+        ("torchvision", "complete_box_iou_loss"), ("fvcore", "sigmoid_focal_loss"), ("fvcore", "giou_loss"),
+        ("fvcore", "diou_loss"), ("fvcore", "ciou_loss"), ("fvcore", "smooth_l1_loss"), ("kornia", "FocalLoss"),
+        ("kornia", "focal_loss"), ("kornia", "BinaryFocalLossWithLogits"),
+        ("kornia", "binary_focal_loss_with_logits"), ("entmax", "entmax15_loss"), ("entmax", "sparsemax_loss"),
+    ], NONE_BY_DEFAULT),
+}  # fmt: skip
+# Where the options that say how to reduce are among the arguments of the call that computes the loss.
+LIBRARY_POSITIONS = {("torchcrf", "CRF"): {"reduction": 3}, ("pytorchcrf", "CRF"): {"reduction": 3}}
+# The values of options by which they divide by the tokens or frames of the batch that count.
+COUNTS_TOKENS = {"reduction": "token_mean", "length_average": True}
+
 # Criteria of packages that compute something of all samples of a batch together.
 COUPLING = {
     "segmentation_models_pytorch": {"DiceLoss", "JaccardLoss", "TverskyLoss", "MCCLoss"},

@@ -42,6 +42,8 @@ OF_ANY_MODULE = frozenset(
 
 # Methods of a module, or of a tensor, that give the object itself, or one that is the same wherever it is used.
 SAME_OBJECT = SAME_TENSOR | (DETACHES - {"data"}) | {"train", "eval", "requires_grad_", "apply", "share_memory"}
+# Class methods of libraries that create an object of the class that they are called on, or of one derived from theirs.
+CREATING = frozenset({"from_pretrained", "from_config", "_from_config", "load_from_checkpoint"})
 # Methods that move a module's parameters, or change their type: they are other objects from there on.
 MOVING = MOVES | FLOAT_CASTS
 # Methods of torch and of its libraries that give the parameters other values and leave the module what it is.

@@ -36,6 +36,7 @@ from retrofit.training.torch_api.tensors import (
     WITHOUT_HISTORY,
 )
 
+from ..library_reductions import COUNTED_MEAN, library_reduction
 from ..terms import MEAN, terms_at
 from ..wrapped import functions_inside
 from . import kinds
@@ -50,6 +51,7 @@ JOINING = JOINS | SUMS_OF_SEVERAL | {"tensor_split"}
 SAME = SAME_ARRAY | REPEATS | LOOKS_UP | LISTS_OBJECTS | {"requires_grad_", "squeeze", "neg", "as_tensor"}
 MAKING = FILLED | FILLED_LIKE | DRAWN | DRAWN_LIKE | NEW | {"tensor"}
 WITH_ENTRIES = {"tensor", "new_tensor", "normal", "uniform"}  # made of their arguments, if they have some
+MEANS = (MEAN, "batchmean", COUNTED_MEAN)
 NUMBERS = {"len", "int", "float", "range", "isinstance", "max", "min"}
 
 
@@ -80,7 +82,7 @@ class CallReader:
         if self.analysis.called(node, scope) & GLOBAL_REDUCTIONS:
             return kinds.of(kinds.GLOBAL)
         if any(value.builder.rpartition(".")[2][:1].isupper() for value in made):
-            return self._of_object(node, scope, made, keys)
+            return self._of_object(node, scope, keys)
         passed_on = self._passed_on(node, scope, keys)
         if passed_on:
             return kinds.join(self.reader.kind(part, scope, frame, inner) for part, inner in passed_on)
@@ -104,26 +106,16 @@ class CallReader:
     def _of_term(self, reduction: str, node: ast.Call, scope: Scope) -> Kind:
         if reduction == "none":
             return kinds.of(kinds.ROWS)
-        part = {"sum": kinds.SUM, MEAN: kinds.MEAN, "batchmean": kinds.MEAN}.get(reduction, kinds.UNKNOWN)
+        part = kinds.MEAN if reduction in MEANS else kinds.SUM if reduction == "sum" else kinds.UNKNOWN
         self.reader.reductions.setdefault(node, set()).add(part)
         return Kind(frozenset([part]), leaves=frozenset([(node, scope)]) if part != kinds.UNKNOWN else frozenset())
 
-    def _of_object(self, node: ast.Call, scope: Scope, made: list[Result], keys: Keys) -> Kind:
+    def _of_object(self, node: ast.Call, scope: Scope, keys: Keys) -> Kind:
         """Return the kind of what an object of a library gives: a criterion, or a layer or a model."""
-        names = {value.builder.rpartition(".")[2] for value in made}
-        if any("loss" in name.lower() or name.endswith("Criterion") for name in names):
-            return self._of_library_loss(node, scope, [*node.keywords, *(k for v in made for k in v.call.keywords)])
+        reduction = library_reduction(self.analysis, node, scope)
+        if reduction is not None:
+            return self._of_term(reduction, node, scope)
         return kinds.of(kinds.UNKNOWN if _is_of_container(keys) else kinds.ROWS)
-
-    def _of_library_loss(self, node: ast.Call, scope: Scope, options: list[ast.keyword]) -> Kind:
-        reduction = MEAN
-        for option in options:
-            literal = option.value.value if isinstance(option.value, ast.Constant) else None
-            if option.arg == "reduction":
-                reduction = literal if isinstance(literal, str) else ""
-            elif option.arg == "size_average" and literal is False:
-                reduction = "sum"
-        return self._of_term(reduction, node, scope)
 
     def _of_function(self, node: ast.Call, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         name = last_name(node)
@@ -182,8 +174,9 @@ class CallReader:
             if name in SORTS or name in SPREADS:
                 return self._of_all_entries(node, name, found, rest, scope)
             return reshaped(node, name, found, rest, scope)
-        if "loss" in name.lower():
-            return self._of_library_loss(node, scope, node.keywords)
+        reduction = library_reduction(self.analysis, node, scope)
+        if reduction is not None:
+            return self._of_term(reduction, node, scope)
         if found.has_rows:
             return kinds.of(kinds.UNKNOWN)
         others = self._joined([*rest, *(keyword.value for keyword in node.keywords)], scope, frame, ())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 
+from retrofit.analysis.calls import CallSite, default_of, given_parameters
 from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.bindings import class_of_own
 from retrofit.analysis.flow.branches import is_in_body
 from retrofit.analysis.flow.sources import Origin, origins, sources
 from retrofit.analysis.flow.stored import sets_by_text
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, parameters, place_of
 from retrofit.analysis.values.inference import Analysis
 
 
@@ -47,6 +48,53 @@ def truth(analysis: Analysis, test: ast.expr, scope: Scope) -> bool | None:
         return found.pop() if len(found) == 1 else None
     found = {bool(value) for value in _literals(analysis, test, scope)}
     return found.pop() if len(found) == 1 else None
+
+
+def taken(bindings: list[Binding], name: ast.Name, scope: Scope, site: CallSite) -> list[Binding]:
+    """Return the bindings of a name that one call of a function comes to, which may give labels or not."""
+    arms = {binding: _is_in_taken_arm(binding.node, scope, site) for binding in bindings}
+    alive = [binding for binding in bindings if arms[binding] is not False]
+    here = place_of(scope.source.statement(name))
+    sure = [binding.place for binding in alive if arms[binding] and binding.place < here]
+    return [binding for binding in alive if not sure or binding.place >= max(sure)]
+
+
+def _is_in_taken_arm(node: ast.AST, scope: Scope, site: CallSite) -> bool | None:
+    """Return whether a call comes to a node in a test on what it gives, False if not, None where it is not known."""
+    inner, found = node, []
+    for outer in scope.source.ancestors(node):
+        if outer is scope.node:
+            break
+        if isinstance(outer, ast.If) and inner is not outer.test:
+            holds = _holds_by(outer.test, scope, site)
+            found.append(None if holds is None else holds is is_in_body(outer, inner))
+        elif not isinstance(outer, (ast.With, ast.If)):
+            found.append(None)
+        inner = outer
+    return False if False in found else True if found and None not in found else None
+
+
+def _holds_by(test: ast.expr, scope: Scope, site: CallSite) -> bool | None:
+    """Return whether `parameter is not None` holds for what a call gives, None for another test."""
+    is_compared = isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.left, ast.Name)
+    if not isinstance(test, ast.Compare) or not is_compared or not isinstance(test.ops[0], (ast.Is, ast.IsNot)):
+        return None
+    name, function = test.left.id, scope.node  # type: ignore[attr-defined]
+    if not _is_none(test.comparators[0]) or not isinstance(function, FUNCTIONS) or name not in parameters(function):
+        return None
+    if any(binding.kind != "parameter" for binding in scope.bindings.get(name, [])):
+        return None
+    given = site.argument(given_parameters(scope), name)
+    default = default_of(function, name)
+    if given is None and default is None and not site.is_open:
+        return None
+    is_open = given is None and site.is_open  # model(**batch): with targets, where a loss is asked for
+    is_none = not is_open and _is_none(given[0] if given is not None else default)
+    return is_none is isinstance(test.ops[0], ast.Is)
+
+
+def _is_none(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _literals(analysis: Analysis, node: ast.expr, scope: Scope) -> list[object]:

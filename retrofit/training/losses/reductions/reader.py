@@ -12,7 +12,7 @@ from retrofit.analysis.calls import CallSite, default_of, given_parameters, last
 from retrofit.analysis.flow.bindings import arguments_for, class_of_own
 from retrofit.analysis.flow.keys import Key, Keys, keys_inside
 from retrofit.analysis.flow.reaching_definitions import live_bindings
-from retrofit.analysis.flow.sources import MOST_KEYS, Origin, entries
+from retrofit.analysis.flow.sources import MOST_KEYS, Origin, concatenation, entries
 from retrofit.analysis.flow.stored import changes_of, stored_in
 from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes
@@ -26,7 +26,7 @@ from ..divisions import Reader as DivisorReader
 from ..wrapped import objects_inside
 from . import kinds
 from .calls import CallReader
-from .decided import is_ruled_out
+from .decided import is_ruled_out, taken
 from .kinds import CONSTANT, Kind
 from .samples import SampleLoops, looks_like_size
 from .size_factors import SizeFactors
@@ -92,6 +92,8 @@ class LossReader:
             return self._of_attribute(node, scope, frame, keys)
         if isinstance(node, ast.Call):
             return self.calls.kind(node, scope, frame, keys)
+        if keys and concatenation(node) is not None and (given := list(entries(Origin(node, scope, keys)))):
+            return kinds.join(self.kind(part, scope, frame, inner) for part, _, inner in given)  # type: ignore[arg-type]
         if isinstance(node, ast.BinOp):
             return self.operation(node.op, node.left, node.right, scope, frame, node)
         if isinstance(node, ast.UnaryOp):
@@ -127,6 +129,8 @@ class LossReader:
         owner, bindings = live_bindings(node, scope)
         if not bindings:
             return kinds.of(kinds.UNKNOWN)
+        if frame is not None and frame.function is owner.node and len(bindings) > 1:
+            bindings = taken(bindings, node, owner, frame.site)
         if all(binding.kind == "import" for binding in bindings):
             return CONSTANT
         changed = [binding for binding in bindings if isinstance(binding.node, ast.AugAssign)]

@@ -1,0 +1,61 @@
+"""How losses of libraries make one number of those of single samples: a sum, a mean, a mean over what counts."""
+
+from __future__ import annotations
+
+import ast
+
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Display, Result
+from retrofit.training.torch_api.losses import COUNTS_TOKENS, LIBRARY_POSITIONS, LIBRARY_REDUCTIONS, SUM_BY_DEFAULT
+
+from .terms import MEAN
+
+COUNTED_MEAN = "counted mean"  # divided by the tokens of the batch that count, or by its frames
+
+
+def library_reduction(analysis: Analysis, call: ast.Call, scope: Scope) -> str | None:
+    """Return how the loss that a function or an object of a library computes is reduced; None for what is no loss.
+
+    "sum", "mean", "none", COUNTED_MEAN, and "" where that cannot be told.
+    """
+    made = [value for value in analysis.evaluate(call.func, scope) if isinstance(value, Result)]
+    functions = {name for name in analysis.called(call, scope) if not _key(name)[1][:1].isupper()}
+    names = {*(value.builder for value in made), *functions} or {ast.unparse(call.func)}
+    known = next((key for key in map(_key, names) if key in LIBRARY_REDUCTIONS), None)
+    if known is None and not any(_is_loss(name) for name in names):
+        return None
+    given = {k.arg: (k.value, value.scope) for value in made for k in value.call.keywords}
+    given.update({k.arg: (k.value, scope) for k in call.keywords})
+    positions = LIBRARY_POSITIONS.get(known, {}) if known else {}
+    given.update({name: (call.args[at], scope) for name, at in positions.items() if at < len(call.args)})
+    options = {name: _literal(analysis, *place) for name, place in given.items() if name is not None}
+    return _reduction(options, LIBRARY_REDUCTIONS[known] if known else MEAN)
+
+
+def _key(name: str) -> tuple[str, str]:
+    return name.partition(".")[0], name.rpartition(".")[2]
+
+
+def _is_loss(name: str) -> bool:
+    last = _key(name)[1]
+    return "loss" in last.lower() or last.endswith("Criterion")
+
+
+def _reduction(options: dict[str, object], default: str) -> str:
+    if any(options.get(name) == value for name, value in COUNTS_TOKENS.items()):
+        return COUNTED_MEAN
+    if "reduction" in options:
+        reduction = options["reduction"]
+        return reduction if isinstance(reduction, str) else ""
+    average = options.get("size_average")
+    return {True: MEAN, False: SUM_BY_DEFAULT}[average] if isinstance(average, bool) else default
+
+
+def _literal(analysis: Analysis, node: ast.expr, scope: Scope) -> object:
+    """Return the literal that an option has wherever it is set, None where it is not known."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    nodes = [value.node for value in analysis.evaluate(node, scope) if isinstance(value, Display)]
+    found = {part.value for part in nodes if isinstance(part, ast.Constant)}
+    return next(iter(found)) if len(found) == 1 and len(nodes) == 1 else None
