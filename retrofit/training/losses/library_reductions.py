@@ -1,4 +1,4 @@
-"""How losses of libraries make one number of those of single samples: a sum, a mean, a mean over what counts."""
+"""Reductions of the losses of libraries: a sum over the batch, a mean, a mean over what counts, none."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ COUNTED_MEAN = "counted mean"  # divided by the tokens of the batch that count, 
 
 
 def library_reduction(analysis: Analysis, call: ast.Call, scope: Scope) -> str | None:
-    """Return how the loss that a function or an object of a library computes is reduced; None for what is no loss.
+    """Return how the loss that a function or an object of a library computes is reduced; None for anything else.
 
     "sum", "mean", "none", COUNTED_MEAN, and "" where that cannot be told.
     """
     made = [value for value in analysis.evaluate(call.func, scope) if isinstance(value, Result)]
-    functions = {name for name in analysis.called(call, scope) if not _key(name)[1][:1].isupper()}
-    names = {*(value.builder for value in made), *functions} or {ast.unparse(call.func)}
+    called = analysis.called(call, scope) or {ast.unparse(call.func)}
+    names = {value.builder for value in made} or {name for name in called if not _key(name)[1][:1].isupper()}
     known = next((key for key in map(_key, names) if key in LIBRARY_REDUCTIONS), None)
     if known is None and not any(_is_loss(name) for name in names):
         return None
