@@ -27,6 +27,9 @@ class Domain(Protocol):
     def is_apart(self, flow: Flow) -> bool:
         """Return whether processes can come to different ends of a test, or turns of a loop, by a value."""
 
+    def counts_samples(self, flow: Flow) -> bool:
+        """Return whether a value is a number of samples of all processes, as each counts its own."""
+
     def is_random(self, node: ast.expr, scope: Scope) -> bool:
         """Return whether an expression draws random numbers, of which every process has its own."""
 

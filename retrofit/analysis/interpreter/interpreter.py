@@ -250,13 +250,13 @@ class Interpreter:
 
     def _if(self, node: ast.If) -> bool:
         test = self.expressions.whole(self.expressions.of(node.test))
-        if not self.parts(node.test, test):
-            test = NONE
-        if test.differs:
+        is_apart = self.parts(node.test, test)
+        if is_apart or (_leaves(node.body) and self.domain.counts_samples(test)):
             for branch in (node.body, node.orelse):
                 if branch and self.domain.decides(branch, self.scope):
                     self.show(node, DECIDES, [(node.test, test)])
                     break
+        test = test if is_apart else NONE
         self.frame.unsure += test.differs
         before = dict(self.memory.state)
         ends: list[State] = []
@@ -321,9 +321,10 @@ class Interpreter:
     def _turn(self, node: LoopNode, loop: Loop) -> None:
         if isinstance(node, ast.While):
             test = self.expressions.whole(self.expressions.of(node.test))
-            if self.parts(node.test, test):
+            is_apart = self.parts(node.test, test)
+            if is_apart or self.domain.counts_samples(test):
                 self.show(node, DECIDES, [(node.test, test)])
-                self.frame.unsure += 1
+            self.frame.unsure += is_apart
         else:
             drawn = self.expressions.of(node.iter)
             self.bind(node.target, self.turn(node.iter, drawn))
@@ -377,3 +378,8 @@ def _as_call(target: ast.Attribute) -> ast.Call:
 
 
 __all__ = ["Interpreter", "joined"]
+
+
+def _leaves(branch: list[ast.stmt]) -> bool:
+    """Return whether statements end a loop or a function."""
+    return any(isinstance(part, (ast.Break, ast.Return)) for statement in branch for part in ast.walk(statement))

@@ -25,7 +25,7 @@ class Containers:
     def entry(self, base: Value, key: object) -> Values:
         """Return what a container holds under `key`, or anywhere when the key is not known."""
         if not isinstance(base, Display):
-            return frozenset([Item(base)])
+            return frozenset([Item(base, key if isinstance(key, str) else "")])
         node, scope = base.node, base.scope
         if isinstance(node, (ast.Tuple, ast.List)):
             parts = node.elts

@@ -65,9 +65,10 @@ class Member:
 @_hashed_once
 @dataclass(frozen=True)
 class Item:
-    """An element of a value that the analysis cannot look into: a line of a file."""
+    """An element of a value that the analysis cannot look into: a line of a file, a setting by its key."""
 
     base: Value
+    key: str = ""
 
 
 @dataclass(frozen=True)

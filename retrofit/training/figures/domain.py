@@ -61,6 +61,13 @@ def _is_changed(node: ast.expr, scope: Scope) -> bool:
     return isinstance(outer, ast.AugAssign) and node is not outer.value
 
 
+def _is_multiplied(root: Root) -> bool:
+    """Return whether a batch size is a factor, or is added to what was counted before."""
+    outer = root.scope.source.parents[root.node]
+    is_factor = isinstance(outer, ast.BinOp) and isinstance(outer.op, ast.Mult)
+    return is_factor or (isinstance(outer, ast.AugAssign) and isinstance(outer.op, ast.Add))
+
+
 class TorchDomain:
     """The facts of one project, and the notes of one run through it."""
 
@@ -167,6 +174,11 @@ class TorchDomain:
         """Return whether processes can differ in a test: in what they draw at random, not in the batch size alone."""
         roots = escaped(flow)
         return flow.is_drawn or (flow.differs and not (roots and all(root.kind == BATCH_SIZE for root in roots)))
+
+    def counts_samples(self, flow: Flow) -> bool:
+        """Return whether a value is made of batches that were counted, times the batch size: `step * batch_size`."""
+        roots = escaped(flow)
+        return bool(roots) and all(root.kind == BATCH_SIZE and _is_multiplied(root) for root in roots)
 
     def is_random(self, node: ast.expr, scope: Scope) -> bool:
         return isinstance(node, ast.Call) and draws_in_loop(self.project, node, scope)
