@@ -42,6 +42,11 @@ for epoch in range(3):
     for image, name in rd.share_batches(test_loader):
         Image.fromarray(image).save(f"{epoch}.png")
 """,
+    # whatever library made the object
+    """\
+scripted = torch.jit.script(model)
+scripted.save(os.path.join("out", "model.pt"))
+""",
 ]
 VALID = [
     """\

@@ -29,7 +29,7 @@ from retrofit.training.torch_api.trackers import TRACKERS
 
 from .trackers import is_tracking
 
-IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif")
+FILE_NAME = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,7}$")  # a text that ends like one
 WRITING_MODE = re.compile(r"(?=.*[wax+])[rwaxbt+U]{1,4}")  # of open()
 SAVE, WRITE, FOLDER, OPEN, TRACKER, TRACK, PRINT, BAR, LOGGER, SHOW = (
     "save", "write", "folder", "open", "tracker", "track", "print", "bar", "logger", "show",
@@ -75,7 +75,7 @@ def _output_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[Outp
     if not isinstance(node.func, ast.Attribute):
         return
     is_own = any(isinstance(value, LocalFunction) for value in analysis.evaluate(node.func, scope))
-    if not is_own and (node.func.attr in WRITING_METHODS or _saves_image(node)):
+    if not is_own and (node.func.attr in WRITING_METHODS or _saves_file(node)):
         yield Output(WRITE, node.func.attr, node, scope)
     elif not is_own and opens_own_path(node):
         yield Output(OPEN, "open", node, scope)
@@ -152,12 +152,12 @@ def opens_for_writing(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
     )
 
 
-def _saves_image(call: ast.Call) -> bool:
-    """Return whether this is `image.save(path + ".png")`: a library's image, whatever made it."""
+def _saves_file(call: ast.Call) -> bool:
+    """Return whether this is `image.save(path + ".png")` or `scripted.save("model.pt")`: an object of a library."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr != "save" or not call.args:
         return False
     texts = (part.value for part in ast.walk(call.args[0]) if isinstance(part, ast.Constant))
-    return any(isinstance(text, str) and text.lower().endswith(IMAGES) for text in texts)
+    return any(isinstance(text, str) and bool(FILE_NAME.search(text)) for text in texts)
 
 
 def opens_own_path(call: ast.Call) -> bool:
