@@ -110,14 +110,10 @@ def meanings(texts: dict[str, str]) -> dict[str, str]:
     return {name: ast.unparse(_Plain().visit(ast.parse(text))) for name, text in texts.items()}
 
 
-# With one layout every process evaluates all batches, which is right but takes longer.
-KNOWN = {"clip_and_triplet": [pytest.mark.xfail(reason="its evaluation is split over the ranks in one layout only")]}
-
-
 @pytest.mark.parametrize(
     "example",
     [
-        pytest.param(example, id=example.name, marks=[*[pytest.mark.slow] * (number % 2), *KNOWN.get(example.name, [])])
+        pytest.param(example, id=example.name, marks=[pytest.mark.slow] * (number % 2))
         for number, example in enumerate(CONVERTED)
     ],
 )

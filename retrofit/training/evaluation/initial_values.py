@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.files.source import Source
+from retrofit.analysis.files.source import Source, place_of
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.tensors import ZEROS
@@ -18,11 +18,11 @@ def start_statement(scope: Scope, loop: ast.stmt, name: str) -> ast.stmt | None:
     before = [
         statement
         for statement in own_nodes(scope.node)
-        if isinstance(statement, (ast.stmt)) and statement.lineno < loop.lineno and name in _names_set_by(statement)
+        if isinstance(statement, ast.stmt) and place_of(statement) < place_of(loop) and name in _names_set_by(statement)
     ]
     if not before:
         return None
-    last = max(before, key=lambda statement: statement.lineno)
+    last = max(before, key=place_of)
     return last if is_passed_before(scope.source, last, loop) else None
 
 

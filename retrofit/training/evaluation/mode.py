@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from retrofit.analysis.files.source import place_of
 from retrofit.analysis.flow.calls.graph import holds_on_every_path
 from retrofit.analysis.scopes import Scope, own_nodes
 
@@ -32,7 +33,7 @@ class Mode:
 def _is_set_before(node: ast.AST, scope: Scope) -> bool:
     """Return whether `model.eval()` comes before a node in its function."""
     for call in own_nodes(scope.node):
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.lineno < node.lineno:  # type: ignore[attr-defined]
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and place_of(call) < place_of(node):
             is_off = [isinstance(a, ast.Constant) and a.value is False for a in call.args]
             if (call.func.attr == "eval" and not call.args) or (call.func.attr == "train" and is_off == [True]):
                 return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from string import Formatter
 
+from retrofit.analysis.files.source import end_of, place_of
 from retrofit.analysis.flow.name_uses import name_uses
 from retrofit.analysis.scopes import own_nodes
 
@@ -38,13 +39,12 @@ class Afterwards:
         inside = set(ast.walk(self.loop))
         body = getattr(self.scope.node, "body", [])
         everything = [name for name in name_uses(body) if name not in inside]
-        end = (self.loop.end_lineno or 0, self.loop.end_col_offset or 0)
-        later = [name for name in everything if (name.lineno, name.col_offset) >= end]
+        end = end_of(self.loop)
+        later = [name for name in everything if place_of(name) >= end]
         if around:
             again = set(ast.walk(around[-1]))
-            start = (around[-1].lineno, around[-1].col_offset)
-            stop = (self.loop.lineno, self.loop.col_offset)
-            earlier = [n for n in everything if start <= (n.lineno, n.col_offset) < stop]
+            start, stop = place_of(around[-1]), place_of(self.loop)
+            earlier = [n for n in everything if start <= place_of(n) < stop]
             within = [n for n in later if n in again or n.lineno <= (around[-1].end_lineno or 0)]
             beyond = [n for n in later if n not in within]
             return [*within, *earlier, *beyond]
@@ -81,7 +81,7 @@ class Afterwards:
         for node in own_nodes(self.scope.node):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "reset":
                 statement = self.source.statement(node)
-                is_its_own = ast.unparse(node.func.value) == text and statement.lineno < self.loop.lineno
+                is_its_own = ast.unparse(node.func.value) == text and place_of(statement) < place_of(self.loop)
                 if is_its_own and is_passed_before(self.source, statement, self.loop):
                     return not self._is_called_between(text, statement)
         return False
@@ -91,7 +91,7 @@ class Afterwards:
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
             and ast.unparse(node.func.value) == text
-            and start.lineno < node.lineno < self.loop.lineno
+            and end_of(start) <= place_of(node) < place_of(self.loop)
             for node in own_nodes(self.scope.node)
         )
 
