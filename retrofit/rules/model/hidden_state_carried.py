@@ -12,6 +12,7 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.carried_state import Write, carried_writes
 from retrofit.training.loops import LoopNode
+from retrofit.training.losses.batch_statistics import kept_statistics
 from retrofit.training.losses.reductions.coupling import has_statistics_alone
 from retrofit.training.torch_api.tensors import RESIZES
 
@@ -74,8 +75,69 @@ model = Queued()
 for images, labels in loader:
     criterion(model(images), labels).backward()
 """,
+    # own batch normalisation, however it is reached
+    """\
+class Norm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("average", torch.zeros(4))
+
+    def forward(self, x):
+        if not self.training:
+            return x - self.average
+        self.average.mul_(0.9).add_(0.1 * x.mean(0).detach())  # RF210
+        return x - x.mean(0)
+
+
+class Flow(nn.Sequential):
+    def forward(self, x):
+        for layer in self._modules.values():
+            x = layer(x)
+        return x
+
+
+layers = []
+layers += [nn.Linear(4, 4), Norm()]
+model = Flow(*layers)
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+""",
 ]
 VALID = [
+    # the statistics of each sample, and those of all processes
+    """\
+class Norm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("average", torch.zeros(4))
+        self.register_buffer("calls", torch.zeros(4))
+
+    def forward(self, x):
+        self.mean = x.mean(1, keepdim=True)
+        self.calls.mul_(0.9).add_(0.1 * x.detach().mean(0))
+        return x - self.mean
+
+
+class Synchronised(Norm):
+    def forward(self, x):
+        mean = rd.loss.batch_mean(x.mean(0))
+        self.average.mul_(0.9).add_(0.1 * mean.detach())
+        return x - (mean if self.training else self.average)
+
+
+class Flow(nn.Sequential):
+    def forward(self, x):
+        for layer in self._modules.values():
+            x = layer(x)
+        return x
+
+
+layers = []
+layers += [nn.Linear(4, 4), nn.BatchNorm1d(4), Norm(), Synchronised()]
+model = Flow(*layers)
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+""",
     # of the size of each batch
     """\
 inputs = torch.FloatTensor(8, 4)
@@ -145,6 +207,10 @@ def find(project: Project) -> Iterator[Finding]:
             message = f"{write.name} keeps what it is given of each batch"
             refusal = f"{write.name} keeps samples of the batches before, and each process would put only its own there"
             yield found(RULE, write.scope.source, write.node, message, refusal=refusal, kind="samples-kept")
+    for write in kept_statistics(project):
+        message = f"{write.name} keeps a statistic of each batch"
+        refusal = f"{write.name} is a statistic of the batches, and each process would keep that of its own samples"
+        yield found(RULE, write.scope.source, write.node, message, refusal=refusal, kind="batch-statistics")
 
 
 def _resized_views(project: Project) -> Iterator[tuple[ast.Call, Scope, str]]:

@@ -217,6 +217,15 @@ _ALL = (
     ),
     Kind(
         "RF210",
+        "batch-statistics",
+        "A layer of the project keeps statistics of the batches, as batch normalisation does, and computes its output "
+        "from them; each rank would compute and keep those of its own samples.",
+        "Use torch.nn.BatchNorm1d (2d, 3d), which `convert` synchronises, or take the mean over all ranks: "
+        "`mean = rd.loss.batch_mean(x.mean(0))`.",
+        is_local=True,
+    ),
+    Kind(
+        "RF210",
         "batch-buffer",
         "A tensor that is made once, for the batch size, is filled from each batch; where a rank's batch is smaller "
         "than that, the rows of an older batch remain in it and are trained on.",

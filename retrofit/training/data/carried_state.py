@@ -60,8 +60,7 @@ def _written(project: Project) -> Iterator[tuple[ScopedName, Write, bool]]:
     for node, scope in project.in_batches:
         if getattr(scope.node, "name", "") == "__init__":
             continue  # the state as it begins
-        for target, value in _targets(node):
-            place, is_in_place = _without_parts(target)
+        for place, value, is_in_place in writes_of(node):
             variable = own_variable(place, scope)
             if (
                 variable is None
@@ -70,9 +69,7 @@ def _written(project: Project) -> Iterator[tuple[ScopedName, Write, bool]]:
                 or not (isinstance(place, ast.Attribute) or variable in held)
             ):
                 continue
-            is_data = isinstance(node, ast.Assign) and isinstance(target, ast.Attribute) and target.value is place
-            is_update = (is_in_place and not is_data) or isinstance(node, (ast.AugAssign, ast.Call))
-            is_update = is_update or _reads(project, value, scope, variable)
+            is_update = is_in_place or _reads(project, value, scope, variable)
             is_update = is_update and not _takes_size_of_batch(node)
             yield variable, Write(node, value, scope, ast.unparse(place)), not is_update
 
@@ -95,6 +92,14 @@ def _held_before(project: Project) -> set[ScopedName]:
         if not any(binding.node in loops for binding in bindings)  # the batch itself
         and any(binding.kind == "value" and loop not in owner.source.ancestors(binding.node) for binding in bindings)
     }
+
+
+def writes_of(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
+    """Yield the variables that a node writes, with what they get, and whether they keep something of before."""
+    for target, value in _targets(node):
+        place, is_part = _without_parts(target)
+        is_data = isinstance(node, ast.Assign) and isinstance(target, ast.Attribute) and target.value is place
+        yield place, value, (is_part and not is_data) or isinstance(node, (ast.AugAssign, ast.Call))
 
 
 def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:

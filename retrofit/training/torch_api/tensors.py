@@ -67,6 +67,7 @@ VALUES_AND_INDICES = frozenset({"max", "min", "topk", "sort", "median", "mode", 
 # One number, or one per row, of several entries.
 SUMS_AND_MEANS = frozenset({"sum", "mean", "nansum", "nanmean"})
 SPREADS = frozenset({"std", "var", "norm", "logsumexp", "prod", "cov", "corrcoef"})  # not linear in the entries
+STATISTICS = SUMS_AND_MEANS | {"std", "var", "std_mean", "var_mean"}  # that a normalisation keeps
 REDUCTIONS = SUMS_AND_MEANS | SPREADS | {"max", "min", "median", "any", "all"}
 # How often each value, or pair of values, occurs.
 COUNTS = frozenset({"bincount", "histc", "histogram", "histogram2d", "confusion_matrix", "count_nonzero"})

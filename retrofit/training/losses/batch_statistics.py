@@ -1,0 +1,88 @@
+"""Statistics of the batch that a module of the project keeps, as batch normalisation does."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.operands import inputs
+from retrofit.analysis.flow.reachability import known_scopes
+from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.values.kinds import Instance
+from retrofit.training.data.carried_state import Write, carried_writes, writes_of
+from retrofit.training.model.modules import is_module
+from retrofit.training.torch_api.tensors import STATISTICS
+
+if TYPE_CHECKING:
+    from retrofit.training import Project
+
+
+def kept_statistics(project: Project) -> Iterator[Write]:
+    """Yield the first statistic that each class of modules keeps of what it is given, and computes its output from.
+
+    A class counts however its objects are reached: by a loop over a container, or by a method of the model. Those
+    whose states are found on the way to a loss are left to that.
+    """
+    known = {write.scope.parent for write in carried_writes(project)}
+    for scope in project.analysis.scopes():
+        if isinstance(scope.node, ast.ClassDef) and scope not in known and is_module(project.analysis, Instance(scope)):
+            methods = [method for method in known_scopes(project.analysis) if method.parent is scope]
+            methods = [method for method in methods if getattr(method.node, "name", "__init__") != "__init__"]
+            if not any(_is_of_all(project, method) for method in methods):
+                methods.sort(key=lambda method: method.node.lineno)  # type: ignore[union-attr]
+                yield from _first(project, methods)
+
+
+def _first(project: Project, methods: list[Scope]) -> Iterator[Write]:
+    writes = [
+        write for method in methods for node in own_nodes(method.node) for write in _updates(project, node, method)
+    ]
+    written = {write.name for write in writes}
+    read = {name for method in methods for name in _returned(project, method)} if written else set()
+    yield from [write for write in writes if write.name in read][:1]
+
+
+def _updates(project: Project, node: ast.AST, scope: Scope) -> Iterator[Write]:
+    """Yield the attributes of the object that a statement brings up to date with a statistic of an argument."""
+    for place, value, is_in_place in writes_of(node):
+        if not (isinstance(place, ast.Attribute) and isinstance(place.value, ast.Name) and place.value.id == "self"):
+            continue
+        steps = _computed_within(project, value, scope)
+        is_update = is_in_place or any(ast.unparse(step) == ast.unparse(place) for step in steps)
+        if is_update and any(_is_statistic(project, step, scope) for step in steps):
+            yield Write(node, value, scope, ast.unparse(place))
+
+
+def _is_statistic(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether this is a sum, a mean or a spread of what the function is given."""
+    if not isinstance(node, ast.Call) or last_name(node) not in STATISTICS:
+        return False
+    given = {name for name, bindings in scope.bindings.items() if any(b.kind == "parameter" for b in bindings)}
+    names = (part.id for part in _computed_within(project, node, scope) if isinstance(part, ast.Name))
+    return any(name in given - {"self"} for name in names)
+
+
+def _returned(project: Project, scope: Scope) -> Iterator[str]:
+    for node in own_nodes(scope.node):
+        if isinstance(node, ast.Return) and node.value is not None:
+            steps = _computed_within(project, node.value, scope)
+            yield from (ast.unparse(step) for step in steps if isinstance(step, ast.Attribute))
+
+
+def _computed_within(project: Project, node: ast.expr, scope: Scope) -> list[ast.expr]:
+    """Return what an expression is computed from in its own function."""
+
+    def through(origin: Origin) -> list[Origin]:
+        return [part for part in inputs(project.analysis, origin) if part.scope is scope]
+
+    steps = origins(project.analysis, [Origin(node, scope)], through)
+    return [step.node for step in steps if isinstance(step.node, ast.expr)]
+
+
+def _is_of_all(project: Project, scope: Scope) -> bool:
+    """Return whether a method brings the statistics of all processes together."""
+    calls = (node for node in own_nodes(scope.node) if isinstance(node, ast.Call))
+    return any(project.leads_to_collective(call, scope) for call in calls)

@@ -1,0 +1,95 @@
+"""Layers of the project that keep statistics of the batch, however they are reached."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import converted
+
+SCRIPT = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Norm(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.register_buffer("average", torch.zeros(size))
+        self.register_buffer("spread", torch.ones(size))
+
+    def forward(self, x):
+        if self.training:
+            {kept}
+        else:
+            mean, var = self.average, self.spread
+        return (x - mean) / (var + 1e-5).sqrt()
+
+
+class Flow(nn.Sequential):
+    def forward(self, x):
+        for layer in self._modules.values():
+            x = layer(x)
+        return x
+
+
+class Density(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4), Norm(4)])
+
+    def log_prob(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x.square().sum(1)
+
+
+layers = []
+for _ in range(2):
+    layers += [nn.Linear(4, 4), {layer}]
+loader = DataLoader(TensorDataset(torch.randn(16, 4)), batch_size=4, shuffle=True)
+model = {model}
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for (x,) in loader:
+        optimizer.zero_grad()
+        {loss}.mean().backward()
+        optimizer.step()
+"""
+CONTAINER = {"model": "Flow(*layers)", "layer": "Norm(4)", "loss": "model(x).abs()"}
+METHOD = {"model": "Density()", "layer": "nn.Linear(4, 4)", "loss": "model.log_prob(x)"}
+TORCH = {"model": "Flow(*layers)", "layer": "nn.BatchNorm1d(4)", "loss": "model(x).abs()"}
+MOMENTS = "mean, var = x.mean(0), x.var(0)"
+KEPT = {
+    "in place": f"{MOMENTS}; self.average.mul_(0.9).add_(0.1 * mean.detach())",
+    "lerp": f"{MOMENTS}; self.average.lerp_(mean.detach(), 0.1)",
+    "set again": f"{MOMENTS}; self.average = 0.9 * self.average + 0.1 * mean.detach()",
+    "data": f"{MOMENTS}; self.average.data = 0.9 * self.average.data + 0.1 * mean.data",
+    "pair": "var, mean = torch.var_mean(x, 0); self.spread.copy_(0.9 * self.spread + 0.1 * var.detach())",
+    "first batch": "mean, var = x.mean(0), 1; self.average.data.copy_(x.mean(0))",
+    "attribute": "self.now = x.mean(0); mean, var = self.now, 1; self.average.mul_(0.9).add_(0.1 * self.now.data)",
+}
+HARMLESS = {
+    "statistics of each sample": "self.now = x.mean(1, keepdim=True); mean, var = self.now, x.var(1, keepdim=True)",
+    "a figure": f"{MOMENTS}; self.figure = 0.9 * self.figure + 0.1 * mean.detach()",
+}
+
+
+@pytest.mark.parametrize("reached", [CONTAINER, METHOD], ids=["container", "method"])
+@pytest.mark.parametrize("form", KEPT)
+def test_a_layer_that_keeps_statistics_of_the_batch_is_refused(tmp_path: Path, form: str, reached: dict) -> None:
+    lines = converted(tmp_path, SCRIPT.format(kept=KEPT[form], **reached))
+    (error,) = [line for line in lines if "one_process_only" in line]
+    assert "is a statistic of the batches" in error
+
+
+@pytest.mark.parametrize("form", HARMLESS)
+def test_other_layers_are_left_as_they_are(tmp_path: Path, form: str) -> None:
+    script = SCRIPT.format(kept=HARMLESS[form], **CONTAINER)
+    assert "one_process_only" not in "".join(converted(tmp_path, script))
+
+
+def test_a_class_that_nothing_makes_is_left_as_it_is(tmp_path: Path) -> None:
+    script = SCRIPT.format(kept=KEPT["in place"], **TORCH).replace("Norm(4)])", "nn.BatchNorm1d(4)])")
+    assert "one_process_only" not in "".join(converted(tmp_path, script))
