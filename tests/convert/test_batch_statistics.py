@@ -67,7 +67,6 @@ KEPT = {
     "set again": f"{MOMENTS}; self.average = 0.9 * self.average + 0.1 * mean.detach()",
     "data": f"{MOMENTS}; self.average.data = 0.9 * self.average.data + 0.1 * mean.data",
     "pair": "var, mean = torch.var_mean(x, 0); self.spread.copy_(0.9 * self.spread + 0.1 * var.detach())",
-    "first batch": "mean, var = x.mean(0), 1; self.average.data.copy_(x.mean(0))",
     "attribute": "self.now = x.mean(0); mean, var = self.now, 1; self.average.mul_(0.9).add_(0.1 * self.now.data)",
 }
 HARMLESS = {
@@ -82,6 +81,66 @@ def test_a_layer_that_keeps_statistics_of_the_batch_is_refused(tmp_path: Path, f
     lines = converted(tmp_path, SCRIPT.format(kept=KEPT[form], **reached))
     (error,) = [line for line in lines if "one_process_only" in line]
     assert "is a statistic of the batches" in error
+
+
+ACTNORM = SCRIPT.replace(
+    """        if self.training:
+            {kept}
+        else:
+            mean, var = self.average, self.spread
+        return (x - mean) / (var + 1e-5).sqrt()
+""",
+    """        {kept}
+        return (x - self.loc) * self.scale
+
+    def start(self, x):
+        y = x.flatten(1).transpose(0, 1).reshape(x.size(1), -1)
+        self.loc.data.copy_(y.mean(1))
+        self.scale.data = 1 / y.std(1)
+        self.is_set = True
+
+    def start_unless_done(self, x):
+        if self.is_set:
+            return
+        self.start(x)
+""",
+).replace(
+    "        self.register_buffer",
+    """        self.loc, self.scale = nn.Parameter(torch.zeros(size)), nn.Parameter(torch.ones(size))
+        self.weight = nn.Parameter(torch.ones(size))
+        self.is_set = False
+        self.register_buffer("done", torch.tensor(0))
+        self.register_buffer""",
+    1,
+)
+SET_AT_FIRST = {
+    "python flag": ("if not self.is_set: self.loc.data.copy_(x.mean(0)); self.is_set = True", "copy_({}.mean(0))"),
+    "buffer": ("if self.done.item() == 0: self.loc.data = x.mean(0); self.done.fill_(1)", "data = {}.mean(0)"),
+    "method": ("if not self.is_set: self.start(x)", "y = {}.flatten(1).transpose(0, 1).reshape(x.size(1), -1)"),
+    "named before": (
+        "y = x.detach()\n        if self.is_set == False: self.loc.data.copy_(y.mean(0)); self.is_set = True",
+        "copy_(rd.data.gather_batch(y).mean(0))",
+    ),
+    "spread": ("if not self.is_set: s = x.std(0); self.scale.data.copy_(1 / s); self.is_set = True", "s = {}.std(0)"),
+    "weight": (
+        "if not self.is_set: self.weight.data.copy_(torch.log(1.0 / x.std(0))); self.is_set = True",
+        "torch.log(1.0 / {}.std(0))",
+    ),
+    "tensor flag": (
+        "if not self.done: self.loc.data.copy_(-x.mean(0)); self.done.copy_(torch.tensor(1))",
+        "copy_(-{}.mean(0))",
+    ),
+}
+
+
+@pytest.mark.parametrize("reached", [CONTAINER, METHOD], ids=["container", "method"])
+@pytest.mark.parametrize("form", SET_AT_FIRST)
+def test_a_parameter_set_at_the_first_batch_gets_the_whole_batch(tmp_path: Path, form: str, reached: dict) -> None:
+    kept, expected = SET_AT_FIRST[form]
+    text = "\n".join(converted(tmp_path, ACTNORM.format(kept=kept, **reached)))
+    assert expected.format("rd.data.gather_batch(x)") in text
+    assert "one_process_only" not in text
+    assert text.count("gather_batch") == 1
 
 
 @pytest.mark.parametrize("form", HARMLESS)

@@ -6,11 +6,14 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.calls import last_name
+from retrofit.analysis.edits import surround
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.data.carried_state import Write, carried_writes
+from retrofit.training.data.carried_state import carried_writes
+from retrofit.training.data.first_batch import first_batch_writes
+from retrofit.training.data.writes import Write
 from retrofit.training.loops import LoopNode
 from retrofit.training.losses.batch_statistics import kept_statistics
 from retrofit.training.losses.reductions.coupling import has_statistics_alone
@@ -207,10 +210,24 @@ def find(project: Project) -> Iterator[Finding]:
             message = f"{write.name} keeps what it is given of each batch"
             refusal = f"{write.name} keeps samples of the batches before, and each process would put only its own there"
             yield found(RULE, write.scope.source, write.node, message, refusal=refusal, kind="samples-kept")
+    yield from _set_at_first(project)
     for write in kept_statistics(project):
         message = f"{write.name} keeps a statistic of each batch"
         refusal = f"{write.name} is a statistic of the batches, and each process would keep that of its own samples"
         yield found(RULE, write.scope.source, write.node, message, refusal=refusal, kind="batch-statistics")
+
+
+def _set_at_first(project: Project) -> Iterator[Finding]:
+    """Yield what modules compute at the first batch, from their part of it: each gets the whole of that batch."""
+    seen: set[ast.AST] = set()
+    for write in first_batch_writes(project):
+        for batch in write.batches:
+            if batch not in seen:
+                seen.add(batch)
+                message = f"{write.name} is set from this rank's part of the first batch"
+                edits = surround(write.scope.source, batch, "rd.data.gather_batch(", ")")
+                help = f"rd.data.gather_batch({batch.id}): all ranks compute it from the whole batch."
+                yield found(RULE, write.scope.source, batch, message, edits, help=help)
 
 
 def _resized_views(project: Project) -> Iterator[tuple[ast.Call, Scope, str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
@@ -17,23 +16,15 @@ from retrofit.training.data.batch_values import BATCH
 from retrofit.training.data.shapes import is_about_shape
 from retrofit.training.loops import Path
 from retrofit.training.losses.loss_reads import names_of, terms_of
-from retrofit.training.torch_api.tensors import READS, RESIZES, RETURNS_ITSELF, SHAPE_ATTRIBUTES, SHAPE_METHODS
+from retrofit.training.torch_api.tensors import READS, RESIZES, SHAPE_ATTRIBUTES, SHAPE_METHODS
+
+from .first_batch import first_batch_writes
+from .writes import Write, writes_of
 
 if TYPE_CHECKING:
     from retrofit.training import Project
 
 NUMBERS = SHAPE_METHODS | (READS - {"numpy"}) | {"len", "int", "float", "range", "isinstance"}  # not tensors of samples
-EMPTYING = RETURNS_ITSELF | {"zero_", "fill_", "normal_", "uniform_"}
-
-
-@dataclass(frozen=True)
-class Write:
-    """A place at which a state that the loss depends on gets something of a batch: `value`, in `node`."""
-
-    node: ast.AST
-    value: ast.expr
-    scope: Scope
-    name: str
 
 
 def carried_writes(project: Project) -> list[Write]:
@@ -57,8 +48,9 @@ def _written(project: Project) -> Iterator[tuple[ScopedName, Write, bool]]:
     """Yield the variables that a batch gives a value, or changes in place, and whether the value is a new one."""
     losses = {(path.frames[0].scope, name) for path in project.paths for name in _loss_names(path)}
     held = _held_before(project)
+    at_first = {write.node for write in first_batch_writes(project)}
     for node, scope in project.in_batches:
-        if getattr(scope.node, "name", "") == "__init__":
+        if getattr(scope.node, "name", "") == "__init__" or node in at_first:
             continue  # the state as it begins
         for place, value, is_in_place in writes_of(node):
             variable = own_variable(place, scope)
@@ -94,45 +86,6 @@ def _held_before(project: Project) -> set[ScopedName]:
     }
 
 
-def writes_of(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
-    """Yield the variables that a node writes, with what they get, and whether they keep something of before."""
-    for target, value in _targets(node):
-        place, is_part = _without_parts(target)
-        is_data = isinstance(node, ast.Assign) and isinstance(target, ast.Attribute) and target.value is place
-        yield place, value, (is_part and not is_data) or isinstance(node, (ast.AugAssign, ast.Call))
-
-
-def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield what a node writes, with what it writes there."""
-    if isinstance(node, ast.Assign):
-        for target in node.targets:
-            if isinstance(target, (ast.Tuple, ast.List)):
-                yield from ((part, node.value) for part in target.elts)
-            else:
-                yield target, node.value
-    elif isinstance(node, (ast.AugAssign, ast.AnnAssign)) and node.value is not None:
-        yield node.target, node.value
-    elif isinstance(node, ast.Call) and (filled := [k.value for k in node.keywords if k.arg == "out"]):
-        yield from ((filled[0], value) for value in node.args)  # torch.mul(images, 2, out=inputs)
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        name = node.func.attr
-        if name.endswith("_") and not name.startswith("_") and name not in EMPTYING:
-            given = [*node.args, *(keyword.value for keyword in node.keywords)]
-            yield from ((node.func, value) for value in given)
-
-
-def _without_parts(node: ast.expr) -> tuple[ast.expr, bool]:
-    """Return the variable of which a part is written: `self.queue` of self.queue.data[:, 0].mul_(2); and whether so."""
-    inner = node
-    while True:
-        if isinstance(inner, ast.Subscript) or (isinstance(inner, ast.Attribute) and _is_of_tensor(inner)):
-            inner = inner.value
-        elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
-            inner = inner.func.value
-        else:
-            return inner, inner is not node
-
-
 def _takes_size_of_batch(node: ast.AST) -> bool:
     """Return whether a variable gets the size of the batch, and nothing older remains: inputs.resize_as_(images)."""
     if not isinstance(node, ast.Call) or last_name(node) not in RESIZES:
@@ -140,10 +93,6 @@ def _takes_size_of_batch(node: ast.AST) -> bool:
     is_whole = isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name)
     of_shape = any(is_about_shape(part) for given in node.args for part in ast.walk(given))
     return is_whole and (of_shape or last_name(node) == "resize_as_")
-
-
-def _is_of_tensor(node: ast.Attribute) -> bool:
-    return node.attr in ("data", "weight") or node.attr.endswith("_")
 
 
 def _reads(project: Project, value: ast.expr, scope: Scope, variable: ScopedName) -> bool:

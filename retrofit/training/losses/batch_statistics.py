@@ -12,7 +12,9 @@ from retrofit.analysis.flow.reachability import known_scopes
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance
-from retrofit.training.data.carried_state import Write, carried_writes, writes_of
+from retrofit.training.data.carried_state import carried_writes
+from retrofit.training.data.first_batch import first_batch_writes
+from retrofit.training.data.writes import Write, writes_of
 from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.tensors import STATISTICS
 
@@ -27,6 +29,7 @@ def kept_statistics(project: Project) -> Iterator[Write]:
     whose states are found on the way to a loss are left to that.
     """
     known = {write.scope.parent for write in carried_writes(project)}
+    known |= {write.scope.parent for write in first_batch_writes(project)}
     for scope in project.analysis.scopes():
         if isinstance(scope.node, ast.ClassDef) and scope not in known and is_module(project.analysis, Instance(scope)):
             methods = [method for method in known_scopes(project.analysis) if method.parent is scope]

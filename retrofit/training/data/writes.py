@@ -1,0 +1,66 @@
+"""Variables and attributes that a statement or a call writes to, as a whole or in part."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from retrofit.analysis.scopes import Scope
+from retrofit.training.torch_api.tensors import RETURNS_ITSELF
+
+EMPTYING = RETURNS_ITSELF | {"zero_", "fill_", "normal_", "uniform_"}
+
+
+@dataclass(frozen=True)
+class Write:
+    """A place at which a state that the loss depends on gets something of a batch: `value`, in `node`."""
+
+    node: ast.AST
+    value: ast.expr
+    scope: Scope
+    name: str
+
+
+def writes_of(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
+    """Yield the variables that a node writes, with what they get, and whether they keep something of before."""
+    for target, value in _targets(node):
+        place, is_part = _without_parts(target)
+        is_data = isinstance(node, ast.Assign) and isinstance(target, ast.Attribute) and target.value is place
+        yield place, value, (is_part and not is_data) or isinstance(node, (ast.AugAssign, ast.Call))
+
+
+def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield what a node writes, with what it writes there."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            if isinstance(target, (ast.Tuple, ast.List)):
+                yield from ((part, node.value) for part in target.elts)
+            else:
+                yield target, node.value
+    elif isinstance(node, (ast.AugAssign, ast.AnnAssign)) and node.value is not None:
+        yield node.target, node.value
+    elif isinstance(node, ast.Call) and (filled := [k.value for k in node.keywords if k.arg == "out"]):
+        yield from ((filled[0], value) for value in node.args)  # torch.mul(images, 2, out=inputs)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        name = node.func.attr
+        if name.endswith("_") and not name.startswith("_") and name not in EMPTYING:
+            given = [*node.args, *(keyword.value for keyword in node.keywords)]
+            yield from ((node.func, value) for value in given)
+
+
+def _without_parts(node: ast.expr) -> tuple[ast.expr, bool]:
+    """Return the variable of which a part is written: `self.queue` of self.queue.data[:, 0].mul_(2); and whether so."""
+    inner = node
+    while True:
+        if isinstance(inner, ast.Subscript) or (isinstance(inner, ast.Attribute) and _is_of_tensor(inner)):
+            inner = inner.value
+        elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
+            inner = inner.func.value
+        else:
+            return inner, inner is not node
+
+
+def _is_of_tensor(node: ast.Attribute) -> bool:
+    is_layers = node.attr == "weight" and not (isinstance(node.value, ast.Name) and node.value.id == "self")
+    return is_layers or node.attr == "data" or node.attr.endswith("_")
