@@ -15,11 +15,10 @@ from retrofit.analysis.scopes import Scope
 from retrofit.training.data.batch_values import BATCH
 from retrofit.training.data.shapes import is_about_shape
 from retrofit.training.loops import Path
+from retrofit.training.losses.first_batch import first_batch_writes
 from retrofit.training.losses.loss_reads import names_of, terms_of
+from retrofit.training.losses.writes import Write, writes_of
 from retrofit.training.torch_api.tensors import READS, RESIZES, SHAPE_ATTRIBUTES, SHAPE_METHODS
-
-from .first_batch import first_batch_writes
-from .writes import Write, writes_of
 
 if TYPE_CHECKING:
     from retrofit.training import Project

@@ -13,10 +13,11 @@ from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance
 from retrofit.training.data.carried_state import carried_writes
-from retrofit.training.data.first_batch import first_batch_writes
-from retrofit.training.data.writes import Write, writes_of
 from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.tensors import STATISTICS
+
+from .first_batch import first_batch_writes
+from .writes import Write, writes_of
 
 if TYPE_CHECKING:
     from retrofit.training import Project

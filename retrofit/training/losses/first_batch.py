@@ -69,7 +69,7 @@ def _run_once(project: Project, node: ast.AST, scope: Scope) -> ast.AST | None:
 
 
 def _first_time(node: ast.AST, scope: Scope, flags: set[str]) -> ast.AST | None:
-    """Return the `if` around a node that asks one of the flags, or its function where `if flag: return` is before it."""
+    """Return the `if` around a node that asks one of the flags, or its function after `if flag: return`."""
     inner = node
     for outer in scope.source.ancestors(node):
         if isinstance(outer, ast.If) and inner in outer.body and _asks(outer, flags):
