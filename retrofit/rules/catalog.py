@@ -432,6 +432,15 @@ _ALL = (
         "loss_sum / rd.loss.rank_share(rd.loss.global_batch(batch_size))",
         "Divide by the size of this rank's batch, len(images).",
     ),
+    Rule(
+        "RF311",
+        "rate-search-per-rank",
+        "A finder of learning rates calls backward itself and decides by the loss: by that of one rank's samples each "
+        "rank finds another rate, and stops its test at another step, while the others wait for it.",
+        "LRFinder(model, optimizer, rd.loss.whole_batch_value(criterion)), and the model and loader of the training.",
+        "Give the finder a criterion whose value is reduced: loss + (mean_over_ranks(loss) - loss).detach().",
+        ("https://github.com/davidtvs/pytorch-lr-finder",),
+    ),
     # --- RF4: evaluation and collective calls ---------------------------------------------------------------------
     Rule(
         "RF401",

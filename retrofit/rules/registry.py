@@ -71,6 +71,7 @@ from .loss import (
     lr_not_scaled,
     lr_scaled,
     mean_divided_by_batch,
+    rate_search_per_rank,
     schedule_length,
     summed_loss_averaged,
 )
@@ -114,6 +115,7 @@ RULES = {
         summed_loss_averaged,
         divided_by_batch_setting,
         lr_not_scaled,
+        rate_search_per_rank,
         search_in_script,
         run_name_differs,
         setup_race,

@@ -24,6 +24,7 @@ from retrofit.training.optimizer.rates import (
     follows_optimizer,
     gives_rates,
     group_rate,
+    is_found,
     rates_of,
     rates_set,
     ways_apart,
@@ -110,8 +111,10 @@ def find(project: Project) -> Iterator[Finding]:
     seen: set[ast.expr] = set()
     later = list(_set_later(project))
     for node, scope in chain(_of_optimizers(project, as_wholes, apart), later, _shown_rates(project, later)):
-        if node not in seen and not _is_scaled(project, node, scope) and not _is_within(node, scope, kept):
-            seen.add(node)
+        if node in seen or _is_scaled(project, node, scope) or _is_within(node, scope, kept):
+            continue
+        seen.add(node)
+        if not is_found(project.analysis, node, scope):
             edits = surround(scope.source, node, "rd.scaled_lr(", ")")
             message = "the learning rate does not follow the batch of all processes"
             yield found(RULE, scope.source, node, message, edits)

@@ -249,6 +249,13 @@ _ALL = (
         "Make the call at every step or epoch, or decide by what all ranks know: the step, loss.item().",
     ),
     Kind(
+        "RF311",
+        "rate-search",
+        "A finder of learning rates trains another model than the training, or draws from another loader.",
+        "Give it the model and the loader of the training; its reset() restores the weights.",
+        is_local=True,
+    ),
+    Kind(
         "RF405",
         "suppressed-errors",
         "An error in one rank's step is suppressed: it leaves the step out, and the others wait for it.",

@@ -12,6 +12,7 @@ from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display
 
+from ..torch_api.optimizers import RATE_FINDERS
 from .optimizers import Optimizer
 
 
@@ -107,6 +108,14 @@ def follows_optimizer(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether a rate is computed from the optimizer's own."""
     parts = computed_from(analysis, node, scope, stored=True)
     return any(_is_own_rate(analysis, part.node, part.scope) for part in parts)
+
+
+def is_found(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether a rate is what a range test with the batches of all ranks found best."""
+    parts = computed_from(analysis, node, scope, stored=True)
+    return any(
+        isinstance(part.node, ast.Call) and analysis.called(part.node, part.scope) & RATE_FINDERS for part in parts
+    )
 
 
 def ways_apart(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Origin]:

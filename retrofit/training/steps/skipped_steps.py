@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from retrofit.analysis.flow.name_uses import loaded_names, stored_names
+from retrofit.analysis.flow.name_uses import stored_names
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.data import NUMBERS
@@ -14,6 +14,8 @@ from retrofit.training.torch_api.distributed import AGREEING
 
 from ..data.batches import numbers_in
 from ..loops import LOOPS, LoopNode, Path
+
+KEEPS_VALUE = ("detach", "cpu", "mean")  # of a loss, which has one element
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ def skips(analysis: Analysis, path: Path) -> Iterator[Skip]:
     for node in sorted(statements_of(loop), key=lambda statement: (statement.lineno, statement.col_offset)):
         if node.lineno >= step.lineno:
             return
-        if isinstance(node, ast.Assign) and loaded_names([node.value]) & batch and not _is_read(node.value, losses):
+        if isinstance(node, ast.Assign) and _names_outside_reads(node.value, losses) & batch:
             batch |= stored_names([node]) if not _of_all_ranks(analysis, node.value, frame.scope) else set()
         elif isinstance(node, ast.If) and _leaves_out(node):
             deciding = [part for part in ast.walk(node.test) if isinstance(part, ast.Name) and part.id in batch]
@@ -61,7 +63,16 @@ def _is_read(node: ast.AST, losses: set[str]) -> bool:
     """Return whether this is `loss.item()`, which is made that of all processes where it is written."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "item":
         return False
-    return isinstance(node.func.value, ast.Name) and node.func.value.id in losses
+    value = node.func.value
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in KEEPS_VALUE:
+        value = value.func.value
+    return isinstance(value, ast.Name) and value.id in losses
+
+
+def _names_outside_reads(node: ast.expr, losses: set[str]) -> set[str]:
+    """Return the names that an expression loads, but for those in `loss.item()`."""
+    reads = {name for part in ast.walk(node) if _is_read(part, losses) for name in ast.walk(part)}
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and part not in reads}
 
 
 def _of_all_ranks(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ast.Call]:

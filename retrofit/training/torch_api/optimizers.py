@@ -37,3 +37,7 @@ SCHEDULE_PARAMETERS = {
     "CosineLRScheduler": "optimizer t_initial lr_min",
 }
 RATES_OF_SCHEDULES = frozenset({"max_lr", "base_lr", "eta_min", "min_lr", "swa_lr", "lr_min"})
+# Finders of learning rates: they train for some steps, and record the loss at each rate; the parameters of theirs.
+RATE_FINDERS = frozenset({"torch_lr_finder.LRFinder", "torch_lr_finder.lr_finder.LRFinder"})
+RATE_FINDER_PARAMETERS = ["model", "optimizer", "criterion"]
+RANGE_TESTS = frozenset(f"{finder}.range_test" for finder in RATE_FINDERS)

@@ -53,6 +53,7 @@ SPLIT_STREAMS = _of_runtime("split_random_streams", "distribute_loader") | OWN_S
 DISTRIBUTE_CRITERION = f"{RUNTIME}.distribute_criterion"
 SUM_LOSS = f"{RUNTIME}.sum_loss"
 WHOLE_BATCH_LOSS = f"{RUNTIME}.whole_batch_loss"
+WHOLE_BATCH_VALUE = f"{RUNTIME}.whole_batch_value"
 GLOBAL_REDUCTIONS = _of_runtime("batch_sum", "batch_mean")  # over the batch of all ranks, with gradients
 BATCH_ROWS = f"{RUNTIME}.batch_rows"  # of all ranks, with gradients
 LOSS_READS = _of_runtime("reduce_loss", "reduce_last_loss", "reduce_summed_loss")  # the same number on all ranks
