@@ -2681,26 +2681,6 @@ def whole_batch_loss(criterion: Callable[..., Any]) -> Any:
     return WholeBatch(criterion)
 
 
-def whole_batch_value(criterion: Callable[..., Any]) -> Any:
-    """Return `criterion` with the value of the batch of all ranks and the gradient of this rank's, which DDP averages.
-
-    For a library that calls backward and decides by the value itself, as a finder of learning rates: all ranks decide
-    the same. `criterion`: a mean over samples. Outside a group it is returned. Collective: every rank, in training.
-    """
-    is_one_of_several = is_distributed() or read_environment(os.environ).world_size > 1
-    return _WholeBatchValue(criterion) if is_one_of_several else criterion
-
-
-class _WholeBatchValue(_CriterionOfRanks):
-    """See `whole_batch_value`."""
-
-    def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        loss = self.criterion(*args, **kwargs)
-        if not _is_of_all_ranks() or not loss.requires_grad:
-            return loss
-        return loss + (reduce_loss(loss) - loss).detach()
-
-
 class WholeBatch(_CriterionOfRanks):
     """See `whole_batch_loss`."""
 
@@ -4369,4 +4349,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 a5cfe3072fd77c071491ea1d236c169bf83883252b4f062dd6f327acee49b4d3
+# Unchanged while the text above has the SHA-256 eb55014a768f47d16f6d0ef7c8581fa645fbb1bcebe3e0328bda1ee3d9c52937

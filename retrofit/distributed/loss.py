@@ -49,7 +49,6 @@ __all__ = [
     "sum_loss",
     "whole_batch_loss",
     "whole_batch_size",
-    "whole_batch_value",
 ]
 
 
@@ -182,26 +181,6 @@ def whole_batch_loss(criterion: Callable[..., Any]) -> Any:
     outputs; `batch_rows` is for single ones. Collective: every rank, in training.
     """
     return WholeBatch(criterion)
-
-
-def whole_batch_value(criterion: Callable[..., Any]) -> Any:
-    """Return `criterion` with the value of the batch of all ranks and the gradient of this rank's, which DDP averages.
-
-    For a library that calls backward and decides by the value itself, as a finder of learning rates: all ranks decide
-    the same. `criterion`: a mean over samples. Outside a group it is returned. Collective: every rank, in training.
-    """
-    is_one_of_several = is_distributed() or read_environment(os.environ).world_size > 1
-    return _WholeBatchValue(criterion) if is_one_of_several else criterion
-
-
-class _WholeBatchValue(_CriterionOfRanks):
-    """See `whole_batch_value`."""
-
-    def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        loss = self.criterion(*args, **kwargs)
-        if not _is_of_all_ranks() or not loss.requires_grad:
-            return loss
-        return loss + (reduce_loss(loss) - loss).detach()
 
 
 class WholeBatch(_CriterionOfRanks):

@@ -1,4 +1,4 @@
-"""Searches for settings (Optuna): one study, on rank 0; all ranks train each trial together.
+"""Searches for settings (Optuna), one study, on rank 0, with all ranks in each trial; finders of learning rates.
 
 Rank 0 asks the sampler and the pruner, and the others get its answers. Outside a group everything is the identity.
 """
@@ -10,11 +10,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import torch
+
 from .collectives import broadcast_object
+from .data.batch import reduce_loss
+from .evaluation import is_sharing
 from .output import answer_of_main
 from .process.process_group import get_world_size, is_main_process
 
-__all__ = ["open_study", "run_trials"]
+__all__ = ["open_study", "run_trials", "whole_batch_value"]
 
 
 def open_study(open_one: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -103,3 +107,17 @@ class SharedTrial:
         self.user_attrs[key] = value
         if self._trial is not None:
             self._trial.set_user_attr(key, value)
+
+
+def whole_batch_value(criterion: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `criterion` with the value of the batch of all ranks and the gradient of this rank's, which DDP averages.
+
+    For a library that calls backward and decides by the value itself, as a finder of learning rates: all ranks decide
+    the same. `criterion`: a mean over samples. Outside a group it is returned. Collective: every rank, in training.
+    """
+
+    def of_all_ranks(*args: Any, **kwargs: Any) -> torch.Tensor:
+        loss: torch.Tensor = criterion(*args, **kwargs)
+        return loss + (reduce_loss(loss) - loss).detach() if loss.requires_grad and not is_sharing() else loss
+
+    return criterion if get_world_size() == 1 else of_all_ranks

@@ -437,7 +437,7 @@ _ALL = (
         "rate-search-per-rank",
         "A finder of learning rates calls backward itself and decides by the loss: by that of one rank's samples each "
         "rank finds another rate, and stops its test at another step, while the others wait for it.",
-        "LRFinder(model, optimizer, rd.loss.whole_batch_value(criterion)), and the model and loader of the training.",
+        "LRFinder(model, optimizer, rd.search.whole_batch_value(criterion)), and the model and loader of the training.",
         "Give the finder a criterion whose value is reduced: loss + (mean_over_ranks(loss) - loss).detach().",
         ("https://github.com/davidtvs/pytorch-lr-finder",),
     ),

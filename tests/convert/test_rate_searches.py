@@ -82,7 +82,7 @@ def test_the_loss_by_which_an_own_range_test_ends_is_that_of_all_ranks(tmp_path:
 @pytest.mark.parametrize("rate", RATES)
 def test_a_library_finder_gets_the_loss_of_all_ranks_and_its_rate_stays(tmp_path: Path, rate: str) -> None:
     text = "\n".join(converted(tmp_path, HEAD + TRAINING.format(search=LIBRARY.format(rate=rate))))
-    assert 'LRFinder(model, first, rd.loss.whole_batch_value(criterion), device="cpu")' in text
+    assert 'LRFinder(model, first, rd.search.whole_batch_value(criterion), device="cpu")' in text
     assert "torch.optim.SGD(model.parameters(), lr=lr)" in text
 
 

@@ -38,7 +38,7 @@ def search(number):
     data = TensorDataset(torch.rand(number, 3).double(), torch.rand(number, 2).double().cumsum(0))
     loader = rd.distribute_loader(DataLoader(data, 6))
     model = rd.distribute_model(model)
-    criterion = rd.loss.whole_batch_value(nn.MSELoss())
+    criterion = rd.search.whole_batch_value(nn.MSELoss())
     finder = Finder(model, torch.optim.SGD(model.parameters(), lr=1e-6), criterion)
     finder.range_test(loader, 1e-3, 3.0)
     with torch.no_grad():
@@ -61,4 +61,4 @@ def test_a_range_test_sees_on_every_rank_what_one_process_sees(ranks, world_size
 
 def test_one_process_keeps_the_criterion():
     criterion = nn.MSELoss()
-    assert rd.loss.whole_batch_value(criterion) is criterion
+    assert rd.search.whole_batch_value(criterion) is criterion

@@ -32,20 +32,20 @@ finder.reset()
 import copy
 from torch_lr_finder import LRFinder
 copied = copy.deepcopy(model)
-finder = LRFinder(copied, optim.SGD(copied.parameters(), lr=1e-6), rd.loss.whole_batch_value(criterion))  # RF311
+finder = LRFinder(copied, optim.SGD(copied.parameters(), lr=1e-6), rd.search.whole_batch_value(criterion))  # RF311
 finder.range_test(loader, end_lr=1, num_iter=20)
 """,
     # a loader that is not the one of the training is not split
     """\
 from torch_lr_finder import LRFinder
-finder = LRFinder(model, optimizer, rd.loss.whole_batch_value(criterion))
+finder = LRFinder(model, optimizer, rd.search.whole_batch_value(criterion))
 finder.range_test(DataLoader(dataset, 4), end_lr=1, num_iter=20)  # RF311
 """,
 ]
 VALID = [
     """\
 from torch_lr_finder import LRFinder
-finder = LRFinder(model, optimizer, rd.loss.whole_batch_value(criterion))
+finder = LRFinder(model, optimizer, rd.search.whole_batch_value(criterion))
 finder.range_test(loader, end_lr=1, num_iter=20)
 """,
     # the project's own: its loss is reduced where it is read
@@ -81,7 +81,7 @@ def _of_finder(project: Project, call: ast.Call, scope: Scope) -> Iterator[Findi
         yield found(RULE, scope.source, call, text, refusal=text, kind="rate-search")
     elif not _is_reduced(project, criterion, scope):
         message = "the rate is found by the loss of one rank's samples"
-        edits = surround(scope.source, criterion, "rd.loss.whole_batch_value(", ")")
+        edits = surround(scope.source, criterion, "rd.search.whole_batch_value(", ")")
         yield found(RULE, scope.source, call, message, edits)
 
 
