@@ -49,7 +49,6 @@ def apply_edits(source: Source, edits: Iterable[Edit]) -> str:
     ordered = in_order(source, edits)
     headers = Counter(edit.start for edit in ordered if edit.order == HEADER)
     depth = Counter(edit.start for edit in ordered if edit.order == INDENT)
-    step = indent_step(source) if headers else ""
     seen: Counter[int] = Counter()
     parts, position, last = [], 0, None
     for edit in ordered:
@@ -59,6 +58,7 @@ def apply_edits(source: Source, edits: Iterable[Edit]) -> str:
             raise EditConflict(message, [edit, *([last] if last else [])])
         text = edit.text
         if edit.order <= HEADER and edit.start in depth:  # the headers at one place are nested in each other
+            step = indent_step(source, text)
             text = _indented(text, step * (depth[edit.start] - headers[edit.start] + seen[edit.start]))
             seen[edit.start] += edit.order == HEADER
         parts += [source.text[position : edit.start], text]
@@ -152,7 +152,8 @@ def put_under(source: Source, statements: Sequence[ast.stmt], header: str) -> li
             line = source.line_of(source.span(statement)[0])
             raise EditConflict(f"{source.name}:{line}: several statements on one line; write each on its own")
     start, (_, end) = source.span(first)[0], source.span(statements[-1])
-    place, indent, step = _line_start(source, start), indentation(source, first), indent_step(source)
+    place, indent = _line_start(source, start), indentation(source, first)
+    step = indent_step(source, indent or _indentation_within(source, statements))
     block = (place, end)
     edits = [Edit(source, place, place, f"{indent}{header}{source.newline}", HEADER, block)]
     inside_strings = _lines_inside_strings(source, source.line_of(start), source.line_of(end))
@@ -239,15 +240,22 @@ def indentation(source: Source, statement: ast.stmt) -> str:
     return line[: len(line) - len(line.lstrip())]
 
 
-def indent_step(source: Source) -> str:
-    """Return by how much the file indents a block: its own tabs or number of spaces."""
+def indent_step(source: Source, line: str = "") -> str:
+    """Return by how much the file indents a block: its own tabs or number of spaces, those with which `line` begins."""
+    white = line[: len(line) - len(line.lstrip(" \t"))][:1]
     for node in source.nodes:
         body = getattr(node, "body", None)
         if isinstance(node, ast.stmt) and isinstance(body, list) and isinstance(body[0], ast.stmt):
             outer, inner = indentation(source, node), indentation(source, body[0])
-            if len(inner) > len(outer) and inner.startswith(outer):
+            if len(inner) > len(outer) and inner.startswith(outer) and inner.startswith(white):
                 return inner[len(outer) :]
-    return "    "
+    return "\t" if white == "\t" else "    "
+
+
+def _indentation_within(source: Source, statements: Sequence[ast.stmt]) -> str:
+    """Return the indentation of the first block in some statements, nothing where they have none."""
+    bodies = (getattr(node, "body", None) for statement in statements for node in ast.walk(statement))
+    return next((indentation(source, body[0]) for body in bodies if isinstance(body, list) and body), "")
 
 
 def _insert_lines(source: Source, place: int, indent: str, lines: Sequence[str], order: int) -> Edit:

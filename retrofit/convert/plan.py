@@ -60,11 +60,25 @@ def plan_conversion(project: Project, assume: bool = False) -> Conversion:
     Raises EditConflict when two rules want to change the same text, ConversionError when something is found in the
     changed text that must not be there: errors of the rules both.
     """
-    conversion = Conversion(project)
     if is_converted(project):
-        return conversion
-    conversion.findings = under_assumptions(find_all(project)) if assume else find_all(project)
-    conversion.assumptions = assumptions_of(project, conversion.findings) if assume else []
+        return Conversion(project)
+    findings = under_assumptions(find_all(project)) if assume else find_all(project)
+    while True:
+        conversion = Conversion(project, findings=list(findings))
+        conversion.assumptions = assumptions_of(project, findings) if assume else []
+        try:
+            _make_edits(conversion)
+        except ConversionError as error:
+            if not error.misplaced:
+                raise
+            findings = [replace(found, edits=()) if found in error.misplaced else found for found in findings]
+        else:
+            return conversion
+
+
+def _make_edits(conversion: Conversion) -> None:
+    """Change the files as the findings say, and read all of it once more. Raises EditConflict and ConversionError."""
+    project = conversion.project
     edits: dict[Source, list[Edit]] = defaultdict(list)
     for finding in conversion.findings:
         for edit in finding.edits:
@@ -95,7 +109,6 @@ def plan_conversion(project: Project, assume: bool = False) -> Conversion:
                     replace(finding, refusal=UNDECIDED, kind="own-decision") for finding in undecided
                 ]
     conversion.files.sort(key=lambda file: (file.source is not project.entry, file.source.name))
-    return conversion
 
 
 def _finish(conversion: Conversion, files: list[ChangedFile], authors: Authors, reduces: bool) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from retrofit.analysis.edits import Edit, in_order
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.collectives import collective_on_some_ranks
+from retrofit.rules.files import reread_before_written
 from retrofit.rules.finding import Finding
 from retrofit.rules.registry import find_hazards
 from retrofit.training import Project, Source
@@ -18,12 +19,13 @@ class ConversionError(ValueError):
     """The converted text is not right, which is an error of retrofit. The message has a line per fault.
 
     `undecided` are the calls that all ranks must make, on lines that no rule has changed, which each rank of the
-    converted text would make or not by its own samples: the decision is the script's own.
+    converted text would make or not by its own samples: the decision is the script's own. `misplaced` are the findings
+    whose barriers not all ranks would come to: they can be left to the user instead.
     """
 
-    def __init__(self, message: str, undecided: Iterable[Finding] = ()) -> None:
+    def __init__(self, message: str, undecided: Iterable[Finding] = (), misplaced: Iterable[Finding] = ()) -> None:
         super().__init__(message)
-        self.undecided = list(undecided)
+        self.undecided, self.misplaced = list(undecided), list(misplaced)
 
 
 def require_sound(again: Project, authors: Authors, findings: list[Finding]) -> list[Finding]:
@@ -44,7 +46,10 @@ def require_sound(again: Project, authors: Authors, findings: list[Finding]) -> 
     if faults:
         own = [f for f in faults if f.help == collective_on_some_ranks.DECIDE and not authors.of(f)]
         message = "\n".join(authors.message(finding) for finding in faults)
-        raise ConversionError(message, own if len(own) == len(faults) else ())
+        decided = [finding for finding in faults if finding.help == collective_on_some_ranks.DECIDE]
+        barriers = {reread_before_written.RULE.code}
+        misplaced = [f for fault in decided for f in authors.findings_at(fault) if f.code in barriers]
+        raise ConversionError(message, own if len(own) == len(faults) else (), misplaced)
     return [
         replace(finding, message=f"{finding.message} (a line of the converted text)")
         for of_rule, found in new.items()
@@ -58,9 +63,11 @@ class Authors:
     def __init__(self, edits: Mapping[Source, list[Edit]], findings: list[Finding]) -> None:
         self.edits = {source.name: (source, changes) for source, changes in edits.items()}
         self.codes: dict[Edit, str] = {}
+        self.findings: dict[Edit, Finding] = {}
         for finding in findings:
             for edit in finding.edits:
                 self.codes.setdefault(edit, finding.code)
+                self.findings.setdefault(edit, finding)
 
     def message(self, finding: Finding) -> str:
         codes = self.of(finding)
@@ -73,20 +80,28 @@ class Authors:
     def of(self, finding: Finding) -> set[str]:
         return self.codes_at(finding.place.path, finding.place.line)
 
+    def findings_at(self, fault: Finding) -> list[Finding]:
+        """Return the findings whose edits write to the line of a fault."""
+        edits = self._edits_at(fault.place.path, fault.place.line)
+        return [self.findings[edit] for edit in edits if edit in self.findings]
+
     def codes_at(self, name: str, line: int) -> set[str]:
         """Return the rules of the edits that write to a line, counted from 1, of the converted file."""
-        codes: set[str] = set()
+        return {self.codes[edit] for edit in self._edits_at(name, line) if edit in self.codes}
+
+    def _edits_at(self, name: str, line: int) -> list[Edit]:
         if name not in self.edits:
-            return codes
+            return []
+        found = []
         source, edits = self.edits[name]
         shift = 0
         for edit in in_order(source, edits):
             first = source.line_of(edit.start) + shift
             added = _line_ends(edit.text)
-            if first <= line <= first + added and edit in self.codes:
-                codes.add(self.codes[edit])
+            if first <= line <= first + added:
+                found.append(edit)
             shift += added - _line_ends(source.text[edit.start : edit.end])
-        return codes
+        return found
 
 
 def named(codes: Iterable[str]) -> str:

@@ -40,11 +40,13 @@ def after_variable(
     if len(scopes) != 1:
         return None
     (scope,) = scopes
-    limit = _training_line(scope, paths)
+    training = _training_statement(scope, paths)
+    limit = training.lineno if training else float("inf")
     alias = first_alias(analysis, variable, scope)
     prepared = [a for a in assignments if a.statement.lineno < (min(limit, alias) if a.only_fills else limit)]
     before = [a.statement for a in prepared] or [assignments[0].statement]
-    return scope.source, _in_common_block(scope.source, before)
+    place = _in_common_block(scope.source, before)
+    return scope.source, _before_training(scope.source, before, place, training) if training else place
 
 
 def first_statement(scope: Scope) -> ast.stmt:
@@ -94,15 +96,35 @@ def _top_imports(source: Source) -> list[ast.Import | ast.ImportFrom]:
     return found
 
 
-def _training_line(scope: Scope, paths: list[Path]) -> float:
-    """Return the line of the statement in `scope` that trains, infinity when training is not started there."""
-    lines = [
-        scope.source.statement(frame.loops[-1] if frame.loops else frame.node).lineno
+def _training_statement(scope: Scope, paths: list[Path]) -> ast.stmt | None:
+    """Return the first statement in `scope` that trains, None when training is not started there."""
+    statements = [
+        scope.source.statement(frame.loops[-1] if frame.loops else frame.node)
         for path in paths
         for frame in path.frames
         if frame.scope is scope
     ]
-    return min(lines, default=float("inf"))
+    return min(statements, key=lambda statement: statement.lineno, default=None)
+
+
+def _before_training(source: Source, statements: list[ast.stmt], place: ast.stmt, training: ast.stmt) -> ast.stmt:
+    """Return the last place before the training, of one that holds it: `model.cuda()` in the same main guard.
+
+    Of a loop that holds both, the last of the statements before it.
+    """
+    chain = _chain(source, training)
+    while place in chain[:-1]:
+        inner = block_of(source, chain[chain.index(place) + 1])
+        within = [part for part in inner if part.lineno < training.lineno and _holds_any(part, statements)]
+        if not within or isinstance(place, (ast.For, ast.While)):
+            around = [statement for statement in statements if not _holds_any(place, [statement])]
+            return _in_common_block(source, around) if around else place
+        place = within[-1]
+    return place
+
+
+def _holds_any(outer: ast.stmt, statements: list[ast.stmt]) -> bool:
+    return any(outer.lineno <= s.lineno <= (outer.end_lineno or outer.lineno) for s in statements)
 
 
 def _in_common_block(source: Source, statements: list[ast.stmt]) -> ast.stmt:

@@ -194,3 +194,13 @@ def test_a_file_that_is_not_python_is_reported_with_the_reason(data, message):
 def test_a_missing_file_is_reported(tmp_path):
     with pytest.raises(SourceError, match=r"gone.py: cannot be read \(No such file or directory\)"):
         read_source(tmp_path / "gone.py", "gone.py")
+
+
+@pytest.mark.parametrize("style", ["\t", "  "])
+def test_a_header_keeps_the_white_space_of_its_own_block_in_a_file_of_both(style):
+    other = "  " if style == "\t" else "\t"
+    text = f"def f():\n{other}return 1\n\n\ndef g():\n{style}save()\n{style}if x:\n{style}{style}save()\n"
+    source = source_of(text)
+    body = source.tree.body[1].body
+    for statements in ([body[0]], [body[1].body[0]], body, [source.tree.body[1]]):
+        ast.parse(apply_edits(source, put_under(source, statements, "if main():")))

@@ -224,3 +224,23 @@ def test_two_ranks_log_the_figures_of_one_process(tmp_path: Path, launcher: Laun
     assert len(one) == len(two) > 20
     for before, after in zip(one, two):
         assert after == pytest.approx(before, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        "if __name__ == '__main__':\n    model.double()\n    TRAIN",
+        "if __name__ == '__main__':\n    model.to(device)\n    if len(data) > 3:\n        model.cpu()\n    TRAIN",
+        "if len(data) > 3:\n    model.to(device)\n    model.train()\n    TRAIN",
+        "for run in range(2):\n    model.to(device)\n    TRAIN",
+        "with torch.enable_grad():\n    model.to(device)\n    TRAIN",
+    ],
+)
+def test_a_model_is_wrapped_before_the_block_that_prepares_and_trains_it_ends(tmp_path: Path, training: str) -> None:
+    before, loop = SCRIPT.replace("BODY", "pass").split("for epoch")
+    indent = "\n    "
+    loop = f"for epoch{loop}".replace("\n", indent).rstrip()
+    result = conversion(tmp_path, f"{before}device = 'cpu'\n{training.replace('TRAIN', loop)}\nprint('done')\n")
+    (text,) = (file.text for file in result.files)
+    assert not result.refusals
+    assert text.index("rd.distribute_model(model)") < text.index("for epoch"), text

@@ -144,3 +144,18 @@ def test_files_named_by_functions_of_one_module_are_not_the_same(tmp_path: Path)
     after = 'started = open(str(int(time.time())) + ".log").read()\n'
     lines = converted(tmp_path, HEAD.replace("import os\n", "import os\nimport time\n") + TRAIN + first + after)
     assert "rd.barrier()" not in lines
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "        if x.max() > 1:\n            keep('stats.json', 1)\n            get('stats.json')\n",
+        "        if x.max() > 1:\n            report()\n",
+    ],
+)
+def test_ranks_that_come_there_by_their_own_samples_do_not_wait(tmp_path: Path, loop: str) -> None:
+    report = "\n\ndef report():\n    keep('stats.json', 1)\n    print(get('stats.json'))\n\n\n"
+    result = conversion(tmp_path, HEAD + FUNCTIONS + report + TRAIN + loop)
+    (text,) = (file.text for file in result.files)
+    left = [finding for finding in result.findings if finding.code == "RF508" and not finding.edits]
+    assert "rd.barrier()" not in text and left, text

@@ -16,6 +16,7 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import loaders_in
 from retrofit.training.data.workers import run_elsewhere
+from retrofit.training.distributed.ranks.rank_branches import rank_branches_of
 from retrofit.training.distributed.ranks.rank_guards import MAIN, side_of
 from retrofit.training.files.guards import runs_on_some
 from retrofit.training.files.rereads import Rereads, before_branches
@@ -98,7 +99,12 @@ def _written_by_main(project: Project, seen: set[ast.stmt]) -> Iterator[Finding]
     ):
         source, statement = reread.scope.source, reread.statement
         place = before_branches(source, statement)
-        is_even = not _is_in_evaluation(analysis, reread.scope, statement, project.in_batches)
+        branches = rank_branches_of(project)
+        is_even = not (
+            _is_in_evaluation(analysis, reread.scope, statement, project.in_batches)
+            or branches.by_samples(reread.scope, place)
+            or branches.is_entered_by_some(reread.scope)
+        )
         edits = [insert_before(source, place, ["rd.barrier()"])] if is_even else []
         yield found(RULE, source, reread.call, "every process reads what rank 0 writes just before", edits)
 
