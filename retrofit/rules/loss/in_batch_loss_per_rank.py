@@ -11,6 +11,7 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.losses.comparisons import comparisons
 from retrofit.training.losses.gathering.gathered import gathering
+from retrofit.training.losses.sequences_of_samples import sequences_of_samples
 from retrofit.training.torch_api.losses import RETURN_LOSS
 
 RULE = CATALOG["RF303"]
@@ -143,6 +144,9 @@ for images, labels in loader:
 
 def find(project: Project) -> Iterator[Finding]:
     yield from _losses_of_libraries(project)
+    for call, scope, batch in sequences_of_samples(project):
+        refusal = f"the samples of {ast.unparse(batch)} become the entries of one sequence: what follows mixes them"
+        yield found(RULE, scope.source, call, MESSAGE, refusal=refusal, kind="in-batch-loss")
     whole = gathering(project)
     for pair in comparisons(project) if not whole.rows else ():
         refusal = f"{pair}: in-batch negatives change with the batch" + (f"; {whole.reason}" if whole.reason else "")

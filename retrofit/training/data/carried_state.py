@@ -35,7 +35,9 @@ def _find(project: Project) -> Iterator[Write]:
     written = list(_written(project))
     fresh = {variable for variable, _, is_new in written if is_new}  # set again for each batch
     carried = [(variable, write) for variable, write, is_new in written if not is_new and variable not in fresh]
-    with_samples = [(variable, write) for variable, write in carried if _has_samples(project, write)]
+    with_samples = [
+        (variable, write) for variable, write in carried if has_samples_of_batch(project, write.value, write.scope)
+    ]
     read = _read_by_losses(project) if with_samples else set()
     for _ in carried:  # a codebook that is computed from sums that are carried, too
         of_read = [write for variable, write in carried if variable in read]
@@ -104,8 +106,8 @@ def _reads(project: Project, value: ast.expr, scope: Scope, variable: ScopedName
     return any(own_variable(o.node, o.scope) == variable for o in steps if isinstance(o.node, ast.expr))
 
 
-def _has_samples(project: Project, write: Write) -> bool:
-    """Return whether what is written is computed from tensors of the batch, not from their sizes or from figures."""
+def has_samples_of_batch(project: Project, value: ast.expr, scope: Scope) -> bool:
+    """Return whether a value is computed from tensors of the batch, not from their sizes or from figures."""
 
     def through(origin: Origin) -> list[Origin]:
         node = origin.node
@@ -118,7 +120,7 @@ def _has_samples(project: Project, write: Write) -> bool:
         return list(inputs(project.analysis, origin))
 
     values = project.batch_values
-    steps = origins(project.analysis, [Origin(write.value, write.scope)], through)
+    steps = origins(project.analysis, [Origin(value, scope)], through)
     nodes = [(step.node, step.scope) for step in steps]
     return any(node in values.calls or _is_of_batch(project, node, scope) for node, scope in nodes)
 

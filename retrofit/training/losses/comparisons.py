@@ -14,6 +14,7 @@ from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance
+from retrofit.training.data.carried_state import has_samples_of_batch
 from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.distributed import GATHERS
 from retrofit.training.torch_api.losses import METRIC_LEARNING
@@ -81,7 +82,12 @@ def _find(project: Project) -> Iterator[Comparison]:
             and _is_product(project, node, scope)
             and all(_is_of_inputs(project, part, scope) for part in parts)
         )
+        is_compared |= pair.is_broadcast and all(_is_of_layers(project, part, scope) for part in parts)
         if not is_same and not is_compared:
+            continue
+        if not pair.drawn_from and (
+            _are_of_one_sample(project, node, parts, scope) or _are_weights(project, pair, scope)
+        ):
             continue
         if pair.is_broadcast and not all(_has_samples(project, part, scope) for part in parts):
             continue
@@ -121,6 +127,52 @@ def _is_embedded(project: Project, node: ast.expr, scope: Scope) -> bool:
     parts = [(part, where) for inner, where in _origins(project, node, scope) for part in ast.walk(inner)]
     drawn = (b.node for part, where in parts if isinstance(part, ast.Name) for b in where.bindings.get(part.id, []))
     return any(part in calls for part, _ in parts) and (project.draws.is_used or any(loop in loops for loop in drawn))
+
+
+def _is_of_layers(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether this comes out of a layer of a module's own, in the training on a batch."""
+    in_batches = {part for part, _ in project.in_batches}
+    return any(
+        isinstance(part, ast.Call)
+        and isinstance(part.func, ast.Attribute)
+        and ast.unparse(part.func.value) == "self"
+        and part in in_batches
+        and where.parent is not None
+        and is_module(project.analysis, Instance(where.parent))
+        and not project.analysis.functions_called(part, where)
+        for part, where in _origins(project, node, scope)
+    )
+
+
+def _are_of_one_sample(project: Project, node: ast.expr, parts: tuple[ast.expr, ...], scope: Scope) -> bool:
+    """Return whether both operands are computed, in a loop over the samples, from what the loop has of one of them."""
+    samples = plain_reader(project).samples
+    for loop in scope.source.ancestors(node):
+        if loop is scope.node:
+            return False
+        if isinstance(loop, ast.For) and samples.goes_through(loop.iter, scope):
+            names = {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)}
+            return all(names & _names_within(project, part, scope, loop) for part in parts)
+    return False
+
+
+def _names_within(project: Project, node: ast.expr, scope: Scope, loop: ast.For) -> set[str]:
+    """Return the names in a loop that an expression is computed from."""
+    inside = set(ast.walk(loop))
+
+    def through(origin: Origin) -> list[Origin]:
+        return [part for part in inputs(project.analysis, origin) if part.node in inside]
+
+    steps = origins(project.analysis, [Origin(node, scope)], through)
+    return {step.node.id for step in steps if isinstance(step.node, ast.Name)}
+
+
+def _are_weights(project: Project, pair: Pair, scope: Scope) -> bool:
+    """Return whether rows of a table are compared: what a layer has for the numbers 0, 1, 2, ..., for no sample."""
+    named = [project.analysis.named(part, where) for part, where in _origins(project, pair.left, scope)]
+    calls = [part for part, _ in _origins(project, pair.left, scope) if isinstance(part, ast.Call)]
+    is_range = any(last_name(call) == "arange" for call in calls) or any(names & RANGES for names in named)
+    return is_range and not has_samples_of_batch(project, pair.left, scope)
 
 
 def _has_samples(project: Project, node: ast.expr, scope: Scope) -> bool:

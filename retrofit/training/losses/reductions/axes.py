@@ -114,13 +114,13 @@ def _ends_early(node: ast.Call, rest: list[ast.expr]) -> bool:
 def _after_rearranging(pattern: str, axis: int) -> int:
     """Return the axis of the samples after einops.rearrange(x, "b c h w -> c (b h w)")."""
     before, _, after = pattern.partition("->")
-    given, axes = _groups(before), _groups(after)
+    given, axes = axes_in_pattern(before), axes_in_pattern(after)
     batch = given[axis][:1] if -len(given) <= axis < len(given) else []
     index = next((number for number, names in enumerate(axes) if batch and batch[0] in names), 0)
     return FLAT if len(axes) == 1 else index
 
 
-def _groups(side: str) -> list[list[str]]:
+def axes_in_pattern(side: str) -> list[list[str]]:
     """Return the names in each axis of one side of a pattern."""
     groups: list[list[str]] = []
     is_inside = False

@@ -41,7 +41,7 @@ from ..terms import MEAN, terms_at
 from ..wrapped import functions_inside
 from . import kinds
 from .axes import axes_of, einsum_kind, reshaped
-from .kinds import CONSTANT, Kind
+from .kinds import CONSTANT, Kind, Leaf
 from .lists import LAYERS
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ class CallReader:
         if self.reader.may_be_global and self._is_of_all_ranks(node, scope, frame):
             return kinds.of(kinds.GLOBAL)
         if terms:
-            return kinds.join(self._of_term(term.reduction, node, scope) for term in terms)
+            coupled = self._coupled_in(node, scope, frame)
+            found = kinds.join(self._of_term(term.reduction, node, scope) for term in terms)
+            return replace(found, coupled=found.coupled | coupled) if coupled else found
         functions = functions_inside(self.analysis, node, scope)
         if functions:
             found = kinds.join(self.reader.returned(function, node, scope, frame, keys) for function in functions)
@@ -82,11 +84,17 @@ class CallReader:
         if self.analysis.called(node, scope) & GLOBAL_REDUCTIONS:
             return kinds.of(kinds.GLOBAL)
         if any(value.builder.rpartition(".")[2][:1].isupper() for value in made):
-            return self._of_object(node, scope, keys)
+            found, coupled = self._of_object(node, scope, keys), self._coupled_in(node, scope, frame)
+            return replace(found, coupled=found.coupled | coupled) if coupled else found
         passed_on = self._passed_on(node, scope, keys)
         if passed_on:
             return kinds.join(self.reader.kind(part, scope, frame, inner) for part, inner in passed_on)
         return self._of_function(node, scope, frame, keys)
+
+    def _coupled_in(self, node: ast.Call, scope: Scope, frame: Frame | None) -> frozenset[Leaf]:
+        """Return the sums and means over the batch in what a layer or a criterion is given next to the samples."""
+        found = [self.reader.kind(part, scope, frame) for part in node.args]
+        return frozenset().union(*(kinds.nonlinear(kind).coupled for kind in found if kind.has_rows))
 
     def _is_of_all_ranks(self, node: ast.Call, scope: Scope, frame: Frame | None) -> bool:
         """Return whether a call gathers rows over the ranks, or is a loss of gathered ones."""

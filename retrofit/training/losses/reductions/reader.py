@@ -303,7 +303,8 @@ class LossReader:
 
     def _of_subscript(self, node: ast.Subscript, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         key = node.slice.value if isinstance(node.slice, ast.Constant) else None
-        found = self.kind(node.value, scope, frame, (key, *keys))
+        is_of_tensor = isinstance(node.slice, ast.Tuple) and any(isinstance(p, ast.Slice) for p in node.slice.elts)
+        found = self.kind(node.value, scope, frame, keys if is_of_tensor else (key, *keys))
         if not found.has_rows or isinstance(node.slice, (ast.Slice, ast.Tuple, ast.Constant)):
             return found
         chosen = self.kind(node.slice, scope, frame)
