@@ -85,9 +85,9 @@ def _find(project: Project) -> Iterator[Comparison]:
         is_compared |= pair.is_broadcast and all(_is_of_layers(project, part, scope) for part in parts)
         if not is_same and not is_compared:
             continue
-        if not pair.drawn_from and (
-            _are_of_one_sample(project, node, parts, scope) or _are_weights(project, pair, scope)
-        ):
+        if not pair.drawn_from and _are_of_one_sample(project, node, parts, scope):
+            continue
+        if _are_weights(project, pair, scope):
             continue
         if pair.is_broadcast and not all(_has_samples(project, part, scope) for part in parts):
             continue
@@ -144,7 +144,7 @@ def _is_of_layers(project: Project, node: ast.expr, scope: Scope) -> bool:
     )
 
 
-def _are_of_one_sample(project: Project, node: ast.expr, parts: tuple[ast.expr, ...], scope: Scope) -> bool:
+def _are_of_one_sample(project: Project, node: ast.AST, parts: tuple[ast.expr, ...], scope: Scope) -> bool:
     """Return whether both operands are computed, in a loop over the samples, from what the loop has of one of them."""
     samples = plain_reader(project).samples
     for loop in scope.source.ancestors(node):
@@ -169,9 +169,8 @@ def _names_within(project: Project, node: ast.expr, scope: Scope, loop: ast.For)
 
 def _are_weights(project: Project, pair: Pair, scope: Scope) -> bool:
     """Return whether rows of a table are compared: what a layer has for the numbers 0, 1, 2, ..., for no sample."""
-    named = [project.analysis.named(part, where) for part, where in _origins(project, pair.left, scope)]
-    calls = [part for part, _ in _origins(project, pair.left, scope) if isinstance(part, ast.Call)]
-    is_range = any(last_name(call) == "arange" for call in calls) or any(names & RANGES for names in named)
+    calls = [(part, where) for part, where in _origins(project, pair.left, scope) if isinstance(part, ast.Call)]
+    is_range = any(project.analysis.called(call, where) & RANGES for call, where in calls)
     return is_range and not has_samples_of_batch(project, pair.left, scope)
 
 

@@ -1,4 +1,4 @@
-"""Batches that become one sequence, whose entries are the samples: rearrange(x, "b n d -> 1 b (n d)"), for attention."""
+"""Batches that become one sequence, with the samples as its entries: rearrange(x, "b n d -> 1 b (n d)")."""
 
 from __future__ import annotations
 
