@@ -49,6 +49,11 @@ def place_of(node: ast.AST) -> tuple[int, int]:
     return node.lineno, node.col_offset  # type: ignore[attr-defined]
 
 
+def end_of(node: ast.AST) -> tuple[int, int]:
+    """Return where a node ends: the next statement can begin in the same line."""
+    return node.end_lineno or 0, node.end_col_offset or 0  # type: ignore[attr-defined]
+
+
 @dataclass(eq=False)
 class Scope:
     """A module, a class or a function (a lambda too) with the names bound in it."""

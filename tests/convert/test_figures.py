@@ -374,3 +374,41 @@ def test_rank_0_decides_about_the_end_of_a_loop_where_all_come_to_it(step: str, 
     assert any("rank 0's share: out.max() > 9, by which" in finding.message for finding in result.listed) or (
         "SystemExit" in step or "print" in step
     )
+
+
+PASSED_ON = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def passed_on(source):
+    {body}
+
+
+loader = DataLoader(TensorDataset(torch.randn(16, 3)), 4, shuffle=True)
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for number, (x,) in {drawn}:
+    loss = model(x).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(number, len(x))
+"""
+
+
+@pytest.mark.parametrize("drawn", ["passed_on(enumerate(loader))", "enumerate(passed_on(loader))"])
+@pytest.mark.parametrize("body", ["yield from source", "for item in source: yield item"])
+def test_a_batch_that_a_generator_passes_on_is_a_batch(tmp_path: Path, body: str, drawn: str) -> None:
+    assert "print(number, rd.reduce_total(len(x)))" in converted(tmp_path, PASSED_ON.format(body=body, drawn=drawn))
+
+
+@pytest.mark.parametrize(
+    "body", ["for item in source: yield item[0], item[1]", "for item in source: item = item[0], item[1]; yield item"]
+)
+def test_what_a_generator_makes_of_its_batches_is_not_taken_for_them(tmp_path: Path, body: str) -> None:
+    script = PASSED_ON.format(body=body, drawn="passed_on(enumerate(loader))")
+    result = conversion(tmp_path, script)
+    text = "".join(file.text for file in result.files if file.path.name == "train.py")
+    assert "rd.reduce_total(len(x))" not in text

@@ -190,13 +190,3 @@ def _syntax_message(name: str, text: str, error: Exception) -> str:
 def _line(text: str, number: int) -> str:
     lines = _LINE_END.split(text)
     return lines[number - 1] if 0 < number <= len(lines) else ""
-
-
-def place_of(node: ast.AST) -> tuple[int, int]:
-    """Return where a node begins: several statements can share a line, so a line alone says nothing of the order."""
-    return node.lineno, node.col_offset  # type: ignore[attr-defined]
-
-
-def end_of(node: ast.AST) -> tuple[int, int]:
-    """Return where a node ends."""
-    return node.end_lineno or 0, node.end_col_offset or 0  # type: ignore[attr-defined]

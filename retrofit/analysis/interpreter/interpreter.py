@@ -9,6 +9,7 @@ from typing import Union
 
 from ..scopes import Scope
 from ..values.inference import Analysis
+from ..values.views import unchanged
 from .callers import shown_by
 from .calls import PASSED, Calls
 from .domain import Domain
@@ -336,7 +337,8 @@ class Interpreter:
         """Return what one turn of an iteration gives."""
         if isinstance(drawn, ast.Call) and "range" in self.analysis.called(drawn, self.scope):
             return mixed([flow, *(self.expressions.of(part) for part in drawn.args)])
-        if not flow.cells and not flow.differs:
+        is_known = not flow.cells or (isinstance(drawn, ast.Call) and unchanged(self.analysis, drawn, self.scope))
+        if is_known and not flow.differs:
             known = self.domain.element(drawn, self.scope)
             if known is not None:
                 return known

@@ -28,6 +28,27 @@ def viewed(analysis: Analysis, call: ast.Call, scope: Scope) -> list[Place]:
     return list(dict.fromkeys(found))
 
 
+def unchanged(analysis: Analysis, call: ast.Call, scope: Scope) -> Place | None:
+    """Return what a call of a generator gives one by one as it is: `for y in x: yield y`, `yield from x`."""
+    functions = analysis.functions_called(call, scope)
+    function = functions[0] if len(functions) == 1 else None
+    yields = [n for n in own_nodes(function.node) if isinstance(n, (ast.Yield, ast.YieldFrom))] if function else []
+    if function is None or len(yields) != 1:
+        return None
+    places = gone_through(function.node, function.scope)
+    if len(places) != 1 or not (isinstance(yields[0], ast.YieldFrom) or _is_element(yields[0].value, *places[0])):
+        return None
+    return _argument(analysis, analysis.site_of(call, scope, function), places[0])
+
+
+def _is_element(value: ast.expr | None, drawn: ast.expr, scope: Scope) -> bool:
+    """Return whether a value is what a loop draws, and nothing else."""
+    loop = scope.source.parents[drawn]
+    if not isinstance(value, ast.Name) or not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Name):
+        return False
+    return value.id == loop.target.id and len(scope.bindings.get(value.id, [])) == 1
+
+
 def gone_through(function: Function, scope: Scope) -> list[Place]:
     """Return what a generator goes through: `x` of `for y in x: yield f(y)`, of `yield from x` and of next(x)."""
     found = [(node, scope) for node in own_nodes(function) if isinstance(node, (ast.Yield, ast.YieldFrom))]

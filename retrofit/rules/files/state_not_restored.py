@@ -14,7 +14,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN, Loader
-from retrofit.training.loops import Frame, Path
+from retrofit.training.loops import Frame, LoopNode, Path
 from retrofit.training.torch_api.files import LOADS_STATE
 from retrofit.training.torch_api.output import COUNTING_BARS
 from retrofit.training.torch_api.runtime import SET_EPOCH
@@ -27,6 +27,14 @@ for epoch in range(start_epoch, 10):
     for images, labels in loader:
         criterion(model(images), labels).backward()
         optimizer.step()
+""",
+    """\
+epoch = torch.load("last.pt", map_location=rd.devices.own_storage)["epoch"]
+while epoch < 10:
+    for images, labels in loader:
+        criterion(model(images), labels).backward()
+        optimizer.step()
+    epoch += 1
 """,
 ]
 VALID = [
@@ -62,17 +70,18 @@ def find(project: Project) -> Iterator[Finding]:
     for path in project.paths:
         for number, frame in enumerate(path.frames):
             for loop in frame.loops:
-                if loop in seen or not isinstance(loop, ast.For) or not _continues(project.analysis, loop, frame.scope):
+                epoch = _continued(project.analysis, loop, frame.scope)
+                if loop in seen or epoch is None:
                     continue
                 seen.add(loop)
-                edit = _at_loop(project, loop, frame) or _in_function(project, loop, path, number)
+                edit = _at_loop(project, loop, frame, epoch) or _in_function(project, path, number, epoch)
                 if edit is not None:
                     yield found(RULE, frame.scope.source, loop, "a continued training has the first order", [edit])
 
 
-def _at_loop(project: Project, loop: ast.For, frame: Frame) -> Edit | None:
+def _at_loop(project: Project, loop: LoopNode, frame: Frame, epoch: str) -> Edit | None:
     """Return an edit at the start of the epoch, if the loader has a name there, or after what makes it in the epoch."""
-    lines = _lines(project, frame, ast.unparse(loop.target))
+    lines = _lines(project, frame, epoch)
     last = max((_number_of(loop, binding.node) for binding in _made_by(project)), default=-1)
     if not lines or last + 1 >= len(loop.body):
         return None
@@ -86,12 +95,12 @@ def _made_by(project: Project) -> Iterator[Binding]:
             yield from loader.variable.scope.bindings.get(loader.variable.name, [])
 
 
-def _number_of(loop: ast.For, node: ast.AST) -> int:
+def _number_of(loop: LoopNode, node: ast.AST) -> int:
     """Return which statement of a loop's body a node is in, -1 for none."""
     return next((number for number, part in enumerate(loop.body) if node in ast.walk(part)), -1)
 
 
-def _in_function(project: Project, loop: ast.For, path: Path, number: int) -> Edit | None:
+def _in_function(project: Project, path: Path, number: int, epoch: str) -> Edit | None:
     """Return an edit in the function that the epoch's loop calls with the number of the epoch, before its loop."""
     call = path.frames[number].node
     inner = path.frames[number - 1] if number else None
@@ -105,7 +114,7 @@ def _in_function(project: Project, loop: ast.For, path: Path, number: int) -> Ed
     bound = given_parameters(inner.scope)
     for name in bound:
         given = argument_for(call, bound, name)
-        if isinstance(given, ast.Name) and given.id == ast.unparse(loop.target):
+        if isinstance(given, ast.Name) and given.id == epoch:
             lines = _lines(project, inner, name)
             return insert_before(inner.scope.source, inner.loops[-1], lines) if lines else None
     return None
@@ -118,8 +127,23 @@ def _lines(project: Project, frame: Frame, epoch: str) -> list[str]:
     return [f"rd.set_epoch({name}, {epoch})" for name in dict.fromkeys(names)]
 
 
+def _continued(analysis: Analysis, loop: ast.AST, scope: Scope) -> str | None:
+    """Return the name that counts epochs from a number that is worked out: `for epoch in range(start, epochs)`."""
+    if isinstance(loop, ast.For) and _continues(analysis, loop, scope):
+        return ast.unparse(loop.target)
+    return _counted_by_hand(loop, scope) if isinstance(loop, ast.While) else None
+
+
+def _counted_by_hand(loop: ast.While, scope: Scope) -> str | None:
+    """Return `epoch` of `epoch = start; while epoch < epochs: ...; epoch += 1`."""
+    name = loop.test.left.id if isinstance(loop.test, ast.Compare) and isinstance(loop.test.left, ast.Name) else ""
+    steps = [n for n in loop.body if isinstance(n, ast.AugAssign) and ast.unparse(n.target) == name]
+    first = [b.value for b in scope.bindings.get(name, []) if b.value is not None and b.node not in ast.walk(loop)]
+    is_worked_out = any(not isinstance(value, ast.Constant) for value in first)
+    return name if "epoch" in name and steps and is_worked_out else None
+
+
 def _continues(analysis: Analysis, loop: ast.For, scope: Scope) -> bool:
-    """Return whether this counts epochs from a number that is worked out: `for epoch in range(start, epochs)`."""
     call = loop.iter
     if not isinstance(loop.target, ast.Name) or not isinstance(call, ast.Call) or len(call.args) < 2:
         return False

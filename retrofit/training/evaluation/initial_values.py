@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.files.source import Source, place_of
-from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.files.source import Source
+from retrofit.analysis.scopes import Scope, own_nodes, place_of
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.tensors import ZEROS
 

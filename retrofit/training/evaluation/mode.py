@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.files.source import place_of
 from retrofit.analysis.flow.calls.graph import holds_on_every_path
-from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.scopes import Scope, own_nodes, place_of
 
 from ..model.gradients import has_gradients, is_switched_off, switches_on
 from .loop import Loop, NotShareable

@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 from string import Formatter
 
-from retrofit.analysis.files.source import end_of, place_of
 from retrofit.analysis.flow.name_uses import name_uses
-from retrofit.analysis.scopes import own_nodes
+from retrofit.analysis.scopes import end_of, own_nodes, place_of
 
 from ..loops import LOOPS
 from .initial_values import is_passed_before, is_zero, start_statement, value_given

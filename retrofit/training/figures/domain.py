@@ -11,6 +11,7 @@ from retrofit.analysis.interpreter.state import NONE, OTHER, SAME, Flow, Root, e
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
+from retrofit.analysis.values.views import unchanged
 from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.data import GRAPH_COUNTS, SAME_ELEMENTS
 from retrofit.training.torch_api.runtime import (
@@ -114,6 +115,9 @@ class TorchDomain:
             return None if made is None or is_itself else self.element(made, scope)
         if not isinstance(drawn, ast.Call):
             return None
+        given = unchanged(self.analysis, drawn, scope)
+        if given is not None:
+            return self.element(*given)
         names = self.analysis.called(drawn, scope)
         if names & EVALUATION_SHARES or is_split_by_map(self.analysis, drawn, scope):
             return Flow(BATCH)
