@@ -201,7 +201,7 @@ def test_undo_keeps_files_that_were_changed_since(script: Path, capsys: pytest.C
     [
         ("print('hello')\n", "no loop with a backward call was found"),
         (SCRIPT.replace("optim.SGD", "optim.LBFGS"), "LBFGS evaluates the loss several times per step"),
-        (SCRIPT.replace("loader = DataLoader(", "loader = list("), "draws from no DataLoader"),
+        (SCRIPT.replace("loader = DataLoader(", "loader = list("), "no DataLoader is found"),
         (PYTHON_2_ITERATOR, "no method next() since torch 1.13; write next(batches)"),
         (
             SCRIPT.replace("model = torch", "torch.distributed.init_process_group('gloo')\nmodel = torch"),

@@ -438,6 +438,25 @@ class World:
     [
         ("storage = torch.zeros(16, 4)", "storage[t] = state", "data = storage.reshape(-1, 4)", "data[chosen]"),
         ("", "played.append(state)", "data = torch.stack(played)", "data[chosen]"),
+        ("storage = {'states': torch.zeros(16, 4)}", "storage['states'][t] = state", "", "storage['states'][chosen]"),
+        (
+            "storage = {'states': torch.zeros(16, 4)}",
+            "storage['states'][t] = state",
+            "data = storage['states'].reshape(-1, 4)",
+            "data[chosen]",
+        ),
+        (
+            "storage = dict(states=torch.zeros(16, 4))",
+            "storage['states'][t, :] = state",
+            "",
+            "storage['states'][chosen]",
+        ),
+        (
+            "storage = {'states': []}",
+            "storage['states'].append(state)",
+            "data = torch.stack(storage['states'])",
+            "data[chosen]",
+        ),
     ],
 )
 @pytest.mark.parametrize("environment", ["library", "own"])
@@ -457,3 +476,50 @@ def test_labels_that_are_computed_in_each_epoch_are_converted(tmp_path: Path) ->
     lines = ("chosen = slice(start, start + batch_size)", "x, y = X[start : start + batch_size], 0")
     body = nested(*lines, over="start in range(0, 100, batch_size)", outer=outer)
     assert any("rd.data.own_part" in line for line in lines_of(tmp_path, body))
+
+
+DRAWN_ELSEWHERE = """\
+class Sampler:
+    def __init__(self):
+        self.queue = multiprocessing.Queue()
+
+    def next_batch(self):
+        return self.queue.get()
+
+
+def window(source, i):
+    return source[:, i : i + 5]
+
+
+def crops(n):
+    rows = torch.zeros(n, 4)
+    for row in range(n):
+        start = random.randint(0, 90)
+        rows[row] = X.view(-1)[start : start + 4]
+    return rows, Y[:n]
+
+
+sampler = Sampler()
+"""
+
+
+@pytest.mark.parametrize(
+    ("over", "line", "named"),
+    [
+        ("step in range(10)", "x, y = sampler.next_batch()", "next_batch()"),
+        ("step in range(10)", "x, y = sampler.queue.get()", "sampler.queue.get()"),
+        ("i in range(0, 90, 5)", "x, y = window(X, i), Y", "source[:, i:i + 5]"),
+        ("step in range(10)", "x, y = crops(batch_size)", "random.randint(0, 90)"),
+        ("step in range(10)", "x, y = torch.load(files[step])", "files[step]"),
+    ],
+)
+def test_a_refusal_names_what_gives_a_batch(tmp_path: Path, over: str, line: str, named: str) -> None:
+    refused = conversion(tmp_path, "import multiprocessing\n" + START + DRAWN_ELSEWHERE + loop(line, over=over))
+    (refusal,) = {finding.refusal for finding in refused.refusals}
+    assert "all of the data" not in refusal and named in refusal
+
+
+def test_a_refusal_says_where_all_of_the_data_is_used(tmp_path: Path) -> None:
+    refused = conversion(tmp_path, START + loop("x, y = X, Y"))
+    (refusal,) = {finding.refusal for finding in refused.refusals}
+    assert "every step computes its loss from all of the data" in refusal

@@ -197,7 +197,7 @@ def test_a_second_training_loop_without_a_known_loader_is_refused(tmp_path: Path
     """The first loop has its loader, the second would train on everything in every process."""
     text = script(LOADER, "for (x,) in loader") + f"    for x in {made}:\n" + indented(STEP, 8)
     (refused,) = conversion(tmp_path, text).refusals
-    assert "draws from no DataLoader" in refused.refusal
+    assert "no DataLoader is found" in refused.refusal
     assert refused.place.line == len(text.splitlines()) - 1
 
 
@@ -284,3 +284,74 @@ def test_a_function_that_trains_in_one_phase_only_leaves_the_other_loader_whole(
     lines = converted(tmp_path, text.replace("import elsewhere", "import enum\n\nimport elsewhere"))
     assert SHARDED in lines and not any("distribute_loader(test_loader)" in line for line in lines)
     assert "print('loss', rd.reduce_loss(loss).item())" in lines
+
+
+FETCHER = """\
+import argparse
+import types
+
+
+class Fetcher:
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __next__(self):
+        try:
+            return next(self.batches)
+        except (AttributeError, StopIteration):
+            self.batches = iter(self.loader)
+            return next(self.batches)
+
+
+def make(size):
+    return DataLoader(data, size, shuffle=True)
+
+
+def train(loaders):
+    fetcher = Fetcher(loaders.train)
+    for step in range(10):
+        (x,) = next(fetcher)
+STEP
+
+"""
+
+
+@pytest.mark.parametrize("holder", ["types.SimpleNamespace", "argparse.Namespace"])
+def test_a_loader_in_a_namespace_that_a_fetcher_holds_is_sharded(tmp_path: Path, holder: str) -> None:
+    text = FETCHER.replace("STEP\n", indented(STEP, 8))
+    made = f"loaders = {holder}(train=make(4), test=make(2))"
+    lines = converted(tmp_path, f"{SCRIPT}{text}\n{made}\ntrain(loaders)\n")
+    assert f"loaders = {holder}(train=rd.distribute_loader(make(4)), test=make(2))" in lines
+
+
+OWN = """\
+class Batches:
+    def __init__(self, size):
+        self.size = size
+
+    def __len__(self):
+        return 16 // self.size
+
+    def __iter__(self):
+        order = order_of(16)
+        for i in range(len(self)):
+            yield (data.tensors[0][pick(order, i)],)
+
+
+loader = Batches(4)
+"""
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "loader = BucketIterator(data, batch_size=4)",
+        "loader, test_loader = BucketIterator.splits((data, data), batch_size=4)",
+        "loader = torchtext.legacy.data.Iterator(data, batch_size=4)",
+        OWN,
+    ],
+)
+def test_what_has_no_dataloader_in_it_is_not_given_to_the_runtime(tmp_path: Path, made: str) -> None:
+    imports = "import torchtext\nfrom torchtext.data import BucketIterator\nfrom elsewhere import order_of, pick\n"
+    refused = conversion(tmp_path, script(imports + made, "for (x,) in loader"))
+    assert any("how loader makes its batches is not known" in finding.refusal for finding in refused.refusals)

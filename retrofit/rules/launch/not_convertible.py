@@ -222,7 +222,7 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
         if removed:
             yield (*removed[0], "removed-next")
         for node, scope, problem in project.draws.problems:
-            text = f"the training loop draws from no DataLoader, and {problem}"
+            text = f"no DataLoader is found that the training loop draws from, and {problem}"
             yield node, scope.source, text, "no-loader"
     for drawn, scope in unknown_iterators(project):
         text = (

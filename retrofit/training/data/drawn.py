@@ -19,7 +19,9 @@ from retrofit.training.torch_api.data import (
     LOOKS_LIKE_LOADER,
     SAME_ELEMENTS,
     TAKES_FUNCTION,
+    WITHOUT_LOADER,
 )
+from retrofit.training.torch_api.launch import HOLDS_ATTRIBUTES
 from retrofit.training.torch_api.runtime import TRAINING_SHARES
 
 from .batches import handed_on
@@ -137,10 +139,12 @@ class _Search:
     def _of_field(self, node: ast.expr, origin: Origin) -> Iterator[Origin]:
         """Yield what is given for a field of a dataclass or a named tuple."""
         if isinstance(node, ast.Attribute) and not origin.keys:
-            for part in (origin.to(node.value), *self._sources(origin.to(node.value))):
+            for part in closure([origin.to(node.value)], self._sources):
                 if isinstance(part.node, ast.Call) and not part.keys:
                     place = given_to_field(self.analysis, part.node, part.scope, node.attr)
                     yield from [Origin(*place)] if place is not None else []
+                    if self.analysis.called(part.node, part.scope) & HOLDS_ATTRIBUTES:
+                        yield from (part.to(k.value) for k in part.node.keywords if k.arg == node.attr)
 
     def is_view(self, origin: Origin) -> bool:
         """Return whether an expression is not a loader itself, but hands on what one gives."""
@@ -186,6 +190,7 @@ def may_be_loader(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
         return False
     made = {value.base if isinstance(value, Item) else value for value in values}
     names = {value.builder for value in made if isinstance(value, Result)}
+    names = {name for name in names if not WITHOUT_LOADER.match(name)}
     return any(LOOKS_LIKE_LOADER.search(".".join(name.split(".")[-2:])) for name in names)
 
 

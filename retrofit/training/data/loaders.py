@@ -11,8 +11,9 @@ from retrofit.analysis.flow.operands import operands
 from retrofit.analysis.flow.variables import Variable, entry_variables, variables_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Display, LocalFunction, Result, Value
-from retrofit.training.torch_api.data import LOADERS
+from retrofit.analysis.values.kinds import Display, Instance, Item, LocalFunction, Result, Value
+from retrofit.analysis.values.views import gone_through
+from retrofit.training.torch_api.data import LOADERS, NUMBERS, WITHOUT_LOADER
 from retrofit.training.torch_api.runtime import TRAINING_SHARES
 
 from ..loops import LoopNode, Path, calls_without_training, phase_of
@@ -87,12 +88,26 @@ def _is_called_loader(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
         return True
     places = (ast.Name, ast.Attribute, ast.Subscript)
     is_named = isinstance(node, places) and "loader" in ast.unparse(node).lower()
-    return is_named and not any(_is_known(value) for value in analysis.evaluate(node, scope))
+    return is_named and not any(_is_known(analysis, value) for value in analysis.evaluate(node, scope))
 
 
-def _is_known(value: Value) -> bool:
+def _is_known(analysis: Analysis, value: Value) -> bool:
     """Return whether it can be told what this is: a list, something that a known function has made."""
+    if isinstance(value, Instance):
+        return _makes_batches(analysis, value)
+    made = value.base if isinstance(value, Item) else value
+    if isinstance(made, Result) and WITHOUT_LOADER.match(made.builder):
+        return True
     return isinstance(value, (Display, LocalFunction)) or (isinstance(value, Result) and bool(value.builder))
+
+
+def _makes_batches(analysis: Analysis, value: Instance) -> bool:
+    """Return whether the objects of a class go through numbers and their own data, and through no other iterable."""
+    iterates = analysis.classes.method(value.scope, "__iter__")
+    if iterates is None or analysis.classes.bases(value.scope) & LOADERS:
+        return False
+    places = gone_through(iterates.node, iterates.scope)
+    return bool(places) and all(isinstance(p, ast.Call) and analysis.called(p, s) & NUMBERS for p, s in places)
 
 
 def is_split(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:

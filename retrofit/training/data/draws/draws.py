@@ -24,18 +24,17 @@ from retrofit.training.torch_api.runtime import DRAW_TOGETHER, OWN_SAMPLES
 from ...loops import LOOPS, Path
 from ..shapes import is_about_shape
 from .filled import filled_in, is_filled_by_model
-from .given_batches import counts, has_batches
+from .given_batches import has_batches
 from .sample_rows import cuts_samples, is_by_rows, is_in_random_order, is_named
-from .sized_draws import has_unseeded_generator, is_order, size_of
+from .sized_draws import has_unseeded_generator, is_order, is_small, size_of
 from .slices import Slice, bounds_of, slice_of
+from .without_batch import without_batch
 
 if TYPE_CHECKING:
     from ... import Project
 
 Place = tuple[ast.expr, Scope]
 Problem = tuple[ast.AST, Scope, str]
-SMALLEST = 8  # number of samples that a batch is written with
-
 
 RANDOM = "random"  # drawn at random, by each rank for itself
 SLICE = "slice"  # of what is the same on all ranks
@@ -94,7 +93,7 @@ def find_draws(project: Project) -> Draws:
         found.orders.update(search.orders)
         found.split.update(search.split)
         if not search.batches and not search.split and not search.problems:
-            found.problems.append(_without_batch(project, path))
+            found.problems.append(without_batch(project, path))
     places = [*((draw.node, draw.scope) for draw in found.batches.values()), *found.split.items()]
     chains = (call for place in places for call, _ in call_chains(project.analysis, *place))
     found.calls = set(chains) - {frame.node for path in project.paths for frame in path.frames}
@@ -127,15 +126,6 @@ def drawing_loops(project: Project) -> set[ast.AST]:
         for found in nearest_on_paths(project.analysis, *place, lambda node, scope: loop_of(node, scope) is not None)
     ]
     return {loop_of(*place) for place in places if place is not None} - {None}  # type: ignore[return-value]
-
-
-def _without_batch(project: Project, path: Path) -> Problem:
-    """Return why nothing of a path is split: what its loop goes through is not known, or it takes all of the data."""
-    frame, (loop, outer) = path.frames[0], path.loops[0]
-    if isinstance(loop, ast.For) and not counts(project.analysis, loop, outer.scope):
-        text = f"how {ast.unparse(loop.iter)} makes its batches is not known"
-        return frame.node, frame.scope, text
-    return frame.node, frame.scope, "no batch is drawn: every step computes its loss from all of the data"
 
 
 class _Search:
@@ -220,7 +210,7 @@ class _Search:
             return True
         size = size_of(self.analysis, node, scope)
         if size is not None:
-            if _is_small(size) or self._is_of_batch(size, scope):
+            if is_small(size) or self._is_of_batch(size, scope):
                 return False
             self._note_random(node, scope, size)
             return True
@@ -350,11 +340,6 @@ class _Search:
             is_statement = isinstance(scope.source.parents.get(node), ast.Expr)
             if is_statement and last_name(node) == "shuffle" and is_order(self.analysis, node, scope):
                 yield node, scope  # type: ignore[misc]
-
-
-def _is_small(size: ast.expr) -> bool:
-    """Return whether this is a number of a few values, as of a place in an image: no batch."""
-    return isinstance(size, ast.Constant) and isinstance(size.value, int) and size.value < SMALLEST
 
 
 def _is_number(size: ast.expr, scope: Scope) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.sources import Origin, is_followed, origins
-from retrofit.analysis.flow.stored import stored_in
+from retrofit.analysis.flow.stored import literal_key, stored_in
 from retrofit.analysis.flow.variables import Variable, variables_of
 from retrofit.analysis.python_api import ADDS_ALL, ADDS_ONE
 from retrofit.analysis.scopes import Scope
@@ -29,15 +29,42 @@ def is_filled_by_model(project: Project, node: ast.expr, scope: Scope, model_cal
         if isinstance(origin.node, (ast.Name, ast.Attribute)) and is_followed(origin.node):
             put_in = stored_in(project.analysis, origin.node, origin.scope)
             given = [Origin(part.value, part.scope) for part in put_in if part.value in in_loops]
-            stored.update(given)
-            found += given
-        return found
+        elif isinstance(origin.node, ast.Subscript):
+            given = _put_into_entries(project, origin)
+        else:
+            given = []
+        stored.update(given)
+        return found + given
 
     computed = [
         origin.node in model_calls and origin.node in in_loops
         for origin in origins(project.analysis, [Origin(node, scope)], through)
     ]
     return bool(stored) and any(computed)
+
+
+def _put_into_entries(project: Project, origin: Origin) -> list[Origin]:
+    """Return what training loops put into a container that is an entry of another: storage["states"][t] = state."""
+    analysis, node = project.analysis, origin.node
+    assert isinstance(node, ast.Subscript)
+    owners, key = variables_of(analysis, node.value, origin.scope), literal_key(node.slice)
+    return [
+        Origin(value, scope)
+        for entry, value, scope in project.analysis.fact("filled entries", lambda: list(_filled_entries(project)))
+        if key in (None, own := literal_key(entry.slice)) or own is None
+        if owners & variables_of(analysis, entry.value, scope)
+    ]
+
+
+def _filled_entries(project: Project) -> Iterator[tuple[ast.Subscript, ast.expr, Scope]]:
+    """Yield the entries of containers into which a training loop puts something, with what it puts there."""
+    for node, scope in project.in_loops:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ADDS:
+            if isinstance(node.func.value, ast.Subscript):
+                yield from ((node.func.value, given, scope) for given in node.args)
+        elif isinstance(node, ast.Assign):
+            inner = [target.value for target in node.targets if isinstance(target, ast.Subscript)]
+            yield from ((entry, node.value, scope) for entry in inner if isinstance(entry, ast.Subscript))
 
 
 def filled_in(project: Project) -> set[Variable]:

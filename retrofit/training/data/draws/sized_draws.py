@@ -24,6 +24,7 @@ from retrofit.training.torch_api.randomness import DRAWS, DRAWS_IN_PLACE, GENERA
 from retrofit.training.torch_api.tensors import FILLED, TENSOR_CLASSES
 
 SCALAR = ast.Constant(1)
+SMALLEST = 8  # number of samples that a batch is written with
 SPREAD = {"rand", "randn"} | FILLED | TENSOR_CLASSES  # their arguments are the dimensions
 
 
@@ -59,6 +60,11 @@ def size_of(analysis: Analysis, node: ast.AST, scope: Scope) -> ast.expr | None:
     if isinstance(shape, (ast.Tuple, ast.List)):
         shape = shape.elts[0] if shape.elts else SCALAR
     return None if isinstance(shape, ast.Constant) and shape.value in (1, None) else shape
+
+
+def is_small(size: ast.expr | None) -> bool:
+    """Return whether this is a number of a few values, as of a place in an image: no batch."""
+    return isinstance(size, ast.Constant) and isinstance(size.value, int) and size.value < SMALLEST
 
 
 def dimensions_of(analysis: Analysis, node: ast.expr, scope: Scope) -> int:

@@ -1,0 +1,69 @@
+"""Why no batch of a training is split: how it makes its batches is not known, or every step takes all of the data."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.bindings import bindings_of
+from retrofit.analysis.flow.operands import computed_from, inputs
+from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.scopes import Scope
+from retrofit.training.torch_api.draws import INDICES
+
+from ...loops import Path
+from .given_batches import counts
+from .sized_draws import is_small, names_of, size_of
+
+if TYPE_CHECKING:
+    from ... import Project
+
+GIVES_ONE = re.compile(r"next|batch|sample|fetch|^(get|pop|recv|__iter__)$", re.IGNORECASE)  # names of functions
+
+
+def without_batch(project: Project, path: Path) -> tuple[ast.AST, Scope, str]:
+    """Return why nothing of a path is split: what its loop goes through is not known, or it takes all of the data."""
+    frame, (loop, outer) = path.frames[0], path.loops[0]
+    if isinstance(loop, ast.For) and not counts(project.analysis, loop, outer.scope):
+        return frame.node, frame.scope, f"how {ast.unparse(loop.iter)} makes its batches is not known"
+    chosen = _chosen(project, path)
+    if chosen is not None:
+        return frame.node, frame.scope, f"how {ast.unparse(chosen)} makes a batch is not known"
+    return frame.node, frame.scope, "no batch is drawn: every step computes its loss from all of the data"
+
+
+def _chosen(project: Project, path: Path) -> ast.expr | None:
+    """Return an expression of the loop that gives other data in each step, None where there is none."""
+    in_loops = {node for node, _ in project.in_loops}
+    models = {call.call for model in project.models for call in model.calls}
+    start = Origin(path.frames[0].node.func.value, path.frames[0].scope)  # type: ignore[attr-defined]
+    found = origins(project.analysis, [start], lambda origin: list(inputs(project.analysis, origin, stored=True)))
+    for origin in (origin for origin in found if origin.node in in_loops and origin.node not in models):
+        node = origin.node
+        if isinstance(node, ast.Call) and _gives_one(project, node, origin.scope):
+            return node
+        if isinstance(node, ast.Subscript) and _follows_loop(project, node, origin.scope, in_loops):
+            return node
+    return None
+
+
+def _gives_one(project: Project, node: ast.Call, scope: Scope) -> bool:
+    names = names_of(project.analysis, node, scope)
+    if names & INDICES:
+        return not is_small(size_of(project.analysis, node, scope))
+    return bool(GIVES_ONE.search(last_name(node))) or any(name.startswith("random.") for name in names)
+
+
+def _follows_loop(project: Project, node: ast.Subscript, scope: Scope, in_loops: set[ast.AST]) -> bool:
+    """Return whether an index is computed from what a loop of the training goes through, or moves on."""
+    moving = (ast.For, ast.AugAssign)
+    return any(
+        binding.node in in_loops and isinstance(binding.node, moving)
+        for part in ast.walk(node.slice)
+        if isinstance(part, ast.Name)
+        for origin in computed_from(project.analysis, part, scope)
+        if isinstance(origin.node, (ast.Name, ast.Attribute))
+        for binding, _ in bindings_of(project.analysis, origin.node, origin.scope)
+    )
