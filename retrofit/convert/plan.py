@@ -8,7 +8,16 @@ from dataclasses import dataclass, field, replace
 
 from retrofit.analysis.edits import Edit, EditConflict, apply_edits
 from retrofit.analysis.files.runtime_names import FILE_MODULE, RUNTIME
-from retrofit.rules.edits.rewrite import NAME, ChangedFile, places_of_name, runtime_import
+from retrofit.rules.edits.rewrite import (
+    NAME,
+    OTHER_NAME,
+    ChangedFile,
+    name_of_runtime,
+    other_meanings,
+    places_of_name,
+    runtime_import,
+    with_name,
+)
 from retrofit.rules.evaluation.rewritten_figures import in_places_of, rewritten
 from retrofit.rules.finding import Finding, found
 from retrofit.rules.launch import not_convertible
@@ -85,11 +94,14 @@ def _make_edits(conversion: Conversion) -> None:
             edits[edit.source].append(edit)
     authors = Authors(edits, conversion.findings)
     for source, changes in edits.items():
+        name = name_of_runtime(project, source)
+        if name != NAME:
+            conversion.findings += _unclear_names(project, source, changes)
+            changes[:] = with_name(changes, name)
         text = _changed(source, changes, authors)
-        is_new = len(places_of_name(_parsed(source, text, authors))) > len(places_of_name(source.tree))
-        if is_new and runtime_name(project.modules, source) != NAME:
-            conversion.findings += _other_meanings(project, source)
-            changes.insert(0, runtime_import(source, changes, project.runtime))
+        is_new = len(places_of_name(_parsed(source, text, authors), name)) > len(places_of_name(source.tree, name))
+        if is_new and runtime_name(project.modules, source) != name:
+            changes.insert(0, runtime_import(source, changes, project.runtime, name))
             text = _changed(source, changes, authors)
             _parsed(source, text, authors)
         conversion.files.append(ChangedFile(source, text))
@@ -168,14 +180,22 @@ def _imports(source: Source, module: str) -> bool:
     return any(name == module or name.startswith(f"{module}.") for name in names)
 
 
-def _other_meanings(project: Project, source: Source) -> list[Finding]:
-    """Return a refusal for a file in which the name of the runtime has another meaning already."""
-    scopes = project.analysis.module_scopes[source].walk()
-    places = [binding.node for scope in scopes for binding in scope.bindings.get(NAME, [])]
+def _unclear_names(project: Project, source: Source, changes: list[Edit]) -> list[Finding]:
+    """Return a refusal for a file in which the name of the runtime is taken, also where the edits write it anew."""
+    is_rewritten = any(f"{NAME}." in source.text[edit.start : edit.end] for edit in changes)
+    names = [OTHER_NAME, *([NAME] if is_rewritten else [])]
+    places = [(name, place) for name in names for place in other_meanings(project, source, name)]
     message = "the name of the runtime is taken"
-    refusal = f"{NAME} is something else here; give that another name"
     return [
-        found(not_convertible.RULE, source, place, message, refusal=refusal, kind="name-taken") for place in places[:1]
+        found(
+            not_convertible.RULE,
+            source,
+            place,
+            message,
+            refusal=f"{name} is something else here; give that another name",
+            kind="name-taken",
+        )
+        for name, place in places[:1]
     ]
 
 

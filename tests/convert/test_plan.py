@@ -73,9 +73,21 @@ def test_gpus_chosen_before_the_imports_are_left_to_the_launcher(tmp_path: Path)
 
 
 @pytest.mark.parametrize("before", ["import random as rd", "def spread(rd):\n    return rd", "rd = 3"])
-def test_a_name_that_the_runtime_cannot_have_is_refused(before: str, tmp_path: Path) -> None:
-    (refusal,) = conversion_of(tmp_path, before=before).refusals
-    assert refusal.refusal == "rd is something else here; give that another name" and refusal.place.line == 3
+def test_the_runtime_has_another_name_where_its_own_is_taken(before: str, tmp_path: Path) -> None:
+    conversion = conversion_of(tmp_path, before=before)
+    assert not conversion.refusals
+    (file,) = conversion.files
+    lines = file.text.splitlines()
+    assert before.splitlines()[0] in lines and "import multigpu" in lines and "import multigpu as rd" not in lines
+    assert "rd." not in file.text and lines.index("import multigpu") < lines.index("multigpu.setup_distributed()")
+    (tmp_path / "train.py").write_text(file.text)
+    again = plan_conversion(read_project(tmp_path / "train.py"))
+    assert not again.refusals and not again.files
+
+
+def test_both_names_of_the_runtime_taken_are_refused(tmp_path: Path) -> None:
+    refusals = conversion_of(tmp_path, before="import random as rd\nmultigpu = False").refusals
+    assert [finding.refusal for finding in refusals] == ["multigpu is something else here; give that another name"]
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from retrofit.analysis.edits import Edit, EditConflict, apply_edits
@@ -14,6 +15,8 @@ from retrofit.training import Project, Source
 from retrofit.training.placement import import_edit, runtime_name
 
 NAME = "rd"  # of the runtime in a converted text
+OTHER_NAME = "multigpu"  # of the runtime in a file where that has another meaning
+_USES = re.compile(rf"(?<![\w.]){NAME}\.")
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,8 @@ class ChangedFile:
     @property
     def uses_runtime(self) -> bool:
         """Whether the runtime's name is in the new text more often than in the old one."""
-        return len(places_of_name(_parsed(self.source, self.text))) > len(places_of_name(self.source.tree))
+        tree, names = _parsed(self.source, self.text), (NAME, OTHER_NAME)
+        return any(len(places_of_name(tree, name)) > len(places_of_name(self.source.tree, name)) for name in names)
 
 
 def changed_files(project: Project, findings: Iterable[Finding]) -> list[ChangedFile]:
@@ -53,23 +57,46 @@ def changed_files(project: Project, findings: Iterable[Finding]) -> list[Changed
 
 
 def _changed(project: Project, source: Source, changes: list[Edit]) -> ChangedFile:
+    name = name_of_runtime(project, source)
+    changes = with_name(changes, name)
     file = ChangedFile(source, apply_edits(source, changes))
-    if not file.uses_runtime or runtime_name(project.modules, source) == NAME:
+    if not file.uses_runtime or runtime_name(project.modules, source) == name:
         return file
-    file = ChangedFile(source, apply_edits(source, [runtime_import(source, changes, project.runtime), *changes]))
+    line = runtime_import(source, changes, project.runtime, name)
+    file = ChangedFile(source, apply_edits(source, [line, *changes]))
     _parsed(source, file.text)
     return file
 
 
-def runtime_import(source: Source, changes: list[Edit], runtime: str) -> Edit:
+def name_of_runtime(project: Project, source: Source) -> str:
+    """Return the name by which a file uses the runtime: another one where its own has another meaning there."""
+    imported = runtime_name(project.modules, source)
+    if imported in (NAME, OTHER_NAME):
+        return imported
+    return OTHER_NAME if other_meanings(project, source, NAME) else NAME
+
+
+def with_name(changes: list[Edit], name: str) -> list[Edit]:
+    """Return edits that call the runtime `name`."""
+    return changes if name == NAME else [replace(edit, text=_USES.sub(f"{name}.", edit.text)) for edit in changes]
+
+
+def other_meanings(project: Project, source: Source, name: str) -> list[ast.AST]:
+    """Return the places that give `name` another meaning in a file."""
+    scopes = project.analysis.module_scopes[source].walk()
+    return [binding.node for scope in scopes for binding in scope.bindings.get(name, [])]
+
+
+def runtime_import(source: Source, changes: list[Edit], runtime: str, name: str) -> Edit:
     """Return the edit that imports the module `runtime` before the first use of its name in the changes."""
-    first_use = min(edit.start for edit in changes if f"{NAME}." in edit.text)
-    return import_edit(source, f"import {runtime} as {NAME}", before=first_use)
+    first_use = min(edit.start for edit in changes if f"{name}." in edit.text)
+    line = f"import {runtime}" if runtime == name else f"import {runtime} as {name}"
+    return import_edit(source, line, before=first_use)
 
 
-def places_of_name(tree: ast.AST) -> list[ast.Name]:
+def places_of_name(tree: ast.AST, name: str = NAME) -> list[ast.Name]:
     """Return where the name of the runtime is used in a file."""
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == NAME]
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == name]
 
 
 def after(project: Project, files: Iterable[ChangedFile]) -> Project:

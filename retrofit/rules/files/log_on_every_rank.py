@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.analysis.edits import add_argument, call_through
+from retrofit.analysis.edits import Edit, add_argument, call_through, surround
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import edit_after_setup
 from retrofit.rules.finding import Finding, found, guarded
 from retrofit.training import Project
+from retrofit.training.distributed.ranks.rank_guards import side_of_test
 from retrofit.training.distributed.ranks.rank_texts import mentions_rank
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.files.outputs import BAR, LOGGER, PRINT, SHOW, TRACK, TRACKER, Output
@@ -36,6 +37,16 @@ run = wandb.init(project="words")  # RF505
 for epoch in tqdm(range(3)):  # RF505
     print(epoch)  # RF505
 """,
+    # an option of the script, or of tqdm, hides the bar for other reasons
+    """\
+quiet = len(dataset) > 100
+for epoch in tqdm(range(3), disable=quiet):  # RF505
+    continue
+for epoch in tqdm(range(3), disable=False if quiet else None):  # RF505
+    continue
+for epoch in tqdm(range(3), disable=None):  # RF505
+    continue
+""",
     """\
 dist.init_process_group("gloo")
 for epoch in range(3):
@@ -55,6 +66,8 @@ print("rank", rd.get_rank(), "is here")
     # it is switched off for the others
     """\
 bar = tqdm(range(3), disable=not rd.is_main_process())
+other = tqdm(range(3), disable=len(dataset) > 100 or not rd.is_main_process())
+never = tqdm(range(3), disable=True)
 if rd.is_main_process():
     print("starting")
 """,
@@ -96,8 +109,7 @@ def find(project: Project) -> Iterator[Finding]:
             guards = guarded(project, output) if is_alone else []
             changes = guards or call_through(source, output.call, "rd.output.on_main_process")
             yield found(RULE, source, output.call, f"{output.name} on every process", changes)
-        elif output.kind == BAR and not any(keyword.arg == "disable" for keyword in output.call.keywords):
-            edits = add_argument(source, output.call, "disable=not rd.is_main_process()")
+        elif output.kind == BAR and (edits := _hidden_bar(project, output)):
             yield found(RULE, source, output.call, "a progress bar per process", edits)
         elif output.kind == PRINT and source not in quiet and output.call in printing:
             quiet.add(source)
@@ -108,6 +120,23 @@ def find(project: Project) -> Iterator[Finding]:
                 "every process prints",
                 [import_edit(source, PRINT_IMPORT.format(runtime=project.runtime))],
             )
+
+
+def _hidden_bar(project: Project, output: Output) -> list[Edit]:
+    """Return the edits that hide a bar on all ranks but the first, none where its `disable` follows the rank."""
+    source, scope = output.scope.source, output.scope
+    given = [keyword.value for keyword in output.call.keywords if keyword.arg == "disable"]
+    if not given:
+        return add_argument(source, output.call, "disable=not rd.is_main_process()")
+    is_always = isinstance(given[0], ast.Constant) and given[0].value is True
+    parts = [part for part in ast.walk(given[0]) if isinstance(part, ast.expr)]
+    follows = any(side_of_test(project.analysis, part, scope) for part in parts)
+    if is_always or follows or project.distribution.is_by_hand or mentions_rank(project.analysis, given[0], scope):
+        return []
+    if isinstance(given[0], ast.Constant) and given[0].value is None:  # hidden where nobody looks
+        return surround(source, given[0], "", " if rd.is_main_process() else True")
+    is_loose = isinstance(given[0], (ast.IfExp, ast.Lambda, ast.NamedExpr))
+    return surround(source, given[0], "(" * is_loose, ")" * is_loose + " or not rd.is_main_process()")
 
 
 def _through(project: Project, output: Output) -> str:

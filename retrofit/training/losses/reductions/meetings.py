@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.flow.reachability import reached_nodes
-from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.flow.sources import Origin, closure, sources
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.tensors import FLATTENS, REPEATS, SAME_ENTRIES, VIEWS
 
@@ -23,7 +23,6 @@ Operands = tuple[ast.expr, ast.expr]
 TILED, SPREAD = 0, 1  # all rows again and again, each row several times
 PASSES = SAME_ENTRIES | VIEWS | FLATTENS | REPEATS | {"tile"}
 REPEATING = {"repeat", "repeat_interleave", "unsqueeze"}
-MOST_DEPTH = 8
 
 
 @dataclass(frozen=True)
@@ -119,27 +118,31 @@ def _uses(node: ast.expr, loop: SampleLoop) -> bool:
     return False
 
 
-def _repetition(project: Project, node: ast.expr, scope: Scope, depth: int = MOST_DEPTH) -> int | None:
+def _repetition(project: Project, node: ast.expr, scope: Scope) -> int | None:
     """Return how the rows of an expression are repeated, None where they are not."""
-    if isinstance(node, ast.Subscript) and _by_new_axis(node) is not None:
-        return _by_new_axis(node)
-    for origin in origins(project.analysis, [Origin(node, scope)]) if depth else ():
+    repeated: list[int] = []  # what comes before the call has to say it first: `x.unsqueeze(1).repeat(n, 1, 1)`
+    for origin in closure([Origin(node, scope)], lambda origin: _before(project, origin)):
         call = origin.node
-        if origin.keys:
-            continue
-        if isinstance(call, ast.Subscript):
+        found = None
+        if isinstance(call, ast.Subscript) and (not origin.keys or call is node):
             found = _by_new_axis(call)
-        elif isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+        elif isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and not origin.keys:
             found = _by_method(call, call.func.attr)
-            if found is None and call.func.attr in (PASSES | {"repeat"}):
-                found = _repetition(project, call.func.value, origin.scope, depth - 1)
-            if found is None and call.func.attr == "repeat":
-                found = _by_repeat(call)
-        else:
-            found = None
+            by_repeat = _by_repeat(call) if call.func.attr == "repeat" else None
+            repeated += [] if by_repeat is None else [by_repeat]
         if found is not None:
             return found
-    return None
+    return repeated[0] if repeated else None
+
+
+def _before(project: Project, origin: Origin) -> Iterator[Origin]:
+    """Yield what an expression has its rows from, one step before."""
+    yield from sources(project.analysis, origin)
+    call = origin.node
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or origin.keys:
+        return
+    if call.func.attr in PASSES | {"repeat"}:
+        yield Origin(call.func.value, origin.scope)
 
 
 def _by_new_axis(node: ast.Subscript) -> int | None:
