@@ -143,7 +143,7 @@ _ALL = (
     Kind(
         "RF003",
         "name-taken",
-        "The name `rd`, by which the runtime is imported, has another meaning in a file.",
+        "The names `rd` and `multigpu`, by which the runtime is imported, have other meanings in a file.",
         "Give the other thing another name.",
     ),
     Kind(
