@@ -181,7 +181,7 @@ def _imports(source: Source, module: str) -> bool:
 
 
 def _unclear_names(project: Project, source: Source, changes: list[Edit]) -> list[Finding]:
-    """Return a refusal for a file in which the name of the runtime is taken, also where the edits write it anew."""
+    """Return a refusal for a file in which the name of the runtime is taken, also where edits write it again."""
     is_rewritten = any(f"{NAME}." in source.text[edit.start : edit.end] for edit in changes)
     has_own = project.modules.find(OTHER_NAME, 0, source) is not None  # a module of the project
     names = [OTHER_NAME, *([NAME] if is_rewritten or has_own else [])]

@@ -133,7 +133,7 @@ def _hidden_bar(project: Project, output: Output) -> list[Edit]:
     follows = any(side_of_test(project.analysis, part, scope) for part in parts)
     if is_always or follows or project.distribution.is_by_hand or mentions_rank(project.analysis, given[0], scope):
         return []
-    if isinstance(given[0], ast.Constant) and given[0].value is None:  # hidden where nobody looks
+    if isinstance(given[0], ast.Constant) and given[0].value is None:  # hidden where there is no terminal
         return surround(source, given[0], "", " if rd.is_main_process() else True")
     is_loose = isinstance(given[0], (ast.IfExp, ast.Lambda, ast.NamedExpr))
     return surround(source, given[0], "(" * is_loose, ")" * is_loose + " or not rd.is_main_process()")
