@@ -68,6 +68,7 @@ VALUES_AND_INDICES = frozenset({"max", "min", "topk", "sort", "median", "mode", 
 SUMS_AND_MEANS = frozenset({"sum", "mean", "nansum", "nanmean"})
 SPREADS = frozenset({"std", "var", "norm", "logsumexp", "prod", "cov", "corrcoef"})  # not linear in the entries
 STATISTICS = SUMS_AND_MEANS | {"std", "var", "std_mean", "var_mean"}  # that a normalisation keeps
+EXTREMES = frozenset({"max", "min", "amax", "amin"})
 REDUCTIONS = SUMS_AND_MEANS | SPREADS | {"max", "min", "median", "any", "all"}
 # How often each value, or pair of values, occurs.
 COUNTS = frozenset({"bincount", "histc", "histogram", "histogram2d", "confusion_matrix", "count_nonzero"})

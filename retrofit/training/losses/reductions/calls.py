@@ -20,8 +20,10 @@ from retrofit.training.torch_api.runtime import (
     WHOLE_BATCH_LOSS,
 )
 from retrofit.training.torch_api.tensors import (
+    COUNTS,
     DRAWN,
     DRAWN_LIKE,
+    EXTREMES,
     FILLED,
     FILLED_LIKE,
     JOINS,
@@ -92,9 +94,12 @@ class CallReader:
         return self._of_function(node, scope, frame, keys)
 
     def _coupled_in(self, node: ast.Call, scope: Scope, frame: Frame | None) -> frozenset[Leaf]:
-        """Return the sums and means over the batch in what a layer or a criterion is given next to the samples."""
-        found = [self.reader.kind(part, scope, frame) for part in node.args]
-        return frozenset().union(*(kinds.nonlinear(kind).coupled for kind in found if kind.has_rows))
+        """Return the sums and means over the batch in what a layer or a criterion is given.
+
+        `x - x.mean(0)`, or weights by how often each class is in the batch.
+        """
+        given = self._joined([*node.args, *(keyword.value for keyword in node.keywords)], scope, frame, ())
+        return given.coupled | given.leaves
 
     def _is_of_all_ranks(self, node: ast.Call, scope: Scope, frame: Frame | None) -> bool:
         """Return whether a call gathers rows over the ranks, or is a loss of gathered ones."""
@@ -116,7 +121,8 @@ class CallReader:
             return kinds.of(kinds.ROWS)
         part = kinds.MEAN if reduction in MEANS else kinds.SUM if reduction == "sum" else kinds.UNKNOWN
         self.reader.reductions.setdefault(node, set()).add(part)
-        return Kind(frozenset([part]), leaves=frozenset([(node, scope)]) if part != kinds.UNKNOWN else frozenset())
+        leaves = frozenset([(node, scope)]) if part != kinds.UNKNOWN else frozenset()
+        return Kind(frozenset([part]), leaves=leaves)
 
     def _of_object(self, node: ast.Call, scope: Scope, keys: Keys) -> Kind:
         """Return the kind of what an object of a library gives: a criterion, or a layer or a model."""
@@ -134,8 +140,10 @@ class CallReader:
             return self.reader.kind(node.args[0], scope, frame, keys)  # scaler.scale(loss)
         given = [receiver] if receiver is not None else node.args[:1]
         rest = node.args if receiver is not None else node.args[1:]
-        if name in WITHOUT_HISTORY and receiver is not None and not self._is_of_rows(receiver, scope, frame):
-            return CONSTANT
+        if name in WITHOUT_HISTORY and receiver is not None:
+            found = self.reader.kind(receiver, scope, frame)
+            if not found.has_rows:  # a sum or mean that is read is a figure; a maximum is not reduced as one
+                return Kind(coupled=found.leaves) if found.parts == {kinds.COUPLED} else CONSTANT
         if name in ("sum", "mean", "nansum", "nanmean") and given:
             return self._reduced(node, name.replace("nan", ""), given[0], rest, scope, frame)
         if name == "einsum" and node.args:
@@ -179,12 +187,14 @@ class CallReader:
         if name in SAME or name in WITHOUT_HISTORY:
             return found
         if found.has_rows and not self._is_of_library(node, scope):
-            if name in SORTS or name in SPREADS:
+            if name in COUNTS:
+                return self._counted(node, name, found, scope)
+            if name in SORTS or name in SPREADS or (name in EXTREMES and not _is_with_another(name, rest)):
                 return self._of_all_entries(node, name, found, rest, scope)
             return reshaped(node, name, found, rest, scope)
         reduction = library_reduction(self.analysis, node, scope)
         if reduction is not None:
-            return self._of_term(reduction, node, scope)
+            return replace(self._of_term(reduction, node, scope), coupled=self._coupled_in(node, scope, frame))
         if found.has_rows:
             return kinds.of(kinds.UNKNOWN)
         others = self._joined([*rest, *(keyword.value for keyword in node.keywords)], scope, frame, ())
@@ -197,13 +207,20 @@ class CallReader:
     def _of_all_entries(self, node: ast.Call, name: str, found: Kind, rest: list[ast.expr], scope: Scope) -> Kind:
         """Return the kind of what is made of many entries together: the order of all, their norm."""
         axes, _ = axes_of(node, rest[1:] if name in ("norm", "topk") else rest, scope)
-        if axes is None and name in SORTS and found.axis != kinds.FLAT:
+        is_of_all = name == "topk" and any(self.reader.size_factors.of(number, scope) for number in rest[:1])
+        if axes is None and name in SORTS and found.axis != kinds.FLAT and not is_of_all:
             axes = (-1,)
         if axes is not None and found.axis != kinds.FLAT and found.axis not in axes:
             return found
         leaf = frozenset([(node, scope)])
         part = kinds.ROWS if name in SORTS else kinds.COUPLED
         return Kind(frozenset([part]), found.axis, found.leaves | leaf, found.coupled | leaf)
+
+    def _counted(self, node: ast.Call, name: str, found: Kind, scope: Scope) -> Kind:
+        """Return the kind of what counts values in the batch: a sum, where as many are counted in each process."""
+        is_sum = name == "bincount" and any(keyword.arg == "minlength" for keyword in node.keywords)
+        part = kinds.SUM if is_sum else kinds.COUPLED
+        return self._noted(Kind(frozenset([part]), 0, found.leaves | {(node, scope)}, found.coupled), node)
 
     def _reduced(
         self, node: ast.Call, how: str, of: ast.expr, rest: list[ast.expr], scope: Scope, frame: Frame | None
@@ -245,9 +262,6 @@ class CallReader:
     def _module_of(self, node: ast.Call, scope: Scope) -> str:
         return next((name.partition(".")[0] for name in self.analysis.called(node, scope) if "." in name), "")
 
-    def _is_of_rows(self, node: ast.expr, scope: Scope, frame: Frame | None) -> bool:
-        return self.reader.kind(node, scope, frame).has_rows
-
     def _takes_entries(self, node: ast.Call, name: str, scope: Scope) -> bool:
         """Return whether what a function makes may have the entries of its arguments."""
         return (name in WITH_ENTRIES and bool(node.args)) or self._is_of_library(node, scope)
@@ -259,6 +273,11 @@ class CallReader:
 
     def _joined(self, nodes: list[ast.expr], scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         return kinds.join(self.reader.kind(node, scope, frame, keys) for node in nodes)
+
+
+def _is_with_another(name: str, rest: list[ast.expr]) -> bool:
+    """Return whether this is `x.max(y)`, entry by entry, and not along an axis."""
+    return name in ("max", "min") and bool(rest) and not isinstance(rest[0], (ast.Constant, ast.UnaryOp))
 
 
 def _is_of_container(keys: Keys) -> bool:

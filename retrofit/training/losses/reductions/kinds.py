@@ -94,7 +94,7 @@ def product(left: Kind, right: Kind, leaf: Leaf) -> Kind:
 def divide(left: Kind, right: Kind) -> Kind:
     """Return the kind of a quotient whose divisor is not just the number of samples."""
     if not right.parts or right.parts == {PER}:
-        return left
+        return replace(left, coupled=left.coupled | right.coupled)
     if right.has_rows:
         return _merged([left, right], {ROWS}, right.axis)
     if right.parts <= {PENALTY, GLOBAL}:
