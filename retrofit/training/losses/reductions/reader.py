@@ -278,7 +278,8 @@ class LossReader:
         if what == COUNT:
             own = self.kind(divisor, scope, frame)
             found = kinds.per_size(kind)
-            return replace(found, leaves=found.leaves | own.leaves, coupled=found.coupled | own.coupled)
+            guarded = {leaf for leaf in own.coupled if self.reductions.get(leaf[0]) == {kinds.SUM}}  # n.clamp(min=1)
+            return replace(found, leaves=found.leaves | own.leaves, coupled=found.coupled | (own.coupled - guarded))
         if self.size_factors.is_corrected(divisor, scope):
             for leaf, _ in kind.leaves:
                 self.reductions.setdefault(leaf, set()).add("")  # not that of all ranks by its sum alone
