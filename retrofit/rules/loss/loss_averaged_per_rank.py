@@ -22,6 +22,7 @@ from retrofit.training.losses.library_reductions import COUNTED_MEAN, library_re
 from retrofit.training.losses.reductions.coupling import coupled_nodes, is_made_global
 from retrofit.training.losses.reductions.reduction import reader_of
 from retrofit.training.losses.terms import MEAN, Term, loss_expressions, terms_at
+from retrofit.training.losses.uneven_rows import has_uneven_rows
 from retrofit.training.torch_api.losses import COUNTED, ELEMENTWISE
 from retrofit.training.torch_api.tensors import COMPARISONS, INTEGER_CASTS, PACK_SEQUENCE, RESHAPES, SAME_ENTRIES
 
@@ -147,7 +148,8 @@ def _is_mean_of_chosen(project: Project, node: ast.AST, scope: Scope) -> bool:
     given = node.args[:1] if is_torch else [node.func.value]
     if not given or not _is_over_the_first_axis(node, is_torch):
         return False
-    return {BATCH, GRADIENT, UNEVEN} <= project.batch_values.sources_of(given[0], scope)
+    wanted = {BATCH, GRADIENT} if has_uneven_rows(project) else {BATCH, GRADIENT, UNEVEN}
+    return wanted <= project.batch_values.sources_of(given[0], scope)
 
 
 def _is_mean_of_library(project: Project, node: ast.AST, scope: Scope) -> bool:
@@ -166,7 +168,16 @@ def _is_over_the_first_axis(node: ast.Call, is_torch: bool) -> bool:
 
 def _counts(project: Project, term: Term) -> bool:
     is_known = term.reduction == MEAN or not project.distribution.is_by_hand  # the runtime looks at it
-    return (term.counts and is_known) or _is_of_some(project, term)
+    return (term.counts and is_known) or _is_of_some(project, term) or _is_of_uneven_rows(project, term)
+
+
+def _is_of_uneven_rows(project: Project, term: Term) -> bool:
+    """Return whether a mean is over rows of which the ranks have different numbers: the nodes of their graphs."""
+    if term.reduction != MEAN or term.name not in COUNTED | ELEMENTWISE or not has_uneven_rows(project):
+        return False
+    parts = [argument_for(term.call, ["input", "target"], name) for name in ("input", "target")]
+    given = [project.batch_values.sources_of(part, term.scope) for part in parts if part is not None]
+    return not project.distribution.is_by_hand and any(GRADIENT in sources for sources in given)
 
 
 def _is_of_some(project: Project, term: Term) -> bool:

@@ -15,6 +15,12 @@ LOADERS = frozenset(
         "torch_geometric.data.DataLoader", "monai.data.DataLoader", "monai.data.dataloader.DataLoader",
     }
 )  # fmt: skip
+# Those whose batches are graphs, with a row for each node; what makes a row for each graph of these.
+GRAPH_LOADERS = frozenset({
+    "torch_geometric.loader.DataLoader", "torch_geometric.loader.dataloader.DataLoader",
+    "torch_geometric.data.DataLoader",
+})  # fmt: skip
+OF_GRAPHS = re.compile(r"readout|pool|set2set", re.IGNORECASE)
 LOADER_PARAMETERS = ["dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers"]
 # Samplers that give each rank its part, and their parameters in their order.
 SHARDING_SAMPLERS = frozenset(

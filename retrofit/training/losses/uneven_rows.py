@@ -1,0 +1,66 @@
+"""Batches whose rows are not samples: the nodes of several graphs, the tokens or points of several samples."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.calls.arguments import arguments_given
+from retrofit.analysis.flow.calls.graph import nodes_run
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
+from retrofit.training.torch_api.data import GRAPH_LOADERS, LOADER_PARAMETERS, OF_GRAPHS
+from retrofit.training.torch_api.tensors import JOINS
+
+from ..data.loaders import TRAIN
+from ..data.shards import builders_of
+
+if TYPE_CHECKING:
+    from .. import Project
+
+PUTS_TOGETHER = JOINS - {"stack"}
+
+
+def has_uneven_rows(project: Project) -> bool:
+    """Return whether the ranks' batches of the same number of samples can have different numbers of rows."""
+    return project.analysis.fact("uneven rows", lambda: _has_uneven_rows(project))
+
+
+def _has_uneven_rows(project: Project) -> bool:
+    loaders = [loader for loader in project.loaders if TRAIN in loader.roles]
+    built = [place for loader in loaders for place in builders_of(project.analysis, loader)]
+    of_graphs = any(project.analysis.called(call, scope) & GRAPH_LOADERS for call, scope in built)
+    is_joined = of_graphs or any(_joins_samples(project, call, scope) for call, scope in built)
+    return is_joined and not any(_is_about_graphs(node) for node, _ in project.in_batches)
+
+
+def _is_about_graphs(node: ast.AST) -> bool:
+    """Return whether a training makes one row of each graph: global_mean_pool(x, data.batch)."""
+    name = last_name(node) if isinstance(node, ast.Call) else node.attr if isinstance(node, ast.Attribute) else ""
+    return name == "batch" or bool(OF_GRAPHS.search(name))
+
+
+def _joins_samples(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a loader puts the rows of its samples one after the other, by a collate_fn of the project."""
+    analysis = project.analysis
+    given = arguments_given(analysis, call, scope, [*LOADER_PARAMETERS, "collate_fn"], "collate_fn")
+    for value in analysis.evaluate(call.func, scope):
+        if isinstance(value, LocalClass):  # class Loader(DataLoader): super().__init__(dataset, collate_fn=join)
+            made = analysis.classes.method(value.scope, "__init__")
+            calls = [part for part in ast.walk(made.node) if isinstance(part, ast.Call)] if made else []
+            given += [(k.value, made.scope) for part in calls for k in part.keywords if k.arg == "collate_fn" and made]
+    values = [value for node, where in given for value in analysis.evaluate(node, where)]
+    functions = [value for value in values if isinstance(value, LocalFunction)]
+    objects = [analysis.classes.method(value.scope, "__call__") for value in values if isinstance(value, Instance)]
+    starts = [function for function in (*functions, *objects) if function is not None]
+    run = nodes_run(analysis, [(node, f.scope) for f in starts for node in ast.iter_child_nodes(f.node)])
+    return any(isinstance(node, ast.Call) and _is_join(project, node, where) for node, where in run)
+
+
+def _is_join(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether this is torch.cat(parts) or np.concatenate(parts), along their first axis."""
+    names = project.analysis.called(call, scope)
+    is_known = any(name.partition(".")[0] in ("torch", "numpy") for name in names) and last_name(call) in PUTS_TOGETHER
+    axes = [*call.args[1:2], *(k.value for k in call.keywords if k.arg in ("dim", "axis"))]
+    return is_known and all(isinstance(axis, ast.Constant) and axis.value == 0 for axis in axes)
