@@ -38,12 +38,12 @@ from retrofit.training.torch_api.tensors import (
     WITHOUT_HISTORY,
 )
 
-from ..library_reductions import COUNTED_MEAN, library_reduction
 from ..terms import MEAN, terms_at
 from ..wrapped import functions_inside
 from . import kinds
 from .axes import axes_of, einsum_kind, reshaped
 from .kinds import CONSTANT, Kind, Leaf
+from .library import COUNTED_MEAN, library_reduction
 from .lists import LAYERS
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Result
 from retrofit.training.torch_api.losses import COUNTS_TOKENS, LIBRARY_POSITIONS, LIBRARY_REDUCTIONS, SUM_BY_DEFAULT
 
-from .terms import MEAN
+from ..terms import MEAN
 
 COUNTED_MEAN = "counted mean"  # divided by the tokens of the batch that count, or by its frames
 
