@@ -70,6 +70,7 @@ KEPT = {
     "attribute": "self.now = x.mean(0); mean, var = self.now, 1; self.average.mul_(0.9).add_(0.1 * self.now.data)",
 }
 HARMLESS = {
+    "shares of each sample": "mean, var = self.average, 1; self.average = self.average + x / x.sum(1, keepdim=True)",
     "statistics of each sample": "self.now = x.mean(1, keepdim=True); mean, var = self.now, x.var(1, keepdim=True)",
     "a figure": f"{MOMENTS}; self.figure = 0.9 * self.figure + 0.1 * mean.detach()",
 }

@@ -14,9 +14,10 @@ from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance
 from retrofit.training.data.carried_state import carried_writes
 from retrofit.training.model.modules import is_module
-from retrofit.training.torch_api.tensors import STATISTICS
+from retrofit.training.torch_api.tensors import STATISTICS, TRANSPOSES
 
 from .first_batch import first_batch_writes
+from .reductions.axes import axes_of
 from .writes import Write, writes_of
 
 if TYPE_CHECKING:
@@ -64,6 +65,11 @@ def _is_statistic(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether this is a sum, a mean or a spread of what the function is given."""
     if not isinstance(node, ast.Call) or last_name(node) not in STATISTICS:
         return False
+    is_method = isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) != "torch"
+    rest = node.args if is_method else node.args[1:]
+    axes = axes_of(node, rest, scope)[0]
+    if axes and 0 not in axes and not any(_is_moved(step) for step in _computed_within(project, node, scope)):
+        return False  # of each sample
     given = {name for name, bindings in scope.bindings.items() if any(b.kind == "parameter" for b in bindings)}
     names = (part.id for part in _computed_within(project, node, scope) if isinstance(part, ast.Name))
     return any(name in given - {"self"} for name in names)
@@ -90,3 +96,7 @@ def _is_of_all(project: Project, scope: Scope) -> bool:
     """Return whether a method brings the statistics of all processes together."""
     calls = (node for node in own_nodes(scope.node) if isinstance(node, ast.Call))
     return any(project.leads_to_collective(call, scope) for call in calls)
+
+
+def _is_moved(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and last_name(node) in TRANSPOSES | {"permute"}
