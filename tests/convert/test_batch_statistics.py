@@ -67,10 +67,20 @@ KEPT = {
     "set again": f"{MOMENTS}; self.average = 0.9 * self.average + 0.1 * mean.detach()",
     "data": f"{MOMENTS}; self.average.data = 0.9 * self.average.data + 0.1 * mean.data",
     "pair": "var, mean = torch.var_mean(x, 0); self.spread.copy_(0.9 * self.spread + 0.1 * var.detach())",
+    "moved, permute": "y = x.permute(1, 0); mean, var = y.mean(1), 1; self.average.mul_(0.9).add_(0.1 * mean.data)",
+    "moved, T": "mean, var = x.T.mean(1), 1; self.average.mul_(0.9).add_(0.1 * mean.detach())",
+    "moved, function": "mean, var = torch.transpose(x, 0, 1).mean(1), 1; self.average.mul_(0.9).add_(0.1 * mean.data)",
+    "moved, axis unknown": "y = x.transpose(self.i, 1); mean, var = y.mean(1), 1; self.average.lerp_(mean.data, 0.1)",
     "attribute": "self.now = x.mean(0); mean, var = self.now, 1; self.average.mul_(0.9).add_(0.1 * self.now.data)",
 }
 HARMLESS = {
     "shares of each sample": "mean, var = self.average, 1; self.average = self.average + x / x.sum(1, keepdim=True)",
+    **{
+        f"shares, {moved}": f"y = x.{moved}; mean, var = self.average, 1; self.average = self.average + y / y.sum(1)"
+        for moved in ("transpose(1, 2)", "transpose(-1, -2)", "permute(0, 2, 1)", "swapaxes(2, 1)", "movedim(1, -1)")
+    },
+    "of each sample, function": "y = torch.permute(x, (0, 2, 1)); mean, var = y.mean(1), 1; self.average += y.sum(1)",
+    "spread of each sample": "y = x.transpose(-1, -2); self.now, mean = torch.std_mean(y, -1); self.now += 1; var = 1",
     "statistics of each sample": "self.now = x.mean(1, keepdim=True); mean, var = self.now, x.var(1, keepdim=True)",
     "a figure": f"{MOMENTS}; self.figure = 0.9 * self.figure + 0.1 * mean.detach()",
 }

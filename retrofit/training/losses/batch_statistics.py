@@ -99,4 +99,15 @@ def _is_of_all(project: Project, scope: Scope) -> bool:
 
 
 def _is_moved(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and last_name(node) in TRANSPOSES | {"permute"}
+    """Return whether the first axis, of the samples, becomes another one; axes that cannot be read may be that."""
+    if isinstance(node, ast.Attribute):
+        return node.attr == "T"
+    if not isinstance(node, ast.Call) or last_name(node) not in TRANSPOSES:
+        return False
+    is_function = isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "torch"
+    given = [*node.args[is_function:], *(k.value for k in node.keywords if k.arg != "input")]
+    given = list(given[0].elts) if len(given) == 1 and isinstance(given[0], (ast.Tuple, ast.List)) else given
+    texts = [ast.unparse(part) for part in given]
+    if last_name(node) == "permute":
+        return texts[:1] != ["0"]
+    return not texts or "0" in texts or not all(text.lstrip("-").isdigit() for text in texts)
