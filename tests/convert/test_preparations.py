@@ -86,13 +86,30 @@ def test_a_cache_of_a_dataset_is_made_first_and_saved_as_before(tmp_path: Path) 
          "    self.build()\nload(self.path)", "if there == 2:"),
         ("there = os.path.exists(self.path) + os.path.exists(root)\nif there < 2:\n    self.build()\nload(self.path)",
          "if there < 2:"),
+        ("if root == 'new' or not os.path.exists(self.path):\n    make_rows(rows(root), self.path)\n"
+         "load(self.path)", "if root"),
+        ("if not os.path.exists(root):\n    self.build()\nfolder = os.path.join(root, 'a')\n"
+         "os.listdir(folder)", "if not"),
         ("self.samples = load(self.path) if os.path.exists(self.path) else self.build()", "self.samples = load"),
         ("self.samples = self.build() if not os.path.exists(self.path) else load(self.path)", "self.samples = self"),
     ],
 )  # fmt: skip
 def test_every_test_for_a_missing_file_is_recognised(init: str, first: str, tmp_path: Path) -> None:
-    lines = converted(tmp_path, script(init, function="load = torch.load"))
+    function = (
+        "load = torch.load\n\n\ndef rows(root):\n    yield 1\n\n\n"
+        "def make_rows(given, path):\n    torch.save(list(given), path)\n"
+    )
+    lines = converted(tmp_path, script(init, function=function))
     assert lines[lines.index(FIRST) + 1].startswith(first)
+
+
+def test_what_a_preparation_asks_for_is_asked_in_turn(tmp_path: Path) -> None:
+    init = "if force or not is_there(root):\n    self.build()\nself.samples = torch.load(self.path)"
+    function = "force = False\n\n\ndef is_there(root):\n    if not os.path.exists(root):\n        return False\n"
+    function += "    return True\n"
+    save = "os.makedirs(self.root)\n        torch.save(samples, self.path)"
+    text = "\n".join(converted(tmp_path, script(init, save=save, function=function)))
+    assert FIRST in text and "answer_of_main" not in text
 
 
 @pytest.mark.parametrize("function", ["urllib.request.urlretrieve", "torch.hub.download_url_to_file"])

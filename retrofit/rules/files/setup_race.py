@@ -13,6 +13,7 @@ from retrofit.rules.edits.main_first import main_first
 from retrofit.rules.finding import Finding, found, guarded
 from retrofit.training import Project
 from retrofit.training.distributed.distribution import Distribution
+from retrofit.training.distributed.rank_ordered import runs_in_turn
 from retrofit.training.files.answers import asked_per_process
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.files.outputs import FOLDER
@@ -118,7 +119,8 @@ def _asked_per_process(project: Project) -> list[tuple[ast.Call, Scope]]:
     known = {part for statement in statements for part in ast.walk(statement)} | {n for n, _ in project.in_loops}
     in_loops = {node for node, _ in project.in_loops}
     early = [output for output in project.outputs if output.call not in in_loops]
-    return list(asked_per_process(project.analysis, early, known))
+    asked = asked_per_process(project.analysis, early, known)
+    return [(call, scope) for call, scope in asked if not runs_in_turn(project.analysis, scope, call, statements)]
 
 
 def _may_exist(call: ast.Call) -> bool:

@@ -86,7 +86,7 @@ class _Search:
             return None
         statements = _in_no_loop(scope, missing.whole)
         parts = self._run(statements, scope)
-        if any(part in self.busy or isinstance(part, (ast.Yield, ast.YieldFrom)) for part, _ in parts):
+        if any(part in self.busy or _yields_in(part, where, scope) for part, where in parts):
             return None
         is_drawn = any(isinstance(part, ast.Call) and draws(self.analysis, part, where) for part, where in parts)
         message = "every process makes what is missing at the same time"
@@ -167,10 +167,21 @@ class _Search:
             found = scope.find(path.id)
             owner = found[0] if found is not None and found[0].parent is None else None  # a constant of the module
         for where in owner.walk() if owner is not None else [scope]:
+            names = {text} | self._names_under(where, text)
             for node in own_nodes(where.node):
-                if node not in inside and self._takes(node, where) and _mentions(node, text):
+                if node not in inside and self._takes(node, where) and any(_mentions(node, name) for name in names):
                     return True
         return False
+
+    def _names_under(self, scope: Scope, text: str) -> set[str]:
+        """Return the variables that are set to a path below another: `folder = os.path.join(root, "train")`."""
+        found: set[str] = set()
+        for node in own_nodes(scope.node):
+            if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _mentions(node.value, text)):
+                continue
+            if self.analysis.called(node.value, scope) & {"os.path.join", "pathlib.Path"}:
+                found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        return found
 
     def _is_named_again(self, path: ast.expr, scope: Scope, inside: set[ast.AST]) -> bool:
         """Return whether a file's own name, `samples.pt`, is written anywhere else where something may read it."""
@@ -202,6 +213,11 @@ class _Search:
     def _run(self, statements: Sequence[ast.AST], scope: Scope) -> list[tuple[ast.AST, Scope]]:
         """Return the nodes of statements, and of the functions of the project that they call."""
         return list(nodes_run(self.analysis, [(statement, scope) for statement in statements]))
+
+
+def _yields_in(node: ast.AST, where: Scope, scope: Scope) -> bool:
+    """Return whether a function yields at a node of its own; what it calls to make a file may be a generator."""
+    return isinstance(node, (ast.Yield, ast.YieldFrom)) and where is scope
 
 
 def _is_file_name(text: object) -> bool:
