@@ -31,15 +31,18 @@ OUTCOMES = ("right", "wrong", "rightly refused", "wrongly refused", "error")
 SETS = {
     "development": "Chosen during development; their defects were looked for and corrected, so they flatter.",
     "unseen": "Not looked at before they were judged once; defects found in them have been corrected since.",
+    "second unseen": "As the set before, chosen and judged later, when most of its silent defects had been corrected.",
 }
 SECTION = """\
 {heading}
 
 {scripts} scripts of {repositories} public repositories, none of them in the table above, converted (`retrofit convert`,
-which reads only) at commit {commit}. The outcome was judged by reading the script and the whole diff. The {run} scripts
-of the first table below were run, too, by `benchmarks/corpus.py` on tiny made-up data. The others were only read. `now`
-is what the command says at commit {now_at}: {now}. `read again` is a second judgement, by reading, at that commit, of
-{later} scripts that had not been right.
+which reads only) at commit {commit}.
+The outcome was judged by reading the script and the whole diff. The {run} scripts of the first table below were run,
+too, by `benchmarks/corpus.py` on tiny made-up data. The others were only read. `now` is what the command says at commit
+{now_at}:
+{now}. `read again` is a second
+judgement, by reading, at that commit, of {later} scripts that had not been right.
 
 - `right`: what an expert would have written, or as good; figures of one rank are listed, by line (`listed`: how many).
 - `wrong`: an error in the converted script, by reading: silently, or one that ends the run. Each has a note.
@@ -63,15 +66,21 @@ def section() -> str:
         heading=HEADING,
         scripts=len(rows),
         repositories=len({row["repository"] for row in rows}),
-        commit=data["judged_at"],
+        commit=by_set(data["judged_at"]),
         run=sum(bool(row["run"]) for row in rows),
         later=sum(bool(row["later"]) for row in rows),
-        now_at=data["converted_at"],
+        now_at=by_set(data["converted_at"]),
         now=", ".join(f"{number} {words}" for words, number in Counter(row["now"] for row in rows).most_common()),
         counts="\n\n".join(counts(name, [row for row in rows if row["set"] == name]) for name in SETS),
         runs=runs(rows),
         table=table(rows),
     )
+
+
+def by_set(commits: dict[str, str]) -> str:
+    """Return the commit of each set: "a3e4f87 (development, unseen), a7c1cc0 (second unseen)"."""
+    names = {commit: [name for name in SETS if commits[name] == commit] for commit in commits.values()}
+    return ", ".join(f"{commit} ({', '.join(sets)})" for commit, sets in names.items())
 
 
 def counts(name: str, rows: Sequence[dict[str, Any]]) -> str:
