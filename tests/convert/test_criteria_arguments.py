@@ -39,6 +39,9 @@ loss = loss + F.mse_loss(out - out.mean(0), hits)
 loss = loss + F.binary_cross_entropy_with_logits(out, hits, pos_weight=1 / hits[:, 1:].mean())
 number = hits[:, :2].sum().clamp(min=1)
 loss = loss + F.binary_cross_entropy_with_logits(out, hits, reduction="none").sum() / number
+points = x.clone().requires_grad_()
+slopes = torch.autograd.grad(model(points).square().sum(), points, create_graph=True)[0]
+loss = loss + ((slopes.norm(2, dim=1) - 1) ** 2).mean()
 """
 
 

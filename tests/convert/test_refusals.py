@@ -135,7 +135,7 @@ for (x,) in loader:
     optimizer.zero_grad()
     model(x).pow(2).mean().backward()
     optimizer.step()
-    torch.save(model(x).detach(), "last.pt")
+    nothing = torch.save(model(x).detach(), "last.pt")
 """,
 }
 

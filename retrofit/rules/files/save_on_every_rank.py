@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.calls import given_parameters
-from retrofit.analysis.edits import surround
+from retrofit.analysis.edits import Edit, surround
 from retrofit.analysis.flow.bindings import arguments_for
 from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import FUNCTIONS, Scope
@@ -41,6 +41,17 @@ from PIL import Image
 for epoch in range(3):
     for image, name in rd.share_batches(test_loader):
         Image.fromarray(image).save(f"{epoch}.png")
+""",
+    # the model runs in all processes
+    """\
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+np.save("last.npy", model(images).detach().numpy())  # RF501
+save_image(  # RF501
+    model(images),
+    "last.png",
+)
+Image.fromarray(model(images).numpy()).save("image.png")  # RF501
 """,
     # whatever library made the object
     """\
@@ -113,7 +124,11 @@ def find(project: Project) -> Iterator[Finding]:
                 continue
             if _runs_model(project, output):
                 refusal = "the model runs inside a statement that writes; put its output into a variable before that"
-                yield found(RULE, source, call, message, refusal=refusal, kind="model-in-write")
+                edits = _write_on_main(output)
+                if edits:
+                    yield found(RULE, source, call, message, edits)
+                else:
+                    yield found(RULE, source, call, message, refusal=refusal, kind="model-in-write")
                 continue
             yield found(RULE, source, call, message, guarded(project, output))
             continue
@@ -147,6 +162,19 @@ def _runs_model(project: Project, output: Output) -> bool:
     """Return whether one process alone would run a model, which waits for the others."""
     calls = {call.call for model in project.models for call in model.calls}
     return any(part in calls for part in ast.walk(output.call))
+
+
+def _write_on_main(output: Output) -> list[Edit]:
+    """Return edits by which all processes compute what is written, and one writes; nothing where its result is used."""
+    call, source = output.call, output.scope.source
+    first = min((source.span(part)[0] for part in (*call.args, *call.keywords)), default=None)
+    if not isinstance(source.parents[call], ast.Expr) or first is None:
+        return []
+    start, end = source.span(call.func)
+    opening = source.text.index("(", end)
+    if opening >= first or source.text[end:opening].strip():  # np.save(*given) is fine, (np.save)(x) is not
+        return []
+    return [Edit(source, start, start, "rd.output.on_main_process("), Edit(source, opening, opening + 1, ", ")]
 
 
 def _into_guarded_file(analysis: Analysis, output: Output) -> bool:

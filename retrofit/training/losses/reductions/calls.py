@@ -6,12 +6,13 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.calls import last_name
+from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.flow.keys import Key, Keys
 from retrofit.analysis.flow.sources import PASSING_ON, Origin, origins, sources
 from retrofit.analysis.python_api import LISTS_OBJECTS, LOOKS_UP
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Result
+from retrofit.training.torch_api.modules import GRADIENT_FUNCTIONS
 from retrofit.training.torch_api.runtime import (
     BATCH_ROWS,
     DISTRIBUTE_CRITERION,
@@ -88,6 +89,8 @@ class CallReader:
         if any(value.builder.rpartition(".")[2][:1].isupper() for value in made):
             found, coupled = self._of_object(node, scope, keys), self._coupled_in(node, scope, frame)
             return replace(found, coupled=found.coupled | coupled) if coupled else found
+        if GRADIENT_FUNCTIONS & self.analysis.called(node, scope):
+            return self._of_gradients(node, scope, frame)
         passed_on = self._passed_on(node, scope, keys)
         if passed_on:
             return kinds.join(self.reader.kind(part, scope, frame, inner) for part, inner in passed_on)
@@ -100,6 +103,18 @@ class CallReader:
         """
         given = self._joined([*node.args, *(keyword.value for keyword in node.keywords)], scope, frame, ())
         return given.coupled | given.leaves
+
+    def _of_gradients(self, node: ast.Call, scope: Scope, frame: Frame | None) -> Kind:
+        """Return the kind of gradients with respect to inputs of the samples, each by its own row of the outputs."""
+        outputs, inputs = (
+            self._joined([part] if (part := argument_for(node, ["outputs", "inputs"], name)) else [], scope, frame, ())
+            for name in ("outputs", "inputs")
+        )
+        if not inputs.has_rows:
+            return kinds.of(kinds.UNKNOWN)
+        is_share = kinds.MEAN in outputs.parts or kinds.SHARE in outputs.parts
+        found = kinds.of(kinds.SHARE if is_share else kinds.ROWS, inputs.axis)
+        return replace(found, coupled=outputs.coupled | inputs.coupled)
 
     def _is_of_all_ranks(self, node: ast.Call, scope: Scope, frame: Frame | None) -> bool:
         """Return whether a call gathers rows over the ranks, or is a loss of gathered ones."""
