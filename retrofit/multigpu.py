@@ -3088,7 +3088,11 @@ def _is_sparse(parameter: nn.Parameter) -> bool:
 
 
 class _ScaledGradient(torch.autograd.Function):
-    """The identity, with a factor on the gradient and an edge to `anchor`. What it returns may be changed in place."""
+    """The identity, with a factor on the gradient and an edge to `anchor`. What it returns may be changed in place.
+
+    A gradient of the gradient (`create_graph=True`) has no factor of its own: that on the outputs is in the values that
+    it is computed from, and that on the inputs, which takes it away from the gradient, is not to take it from there.
+    """
 
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor | None, tensor: torch.Tensor, factor: float) -> torch.Tensor:
@@ -3099,6 +3103,8 @@ class _ScaledGradient(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         (gradient,) = gradients
         scaled = gradient if ctx.factor == 1.0 else gradient * ctx.factor
+        if scaled.requires_grad and ctx.factor != 1.0:
+            scaled = gradient + (scaled - gradient).detach()
         return torch.zeros(()) if ctx.has_anchor else None, scaled, None
 
 
@@ -4349,4 +4355,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 eb55014a768f47d16f6d0ef7c8581fa645fbb1bcebe3e0328bda1ee3d9c52937
+# Unchanged while the text above has the SHA-256 8f1ff5a3c57298ae221f8da9c78702f2d9fb4cf9e5ab87f0eee758bbea6db0f4

@@ -229,7 +229,11 @@ def _is_sparse(parameter: nn.Parameter) -> bool:
 
 
 class _ScaledGradient(torch.autograd.Function):
-    """The identity, with a factor on the gradient and an edge to `anchor`. What it returns may be changed in place."""
+    """The identity, with a factor on the gradient and an edge to `anchor`. What it returns may be changed in place.
+
+    A gradient of the gradient (`create_graph=True`) has no factor of its own: that on the outputs is in the values that
+    it is computed from, and that on the inputs, which takes it away from the gradient, is not to take it from there.
+    """
 
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor | None, tensor: torch.Tensor, factor: float) -> torch.Tensor:
@@ -240,6 +244,8 @@ class _ScaledGradient(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         (gradient,) = gradients
         scaled = gradient if ctx.factor == 1.0 else gradient * ctx.factor
+        if scaled.requires_grad and ctx.factor != 1.0:
+            scaled = gradient + (scaled - gradient).detach()
         return torch.zeros(()) if ctx.has_anchor else None, scaled, None
 
 

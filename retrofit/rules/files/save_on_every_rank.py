@@ -47,9 +47,9 @@ for epoch in range(3):
 for images, labels in loader:
     criterion(model(images), labels).backward()
 np.save("last.npy", model(images).detach().numpy())  # RF501
-save_image(  # RF501
+torch.save(  # RF501
     model(images),
-    "last.png",
+    "last.pt",
 )
 Image.fromarray(model(images).numpy()).save("image.png")  # RF501
 """,
