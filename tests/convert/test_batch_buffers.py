@@ -61,3 +61,42 @@ def test_a_tensor_that_can_keep_rows_of_another_batch_is_refused(tmp_path: Path,
 def test_a_tensor_of_the_size_of_each_batch_is_converted(tmp_path: Path, form: str) -> None:
     made, filled = OF_THE_BATCH[form]
     assert not conversion(tmp_path, SCRIPT.format(made=made, filled=filled)).refusals
+
+
+SHOWN = """\
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+data = torch.randn(16, 3)
+loader = DataLoader(TensorDataset(data, data), batch_size=4, shuffle=True)
+model = nn.Linear(3, 3)
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+{before}
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        {batch}
+        (out - y).abs().mean().backward()
+        optimizer.step()
+    with torch.no_grad():
+        {after}
+"""
+USED_AGAIN = {
+    "output": ("", "out = model(x)", "out = model(data); x = torch.cat([data, out]); print(x)"),
+    "pair": ("", "out, mask = model(x), x > 0", "out, mask = model(data), data; x = data * mask + out; print(x)"),
+    "moved": ("", "x = x.float(); out = model(x)", "x = data.float(); out = model(x); x = out - x; print(x)"),
+    "had a value": ("x = data; out = data", "out = model(x)", "x = out[:4] + 1; print(x)"),
+}
+
+
+@pytest.mark.parametrize("form", USED_AGAIN)
+def test_a_variable_of_the_loop_that_is_used_again_after_it_keeps_nothing(tmp_path: Path, form: str) -> None:
+    before, batch, after = USED_AGAIN[form]
+    assert not conversion(tmp_path, SHOWN.format(before=before, batch=batch, after=after)).refusals
+
+
+def test_an_output_that_the_next_batch_is_computed_from_is_refused(tmp_path: Path) -> None:
+    script = SHOWN.format(before="out = data[:4]", batch="out = model(x + out.detach())", after="print(epoch)")
+    (refusal,) = conversion(tmp_path, script).refusals
+    assert (refusal.code, refusal.kind) == ("RF210", "samples-kept")

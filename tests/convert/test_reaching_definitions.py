@@ -42,6 +42,13 @@ def values_at_use(folder: Path, *lines: str) -> list[str]:
         (["for _ in given:", "    value = 1", "    value = 2", USE], ["2"]),
         (["for _ in given:", "    value = 1", "    if given:", "        break", "    value = 2", USE], ["1", "2"]),
         (["value = 0", "for _ in given:", f"    {USE}", "    value = 1", "    value = 2"], ["0", "1", "2"]),
+        # the variable of a loop
+        (["value = 0", "for value in given:", f"    {USE}", "    value = 1", "value = 2"], ["given"]),
+        (["for _ in given:", "    for value in given:", f"        {USE}", "    value = 1"], ["given"]),
+        (["for value in given:", "    while given:", f"        {USE}", "        value = 1"], ["given", "1"]),
+        (["for value in given:", "    if given:", "        value = 1", f"    {USE}", "value = 2"], ["given", "1"]),
+        (["value = 0", "for value in given:", "    pass", f"else:\n        {USE}"], ["0", "given"]),
+        (["value = 0", "for value in given:", "    pass", USE], ["0", "given"]),
         # what an error leaves behind
         (["try:", "    value = 1", "    value = 2", "except ValueError:", "    pass", USE], ["1", "2"]),
     ],

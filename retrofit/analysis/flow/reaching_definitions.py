@@ -9,13 +9,15 @@ from operator import attrgetter
 from ..edits import block_of
 from ..scopes import Binding, Scope, place_of
 
+LOOPS = (ast.For, ast.AsyncFor)
+
 
 def live_bindings(name: ast.Name, scope: Scope) -> tuple[Scope, list[Binding]]:
     """Return the bindings of a name that can count where it is read, and the scope they are in.
 
     Of a straight line of assignments that is the last one, with what changes it afterwards, also later in a loop around
-    the place that the last one comes before; after an `if` and its `else` that both assign it, the last one of each;
-    elsewhere all of them.
+    the place that the last one comes before; after an `if` and its `else` that both assign it, the last one of each; in
+    a loop that gives it its values, the loop and what changes it there before the place; elsewhere all of them.
     """
     owner, bindings = scope.find(name.id) or (scope, [])
     inner = [b for b in bindings if b.kind == "item" and isinstance(b.node, ast.comprehension)]
@@ -106,13 +108,13 @@ def _ancestors_within(node: ast.AST, scope: Scope, around: set[ast.AST]) -> Iter
 
 def _repeated(statement: ast.stmt, first: ast.AST, scope: Scope) -> ast.AST | None:
     """Return the outermost loop that runs a statement again after another one, which comes before the loop."""
-    around_first = set(scope.source.ancestors(first))
+    around_first = {first, *scope.source.ancestors(first)}
     around = [statement] if isinstance(statement, ast.While) else []
     found = None
     for outer in (*around, *scope.source.ancestors(statement)):
         if outer is scope.node or outer in around_first:
             break
-        if isinstance(outer, (ast.For, ast.AsyncFor, ast.While)):
+        if isinstance(outer, (*LOOPS, ast.While)):
             found = outer
     return found
 
@@ -132,7 +134,9 @@ def _is_element(generator: ast.AST, name: ast.Name, scope: Scope) -> bool:
 
 
 def _settles(binding: Binding, scope: Scope, around: set[ast.AST]) -> bool:
-    """Return whether an assignment is in one of the blocks around a place: it is always made on the way."""
+    """Return whether an assignment is always made on the way: in one of the blocks around, or by a loop around."""
+    if isinstance(binding.node, LOOPS):
+        return not around.isdisjoint(binding.node.body)
     return _assigns(binding) and not around.isdisjoint(block_of(scope.source, binding.node))  # type: ignore[arg-type]
 
 
