@@ -43,12 +43,13 @@ class Assignment:
 
 
 def variables_of(
-    analysis: Analysis, node: ast.expr, scope: Scope, leave_out: Collection[ast.Call] = frozenset()
+    analysis: Analysis, node: ast.expr, scope: Scope, leave_out: Collection[ast.AST] = frozenset()
 ) -> set[Variable]:
     """Return the variables that the object which `node` names is assigned to.
 
     Parameters are followed to the calls that give them their values, `iter(x)`, `x.to(device)` and `x.module` to `x`.
-    Empty for what has no variable: the result of a call, an element of a list. Calls in `leave_out` do not count.
+    Empty for what has no variable: the result of a call, an element of a list. Calls and values in `leave_out` do not
+    count.
     """
     return set(_Trace(analysis, leave_out).of(node, scope))
 
@@ -194,7 +195,7 @@ def _is_of_project(analysis: Analysis, function: ast.Attribute, scope: Scope) ->
 
 
 class _Trace:
-    def __init__(self, analysis: Analysis, leave_out: Collection[ast.Call] = frozenset()) -> None:
+    def __init__(self, analysis: Analysis, leave_out: Collection[ast.AST] = frozenset()) -> None:
         self.analysis = analysis
         self.leave_out = leave_out
         known = Memory(set()) if leave_out else analysis.fact("variables", lambda: Memory(set()))
@@ -211,7 +212,8 @@ class _Trace:
         if isinstance(node, ast.Call):
             return self._of_call(node, scope)
         if isinstance(node, ast.IfExp):
-            return self.of(node.body, scope) | self.of(node.orelse, scope)
+            parts = [part for part in (node.body, node.orelse) if part not in self.leave_out]
+            return set().union(*(self.of(part, scope) for part in parts))
         if isinstance(node, ast.Subscript):
             return self._of_subscript(node, scope)
         return set()
@@ -264,6 +266,8 @@ class _Trace:
             value = part_of(binding)
             if binding.kind == "value" and isinstance(value, ast.Constant):
                 continue  # None, until there is something to hold
+            if binding.value in self.leave_out:
+                continue
             unpacked = self._unpacked(binding, scope)
             if unpacked:
                 found |= unpacked

@@ -36,7 +36,7 @@ def loaders_in(
     """Return the loaders in an iterated expression: inside enumerate, zip, a progress bar, a generator of the project.
 
     Each with its scope, and as it is named where it is still the loader itself: `loader` of `bar = tqdm(loader)`.
-    What calls in `leave_out` give for a parameter does not count.
+    What calls in `leave_out` give for a parameter does not count, nor do values in it.
     """
     return list(dict.fromkeys(_Search(analysis, leave_out).of(Origin(node, scope))))
 
@@ -69,6 +69,8 @@ class _Search:
     def _is_left_out(self, origin: Origin) -> bool:
         parents = origin.scope.source.parents
         outer = parents.get(origin.node)
+        if origin.node in self.leave_out:
+            return True
         return (parents.get(outer) if isinstance(outer, ast.keyword) else outer) in self.leave_out
 
     def _of_call(self, node: ast.Call, origin: Origin) -> Iterator[Place]:

@@ -17,6 +17,7 @@ from retrofit.training.torch_api.data import LOADERS, NUMBERS, WITHOUT_LOADER
 from retrofit.training.torch_api.runtime import TRAINING_SHARES
 
 from ..loops import LoopNode, Path, calls_without_training, phase_of
+from ..steps.training_conditions import without_training
 from .drawn import builders_of_value, loaders_in, may_be_loader
 from .next_calls import EVALUATION, TRAIN, Use, drawn_by_next
 
@@ -41,15 +42,19 @@ class Loader:
 def find_loaders(analysis: Analysis, paths: list[Path]) -> list[Loader]:
     """Return the loaders that something draws from."""
     training_loops = {loop for path in paths for loop, _ in path.loops}
-    silent = calls_without_training(analysis, paths)
+    silent: set[ast.AST] = {*calls_without_training(analysis, paths)}
+    apart = without_training(paths)
     phases = {loop: phase for path in paths for loop, phase in phase_of(path).items()}
     found: dict[Variable | ast.expr, Loader] = {}
     for use in _uses(analysis, training_loops, {path.loops[0][0] for path in paths}):
-        leave_out = silent if use.role == TRAIN else ()
+        leave_out = silent if use.role == TRAIN else set()
+        untrained = silent | apart.get(use.loop, set()) if use.loop else silent
+        trained = set(loaders_in(analysis, use.expression, use.scope, untrained)) if use.role == TRAIN else set()
         for expression, scope in loaders_in(analysis, use.expression, use.scope, leave_out):
             builders = frozenset(builders_of_value(analysis, expression, scope))
-            at = Use(expression, scope, use.role, use.loop)
-            for variable, role in _variables(analysis, at, phases.get(use.loop) if use.loop else None, silent):
+            drawn_as = EVALUATION if use.role == TRAIN and (expression, scope) not in trained else use.role
+            at = Use(expression, scope, drawn_as, use.loop)
+            for variable, role in _variables(analysis, at, phases.get(use.loop) if use.loop else None, untrained):
                 key = variable or expression
                 shared = is_split(analysis, expression, scope) or _entry_is_split(analysis, variable)
                 loader = found.setdefault(key, Loader(variable, builders, is_split=shared))
@@ -136,7 +141,7 @@ def _entry_is_split(analysis: Analysis, variable: Variable | None) -> bool:
 
 
 def _variables(
-    analysis: Analysis, use: Use, phase: tuple[str, str] | None, silent: set[ast.Call]
+    analysis: Analysis, use: Use, phase: tuple[str, str] | None, untrained: set[ast.AST]
 ) -> Iterator[tuple[Variable | None, str]]:
     """Yield the variables of a loader that is drawn from, each with its role there."""
     node = use.expression
@@ -145,7 +150,7 @@ def _variables(
         yield from ((variable, TRAIN) for variable in variables)
         return
     variables = variables_of(analysis, node, use.scope)
-    trained = variables_of(analysis, node, use.scope, leave_out=silent) if use.role == TRAIN else set()
+    trained = variables_of(analysis, node, use.scope, leave_out=untrained) if use.role == TRAIN else set()
     for variable in variables:
         yield variable, TRAIN if variable in trained else EVALUATION if use.role == TRAIN else use.role
     if not variables:
