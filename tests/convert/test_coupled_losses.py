@@ -342,13 +342,55 @@ def test_a_factor_known_before_the_batch_couples_no_samples(loss: str, how: str,
     assert not [f for f in conversion(tmp_path, text).findings if f.code == "RF309"]
 
 
-def test_indices_of_one_process_are_not_gathered(tmp_path: Path) -> None:
+def test_a_criterion_is_given_gathered_rows_where_its_miner_is(tmp_path: Path) -> None:
     text = "from pytorch_metric_learning import losses as pml, miners\n" + script(
         "loss = criterion(out, y, miner(out, y))",
         "criterion = pml.TripletMarginLoss()\nminer = miners.MultiSimilarityMiner()\n",
     )
-    (finding,) = (f for f in conversion(tmp_path, text).findings if f.code == "RF309")
-    assert not finding.edits
+    assert not [f for f in conversion(tmp_path, text).findings if f.code == "RF309"]
+    y = "rd.loss.batch_rows(y)"
+    assert f"criterion(out, {y}, miner(out, {y}))" in "\n".join(converted(tmp_path, text)).replace(
+        "rd.loss.batch_rows(out)", "out"
+    )
+
+
+LOSSES_OF_PAIRS = """\
+class Mined(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.miner, self.pairs = miners.MultiSimilarityMiner(), pml.MultiSimilarityLoss()
+
+    def forward(self, rows, labels):
+        return self.pairs(rows, labels, self.miner(rows, labels))
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.pairs = pml.ContrastiveLoss()
+
+    def forward(self, rows, labels):
+        return self.pairs(rows, labels)
+
+
+compared = pml.NPairsLoss()
+
+
+def plain(rows, labels):
+    return compared(rows, labels)
+
+
+"""
+
+
+@pytest.mark.parametrize("other", ["Plain()", "plain", "pml.ContrastiveLoss()", "pml.NTXentLoss(0.1)"])
+def test_rows_that_are_gathered_at_the_call_are_not_gathered_by_the_criterion(tmp_path: Path, other: str) -> None:
+    text = "from pytorch_metric_learning import losses as pml, miners\n" + script(
+        "loss = criterion(out, y)", f"{LOSSES_OF_PAIRS}criterion = Mined() if len(x) > 9 else {other}\n"
+    )
+    lines = "\n".join(converted(tmp_path, text))
+    assert "loss = criterion(rd.loss.batch_rows(out), rd.loss.batch_rows(y))" in lines
+    assert "whole_batch_loss" not in lines
 
 
 OPTIONAL_AXES = """\

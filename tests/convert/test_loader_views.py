@@ -286,6 +286,29 @@ def test_a_function_that_trains_in_one_phase_only_leaves_the_other_loader_whole(
     assert "print('loss', rd.reduce_loss(loss).item())" in lines
 
 
+WHOLE_FROM = {
+    "at once": f"{LOADER}whole = next(iter(loader))",
+    "by an iterator": f"{LOADER}batches = iter(loader)\nwhole = next(batches)",
+    "with more": f"{LOADER}whole, size = next(iter(loader)), 4",
+    "where the loader is made": f"whole = next(iter({MADE}))",
+}
+
+
+@pytest.mark.parametrize("drawn", WHOLE_FROM)
+@pytest.mark.parametrize("loop", ["for x in whole", "for i, x in enumerate(whole)"])
+def test_the_samples_of_one_batch_drawn_before_the_loops_are_no_loader(tmp_path: Path, drawn: str, loop: str) -> None:
+    """A share of the whole series would be other data than the series: windows over time are torn."""
+    (refused,) = conversion(tmp_path, script(WHOLE_FROM[drawn], loop)).refusals
+    assert "no DataLoader is found" in refused.refusal
+
+
+@pytest.mark.parametrize("drawn", WHOLE_FROM)
+def test_a_loader_of_one_batch_drawn_before_the_loops_stays_whole(tmp_path: Path, drawn: str) -> None:
+    made = "DataLoader(torch.stack([part[0] for part in whole]), 2)"
+    lines = converted(tmp_path, script(WHOLE_FROM[drawn], f"for x in {made}"))
+    assert f"for x in rd.distribute_loader({made}):" in lines and SHARDED not in lines
+
+
 FETCHER = """\
 import argparse
 import types

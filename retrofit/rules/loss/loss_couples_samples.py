@@ -8,7 +8,8 @@ from retrofit.analysis.edits import surround
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.losses.library import library_couplings
+from retrofit.training.losses.gathering.gathered import gathering, is_given_whole_rows
+from retrofit.training.losses.library import calls_of_criterion, library_couplings
 from retrofit.training.losses.reductions.coupling import couplings, is_brought_together
 
 RULE = CATALOG["RF309"]
@@ -114,5 +115,10 @@ def find(project: Project) -> Iterator[Finding]:
         else:
             yield found(RULE, source, coupling.node, f"{message}, and {coupling.reason}", help=HELP_WHOLE)
     for builder, scope, name, takes_more in library_couplings(project):
-        edits = surround(scope.source, builder, "rd.loss.whole_batch_loss(", ")") if not takes_more else []
+        whole = {is_given_whole_rows(project, *call) for call in calls_of_criterion(project, builder)}
+        if whole == {True}:
+            continue  # it compares the samples of all ranks already
+        is_gathered = True in whole or (not whole and bool(gathering(project).rows))
+        is_open = takes_more or is_gathered  # gathered again, the rows of some calls would be there twice
+        edits = surround(scope.source, builder, "rd.loss.whole_batch_loss(", ")") if not is_open else []
         yield found(RULE, scope.source, builder, f"{name} couples the samples of a batch", edits, help=HELP_WHOLE)

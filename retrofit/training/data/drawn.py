@@ -83,12 +83,23 @@ class _Search:
             for part in self._sources(origin):
                 yield from self.of(part)
             return
+        if self._is_one_batch(node, scope):  # what is iterated are its samples
+            return
         inner = [place for part in self._parts(node, scope) for place in self.of(Origin(*part))]
         if inner:
             yield from inner
             yield from self._combined(node, scope)
         elif builders_of_value(self.analysis, node, scope):
             yield node, scope
+
+    def _is_one_batch(self, node: ast.Call, scope: Scope) -> bool:
+        """Return whether a call gives a single batch of a loader: `next(iter(loader))`."""
+        if "next" not in self.analysis.called(node, scope) or not node.args:
+            return False
+        drawn = node.args[0]
+        if isinstance(drawn, ast.Call) and "iter" in self.analysis.called(drawn, scope) and drawn.args:
+            drawn = drawn.args[0]
+        return bool(builders_of_value(self.analysis, drawn, scope))
 
     def _parts(self, node: ast.Call, scope: Scope) -> list[Place]:
         """Return what a call can hand on: of the project's generators what they go through, else all its arguments."""

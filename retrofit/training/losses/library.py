@@ -33,6 +33,12 @@ def library_couplings(project: Project) -> Iterator[tuple[ast.Call, Scope, str, 
                     break
 
 
+def calls_of_criterion(project: Project, builder: ast.Call) -> list[tuple[ast.Call, Scope]]:
+    """Return where a batch calls the criterion that a call makes."""
+    calls = [(node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call)]
+    return [(node, scope) for node, scope in calls if builder in {v.call for v in _criteria(project, node.func, scope)}]
+
+
 def needs_no_gathering(project: Project, node: ast.AST, scope: Scope) -> bool:
     """Return whether a criterion has the samples of all ranks already, or a product is of an optimizer's own step."""
     is_criterion = isinstance(node, ast.Call) and _is_pair(node) and bool(_criteria(project, node.func, scope))

@@ -12,12 +12,13 @@ from retrofit.analysis.flow.calls.graph import calls_in, functions_reached
 from retrofit.analysis.flow.sources import Origin
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import LocalFunction
+from retrofit.training.torch_api.runtime import BATCH_ROWS
 
 from ..comparisons import Comparison, comparisons
 from ..reductions.coupling import obstacle
 from ..reductions.reduction import plain_reader
 from .spread import NotProven, Spread, is_other_layer, runs_model, seeds
-from .values import FIXED, ROWS, WHOLE
+from .values import FIXED, ROWS, WHOLE, ValueReader
 
 if TYPE_CHECKING:
     from retrofit.training import Project
@@ -35,11 +36,27 @@ class Gathering:
     rows: dict[ast.expr, tuple[Scope, bool]] = field(default_factory=dict)
     sizes: dict[ast.expr, Scope] = field(default_factory=dict)
     reason: str = ""
+    reader: ValueReader | None = None  # with all that is gathered
 
 
 def gathering(project: Project) -> Gathering:
     """Return what has to be gathered for the comparisons of samples, if all that follows is that of one process."""
     return project.analysis.fact("gathering", lambda: _find(project))
+
+
+def is_given_whole_rows(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call is given rows that are gathered before, so that gathering them again would repeat them."""
+    reader = gathering(project).reader or _reader_of_gathered(project)
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    kinds = {reader.value(part, scope).kind for part in given}
+    return WHOLE in kinds and kinds <= {WHOLE, FIXED}
+
+
+def _reader_of_gathered(project: Project) -> ValueReader:
+    """Return what reads values in a script that gathers rows itself."""
+    nodes = [(node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call)]
+    gathered = {node for node, scope in nodes if BATCH_ROWS in project.analysis.called(node, scope)}
+    return ValueReader(project, plain_reader(project).samples.lists, gathered)
 
 
 def _find(project: Project) -> Gathering:
@@ -50,7 +67,7 @@ def _find(project: Project) -> Gathering:
     for is_early in (True, False):
         try:
             spread = _spread(project, pairs, is_early)
-            return Gathering(spread.rows, spread.sizes)
+            return Gathering(spread.rows, spread.sizes, reader=spread.reader)
         except NotProven as error:
             reasons.append(str(error))
     return Gathering(reason=reasons[0])
