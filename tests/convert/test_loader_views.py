@@ -296,7 +296,9 @@ WHOLE_FROM = {
 
 @pytest.mark.parametrize("drawn", WHOLE_FROM)
 @pytest.mark.parametrize("loop", ["for x in whole", "for i, x in enumerate(whole)"])
-def test_the_samples_of_one_batch_drawn_before_the_loops_are_no_loader(tmp_path: Path, drawn: str, loop: str) -> None:
+def test_the_samples_of_one_batch_drawn_before_the_loops_are_not_loaded_again(
+    tmp_path: Path, drawn: str, loop: str
+) -> None:
     """A share of the whole series would be other data than the series: windows over time are torn."""
     (refused,) = conversion(tmp_path, script(WHOLE_FROM[drawn], loop)).refusals
     assert "no DataLoader is found" in refused.refusal

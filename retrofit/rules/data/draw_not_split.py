@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit, surround, surround_inside
-from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
+from retrofit.rules.edits.draw_together import draw_together
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
+from retrofit.training.data.draws.data_sets import data_sets_drawn_again
 from retrofit.training.data.draws.draws import PARTS, RANDOM, Draw
 
 RULE = CATALOG["RF115"]
@@ -30,6 +31,13 @@ for epoch in range(10):
     for i in range(0, 100, 8):
         images = data[order[i : i + 8]]
         model(images).sum().backward()
+        optimizer.step()
+""",
+    """\
+for epoch in range(10):
+    part, rest = torch.utils.data.random_split(dataset, [80, 20])
+    for images, labels in DataLoader(part, batch_size=8):
+        criterion(model(images), labels).backward()
         optimizer.step()
 """,
 ]
@@ -57,6 +65,10 @@ ITERATORS = frozenset({"enumerate", "iter", "list", "zip"})
 
 
 def find(project: Project) -> Iterator[Finding]:
+    if not project.distribution.is_by_hand:
+        for call, scope in data_sets_drawn_again(project):
+            message = "every process draws its own data set again, so their shares overlap and samples are missed"
+            yield found(RULE, scope.source, call, message, draw_together(call, scope))
     if project.draws.problems:
         return  # RF003 refuses
     for draw in project.draws.batches.values():
@@ -64,7 +76,7 @@ def find(project: Project) -> Iterator[Finding]:
         yield found(RULE, draw.scope.source, draw.node, message, _edits(draw))
     for call, scope in project.draws.orders.items():
         message = "every process brings the data into an order of its own"
-        yield found(RULE, scope.source, call, message, _together(call, scope))
+        yield found(RULE, scope.source, call, message, draw_together(call, scope))
 
 
 def _edits(draw: Draw) -> Iterator[Edit]:
@@ -82,16 +94,3 @@ def _is_gone_through(draw: Draw) -> bool:
     if isinstance(parent, ast.Call):
         return draw.node in parent.args and last_name(parent) in ITERATORS
     return isinstance(parent, (ast.For, ast.comprehension, ast.YieldFrom))
-
-
-def _together(call: ast.Call, scope: Scope) -> list[Edit]:
-    """Return the edits that make `torch.randperm(n)` rd.data.draw_together(torch.randperm, n)."""
-    source = scope.source
-    start = source.span(call)[0]
-    name_end = source.span(call.func)[1]
-    first = source.span(call.args[0])[0]
-    opening = source.text[name_end:first]
-    return [
-        Edit(source, start, start, "rd.data.draw_together("),
-        Edit(source, name_end, first, opening.replace("(", ", ", 1)),
-    ]

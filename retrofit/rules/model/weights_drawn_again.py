@@ -6,7 +6,6 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.edits import Edit
 from retrofit.analysis.flow.calls.graph import functions_reached
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.variables import Variable, upstream, variables_of
@@ -14,6 +13,7 @@ from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction
 from retrofit.rules.catalog import CATALOG
+from retrofit.rules.edits.draw_together import draw_together
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.model.modules import is_module
@@ -111,7 +111,7 @@ def find(project: Project) -> Iterator[Finding]:
     for node, scope in calls:
         if scope.node not in inside:
             message = "each process draws weights of its own for the model, which is wrapped already"
-            yield found(RULE, scope.source, node, message, _together(node, scope))
+            yield found(RULE, scope.source, node, message, draw_together(node, scope))
 
 
 def _runs_after_wrapping(project: Project, variable: Variable) -> set[tuple[ast.AST, Scope]]:
@@ -198,16 +198,3 @@ def _loop_of(node: ast.Name, scope: Scope) -> ast.For | None:
 def _is_of_module(analysis: Analysis, scope: Scope) -> bool:
     """Return whether this is a method of a module, which the script calls as a whole."""
     return scope.parent is not None and is_module(analysis, Instance(scope.parent))
-
-
-def _together(call: ast.Call, scope: Scope) -> list[Edit]:
-    """Return the edits that make `model.apply(f)` rd.data.draw_together(model.apply, f)."""
-    source = scope.source
-    start, _ = source.span(call)
-    name_end = source.span(call.func)[1]
-    opening = source.text.index("(", name_end)
-    separator = ", " if call.args or call.keywords else ""
-    return [
-        Edit(source, start, start, "rd.data.draw_together("),
-        Edit(source, name_end, opening + 1, separator),
-    ]

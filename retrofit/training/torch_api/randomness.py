@@ -32,6 +32,7 @@ NUMPY_DRAWS = frozenset(
         "sample", "permutation", "shuffle", "beta", "binomial", "poisson", "exponential", "gamma", "dirichlet",
     )
 )  # fmt: skip
+SHUFFLES = frozenset({f"{PYTHON}.shuffle", f"{NUMPY}.shuffle"})  # in place
 DRAWS = TORCH_DRAWS | PYTHON_DRAWS | NUMPY_DRAWS
 # Methods of tensors that fill them with draws from torch's stream.
 DRAWS_IN_PLACE = frozenset(

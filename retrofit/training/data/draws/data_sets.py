@@ -1,0 +1,76 @@
+"""Data sets that a training makes again in each epoch at random: in another order, or of other samples."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.flow.operands import computed_from
+from retrofit.analysis.flow.reachability import calls_within
+from retrofit.analysis.flow.stored import ScopedName, own_variable
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Instance
+from retrofit.training.torch_api.randomness import SHUFFLES
+
+from ...files.guards import runs_on_some
+from ..next_calls import TRAIN
+from ..seeds import draws
+from ..shards import builders_of, places_given
+
+if TYPE_CHECKING:
+    from ... import Project
+
+Place = tuple[ast.Call, Scope]
+# Where an object is made, which is drawn as a whole, and what the workers of a loader run.
+NOT_BETWEEN_EPOCHS = frozenset({"__init__", "__getitem__", "__iter__"})
+
+
+def data_sets_drawn_again(project: Project) -> list[Place]:
+    """Return the calls, in the loops around the batches, by which the samples of a training loader are drawn."""
+    drawn_from = [loop.iter for loop in project.batch_values.loops if isinstance(loop, ast.For)]  # once for all batches
+    batches = {node for node, _ in project.in_batches} - {part for node in drawn_from for part in ast.walk(node)}
+    again = {node: scope for node, scope in project.in_loops if isinstance(node, ast.Call) and node not in batches}
+    found: dict[ast.Call, Scope] = {}
+    variables: set[ScopedName] = set()
+    classes: set[Scope] = set()
+    for node, scope in _computed(project):
+        variable = own_variable(node, scope)
+        variables |= {variable} if variable is not None else set()
+        classes |= {value.scope for value in project.analysis.evaluate(node, scope) if isinstance(value, Instance)}
+        if isinstance(node, ast.Call) and node in again and _draws(project.analysis, node, scope):
+            found[node] = scope
+    for node, scope in again.items():
+        if _shuffles(project.analysis, node, scope, variables, classes):
+            found[node] = scope
+    return [(node, scope) for node, scope in found.items() if not runs_on_some(project.analysis, scope, node)]
+
+
+def _computed(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield the expressions that the data sets of the training loaders are computed from."""
+    loaders = [loader for loader in project.loaders if TRAIN in loader.roles]
+    for builder, scope in dict.fromkeys(place for one in loaders for place in builders_of(project.analysis, one)):
+        for place in places_given(project.analysis, builder, scope, "dataset"):
+            for origin in computed_from(project.analysis, *place, stored=True):
+                if isinstance(origin.node, ast.expr):
+                    yield origin.node, origin.scope
+
+
+def _draws(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call draws itself, or makes an object that does when it is made."""
+    if draws(analysis, call, scope):
+        return True
+    is_made = any(isinstance(value, Instance) and value.call is call for value in analysis.evaluate(call, scope))
+    return is_made and any(draws(analysis, *place) for place in calls_within(analysis, call, scope))
+
+
+def _shuffles(
+    analysis: Analysis, call: ast.Call, scope: Scope, variables: set[ScopedName], classes: set[Scope]
+) -> bool:
+    """Return whether a call brings one of the variables, or what an object of the classes has, into another order."""
+    if not analysis.called(call, scope) & SHUFFLES or not call.args:
+        return False
+    variable = own_variable(call.args[0], scope)
+    is_later = getattr(scope.node, "name", "") not in NOT_BETWEEN_EPOCHS
+    return variable is not None and (variable in variables or (is_later and variable[0] in classes))

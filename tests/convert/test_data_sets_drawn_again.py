@@ -1,0 +1,95 @@
+"""A data set that a training draws again in each epoch has the same samples, in one order, on all processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import converted
+
+SCRIPT = """\
+import random
+
+import numpy as np
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, Dataset, Subset, random_split
+
+
+class Items(Dataset):
+    def __init__(self, items):
+        self.items = items
+
+    def mix(self):
+        random.shuffle(self.items)
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        return torch.tensor([float(self.items[index])])
+
+
+class Mixed(Items):
+    def __init__(self, items):
+        items = items * 2
+        random.shuffle(items)
+        super().__init__(items)
+
+
+def train(items):
+    {line}
+    for x in DataLoader({data}, 2):
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+
+
+items = list(range(8))
+data = Items(items)
+mixed = Mixed(items)
+model = nn.Linear(1, 1)
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    train(items)
+"""
+DRAWN = {
+    "made in an order of its own": ("pass", "Mixed(items)", "rd.data.draw_together(Mixed, items)"),
+    "made of a list that is shuffled": (
+        "random.shuffle(items)",
+        "Items(items)",
+        "rd.data.draw_together(random.shuffle, items)",
+    ),
+    "shuffled by itself": ("data.mix()", "data", "rd.data.draw_together(random.shuffle, self.items)"),
+    "some of the samples": (
+        "chosen = np.random.permutation(8)[:6]",
+        "Subset(data, chosen)",
+        "rd.data.draw_together(np.random.permutation, 8)[:6]",
+    ),
+    "one part": (
+        "part, rest = random_split(data, [6, 2])",
+        "part",
+        "rd.data.draw_together(random_split, data, [6, 2])",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_a_data_set_drawn_again_is_drawn_together(tmp_path: Path, kind: str) -> None:
+    line, data, expected = DRAWN[kind]
+    lines = converted(tmp_path, SCRIPT.format(line=line, data=data))
+    (found,) = [each for each in lines if "draw_together" in each]
+    assert expected in found
+
+
+@pytest.mark.parametrize(
+    "line, data",
+    [
+        ("pass", "mixed"),
+        ("pass", "Items(items)"),
+        ("random.shuffle(list(items))", "data"),
+        ("items = items[::-1]", "Items(items)"),
+    ],
+)
+def test_a_data_set_that_is_not_drawn_again_is_left(tmp_path: Path, line: str, data: str) -> None:
+    assert not any("draw_together" in each for each in converted(tmp_path, SCRIPT.format(line=line, data=data)))
