@@ -98,3 +98,10 @@ def test_another_model_or_loader_is_refused(tmp_path: Path, former: str, new: st
     assert former in search
     plan = conversion(tmp_path, HEAD + TRAINING.format(search=search.replace(former, new)))
     assert [finding.kind for finding in plan.refusals] == ["rate-search"]
+
+
+def test_a_criterion_that_sums_over_the_samples_is_refused(tmp_path: Path) -> None:
+    text = HEAD + TRAINING.format(search=LIBRARY.format(rate=RATES[0]))
+    assert "criterion = nn.MSELoss()" in text
+    plan = conversion(tmp_path, text.replace("nn.MSELoss()", 'nn.MSELoss(reduction="sum")'))
+    assert [finding.kind for finding in plan.refusals] == ["rate-search"]

@@ -159,3 +159,22 @@ def test_ranks_that_come_there_by_their_own_samples_do_not_wait(tmp_path: Path, 
     (text,) = (file.text for file in result.files)
     left = [finding for finding in result.findings if finding.code == "RF508" and not finding.edits]
     assert "rd.barrier()" not in text and left, text
+
+
+@pytest.mark.parametrize(("status", "num_barriers"), [("3", 1), ("0", 0), ("", 0)])
+def test_no_process_ends_with_a_status_while_rank_0_writes(tmp_path: Path, status: str, num_barriers: int) -> None:
+    keep = "def keep(path):\n    torch.save(model.state_dict(), path)\n\n\n"
+    end = f"if step == 10:\n            keep('last.pt')\n            exit({status})\n"
+    train = TRAIN.replace("for epoch", "step = 0\nfor epoch") + f"        step += 1\n        {end}"
+    lines = converted(tmp_path, HEAD + keep + train)
+    assert lines.count("rd.barrier()") == num_barriers
+    assert not num_barriers or lines[lines.index("rd.barrier()") + 1] == f"exit({status})"
+
+
+def test_a_process_that_ends_alone_waits_for_no_other(tmp_path: Path) -> None:
+    end = "if os.path.getsize('last.pt') and loss.isnan():\n            exit(1)\n"
+    train = TRAIN.replace("model(x).pow(2).mean().backward()", "loss = model(x).pow(2).mean()\n        loss.backward()")
+    train += "        torch.save(model.state_dict(), 'last.pt')\n        " + end
+    assert "rd.barrier()" not in converted(tmp_path, HEAD + train)
+    end = "try:\n    loader.check()\nexcept ValueError:\n    torch.save(1, 'error.pt')\n    exit(1)\n"
+    assert "rd.barrier()" not in converted(tmp_path, HEAD + TRAIN + end)

@@ -24,6 +24,8 @@ from retrofit.training.placement import block_of
 from retrofit.training.torch_api.distributed import BARRIERS
 
 RULE = CATALOG["RF508"]
+AT_READ = "every process reads what rank 0 writes just before"
+AT_END = "the others end with a status, and the launcher ends rank 0, while it may still write"
 INVALID = [
     """\
 for images, labels in loader:
@@ -105,8 +107,10 @@ def _written_by_main(project: Project, seen: set[ast.stmt]) -> Iterator[Finding]
             or branches.by_samples(reread.scope, place)
             or branches.is_entered_by_some(reread.scope)
         )
+        if reread.is_end and not is_even:
+            continue  # some ranks alone may end there
         edits = [insert_before(source, place, ["rd.barrier()"])] if is_even else []
-        yield found(RULE, source, reread.call, "every process reads what rank 0 writes just before", edits)
+        yield found(RULE, source, reread.call, AT_END if reread.is_end else AT_READ, edits)
 
 
 def _is_in_evaluation(analysis: Analysis, scope: Scope, node: ast.AST, in_batches: list[tuple[ast.AST, Scope]]) -> bool:

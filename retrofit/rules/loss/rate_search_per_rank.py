@@ -16,6 +16,8 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN
+from retrofit.training.losses.reductions.kinds import SUM
+from retrofit.training.losses.reductions.library import library_reduction
 from retrofit.training.torch_api.optimizers import RANGE_TESTS, RATE_FINDER_PARAMETERS, RATE_FINDERS
 from retrofit.training.torch_api.runtime import WHOLE_BATCH_VALUE
 
@@ -79,6 +81,9 @@ def _of_finder(project: Project, call: ast.Call, scope: Scope) -> Iterator[Findi
     if not _is_by_hand(project) and not variables_of(project.analysis, model, scope) & trained:
         text = f"the range test trains {ast.unparse(model)}, which is not the model of the training"
         yield found(RULE, scope.source, call, text, refusal=text, kind="rate-search")
+    elif not _is_by_hand(project) and _is_sum(project, criterion, scope):
+        text = f"{ast.unparse(criterion)} sums over the samples, and the range test averages the gradients of the ranks"
+        yield found(RULE, scope.source, call, text, refusal=text, kind="rate-search")
     elif not _is_reduced(project, criterion, scope):
         message = "the rate is found by the loss of one rank's samples"
         edits = surround(scope.source, criterion, "rd.search.whole_batch_value(", ")")
@@ -105,6 +110,11 @@ def _is_reduced(project: Project, criterion: ast.expr, scope: Scope) -> bool:
     parts = computed_from(project.analysis, criterion, scope)
     calls = ((part.node, part.scope) for part in parts if isinstance(part.node, ast.Call))
     return any(WHOLE_BATCH_VALUE in project.analysis.called(call, where) for call, where in calls)
+
+
+def _is_sum(project: Project, criterion: ast.expr, scope: Scope) -> bool:
+    """Return whether a criterion of a library adds up the losses of the samples, wherever it is made."""
+    return library_reduction(project.analysis, ast.Call(criterion, [], []), scope) == SUM
 
 
 def _is_by_hand(project: Project) -> bool:

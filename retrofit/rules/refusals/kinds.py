@@ -251,8 +251,8 @@ _ALL = (
     Kind(
         "RF311",
         "rate-search",
-        "A finder of learning rates trains another model than the training, or draws from another loader.",
-        "Give it the model and the loader of the training; its reset() restores the weights.",
+        "A finder of learning rates is given another model or loader than that of the training, or a sum over samples.",
+        "Give it the model and the loader of the training, and a mean; its reset() restores the weights.",
         is_local=True,
     ),
     Kind(

@@ -12,6 +12,7 @@ from retrofit.analysis.files.runtime_names import RUNTIME
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.files.standard_library import standard_modules
 from retrofit.analysis.flow.calls.graph import nodes_in
+from retrofit.analysis.python_api import EXITS
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.distributed import BARRIERS
@@ -39,11 +40,15 @@ NEVER_READ = {"torch", RUNTIME.partition(".")[0]}  # packages of which READERS h
 
 @dataclass
 class Reread:
-    """A statement before which all processes have to wait for what rank 0 writes; `call` reads it, or removes it."""
+    """A statement before which all processes have to wait for what rank 0 writes; `call` reads it, or removes it.
+
+    `is_end`: it ends the process with a status, and with it the launcher ends rank 0.
+    """
 
     statement: ast.stmt
     scope: Scope
     call: ast.Call
+    is_end: bool = False
 
 
 @dataclass
@@ -104,9 +109,22 @@ class Rereads:
         return isinstance(node, ast.Call) and MAIN_FIRST in self.analysis.called(node, scope)
 
     def _block(self, statements: list[ast.stmt], scope: Scope, written: set[str]) -> set[str]:
+        before = set(written)
         for statement in statements:
+            if written > before and self._fails(statement, scope) and not self._alone(scope, statement):
+                assert isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+                self.found.setdefault(statement, Reread(statement, scope, statement.value, is_end=True))
+                written = set()
             written = self._statement(statement, scope, written)
         return written
+
+    def _fails(self, statement: ast.stmt, scope: Scope) -> bool:
+        """Return whether a process ends with a status, at which the launcher ends the others, where no error is."""
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        if not (isinstance(call, ast.Call) and call.args and self.analysis.called(call, scope) & EXITS):
+            return False
+        is_handling = any(isinstance(outer, ast.ExceptHandler) for outer in scope.source.ancestors(statement))
+        return not is_handling and getattr(call.args[0], "value", 1) not in (0, None)
 
     def _statement(self, statement: ast.stmt, scope: Scope, written: set[str]) -> set[str]:
         if isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
