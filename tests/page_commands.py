@@ -146,6 +146,7 @@ NOT_RUN = {
     "--batchsize 8 --epochs 40 --lr 0.02 --warmup 2 --workers 1": "needs the CamVid data",
     "python benchmarks/loader.py --dataset camvid --dataset_path DIR --crop_size 180": "needs the CamVid data",
     "python benchmarks/loader.py": LONG,
+    "python benchmarks/convert_speed.py --sizes 2000 --rounds 3": LONG,
     "python benchmarks/consistency.py": LONG,
     "python benchmarks/harmless_rewrites.py": LONG,
     "python benchmarks/check_speed.py": LONG,

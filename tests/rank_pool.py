@@ -144,7 +144,8 @@ def _serve(rank: int, world_size: int, folder: str, pipe: Connection, environmen
                 options.forget_options()  # of the next task they are none
             batch = sys.modules.get("retrofit.distributed.data.batch")
             if batch is not None:
-                batch.batches_in_use.clear()  # of a draw, which the next draw would end
+                for kept in (batch.batches_in_use, batch._ahead, batch._unused):
+                    kept.clear()  # of a draw, which the next draw would end
         dist.destroy_process_group()
         sys.stdout.flush()
         os._exit(0)  # the interpreter's own exit after DDP can abort under load

@@ -85,7 +85,7 @@ OTHERS = {
     "a row for each graph": (GRAPHS, "Pooled()", "data", "model(data.x, data.edge_index, data.batch), data.y"),
     "a row for each sample": ("DataLoader(Graphs(), 4, collate_fn=stack)", "Net()", *OF_ROWS),
     "no collate_fn": ("DataLoader(Graphs(), 4)", "Net()", *OF_ROWS),
-    "beside each other": ("DataLoader(Graphs(), 4, collate_fn=beside)", "Net()", *OF_ROWS),
+    "one after the other": ("DataLoader(Graphs(), 4, collate_fn=beside)", "Net()", *OF_ROWS),
 }
 CRITERIA = ["nn.BCEWithLogitsLoss()", "nn.CrossEntropyLoss()", "nn.MSELoss()"]
 

@@ -233,8 +233,8 @@ class LossReader:
             return kinds.nonlinear(kinds.join([first]))
         second = self.kind(right, scope, frame)
         if isinstance(op, (ast.Add, ast.Sub)):
-            for kind, other in ((first, right), (second, left)):
-                if kinds.SUM in kind.parts and self.size_factors.of(other, scope):
+            for kind, number, other in ((first, second, right), (second, first, left)):
+                if kinds.SUM in kind.parts and not number.parts and self.size_factors.of(other, scope):
                     for leaf, _ in kind.leaves:  # y.numel() - y.sum(): both would have to be those of all ranks
                         self.reductions.setdefault(leaf, set()).add("")
             return kinds.join([first, second])
