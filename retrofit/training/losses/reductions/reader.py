@@ -355,13 +355,15 @@ class LossReader:
 
 def _is_added_to(name: str, node: ast.expr) -> bool:
     """Return whether an expression adds something to a variable: loss + term, sum([loss, term]), not loss / n."""
-    sums = (
-        part
-        for part in ast.walk(node)
-        if (isinstance(part, ast.BinOp) and isinstance(part.op, (ast.Add, ast.Sub)))
-        or (isinstance(part, ast.Call) and last_name(part) in ADDING)
-    )
-    return any(isinstance(inner, ast.Name) and inner.id == name for part in sums for inner in ast.walk(part))
+    pending: list[tuple[ast.AST, bool]] = [(node, False)]
+    while pending:
+        part, is_inside = pending.pop()
+        if is_inside and isinstance(part, ast.Name) and part.id == name:
+            return True
+        is_sum = isinstance(part, ast.BinOp) and isinstance(part.op, (ast.Add, ast.Sub))
+        is_inside = is_inside or is_sum or (isinstance(part, ast.Call) and last_name(part) in ADDING)
+        pending += [(inner, is_inside) for inner in ast.iter_child_nodes(part)]
+    return False
 
 
 def _is_of_sample(kind: Kind) -> bool:
