@@ -113,7 +113,7 @@ def whole_batch_value(criterion: Callable[..., Any]) -> Callable[..., Any]:
     """Return `criterion` with the value of the batch of all ranks and the gradient of this rank's, which DDP averages.
 
     For a library that calls backward and decides by the value itself, as a finder of learning rates: all ranks decide
-    the same. `criterion`: a mean over samples. Outside a group it is returned. In training every rank calls what it returns.
+    the same. `criterion`: a mean over samples. Outside a group it is returned. Every rank calls what this returns.
     """
 
     def of_all_ranks(*args: Any, **kwargs: Any) -> torch.Tensor:
