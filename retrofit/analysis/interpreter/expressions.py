@@ -81,15 +81,19 @@ class Expressions:
 
     def _subscript(self, node: ast.Subscript) -> Flow:
         base, key = self.of(node.value), self.of(node.slice)
-        number = node.slice.value if isinstance(node.slice, ast.Constant) else None
-        if isinstance(number, int) and -len(base.parts) <= number < len(base.parts):
-            return base.parts[number]
+        index = _index(node.slice)
+        if isinstance(index, int) and -len(base.parts) <= index < len(base.parts):
+            return base.parts[index]
+        if isinstance(index, slice) and base.parts and not base.cells:
+            return replace(base, parts=base.parts[index])
         if base.cells:
             literal = node.slice.value if isinstance(node.slice, ast.Constant) else None
             held = self.run.memory.field(base.cells, literal) if literal is not None else None
             return held if held is not None else self.element(base)
         if base.differs:
             return self.run.domain.item(base, node.slice, key)
+        if base.parts:
+            return mixed([self.element(base), key]) if key.differs else self.element(base)
         known = self.run.memory.state.get((self.run.root_scope(node), ast.unparse(node)))
         return known if known is not None else self.run.domain.looked_up(key) if key.differs else NONE
 
@@ -243,6 +247,19 @@ class Expressions:
     def _yieldfrom(self, node: ast.YieldFrom) -> Flow:
         self.run.frame.give(self.of(node.value))
         return NONE
+
+
+def _index(node: ast.expr) -> int | slice | None:
+    """Return the index or the slice that is written down: 1, -1, 2:, None for another one."""
+    parts = [node.lower, node.upper, node.step] if isinstance(node, ast.Slice) else [node]
+    try:
+        numbers = [None if part is None else ast.literal_eval(part) for part in parts]
+    except (ValueError, TypeError):
+        return None
+    if isinstance(node, ast.Slice):
+        is_known = all(isinstance(number, (int, type(None))) for number in numbers) and numbers[2] != 0
+        return slice(*numbers) if is_known else None
+    return numbers[0] if isinstance(numbers[0], int) else None
 
 
 def owners(name: str, scope: Scope) -> set[str]:

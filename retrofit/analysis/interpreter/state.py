@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Union
 
 from ..scopes import Scope
@@ -82,6 +83,8 @@ def _joined(one: Flow, other: Flow) -> Flow:
     parts: tuple[Flow, ...] = ()
     if len(one.parts) == len(other.parts):
         parts = tuple(joined(a, b) for a, b in zip(one.parts, other.parts))
+    elif not (one.differs or other.differs):  # tuples of different lengths, or one and None
+        parts = tuple(joined(a, b) for a, b in zip_longest(one.parts, other.parts, fillvalue=NONE))
     cells, roots = one.cells | other.cells, one.roots | other.roots
     if not one.differs or not other.differs:
         main = one if one.differs else other
