@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import surround
@@ -11,6 +12,7 @@ from retrofit.training import Project
 from retrofit.training.losses.gathering.gathered import gathering, is_given_whole_rows
 from retrofit.training.losses.library import calls_of_criterion, library_couplings
 from retrofit.training.losses.reductions.coupling import couplings, is_brought_together
+from retrofit.training.losses.reductions.kept_counts import kept_counts
 
 RULE = CATALOG["RF309"]
 HELP_WHOLE = "rd.loss.whole_batch_loss(criterion)(output, target), which gathers the outputs of all processes"
@@ -114,6 +116,9 @@ def find(project: Project) -> Iterator[Finding]:
             yield found(RULE, source, coupling.node, message, edits)
         else:
             yield found(RULE, source, coupling.node, f"{message}, and {coupling.reason}", help=HELP_WHOLE)
+    for value, scope in kept_counts(project):
+        message = f"{ast.unparse(value)} counts this rank's samples, and a sum is over those of all ranks"
+        yield found(RULE, scope.source, value, message, surround(scope.source, value, "rd.loss.batch_count(", ")"))
     for builder, scope, name, takes_more in library_couplings(project):
         whole = {is_given_whole_rows(project, *call) for call in calls_of_criterion(project, builder)}
         if whole == {True}:
