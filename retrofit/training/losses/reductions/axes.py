@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import replace
 
 from retrofit.analysis.calls import last_name
@@ -70,7 +71,9 @@ def _number(node: ast.expr) -> int | None:
     return node.value if is_number else None  # type: ignore[attr-defined]
 
 
-def reshaped(node: ast.Call, name: str, kind: Kind, rest: list[ast.expr], scope: Scope) -> Kind:
+def reshaped(
+    node: ast.Call, name: str, kind: Kind, rest: list[ast.expr], scope: Scope, is_of_batch: Callable[[ast.expr], bool]
+) -> Kind:
     """Return the kind of rows after a change of shape, or a function of each entry."""
     if name == "flatten" and kind.axis == 0 and _ends_early(node, rest):
         return kind  # flatten(0, 1): the first axis still has all samples
@@ -83,7 +86,7 @@ def reshaped(node: ast.Call, name: str, kind: Kind, rest: list[ast.expr], scope:
             return replace(kind, axis=FLAT)
         if kind.axis not in (0, FLAT) and _number(shape[-1]) == -1:
             return replace(kind, axis=-1)  # classes first, the batch is merged into the rest
-        return replace(kind, axis=0) if kind.axis != FLAT else kind
+        return replace(kind, axis=_with_size_of_batch(shape, scope, is_of_batch)) if kind.axis != FLAT else kind
     if name == "permute":
         order = tuple(n for part in rest for n in _numbers(part, scope))  # of (1, 0, *rest) the beginning
         return replace(kind, axis=order.index(kind.axis)) if kind.axis in order else kind
@@ -98,6 +101,24 @@ def reshaped(node: ast.Call, name: str, kind: Kind, rest: list[ast.expr], scope:
     if name == "rearrange" and rest and isinstance(rest[0], ast.Constant):
         return replace(kind, axis=_after_rearranging(str(rest[0].value), kind.axis))
     return kinds.nonlinear(kind)
+
+
+def _with_size_of_batch(shape: list[ast.expr], scope: Scope, is_of_batch: Callable[[ast.expr], bool]) -> int:
+    """Return the axis of the samples in a new shape: the only one with the size of the batch, else the first one."""
+    sizes = [number for number, part in enumerate(shape) if is_of_batch(part) and _is_of_first_axis(part, scope)]
+    return sizes[0] if len(sizes) == 1 else 0
+
+
+def _is_of_first_axis(node: ast.expr, scope: Scope, depth: int = 4) -> bool:
+    """Return whether a number is computed from the size of a tensor's first axis: x.shape[0], x.size(0), len(x)."""
+    if isinstance(node, ast.BinOp):
+        return any(_is_of_first_axis(part, scope, depth) for part in (node.left, node.right))
+    if isinstance(node, ast.Subscript):
+        return last_name(node.value) == "shape" and _number(node.slice) == 0
+    if isinstance(node, ast.Call):
+        return last_name(node) == "len" or (last_name(node) == "size" and [_number(n) for n in node.args] == [0])
+    known = _values(node, scope) if isinstance(node, ast.Name) and depth else []
+    return any(_is_of_first_axis(value, where, depth - 1) for value, where in known)
 
 
 def _starts_after_batch(node: ast.Call, rest: list[ast.expr]) -> bool:

@@ -12,6 +12,7 @@ from retrofit.analysis.flow.sources import PASSING_ON, Origin, origins, sources
 from retrofit.analysis.python_api import LISTS_OBJECTS, LOOKS_UP
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Result
+from retrofit.training.data.batch_values import BATCH
 from retrofit.training.torch_api.modules import GRADIENT_FUNCTIONS
 from retrofit.training.torch_api.runtime import (
     BATCH_ROWS,
@@ -206,7 +207,8 @@ class CallReader:
                 return self._counted(node, name, found, scope)
             if name in SORTS or name in SPREADS or (name in EXTREMES and not _is_with_another(name, rest)):
                 return self._of_all_entries(node, name, found, rest, scope)
-            return reshaped(node, name, found, rest, scope)
+            sources_of = self.reader.project.batch_values.sources_of
+            return reshaped(node, name, found, rest, scope, lambda size: BATCH in sources_of(size, scope))
         reduction = library_reduction(self.analysis, node, scope)
         if reduction is not None:
             return replace(self._of_term(reduction, node, scope), coupled=self._coupled_in(node, scope, frame))

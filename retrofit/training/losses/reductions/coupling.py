@@ -148,8 +148,14 @@ def _exits(scope: Scope, statement: ast.stmt) -> Iterator[ast.expr]:
 
 
 def is_made_global(project: Project, node: ast.expr, scope: Scope) -> bool:
-    """Return whether an expression is computed from sums over the batch that are made those of all ranks."""
-    return any(leaf in coupled_nodes(project) for leaf, _ in reader_of(project).kind(node, scope).leaves)
+    """Return whether an expression is computed from sums over the batch that are made those of all ranks.
+
+    A sum over what is computed from such sums is this rank's own.
+    """
+    known = coupled_nodes(project)
+    sums = reader_of(project).reductions
+    own = any(part in sums and part not in known for part in ast.walk(node))
+    return not own and any(leaf in known for leaf, _ in reader_of(project).kind(node, scope).leaves)
 
 
 def _reads_values(project: Project, test: ast.expr, scope: Scope) -> bool:
