@@ -60,8 +60,13 @@ def test_a_condition_without_side_effects_gets_the_rank_guard(tmp_path: Path) ->
     assert "if rd.is_main_process() and not os.path.exists('out'):" in lines_of(conversion)
 
 
-def test_a_model_called_inside_a_writing_statement_is_refused(tmp_path: Path) -> None:
+def test_a_model_called_inside_a_writing_statement_runs_on_every_rank(tmp_path: Path) -> None:
     conversion = conversion_of(tmp_path, "save_image(model(torch.ones(1, 3)), 'sample.png')")
+    assert "rd.output.on_main_process(save_image, model(torch.ones(1, 3)), 'sample.png')" in lines_of(conversion)
+
+
+def test_a_model_called_inside_a_compound_writing_statement_is_refused(tmp_path: Path) -> None:
+    conversion = conversion_of(tmp_path, "saved = save_image(model(torch.ones(1, 3)), 'sample.png')")
     (refusal,) = conversion.refusals
     assert refusal.refusal.startswith("the model runs inside a statement that writes; put its output into a variable")
     assert refusal.place.line == 25
