@@ -57,9 +57,14 @@ def path_on_main(path: Any) -> Any:
 
 
 def quiet_logging() -> None:
-    """Leave ranks other than 0 their warnings and errors only, of all that goes through the logging module."""
+    """Leave ranks other than 0 their warnings and errors only, of all that goes through the logging module.
+
+    What goes through loguru's logger, where the script has imported that, is rank 0's alone.
+    """
     if not is_main_process():
         logging.disable(logging.INFO)
+        if "loguru" in sys.modules:
+            sys.modules["loguru"].logger.disable("")  # of all modules; a file that it adds stays empty
 
 
 def share_hydra_run() -> None:

@@ -10,7 +10,7 @@ from functools import partial
 
 from retrofit.analysis.calls import CallSite, argument_for, is_method, last_name
 from retrofit.analysis.edits import CONDITION as AT_CONDITION
-from retrofit.analysis.edits import Edit, EditConflict, add_condition, put_under, surround
+from retrofit.analysis.edits import Edit, EditConflict, add_condition, call_through, put_under, surround
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.calls.graph import holds_on_every_path
 from retrofit.analysis.flow.calls.sites import sites_of
@@ -19,7 +19,7 @@ from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalFunction
-from retrofit.training.torch_api.files import PATH_PARAMETERS, RETURNS_SOMETHING
+from retrofit.training.torch_api.files import PATH_PARAMETERS, RETURNS_SOMETHING, SAVES_BY_NAME
 from retrofit.training.torch_api.runtime import RUNS_ON_MAIN
 
 from ..distributed.ranks.rank_guards import MAIN, UNCLEAR, is_for_main, side_of
@@ -92,6 +92,7 @@ def guard_within(analysis: Analysis, output: Output) -> tuple[Edit, ...]:
     """Return the edits that let rank 0 alone write inside an expression: in a lambda, in `x if test else y`.
 
     Where a path is given the others write to the null device: what they compute for it may be a step that all take.
+    What a function of a library returns, which writes files of its own choice, all ranks get from rank 0.
     """
     call, scope = output.call, output.scope
     if runs_on_one(analysis, scope, call):
@@ -101,6 +102,8 @@ def guard_within(analysis: Analysis, output: Output) -> tuple[Edit, ...]:
     path = argument_for(call, *PATH_PARAMETERS[name]) if name in PATH_PARAMETERS else None
     if path is not None:
         return tuple(surround(scope.source, path, "rd.path_on_main(", ")"))
+    if SAVES_BY_NAME.fullmatch(output.name):
+        return tuple(call_through(scope.source, call, "rd.output.answer_of_main"))
     return () if output.name in RETURNS_SOMETHING else tuple(surround(scope.source, call, f"({CONDITION} and ", ")"))
 
 

@@ -20,6 +20,7 @@ from retrofit.training.torch_api.files import (
     FILE_CHANGERS,
     OPENERS,
     OWN_FOLDERS,
+    SAVES_BY_NAME,
     TO_TEXT,
     WRITERS,
     WRITING_METHODS,
@@ -101,6 +102,8 @@ def _kind(analysis: Analysis, name: str, call: ast.Call, scope: Scope) -> str:
         return WRITE
     if name in WRITERS:
         return WRITE if name not in TO_TEXT or len(call.args) > 1 or argument_for(call, [], "stream") else ""
+    if SAVES_BY_NAME.fullmatch(name):
+        return WRITE
     if name in FILE_CHANGERS:
         is_read = name in COMMANDS and only_reads(call, name, scope.source.parents[call])
         return "" if is_read else FOLDER

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from retrofit.analysis.python_api import CLOCKS
 
 from . import runtime
@@ -20,6 +22,12 @@ WRITERS = frozenset({
     "imageio.v3.imwrite", "SimpleITK.WriteImage", "numpy.lib.format.write_array", "shutil.make_archive",
     "torch.export.save", "onnx.save", "onnx.save_model", "plotly.io.write_image", "plotly.io.write_html",
 })  # fmt: skip
+# Functions and methods of other libraries that say by their names that they write files, or make a folder; each returns
+# something of its own interest: timm's CheckpointSaver.save_checkpoint.
+SAVES_BY_NAME = re.compile(
+    r"(?!(torch|retrofit|multigpu|accelerate|lightning|pytorch_lightning|deepspeed)\.).*\.save_[a-z]+"
+    r"|timm\.utils\.(summary\.)?(get_outdir|update_summary)"
+)
 # Those that return the text where they are given no file.
 TO_TEXT = frozenset({"yaml.dump", "yaml.safe_dump"})
 # Those that keep a training's state, and those that read it.

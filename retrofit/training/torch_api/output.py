@@ -28,6 +28,7 @@ LOG_HANDLERS = frozenset({"logging.Handler", "logging.StreamHandler"})  # of whi
 LOGGERS = LOG_HANDLERS | frozenset({
     "logging.basicConfig", "rich.logging.RichHandler", "coloredlogs.install", "absl.logging.set_verbosity",
     "absl.logging.info",
+    *(f"loguru.logger.{name}" for name in ("add", "info", "debug", "success", "warning", "error", "log", "configure")),
     "hydra.main",  # which sets up handlers for the terminal and for a file
 })  # fmt: skip
 FILE_LOGGERS = frozenset({"logging.FileHandler", "logging.handlers.RotatingFileHandler"})
