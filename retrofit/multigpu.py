@@ -1182,9 +1182,14 @@ def path_on_main(path: Any) -> Any:
 
 
 def quiet_logging() -> None:
-    """Leave ranks other than 0 their warnings and errors only, of all that goes through the logging module."""
+    """Leave ranks other than 0 their warnings and errors only, of all that goes through the logging module.
+
+    What goes through loguru's logger, where the script has imported that, is rank 0's alone.
+    """
     if not is_main_process():
         logging.disable(logging.INFO)
+        if "loguru" in sys.modules:
+            sys.modules["loguru"].logger.disable("")  # of all modules; a file that it adds stays empty
 
 
 def share_hydra_run() -> None:
@@ -4355,4 +4360,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 8f1ff5a3c57298ae221f8da9c78702f2d9fb4cf9e5ab87f0eee758bbea6db0f4
+# Unchanged while the text above has the SHA-256 89d1578b0d1d0f016bd6b6b16b1c4876847556fdc0ccab43efadc89bec754d23
