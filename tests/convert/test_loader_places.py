@@ -345,3 +345,33 @@ for x, y in loaders["train"]:
     lines = converted(tmp_path, script)
     assert 'loaders["more"] = rd.distribute_loader(DataLoader(data, batch_size=4, shuffle=True))' in lines
     assert sum("distribute_loader" in line for line in lines) == 2
+
+
+def test_an_entry_of_a_dict_in_an_attribute_is_sharded(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        """\
+import torch
+from torch.utils.data import DataLoader
+
+
+class Trainer:
+    def __init__(self, sets):
+        self.loaders = {name: DataLoader(sets[name], batch_size=4) for name in ["train", "val"]}
+        self.model = torch.nn.Linear(3, 2)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def fit(self):
+        for phase in ["train", "val"]:
+            for x, y in self.loaders[phase]:
+                with torch.set_grad_enabled(phase == "train"):
+                    loss = torch.nn.functional.cross_entropy(self.model(x), y)
+                    if phase == "train":
+                        loss.backward()
+                        self.optimizer.step()
+
+
+Trainer({}).fit()
+"""
+    )
+    conversion = plan_conversion(read_project(tmp_path / "train.py"))
+    assert "self.loaders['train'] = rd.distribute_loader(self.loaders['train'])" in conversion.files[0].text

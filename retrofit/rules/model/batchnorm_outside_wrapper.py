@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import insert_after
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.variables import Variable, assignments_to, upstream, variables_of
@@ -13,12 +14,14 @@ from retrofit.analysis.values.kinds import Instance
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
+from retrofit.training.data.drawn import builders_of_value
+from retrofit.training.data.loaders import TRAIN
 from retrofit.training.model.layers import has_batchnorm_layers
 from retrofit.training.model.models import run_by_training
 from retrofit.training.model.modules import is_layer, is_module
 from retrofit.training.model.places import place_after
 from retrofit.training.placement import after_variable
-from retrofit.training.torch_api.modules import MODULE_PACKAGES, SYNC_BATCHNORM
+from retrofit.training.torch_api.modules import MODULE_PACKAGES, SYNC_BATCHNORM, UPDATES_BATCHNORM
 
 RULE = CATALOG["RF214"]
 NETS = """\
@@ -38,7 +41,16 @@ for images, labels in loader:
         targets = teacher(images)
     (model(images) - targets).square().mean().backward()
 """
+STEPS = """\
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+"""
+UPDATE = """\
+averaged = torch.optim.swa_utils.AveragedModel(Normed())  # RF214
+torch.optim.swa_utils.update_bn(loader, averaged)
+"""
 INVALID = [
+    NETS + STEPS + UPDATE,
     NETS + "model = rd.distribute_model(Normed())\nteacher = Normed()  # RF214\n" + LOOP,
     NETS + "teacher = Normed()  # RF214\nfor p in teacher.parameters():\n    p.requires_grad = False\n" + LOOP,
     NETS
@@ -56,6 +68,8 @@ VALID = [
     + "class Log:\n    def __init__(self):\n        self.net = Normed()\n\n"
     + "    def __call__(self, x):\n        pass\n\n\n"
     + "log = Log()\nfor images, labels in loader:\n    log(images)\n    model(images).sum().backward()\n",
+    # statistics over batches that every rank takes whole
+    NETS + STEPS + UPDATE.replace("loader, averaged", "DataLoader(dataset, 4), averaged").replace("  # RF214", ""),
     NETS + "teacher = Normed()\nteacher = rd.model.convert_sync_batchnorm(teacher)\n" + LOOP,
 ]
 
@@ -63,8 +77,12 @@ VALID = [
 def find(project: Project) -> Iterator[Finding]:
     if project.distribution.is_by_hand:
         return
-    for variable, (node, scope) in _only_called(project).items():
-        if not has_batchnorm_layers(project.analysis, node, scope) or _is_fixed(project, variable):
+    updated = _updated(project)
+    for variable, (node, scope) in (_only_called(project) | updated).items():
+        if variable in updated:
+            if _has_synchronised(project, variable):
+                continue
+        elif not has_batchnorm_layers(project.analysis, node, scope) or _is_fixed(project, variable):
             continue
         place = after_variable(project.analysis, variable, project.paths)
         message = f"{variable} is called in training mode, and takes its BatchNorm statistics from one rank's samples"
@@ -96,15 +114,40 @@ def _only_called(project: Project) -> dict[Variable, tuple[ast.expr, Scope]]:
     return found
 
 
+def _updated(project: Project) -> dict[Variable, tuple[ast.expr, Scope]]:
+    """Return the variables of models whose statistics update_bn() takes from a loader that the training draws from."""
+    analysis = project.analysis
+    trained = {
+        variable for model in project.models for variable in {model.variable} | upstream(analysis, model.variable)
+    }
+    sharded = {builder for loader in project.loaders if TRAIN in loader.roles for builder in loader.builders}
+    found: dict[Variable, tuple[ast.expr, Scope]] = {}
+    for call, scope in reached_nodes(analysis):
+        if not isinstance(call, ast.Call) or not analysis.called(call, scope) & UPDATES_BATCHNORM:
+            continue
+        loader, model = (argument_for(call, ["loader", "model"], name) for name in ("loader", "model"))
+        if loader is None or model is None or not sharded & builders_of_value(analysis, loader, scope):
+            continue
+        found.update({v: (model, scope) for v in variables_of(analysis, model, scope) - trained if v.key is None})
+    return found
+
+
+def _has_synchronised(project: Project, variable: Variable) -> bool:
+    """Return whether a model has synchronised layers, or is a copy of one that has."""
+    values = [(a.value, a.scope) for a in assignments_to(project.analysis, variable) if isinstance(a.value, ast.Call)]
+    return any(
+        project.analysis.called(value, scope) & SYNC_BATCHNORM or _is_copy(project, value, scope)
+        for value, scope in values
+    )
+
+
 def _is_fixed(project: Project, variable: Variable) -> bool:
     """Return whether a model is evaluated only, has synchronised layers, or is a copy of one that has."""
     analysis = project.analysis
+    if _has_synchronised(project, variable):
+        return True
     loops = {node for node, _ in project.in_loops}
     values = [(a.value, a.scope) for a in assignments_to(analysis, variable) if isinstance(a.value, ast.Call)]
-    if any(
-        analysis.called(value, scope) & SYNC_BATCHNORM or _is_copy(project, value, scope) for value, scope in values
-    ):
-        return True
     is_evaluated = any(
         isinstance(part, ast.Attribute) and part.attr == "eval" for v, _ in values for part in ast.walk(v)
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.flow.operands import operands
+from retrofit.analysis.flow.stored import stored_as
 from retrofit.analysis.flow.variables import Variable, entry_variables, variables_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -128,15 +129,14 @@ def is_split(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
 
 
 def _entry_is_split(analysis: Analysis, variable: Variable | None) -> bool:
-    """Return whether `loaders["train"] = rd.distribute_loader(...)` is written in the scope of the dict."""
+    """Return whether `loaders["train"] = rd.distribute_loader(...)` is written for the dict in a variable."""
     if variable is None or variable.key is None:
         return False
-    entries = variable.scope.entries.get(variable.name, [])
-    values = [value for key, value in entries if isinstance(key, ast.Constant) and key.value == variable.key]
     return any(
-        isinstance(value, ast.Call)
-        and analysis.called(value, analysis.scope_of(value, variable.scope)) & TRAINING_SHARES
-        for value in values
+        stored.key == variable.key
+        and isinstance(stored.value, ast.Call)
+        and analysis.called(stored.value, stored.scope) & TRAINING_SHARES
+        for stored in stored_as(analysis, variable.scope, variable.name)
     )
 
 
