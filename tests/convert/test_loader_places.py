@@ -348,8 +348,7 @@ for x, y in loaders["train"]:
 
 
 def test_an_entry_of_a_dict_in_an_attribute_is_sharded(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(
-        """\
+    script = """\
 import torch
 from torch.utils.data import DataLoader
 
@@ -372,6 +371,25 @@ class Trainer:
 
 Trainer({}).fit()
 """
-    )
-    conversion = plan_conversion(read_project(tmp_path / "train.py"))
-    assert "self.loaders['train'] = rd.distribute_loader(self.loaders['train'])" in conversion.files[0].text
+    line = "self.loaders['train'] = rd.distribute_loader(self.loaders['train'])"
+    assert line in converted(tmp_path, script)
+
+
+def test_an_entry_that_dict_is_given_by_its_name_is_sharded_alone(tmp_path: Path) -> None:
+    script = """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+data = TensorDataset(torch.randn(9, 3), torch.randn(9, 1))
+loaders = dict(train=DataLoader(data, 4), val=DataLoader(data, 3))
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for mode in ("train", "val"):
+    for x, y in loaders[mode]:
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        if mode == "train":
+            loss.backward()
+            optimizer.step()
+"""
+    line = "loaders = dict(train=rd.distribute_loader(DataLoader(data, 4)), val=DataLoader(data, 3))"
+    assert line in converted(tmp_path, script)

@@ -24,6 +24,9 @@ class Containers:
 
     def entry(self, base: Value, key: object) -> Values:
         """Return what a container holds under `key`, or anywhere when the key is not known."""
+        if isinstance(base, Result) and base.builder == "dict" and base.call.keywords and not base.call.args:
+            named = {given.arg: given.value for given in base.call.keywords}
+            return self._union([named[key]] if key in named else list(named.values()), base.scope)  # type: ignore[index]
         if not isinstance(base, Display):
             return frozenset([Item(base, key if isinstance(key, str) else "")])
         node, scope = base.node, base.scope

@@ -51,8 +51,14 @@ def _made_inside(project: Project, loader: Loader) -> Iterator[tuple[ast.Call, S
     assert loader.variable is not None
     for assignment in assignments_to(project.analysis, loader.variable):
         if isinstance(assignment.value, ast.Call) and assignment.value not in loader.builders:
-            given = {part for argument in assignment.value.args for part in ast.walk(argument)}
+            arguments = [*assignment.value.args, *_of_key(assignment.value, loader.variable.key)]
+            given = {part for argument in arguments for part in ast.walk(argument)}
             yield from ((builder, assignment.scope) for builder in loader.builders if builder in given)
+
+
+def _of_key(call: ast.Call, key: str | None) -> list[ast.expr]:
+    """Return what `dict(train=..., val=...)` puts under a key."""
+    return [given.value for given in call.keywords if key is not None and given.arg == key]
 
 
 def _put_in(project: Project, loader: Loader) -> list[tuple[ast.Call, Scope]]:
