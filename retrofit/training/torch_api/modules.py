@@ -102,7 +102,7 @@ SYNC_BATCHNORM = frozenset({
     "apex.parallel.convert_syncbn_model", runtime.CONVERT_SYNC_BATCHNORM,
 })  # fmt: skip
 
-# Functions that take the statistics of BatchNorm layers anew from the batches of a loader.
+# Functions that compute the statistics of BatchNorm layers again, from the batches of a loader.
 UPDATES_BATCHNORM = frozenset({"torch.optim.swa_utils.update_bn", "torchcontrib.optim.SWA.bn_update"})
 
 # Methods that change what they belong to, and show nothing of what they are given: a tensor, a module, a loader, a
