@@ -54,6 +54,9 @@ CASES = [
      "max_steps // len(loader)", 1),
     ("batches = cycle(loader)\nfor step in range(max_steps):\n    for micro in range(accum_steps):\n"
      "        train_step(next(batches))", "max_steps", 2),
+    ("batches = cycle(loader)\nwhile step < max_steps:\n    for micro in range(accum_steps):\n"
+     "        nn.functional.mse_loss(model(next(batches)[0]), torch.zeros(8, 1)).backward()\n"
+     "    optimizer.step()\n    step += 1", "max_steps", 2),
     ("while True:\n    for batch in loader:\n        train_step(batch)\n        step += 1\n"
      "    if step > max_steps:\n        break", "max_steps", 5),
     ("for epoch in range(epochs):\n    bar = tqdm(cycle(loader))\n    for step, batch in enumerate(bar):\n"

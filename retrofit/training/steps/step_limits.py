@@ -116,7 +116,8 @@ def counts_steps(project: Project, node: ast.expr, scope: Scope) -> bool:
 def _counters(project: Project) -> set[str]:
     found, set_back = set(), set()
     batches = [path.loops[0] for path in project.paths]
-    for node, _ in project.in_batches:
+    in_steps = (node for path in project.paths for node in _around_micro_batches(project, path.loops))
+    for node in (*(node for node, _ in project.in_batches), *in_steps):
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.value, ast.Constant):
             found.add(ast.unparse(node.target))
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
@@ -127,6 +128,19 @@ def _counters(project: Project) -> set[str]:
             found.add(ast.unparse(loop.target.elts[0]))  # type: ignore[union-attr]
     inner = {ast.unparse(loop.target) for loop, _ in batches if isinstance(loop, ast.For)}
     return found - inner - set_back
+
+
+def _around_micro_batches(project: Project, loops: list[tuple[LoopNode, Frame]]) -> Iterator[ast.AST]:
+    """Yield the nodes of the loop over steps around `for micro_step in range(n)`, of whose batches each step is made."""
+    (inner, frame), outer = loops[0], loops[1][0] if len(loops) > 1 else None
+    if outer is None or not isinstance(inner, ast.For) or _range_end(project, inner.iter, frame.scope) is None:
+        return
+    if _makes_step(outer) and not _makes_step(inner) and not _is_pass(project, inner, frame.scope):
+        yield from ast.walk(outer)
+
+
+def _makes_step(loop: LoopNode) -> bool:
+    return any(isinstance(part, ast.Call) and last_name(part) == "step" for part in ast.walk(loop))
 
 
 def _range_end(project: Project, iterated: ast.expr, scope: Scope) -> ast.expr | None:
