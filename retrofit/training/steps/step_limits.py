@@ -131,7 +131,7 @@ def _counters(project: Project) -> set[str]:
 
 
 def _around_micro_batches(project: Project, loops: list[tuple[LoopNode, Frame]]) -> Iterator[ast.AST]:
-    """Yield the nodes of the loop over steps around `for micro_step in range(n)`, of whose batches each step is made."""
+    """Yield the nodes of the loop over steps around `for micro in range(n)`, of whose batches each is made."""
     (inner, frame), outer = loops[0], loops[1][0] if len(loops) > 1 else None
     if outer is None or not isinstance(inner, ast.For) or _range_end(project, inner.iter, frame.scope) is None:
         return
