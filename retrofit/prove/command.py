@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from retrofit.verify.verdict import Report
 
 GROUP = "runs of --prove"
+SCRIPT_FAILS = "RF001"  # the cause of the check that every run comes to its end
+COSTS_TIME = "communication"  # the check whose fault does not change what is trained: averaging in every micro batch
 UNPROVEN = "`--write` in place of --prove writes it without a proof"
 
 
@@ -55,6 +57,7 @@ def prove(args: argparse.Namespace, start: Start, conversion: Conversion, files:
     from retrofit.verify.processes.launch import signals_raise
     from retrofit.verify.verdict import exit_status
 
+    args.accept = [*args.accept, COSTS_TIME]
     watched = watched_lines(start, conversion)
     search_path = os.pathsep.join([*start.folders, *filter(None, [os.environ.get("PYTHONPATH")])])
     more: dict[str, Any] = {
@@ -103,6 +106,11 @@ def _say_why_not(start: Start, conversion: Conversion, report: Report) -> None:
     from .responsible import responsible
 
     sys.stdout.flush()
+    causes = {verdict.cause for verdict in report.verdicts if verdict.status == FAIL}
+    if causes == {SCRIPT_FAILS}:
+        why = "as it is, without the conversion, it fails with these arguments, so the runs show nothing"
+        print(f"{printable(start.script)} was not written: {why}; {UNPROVEN}")
+        return
     if overall_status(report.verdicts) == FAIL:
         for line in [*_refuted(conversion, report), *responsible(conversion, report.verdicts)]:
             print(printable(line))

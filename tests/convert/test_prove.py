@@ -194,6 +194,65 @@ def test_what_was_not_compared_is_not_written(project: Path) -> None:
     assert texts(project) == before
 
 
+FOLDS = """\
+import torch
+from data import loader_of
+
+for fold in range(2):
+    torch.manual_seed(fold)
+    loader = loader_of(4)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(2):
+        for (x,) in loader:
+            optimizer.zero_grad()
+            for part in x.chunk(2):
+                (model(part).pow(2).mean() / 2).backward()
+            optimizer.step()
+    torch.save(model.state_dict(), f"fold{fold}.pt")
+"""
+MICRO_BATCHES = """\
+import torch
+from data import loader_of
+
+torch.manual_seed(0)
+loader = loader_of(4)
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    batches = iter(loader)
+    for step in range(2):
+        optimizer.zero_grad()
+        for micro in range(2):
+            (x,) = next(batches)
+            (model(x).pow(2).mean() / 2).backward()
+        optimizer.step()
+torch.save(model.state_dict(), "model.pt")
+"""
+
+
+@pytest.mark.usefixtures("forked_python")
+@pytest.mark.parametrize("script", [FOLDS, MICRO_BATCHES], ids=["two_models", "micro_batches"])
+def test_a_script_in_another_form_is_proven(project: Path, script: str) -> None:
+    (project / "train.py").write_text(script)
+    status, said = ended(project)
+    assert status == 0, said
+    assert (
+        "PASS: 2 processes train the same model as 1" in said and "rd.distribute_loader" in texts(project)["train.py"]
+    )
+
+
+@pytest.mark.usefixtures("forked_python")
+def test_a_script_that_fails_before_its_conversion_is_told_so(project: Path) -> None:
+    before = texts(project)
+    status, said = ended(project, "--", "--reduction", "nothing")
+    assert status == 1, said
+    assert "has no attribute 'nothing'" in said
+    assert "train.py was not written: as it is, without the conversion, it fails with these arguments" in said
+    assert "this edit answers for it" not in said
+    assert texts(project) == before
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_is_killed_leaves_the_project_as_it_was(project: Path, number: signal.Signals) -> None:
     before = texts(project)

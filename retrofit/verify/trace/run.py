@@ -83,7 +83,8 @@ def _install(recorder: Recorder, settings: TraceSettings) -> None:
         operators.new_batch()
 
     def on_second_epoch() -> None:
-        if settings.rank == 0 and settings.snapshot:
+        is_first = not os.path.exists(settings.snapshot)  # a script may train several models: the folds of a set
+        if settings.rank == 0 and settings.snapshot and is_first:
             snapshot(Path(settings.project), Path(settings.snapshot))
 
     loaders = LoaderTrace(recorder, settings, streams, on_batch, on_second_epoch)
