@@ -110,6 +110,12 @@ def insert_before(source: Source, statement: ast.stmt, lines: Sequence[str]) -> 
     return _insert_lines(source, _above_comment(source, statement), indentation(source, statement), lines, BEFORE)
 
 
+def under_condition(source: Source, statement: ast.stmt, condition: str, lines: Sequence[str]) -> list[str]:
+    """Return lines next to a statement that are run under a condition; the lines themselves without one."""
+    step = indent_step(source, indentation(source, statement))
+    return [f"if {condition}:", *(f"{step}{line}" for line in lines)] if condition else list(lines)
+
+
 def decorate(source: Source, function: ast.stmt, line: str) -> Edit:
     """Put a decorator on a function that has none."""
     place = _line_start(source, source.span(function)[0])

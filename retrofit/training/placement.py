@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Callable, Sequence
 
 from retrofit.analysis.calls import last_name
@@ -17,6 +18,9 @@ from retrofit.analysis.values.inference import Analysis
 
 from .loops import Path
 from .torch_api.launch import DECLARES
+
+REPEATABLE: tuple[type[ast.AST], ...] = (ast.Name, ast.Attribute, ast.Constant, ast.BoolOp, ast.UnaryOp, ast.Compare)
+REPEATABLE += (ast.expr_context, ast.boolop, ast.unaryop, ast.cmpop)
 
 
 def after_variable(
@@ -47,6 +51,43 @@ def after_variable(
     before = [a.statement for a in prepared] or [assignments[0].statement]
     place = _in_common_block(scope.source, before)
     return scope.source, _before_training(scope.source, before, place, training) if training else place
+
+
+def condition_at(analysis: Analysis, variable: Variable, scope: Scope, place: ast.stmt) -> str:
+    """Return under which condition a variable has a value after a statement, that of the branch which makes it.
+
+    Empty where it always has one, and where that cannot be told.
+    """
+    made = [a for a in assignments_to(analysis, variable) if not a.only_fills and a.scope is scope]
+    made = [a for a in made if a.statement.lineno <= place.lineno]
+    constants = [a.value for a in made if isinstance(a.value, ast.Constant)]
+    around = _chain(scope.source, place)
+    branches = [_branches_outside(_chain(scope.source, a.statement), around) for a in made if a.value not in constants]
+    common = [level[0] for level in zip(*branches, strict=False) if len(set(level)) == 1]
+    if not common or not all(_is_repeatable(branch.test) for branch, _ in common):
+        return ""
+    if any(constant.value is None for constant in constants):
+        return f"{variable} is not None"
+    if len(common) == 1 and common[0][1]:
+        return ast.unparse(common[0][0].test)
+    return " and ".join(_condition(branch, is_body) for branch, is_body in common)
+
+
+def _branches_outside(chain: list[ast.stmt], around: list[ast.stmt]) -> list[tuple[ast.If, bool]]:
+    """Return the branches that a statement, but not another place, is in, each with whether it is in the body."""
+    pairs = [(outer, inner) for outer, inner in itertools.pairwise(chain) if outer not in around[:-1]]
+    return [(outer, inner in outer.body) for outer, inner in pairs if isinstance(outer, ast.If)]
+
+
+def _condition(branch: ast.If, is_body: bool) -> str:
+    text = ast.unparse(branch.test)
+    is_simple = is_body and not isinstance(branch.test, ast.BoolOp)
+    return text if is_simple else f"({text})" if is_body else f"not ({text})"
+
+
+def _is_repeatable(test: ast.expr) -> bool:
+    """Return whether a condition gives the same when it is asked again: it calls nothing."""
+    return all(isinstance(part, REPEATABLE) for part in ast.walk(test))
 
 
 def first_statement(scope: Scope) -> ast.stmt:

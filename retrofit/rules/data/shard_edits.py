@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.edits import Edit, insert_after, surround
+from retrofit.analysis.edits import Edit, insert_after, surround, under_condition
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.variables import Assignment, Variable, assignments_to
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
@@ -17,7 +17,7 @@ from retrofit.training import Project
 from retrofit.training.data.drawn import builders_of_value, is_view
 from retrofit.training.data.loaders import EVALUATION, TRAIN, Loader, Use
 from retrofit.training.loops import LOOPS
-from retrofit.training.placement import after_variable
+from retrofit.training.placement import after_variable, condition_at
 
 
 def shard_by_runtime(project: Project, loader: Loader, rule: Rule, message: str) -> Finding:
@@ -38,7 +38,10 @@ def shard_by_runtime(project: Project, loader: Loader, rule: Rule, message: str)
     others = [use for use in loader.uses if use.role == EVALUATION]
     if others:
         message += f"; {loader.variable} is also read at {others[0].scope.source.place(others[0].expression)}"
-    return found(rule, source, statement, message, [insert_after(source, statement, [line])])
+    scope = project.analysis.scope_at(source, statement)
+    condition = condition_at(project.analysis, loader.variable, scope, statement)
+    lines = under_condition(source, statement, condition, [line])
+    return found(rule, source, statement, message, [insert_after(source, statement, lines)])
 
 
 def _is_view(project: Project, assignment: Assignment) -> bool:

@@ -6,7 +6,8 @@ import ast
 import json
 from collections.abc import Iterator
 
-from retrofit.analysis.edits import block_of, insert_after, insert_before
+from retrofit.analysis.edits import Edit, block_of, insert_after, insert_before, under_condition
+from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.variables import assignments_to
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -19,6 +20,7 @@ from retrofit.training.model.gradients import has_gradients
 from retrofit.training.model.models import Model
 from retrofit.training.model.modules import is_module
 from retrofit.training.model.places import place_after, places_before_training
+from retrofit.training.placement import condition_at
 from retrofit.training.torch_api.modules import AVERAGING_WRAPPERS
 
 RULE = CATALOG["RF209"]
@@ -99,11 +101,17 @@ def find(project: Project) -> Iterator[Finding]:
                 RULE, source, statement, f"{model.variable} is not wrapped", refusal=refusal, kind="model-per-epoch"
             )
             continue
-        line = _wrapping(project, model, str(model.variable))
-        edits = [insert_after(source, statement, [line])]
         again = dict.fromkeys([*_rebuilt(project, model, statement), *_made_again(project, model, statement)])
-        edits += [insert_after(source, later, [line]) for later in again]
+        edits = [_wrap_after(project, model, source, later) for later in (statement, *again)]
         yield found(RULE, source, statement, message, edits)
+
+
+def _wrap_after(project: Project, model: Model, source: Source, statement: ast.stmt) -> Edit:
+    """Return the edit that wraps a model after a statement, under the condition under which there is one."""
+    line = _wrapping(project, model, str(model.variable))
+    scope = project.analysis.scope_at(source, statement)
+    condition = condition_at(project.analysis, model.variable, scope, statement)
+    return insert_after(source, statement, under_condition(source, statement, condition, [line]))
 
 
 def _wrapping(project: Project, model: Model, name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.calls import is_method
+from retrofit.analysis.calls import is_method, last_name
 from retrofit.analysis.flow.bindings import class_of_own
 from retrofit.analysis.flow.calls.graph import functions_reached
 from retrofit.analysis.scopes import Scope, own_nodes
@@ -18,6 +18,8 @@ from .modules import is_layer, is_module
 
 if TYPE_CHECKING:
     from .. import Project
+
+SELECTIONS = frozenset({"list", "tuple", "iter", "filter", "chain"})
 
 
 def entry_points(project: Project, model: Model) -> list[str]:
@@ -64,10 +66,32 @@ def _learns(project: Project, call: Call) -> bool:
     values = _methods_run(project, call)
     if not values:
         return not any(isinstance(v, LocalFunction) for v in project.analysis.evaluate(call.call.func, call.scope))
+    if all(_gives_parameters(value) for value in values):
+        return False
     if all(is_switched_off(project.analysis, value.scope, value.node.body[-1]) for value in values):  # type: ignore[index]
         return False  # under torch.no_grad() as a whole
     functions = [*values, *functions_reached(project.analysis, [(call.call, call.scope)])]
     return any(_reads_parameters(project, function) for function in functions)
+
+
+def _gives_parameters(function: LocalFunction) -> bool:
+    """Return whether a function gives parameters as they are: `return (p for p in self.parameters() if ...)`."""
+    returned = [node.value for node in own_nodes(function.node) if isinstance(node, ast.Return)]
+    return bool(returned) and all(part is not None and _is_listing(part) for part in returned)
+
+
+def _is_listing(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        arguments = [*node.args, *([node.func.value] if isinstance(node.func, ast.Attribute) else [])]
+        is_list = last_name(node) in PARAMETERS
+        return is_list or (last_name(node) in SELECTIONS and any(_is_listing(part) for part in arguments))
+    if isinstance(node, (ast.GeneratorExp, ast.ListComp)):
+        (first, *_) = node.generators
+        is_same = isinstance(node.elt, ast.Name) and node.elt.id in {
+            part.id for part in ast.walk(first.target) if isinstance(part, ast.Name)
+        }
+        return is_same and _is_listing(first.iter)
+    return isinstance(node, (ast.List, ast.Tuple)) and all(_is_listing(part) for part in node.elts)
 
 
 def _reads_parameters(project: Project, function: LocalFunction) -> bool:

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from retrofit.analysis.flow.calls.graph import nodes_run
+from retrofit.analysis.flow.calls.graph import functions_reached, nodes_run
 from retrofit.analysis.flow.variables import Variable, upstream
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction
 from retrofit.training.model.modules import classes_of, is_layer, is_module
@@ -17,6 +17,7 @@ from ..loops import Path
 from ..optimizer.optimizers import Optimizer, parameter_owners
 from .containers import entries_of, held_in, variables_holding
 from .data_parallel import module_run
+from .gradients import has_gradients
 from .own_training import is_own, receivers, trained_by_methods
 
 FORWARD = frozenset({"", "forward"})
@@ -68,7 +69,9 @@ def find_models(analysis: Analysis, paths: list[Path], optimizers: list[Optimize
         if not _is_part(
             analysis, model.variable, set(models), trainers if not any(m.own for m in models.values()) else ()
         )
+        and not is_trained.only_looks(model)
         and not _runs_inside(model, whole)
+        and not _is_given_to(analysis, model.variable, whole, paths)
         and not upstream(analysis, model.variable) & set(models)  # another name for one of them: `net = model.eval()`
     ]
 
@@ -85,15 +88,26 @@ class _Trained:
         self.classes = {kind for node, scope in own for kind in classes_of(analysis, node, scope)}
         self.switched = _switched_to_training(analysis)
 
+    def is_given(self, variable: Variable, is_container: bool = False) -> bool:
+        """Return whether an optimizer has the parameters of what this variable holds."""
+        if ({variable} | upstream(self.analysis, variable)) & self.variables:
+            return True
+        return is_container and bool(entries_of(self.analysis, variable) & self.variables)
+
+    def only_looks(self, model: Model) -> bool:
+        """Return whether another object of a trained class is only called without gradients: a copy for evaluation."""
+        if not self.classes or self.is_given(model.variable, model.is_container):
+            return False
+        runs = [call for call in model.calls if _runs_layers(self.analysis, call)]
+        return bool(runs) and not any(has_gradients(self.analysis, call.scope, call.call) for call in runs)
+
     def __call__(self, variable: Variable, kinds: Collection[Scope], is_container: bool = False) -> bool:
         """Return whether what a variable holds, modules of these classes, is trained."""
         if not self.variables and not self.classes:
             return variable in self.switched
-        if ({variable} | upstream(self.analysis, variable)) & self.variables:
-            return True
-        if is_container and entries_of(self.analysis, variable) & self.variables:
-            return True
-        return any(base in self.classes for kind in kinds for base in self.analysis.classes.mro(kind))
+        return self.is_given(variable, is_container) or any(
+            base in self.classes for kind in kinds for base in self.analysis.classes.mro(kind)
+        )
 
 
 def reachable_from_loops(
@@ -139,6 +153,16 @@ def _of_layer(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[tupl
             yield Call(call, scope, ".".join(reversed(names))), part
 
 
+def _runs_layers(analysis: Analysis, call: Call) -> bool:
+    """Return whether a call runs layers: the forward pass, or a method that comes to it."""
+    methods = [v for v in analysis.evaluate(call.call.func, call.scope) if isinstance(v, LocalFunction)]
+    if call.method in FORWARD or not methods:
+        return True
+    functions = [*methods, *functions_reached(analysis, [(call.call, call.scope)])]
+    parts = [(node.func, f.scope) for f in functions for node in own_nodes(f.scope.node) if isinstance(node, ast.Call)]
+    return any(is_own(part, s) or any(is_layer(analysis, v) for v in analysis.evaluate(part, s)) for part, s in parts)
+
+
 def _switched_to_training(analysis: Analysis) -> set[Variable]:
     found: set[Variable] = set()
     for source in analysis.modules.sources.values():
@@ -169,3 +193,31 @@ def _runs_inside(model: Model, whole: dict[Scope, Variable]) -> bool:
     """Return whether only the methods of another model call this one, which is a part of that: `self.decoder(x)`."""
     owners = [whole.get(call.scope.parent) if call.scope.parent else None for call in model.calls]
     return all(owner is not None and owner != model.variable for owner in owners)
+
+
+def _is_given_to(analysis: Analysis, variable: Variable, whole: dict[Scope, Variable], paths: list[Path]) -> bool:
+    """Return whether a function that builds another model makes this one for it: `Net(encoder, decoder)`."""
+    scope = variable.scope
+    if variable.is_attribute or not scope.is_function or any(f.scope is scope for path in paths for f in path.frames):
+        return False
+    nodes = list(own_nodes(scope.node))
+    returned = [part for node in nodes if isinstance(node, ast.Return) for part in _elements(node.value)]
+    if any(isinstance(part, ast.Name) and part.id == variable.name for part in returned):
+        return False
+    for node in nodes:
+        if isinstance(node, ast.Call) and any(
+            isinstance(part, ast.Name) and part.id == variable.name for part in _given(node)
+        ):
+            kinds = {value.scope for value in analysis.evaluate(node, scope) if isinstance(value, Instance)}
+            if any(whole.get(kind, variable) != variable for kind in kinds):
+                return True
+    return False
+
+
+def _given(call: ast.Call) -> Iterator[ast.expr]:
+    for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+        yield from _elements(argument)
+
+
+def _elements(node: ast.expr | None) -> list[ast.expr]:
+    return list(node.elts) if isinstance(node, (ast.List, ast.Tuple)) else [node] if node is not None else []

@@ -1,0 +1,160 @@
+"""What is not wrapped by itself: a part of a model, a copy for evaluation, a model that only an option makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion, converted
+
+HEAD = """\
+import argparse
+
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--two", action="store_true")
+parser.add_argument("--resume", action="store_true")
+args = parser.parse_args()
+loader = DataLoader(TensorDataset(torch.randn(8, 3), torch.randn(8, 1)), 4, shuffle=True)
+"""
+LOOP = """
+for x, y in loader:
+    optimizer.zero_grad()
+    {loss}.backward()
+    {clip}
+    optimizer.step()
+"""
+NETS = """\
+from torch import nn
+
+
+class Pool(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p = nn.Parameter(nn.init.ones_(nn.Linear(1, 1).weight.data))
+
+    def forward(self, x):
+        return x * self.p
+
+
+class Net(nn.Module):
+    def __init__(self, features, pool):
+        super().__init__()
+        self.features = features
+        self.pool = pool
+
+    def trained(self):
+        return (p for p in self.parameters() if p.requires_grad)
+
+    def fuse(self):
+        self.apply(lambda module: None)
+
+    def forward(self, x):
+        return run(x, self.features, self.pool)
+
+
+def run(x, features, pool):
+    return features(pool(x))
+
+
+def build():
+    pool = Pool()
+    features = nn.Linear(3, 1)
+    net = Net(features=features, pool=pool)
+    return net
+"""
+BUILT = {
+    "groups of the optimizer": "optimizer = optim.SGD([{'params': net.features.parameters()}, "
+    "{'params': net.pool.parameters(), 'weight_decay': 0}], lr=0.1)",
+    "all parameters": "optimizer = optim.SGD(net.parameters(), lr=0.1)",
+    "parameters of a method": "optimizer = optim.SGD(net.trained(), lr=0.1)",
+}
+
+
+def wrapped(lines: list[str]) -> list[str]:
+    return [line for line in lines if "distribute_model" in line]
+
+
+@pytest.mark.parametrize("optimizer", BUILT)
+def test_parts_that_a_factory_makes_for_a_model_are_not_wrapped(tmp_path: Path, optimizer: str) -> None:
+    loss = LOOP.format(loss="(net(x) - y).pow(2).mean()", clip="nn.utils.clip_grad_norm_(net.trained(), 1.0)")
+    script = f"{HEAD}from nets import build\n\nnet = build()\n{BUILT[optimizer]}\n{loss}"
+    result = conversion(tmp_path, script, nets=NETS)
+    assert not result.refusals
+    lines = [line for file in result.files for line in file.text.splitlines()]
+    assert wrapped(lines) == ["net = rd.distribute_model(net)"]
+
+
+def test_parts_that_the_training_calls_itself_are_ways_into_the_model(tmp_path: Path) -> None:
+    loss = LOOP.format(loss="(net.features(net.pool(x)) - y).pow(2).mean()", clip="")
+    script = f"{HEAD}from nets import build\n\nnet = build()\n{BUILT['parameters of a method']}\n{loss}"
+    result = conversion(tmp_path, script, nets=NETS)
+    lines = [line for file in result.files for line in file.text.splitlines()]
+    assert wrapped(lines) == ['net = rd.distribute_model(net, methods=["features", "pool"])']
+
+
+def test_a_copy_that_only_looks_is_not_wrapped(tmp_path: Path) -> None:
+    loss = LOOP.format(loss="(net(x) - y).pow(2).mean()", clip="look(net, x)")
+    look = """
+def look(net, x):
+    copy = build()
+    copy.load_state_dict(net.state_dict())
+    copy.fuse()
+    with torch.no_grad():
+        print(copy(x).shape)
+"""
+    script = f"{HEAD}from nets import build\n{look}\nnet = build()\n{BUILT['parameters of a method']}\n{loss}"
+    assert wrapped(converted(tmp_path, script, nets=NETS)) == ["net = rd.distribute_model(net)"]
+
+
+HEADS = """
+net = nn.Linear(3, 3)
+{make}
+if args.resume:
+    net.load_state_dict(torch.load("net.pt"))
+    if head_is_used:
+        head.load_state_dict(torch.load("head.pt"))
+"""
+MADE = {
+    "option": (
+        "head_is_used = args.two\nif args.two:\n    head = nn.Linear(3, 1)\n"
+        "    optimizer = optim.SGD([*net.parameters(), *head.parameters()], lr=0.1)\n"
+        "else:\n    optimizer = optim.SGD(net.parameters(), lr=0.1)",
+        "if args.two:",
+    ),
+    "option or nothing": (
+        "head_is_used = args.two\nif args.two:\n    head = nn.Linear(3, 1)\nelse:\n    head = None\n"
+        "optimizer = optim.SGD([*net.parameters(), *(head.parameters() if head else [])], lr=0.1)",
+        "if head is not None:",
+    ),
+    "one of two kinds": (
+        "head_is_used = args.two\nif args.two and args.resume:\n    if args.resume:\n        head = nn.Linear(3, 1)\n"
+        "    else:\n        head = nn.Linear(3, 2)\n"
+        "    optimizer = optim.SGD([*net.parameters(), *head.parameters()], lr=0.1)\n"
+        "else:\n    optimizer = optim.SGD(net.parameters(), lr=0.1)",
+        "if args.two and args.resume:",
+    ),
+}
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_a_model_of_one_branch_is_wrapped_under_its_condition(tmp_path: Path, made: str) -> None:
+    make, condition = MADE[made]
+    loop = LOOP.format(loss="((head(net(x)) if head_is_used else net(x)) - y).pow(2).mean()", clip="")
+    lines = converted(tmp_path, HEAD + HEADS.format(make=make) + loop)
+    place = lines.index("head = rd.distribute_model(head)")
+    assert lines[place - 1] == condition
+    assert lines[lines.index("net = rd.distribute_model(net)") - 1] != condition
+
+
+def test_a_model_that_every_branch_makes_is_wrapped_without_a_condition(tmp_path: Path) -> None:
+    make = (
+        "head_is_used = True\nif args.two:\n    head = nn.Linear(3, 1)\nelse:\n    head = nn.Linear(3, 2)\n"
+        "optimizer = optim.SGD([*net.parameters(), *head.parameters()], lr=0.1)"
+    )
+    loop = LOOP.format(loss="(head(net(x)) - y).pow(2).mean()", clip="")
+    lines = converted(tmp_path, HEAD + HEADS.format(make=make) + loop)
+    assert not lines[lines.index("head = rd.distribute_model(head)") - 1].startswith("if ")
