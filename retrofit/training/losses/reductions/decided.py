@@ -21,8 +21,8 @@ def is_ruled_out(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
         for earlier in block_of(scope.source, inner) if isinstance(inner, ast.stmt) else ():
             if earlier is inner:
                 break
-            ends = isinstance(earlier, ast.If) and isinstance(earlier.body[-1], (ast.Return, ast.Raise))
-            if ends and truth(analysis, earlier.test, scope):  # type: ignore[attr-defined]
+            holds = truth(analysis, earlier.test, scope) if isinstance(earlier, ast.If) else None
+            if holds is not None and _leaves(earlier.body if holds else earlier.orelse):  # type: ignore[attr-defined]
                 return True
         if isinstance(outer, ast.If) and inner is not outer.test:
             holds = truth(analysis, outer.test, scope)
@@ -32,6 +32,14 @@ def is_ruled_out(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
             return False
         inner = outer
     return False
+
+
+def _leaves(block: list[ast.stmt]) -> bool:
+    """Return whether a block never comes to its end: it returns or raises, in each of its last branches."""
+    last = block[-1] if block else None
+    if isinstance(last, ast.If):
+        return _leaves(last.body) and _leaves(last.orelse)
+    return isinstance(last, (ast.Return, ast.Raise))
 
 
 def truth(analysis: Analysis, test: ast.expr, scope: Scope) -> bool | None:
