@@ -17,6 +17,7 @@ from retrofit.analysis.flow.stored import changes_of, stored_in
 from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance, LocalFunction
+from retrofit.training.data.batch_values import GRADIENT
 from retrofit.training.torch_api.modules import LAYER_PACKAGE, PARAMETERS
 from retrofit.training.torch_api.runtime import BATCH_ROWS, RANK_SHARE
 from retrofit.training.torch_api.tensors import JOINS, OPERATORS, SHAPE_ATTRIBUTES, SUMS_OF_SEVERAL
@@ -347,10 +348,11 @@ class LossReader:
         site = self.analysis.site_of(call, scope, function)
         inner = None if frame is not None and frame.is_of(function.node) else Frame(function.node, site, frame)
         values = returns_of(function.node)
-        reached = (
-            [v for v in values if not is_ruled_out(self.analysis, v, function.scope)] if len(values) > 1 else values
-        )
-        return kinds.join(self.kind(value, function.scope, inner, keys) for value in reached)
+        if len(values) > 1:
+            values = [v for v in values if not is_ruled_out(self.analysis, v, function.scope)]
+            learnt = [v for v in values if GRADIENT in self.project.batch_values.sources_of(v, function.scope)]
+            values = learnt or values  # `return targets.sum()`, which has no gradient, beside a loss
+        return kinds.join(self.kind(value, function.scope, inner, keys) for value in values)
 
 
 def _is_added_to(name: str, node: ast.expr) -> bool:
