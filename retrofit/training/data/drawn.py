@@ -46,6 +46,9 @@ class _Search:
         self.analysis = analysis
         self.leave_out = leave_out
         self.seen: set[Origin] = set()
+        by_calls: dict[frozenset[ast.AST], dict[Origin, list[Origin]]] = analysis.fact("given to loops", dict)
+        self._given = by_calls.setdefault(frozenset(leave_out), {})
+        self._views: dict[Origin, bool] = analysis.fact("views of loaders", dict)
 
     def of(self, origin: Origin) -> Iterator[Place]:
         if origin in self.seen:
@@ -140,7 +143,11 @@ class _Search:
 
     def _given_by(self, origin: Origin) -> list[Origin]:
         """Return what a variable can have its value from; of an entry of containers, what is put there."""
+        if origin not in self._given:
+            self._given[origin] = self._find_given(origin)
+        return self._given[origin]
 
+    def _find_given(self, origin: Origin) -> list[Origin]:
         def step(part: Origin) -> list[Origin]:
             is_place = isinstance(part.node, (ast.Name, ast.Attribute, ast.Subscript, *DISPLAYS))
             is_entry = bool(part.keys) and (is_place or (isinstance(part.node, ast.Call) and not self.is_view(part)))
@@ -161,6 +168,11 @@ class _Search:
 
     def is_view(self, origin: Origin) -> bool:
         """Return whether an expression is not a loader itself, but hands on what one gives."""
+        if origin not in self._views:
+            self._views[origin] = self._is_view(origin)
+        return self._views[origin]
+
+    def _is_view(self, origin: Origin) -> bool:
         node = origin.node
         if isinstance(node, ast.IfExp):
             return any(self.is_view(origin.to(part)) for part in (node.body, node.orelse))

@@ -86,7 +86,7 @@ def reshaped(
             return replace(kind, axis=FLAT)
         if kind.axis not in (0, FLAT) and _number(shape[-1]) == -1:
             return replace(kind, axis=-1)  # classes first, the batch is merged into the rest
-        return replace(kind, axis=_with_size_of_batch(shape, scope, is_of_batch)) if kind.axis != FLAT else kind
+        return replace(kind, axis=_with_size_of_batch(shape, scope, is_of_batch, FLAT if kind.axis == FLAT else 0))
     if name == "permute":
         order = tuple(n for part in rest for n in _numbers(part, scope))  # of (1, 0, *rest) the beginning
         return replace(kind, axis=order.index(kind.axis)) if kind.axis in order else kind
@@ -103,10 +103,12 @@ def reshaped(
     return kinds.nonlinear(kind)
 
 
-def _with_size_of_batch(shape: list[ast.expr], scope: Scope, is_of_batch: Callable[[ast.expr], bool]) -> int:
-    """Return the axis of the samples in a new shape: the only one with the size of the batch, else the first one."""
+def _with_size_of_batch(
+    shape: list[ast.expr], scope: Scope, is_of_batch: Callable[[ast.expr], bool], otherwise: int
+) -> int:
+    """Return the axis of the samples in a new shape: the only one with the size of the batch."""
     sizes = [number for number, part in enumerate(shape) if is_of_batch(part) and _is_of_first_axis(part, scope)]
-    return sizes[0] if len(sizes) == 1 else 0
+    return sizes[0] if len(sizes) == 1 else otherwise
 
 
 def _is_of_first_axis(node: ast.expr, scope: Scope, depth: int = 4) -> bool:
@@ -117,8 +119,19 @@ def _is_of_first_axis(node: ast.expr, scope: Scope, depth: int = 4) -> bool:
         return last_name(node.value) == "shape" and _number(node.slice) == 0
     if isinstance(node, ast.Call):
         return last_name(node) == "len" or (last_name(node) == "size" and [_number(n) for n in node.args] == [0])
-    known = _values(node, scope) if isinstance(node, ast.Name) and depth else []
-    return any(_is_of_first_axis(value, where, depth - 1) for value, where in known)
+    if not isinstance(node, ast.Name) or not depth:
+        return False
+    bindings = (scope.find(node.id) or (scope, []))[1]
+    if any(b.path == (0,) and b.value is not None and _is_shape(b.value) for b in bindings):
+        return True  # n, c = x.shape
+    return any(_is_of_first_axis(value, where, depth - 1) for value, where in _values(node, scope))
+
+
+def _is_shape(node: ast.expr) -> bool:
+    """Return whether this is x.shape, x.size() or the first of their numbers: x.shape[:2]."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+        return node.slice.lower is None and _is_shape(node.value)
+    return last_name(node) in ("shape", "size") and not (isinstance(node, ast.Call) and node.args)
 
 
 def _starts_after_batch(node: ast.Call, rest: list[ast.expr]) -> bool:
