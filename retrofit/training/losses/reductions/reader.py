@@ -351,7 +351,7 @@ class LossReader:
         if len(values) > 1:
             values = [v for v in values if not is_ruled_out(self.analysis, v, function.scope)]
             learnt = [v for v in values if GRADIENT in self.project.batch_values.sources_of(v, function.scope)]
-            values = learnt or values  # `return targets.sum()`, which has no gradient, beside a loss
+            values = learnt or values  # `return targets.sum()`, which has no gradient, next to a loss
         return kinds.join(self.kind(value, function.scope, inner, keys) for value in values)
 
 
