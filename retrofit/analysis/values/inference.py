@@ -279,14 +279,13 @@ class Analysis:
         return [method for method in methods if method]
 
     def _of_call(self, node: ast.Call, scope: Scope) -> Values:
-        found: set[Value] = set()
-        for function in self.evaluate(node.func, scope):
-            found |= self._called(function, node, scope)
+        called = (self._called(function, node, scope) for function in self.evaluate(node.func, scope))
+        found: Values = frozenset().union(*called)
         if not found and isinstance(node.func, ast.Attribute):
             if node.func.attr in self.library.same_methods:
                 return self.evaluate(node.func.value, scope)
             return self.containers.got(node.func, node, scope)
-        return self._registries.chosen(frozenset(found), node, scope)
+        return self._registries.chosen(found, node, scope)
 
     def _called(self, function: Value, node: ast.Call, scope: Scope) -> Values:
         if isinstance(function, LocalFunction):
@@ -305,10 +304,15 @@ class Analysis:
             by_name = self._by_name(function.name, node, scope)
             if by_name:
                 return by_name
-            return frozenset([Result(function.name, node, scope)])
+            return frozenset([Result(function.name, node, scope), *self._wrapped(function.name, node, scope)])
         if isinstance(function, Result) and function.is_partial:
             return self._of_partial(function, node, scope)
         return NOTHING
+
+    def _wrapped(self, function: str, node: ast.Call, scope: Scope) -> list[Instance]:
+        """Return the objects of the project that a wrapper of a library runs when it is called: Wrapper(model)."""
+        given = node.args[self.library.wrappers.get(function, len(node.args)) :][:1]
+        return [value for part in given for value in self.evaluate(part, scope) if isinstance(value, Instance)]
 
     def _by_name(self, function: str, node: ast.Call, scope: Scope) -> Values:
         """Return the modules that import_module("data." + name) gives, and what getattr(module, name) takes of them."""
@@ -356,12 +360,8 @@ class Analysis:
 
     def _index_calls(self) -> None:
         """Find who calls which function: first without arguments that are functions themselves, then with them."""
-        sites = [
-            CallSite(node, self.scope_at(source, node))
-            for source in self.modules.sources.values()
-            for node in source.nodes
-            if isinstance(node, ast.Call)
-        ]
+        nodes = [(source, node) for source in self.modules.sources.values() for node in source.nodes]
+        sites = [CallSite(node, self.scope_at(source, node)) for source, node in nodes if isinstance(node, ast.Call)]
         sites += applications(self)
         for _ in range(2):
             self.classes.index()
