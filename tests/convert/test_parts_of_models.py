@@ -158,3 +158,36 @@ def test_a_model_that_every_branch_makes_is_wrapped_without_a_condition(tmp_path
     loop = LOOP.format(loss="(head(net(x)) - y).pow(2).mean()", clip="")
     lines = converted(tmp_path, HEAD + HEADS.format(make=make) + loop)
     assert not lines[lines.index("head = rd.distribute_model(head)") - 1].startswith("if ")
+
+
+WITH_LOSS = """\
+class WithLoss(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x, y):
+        return (self.net(x) - y).pow(2).mean()
+
+
+def evaluate(net):
+    with torch.no_grad():
+        print(net(loader.dataset[0][0]))
+
+
+"""
+SEVERAL = {
+    "DataParallel": "several, whole = nn.DataParallel(net), nn.DataParallel(WithLoss(net))",
+    "two statements": "several = nn.DataParallel(net)\nwhole = nn.DataParallel(WithLoss(net))",
+    "compiled": "several = net\nwhole = torch.compile(WithLoss(net))",
+    "compiled in two steps": "with_loss = WithLoss(net)\nseveral = net\nwhole = torch.compile(with_loss)",
+}
+
+
+@pytest.mark.parametrize("several", SEVERAL)
+def test_what_a_wrapper_runs_is_the_model_that_is_trained(tmp_path: Path, several: str) -> None:
+    made = f"net = build()\n{SEVERAL[several]}\n{BUILT['all parameters']}\n"
+    loop = LOOP.format(loss="whole(x, y).mean()", clip="") + "    evaluate(several)\n"
+    lines = converted(tmp_path, f"{HEAD}from nets import build\n\n{WITH_LOSS}{made}{loop}", nets=NETS)
+    assert wrapped(lines) == ["net = rd.distribute_model(net)"]
+    assert lines.index("net = rd.distribute_model(net)") == lines.index("net = build()") + 1
