@@ -109,10 +109,18 @@ def _all_stored(analysis: Analysis) -> dict[ScopedName, list[Stored]]:
     for scope in analysis.scopes():
         for node in own_nodes(scope.node):
             for container, stored in _stored_by(analysis, node, scope):
-                variable = own_variable(container, scope)
-                if variable is not None:
-                    found[variable].append(stored)
+                for chosen in _choices(container):
+                    variable = own_variable(chosen, scope)
+                    if variable is not None:
+                        found[variable].append(stored)
     return dict(found)
+
+
+def _choices(container: ast.expr) -> list[ast.expr]:
+    """Return the containers that an expression chooses from: both lists of `(biases if small else rest).append(x)`."""
+    if isinstance(container, ast.IfExp):
+        return [*_choices(container.body), *_choices(container.orelse)]
+    return [container]
 
 
 def _stored_by(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Stored]]:
