@@ -9,8 +9,9 @@ yourself is not overwritten without --force. The names are those of the library:
 `import retrofit.distributed as rd` does the same as `import multigpu as rd`.
 
 In this order: environment, options, collective calls, deadlock, watchdog, process group, collectives, random state,
-output, devices, batch, sharding, wrapped, streams, loaders, draws, learning rate, evaluation, loss, unwrap, bit hash,
-gradients, sync batchnorm, forward guard, consistency, data parallel, entry points, wrapper, model, launcher.
+output, devices, batch, sharding, wrapped, streams, batches in turn, loaders, draws, learning rate, evaluation, loss,
+unwrap, bit hash, gradients, sync batchnorm, forward guard, consistency, data parallel, entry points, wrapper, model,
+launcher.
 """
 
 from __future__ import annotations
@@ -2040,36 +2041,44 @@ MOST_WRAPPERS = 4  # around one DataLoader
 def wrapped_loaders(wrapper: Any) -> list[tuple[Any, str]]:
     """Return the objects and the names of their attributes that hold the one DataLoader inside `wrapper`.
 
-    Raises TypeError where there is none, or more than one, or where an iterator of it has been made already.
+    None for an iterable that holds none. Raises TypeError where it gives no batches, for more than one DataLoader, and
+    where an iterator of it has been made already.
     """
-    places = list(_places(wrapper, MOST_WRAPPERS))
+    holders = list(_holders(wrapper, MOST_WRAPPERS))
+    places = [
+        (holder, name) for holder in holders for name, value in vars(holder).items() if isinstance(value, DataLoader)
+    ]
+    for holder in holders:
+        require_not_started(holder, (_BaseDataLoaderIter, GeneratorType) if places else (_BaseDataLoaderIter,))
     kind, loaders = type(wrapper).__name__, {id(getattr(*place)) for place in places}
-    if len(loaders) == 1:
+    gives_batches = hasattr(type(wrapper), "__iter__") or hasattr(type(wrapper), "__next__")
+    if len(loaders) == 1 or (not loaders and gives_batches):
         return places
-    has = "more than one DataLoader" if loaders else "no DataLoader"
+    has = "more than one DataLoader" if loaders else "no DataLoader, and cannot be iterated"
     raise TypeError(
         f"cannot shard an object of type {kind}: it holds {has}, and every rank would train on all its batches; give "
         "distribute_loader the DataLoader that it draws from, where that is made"
     )
 
 
-def require_not_started(loader: Any) -> None:
+def require_not_started(loader: Any, kinds: tuple[type, ...] = (_BaseDataLoaderIter, GeneratorType)) -> None:
     """Raise TypeError where an object holds an iterator that was made of its DataLoader, or as one, before."""
     for name, value in getattr(loader, "__dict__", {}).items():
-        if name != "_iterator" and isinstance(value, (_BaseDataLoaderIter, GeneratorType)):
+        if name != "_iterator" and isinstance(value, kinds):
             raise TypeError(
                 f"cannot shard the DataLoader in an object of type {type(loader).__name__}: its attribute {name!r} is "
                 "an iterator that was made before; give distribute_loader the DataLoader first, where that is made"
             )
 
 
-def _places(wrapper: Any, depth: int) -> Iterator[tuple[Any, str]]:
-    require_not_started(wrapper)
-    for name, value in list(getattr(wrapper, "__dict__", {}).items()):
-        if isinstance(value, DataLoader):
-            yield wrapper, name
-        elif depth and hasattr(type(value), "__iter__") and hasattr(value, "__dict__"):
-            yield from _places(value, depth - 1)
+def _holders(wrapper: Any, depth: int) -> Iterator[Any]:
+    """Yield an object and the iterables in its attributes, and in theirs, that can hold a DataLoader."""
+    if not hasattr(wrapper, "__dict__"):
+        return
+    yield wrapper
+    for value in list(vars(wrapper).values()):
+        if not isinstance(value, DataLoader) and depth and hasattr(type(value), "__iter__"):
+            yield from _holders(value, depth - 1)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -2100,7 +2109,7 @@ class ShardedStream(IterableDataset):
         drawn, digest = drawn_apart(self.stream, seed, number=self.world_size), ""
         while True:
             samples = list(islice(drawn, self.world_size))
-            digest = digest or _digest(samples[:1])
+            digest = digest or digest_of(samples[:1])
             if self.rank < len(samples):
                 yield digest, samples[self.rank]
             if len(samples) < self.world_size:
@@ -2118,7 +2127,7 @@ class ShardedStream(IterableDataset):
         setattr(self.stream, name, value)
 
 
-def _digest(value: Any) -> str:
+def digest_of(value: Any) -> str:
     """Return what differs where numbers and texts in a sample differ."""
     parts = hashlib.sha256()
     waiting = [value]
@@ -2218,6 +2227,177 @@ def _sizes(size: int) -> list[int]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
+# Batches that something other than a DataLoader gives, a class or a generator: each rank takes its own.
+
+
+MOST_PARTS = 1000  # of a batch that are looked at
+
+
+class BatchesInTurn:
+    """This rank's batches of an iterable that gives every rank the same ones: each `world_size`-th, from its rank on.
+
+    Every rank draws all batches, with the same random numbers, others in each pass, which nothing else draws from. A
+    rank that has no more repeats its last one, which counts nothing, until no rank has any. With `--batch global` each
+    rank takes its rows of every batch. Attributes are those of the iterable. Collective at every batch, so in the
+    thread that trains. Raises RuntimeError where the ranks draw different batches, ValueError where there are fewer
+    batches than ranks, or where a batch cannot be split.
+    """
+
+    def __init__(self, batches: Iterable[Any], seed: int) -> None:
+        self.__dict__.update(
+            _batches=batches, _seed=seed, _passes=0, _started=False, _running=None, _ahead=DrawnAhead(), _full=set()
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        require_main_thread(self._batches)
+        if not self._started:
+            split_random_streams(self._seed)
+        self.__dict__.update(_started=True, _passes=self._passes + 1)
+        self._ahead.begin()
+        yield from self._split() if get_option("batch") == "global" else self._whole()
+        self._ahead.end()
+
+    def __next__(self) -> Any:
+        if self._running is None:
+            self.__dict__["_running"] = iter(self)
+        try:
+            return next(self._running)
+        except StopIteration:
+            self.__dict__["_running"] = None
+            raise
+
+    def __len__(self) -> int:
+        length = len(self._batches)  # type: ignore[arg-type]
+        return length if get_option("batch") == "global" else -(-length // get_world_size())
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._batches[key]  # type: ignore[index]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # while it is copied
+            raise AttributeError(name)
+        return getattr(self._batches, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._batches, name, value)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the random numbers of the next pass."""
+        self.__dict__["_passes"] = epoch
+
+    def _drawn(self, number: int) -> Iterator[Any]:
+        return drawn_apart(self._batches, mix_seed(self._seed, self._passes), number=number)
+
+    def _whole(self) -> Iterator[Any]:
+        """Yield each `world_size`-th batch."""
+        rank, world_size = get_rank(), get_world_size()
+        drawn, own, last = self._drawn(world_size), None, None
+        for number in count(1):
+            begin_step(f"batch {number} of pass {self._passes}")
+            turn = [batch for _, batch in zip(range(world_size), drawn)]
+            self._require_same(turn, is_first=number == 1)
+            if not turn:
+                self._full.discard(last)
+                return
+            own = turn[rank] if rank < len(turn) else own
+            axis = self._axis(turn)
+            last = next(_shapes_of(turn[-1]), (1,))
+            sizes = [_length_of(batch, axis) for batch in turn] + [0] * (world_size - len(turn))
+            weight = sizes[rank] * world_size / sum(sizes)
+            with using(Batch(_length_of(own, axis), max(sizes), weight, tuple(sizes), is_in_turn=False), self._ahead):
+                yield own
+
+    def _split(self) -> Iterator[Any]:
+        """Yield each `world_size`-th row of every batch."""
+        rank, world_size, full = get_rank(), get_world_size(), 0
+        for number, batch in enumerate(self._drawn(1), 1):
+            begin_step(f"batch {number} of pass {self._passes}")
+            self._require_same([batch] * world_size, is_first=number == 1)
+            total = _common_length(batch)
+            of_ranks = tuple(len(range(part, total, world_size)) for part in range(world_size))
+            full = max(full, of_ranks[0])
+            rows = slice(rank, None, world_size) if of_ranks[rank] else slice(rank % total, rank % total + 1)
+            own = Batch(max(of_ranks[rank], 1), full, of_ranks[rank] * world_size / total, of_ranks)
+            with using(own, self._ahead):
+                yield _rows_taken(batch, rows)
+
+    def _axis(self, turn: list[Any]) -> int:
+        """Return the dimension of the samples: the second where batches before the last differ in the first alone."""
+        shapes = [next(_shapes_of(batch), (1,)) for batch in turn]
+        self._full.update(shapes[:-1])
+        firsts, seconds = {shape[0] for shape in self._full}, {shape[1:2] for shape in self._full}
+        axis = int(len(firsts) > 1 and len(seconds) == 1 and seconds != {()})
+        self._full.add(shapes[-1])  # it is the last of a pass, and may be shorter, where no other turn follows
+        return axis
+
+    def _require_same(self, turn: list[Any], is_first: bool) -> None:
+        """Raise where the ranks have drawn different batches, or another number of them. Collective: every rank."""
+        found = gather_objects((len(turn), digest_of([*_parts_of(turn[0])]) if turn and is_first else ""))
+        name = type(self._batches).__name__
+        if len(set(found)) > 1:
+            raise RuntimeError(
+                f"the ranks draw different batches from {name}, so some would be trained on twice and others not at "
+                "all; it must draw its random numbers from torch, numpy or random while it gives batches, or be "
+                "shuffled in the same way on every rank: rd.data.draw_together(random.shuffle, samples)"
+            )
+        if is_first and turn and len(turn) < get_world_size():
+            raise ValueError(
+                f"{name} gives {len(turn)} batches, fewer than there are ranks ({get_world_size()}), and each rank "
+                "takes batches of its own; use fewer processes, or --batch global, which splits every batch"
+            )
+
+
+def _parts_of(batch: Any) -> Iterator[Any]:
+    """Yield what a batch consists of: tensors, arrays, texts and numbers in containers and in objects of the script."""
+    waiting, seen = [batch], 0
+    while waiting and seen < MOST_PARTS:
+        part, seen = waiting.pop(0), seen + 1
+        if isinstance(part, Mapping):
+            waiting += part.values()
+        elif isinstance(part, (list, tuple)):
+            waiting += part
+        elif isinstance(part, (int, float, str, bytes)) or hasattr(part, "__array__"):
+            yield part
+        elif hasattr(part, "__dict__") and not isinstance(part, type) and not callable(part):
+            waiting += [
+                value for value in vars(part).values() if isinstance(value, (torch.Tensor, list, tuple, Mapping))
+            ]
+
+
+def _shapes_of(batch: Any) -> Iterator[tuple[int, ...]]:
+    """Yield the shapes of the tensors and arrays in a batch."""
+    yield from (tuple(part.shape) for part in _parts_of(batch) if getattr(part, "shape", ()))
+
+
+def _length_of(batch: Any, axis: int) -> int:
+    """Return the number of samples in a batch."""
+    for shape in _shapes_of(batch):
+        return shape[axis] if len(shape) > axis else shape[0]
+    return len(batch) if isinstance(batch, (list, tuple)) else 1
+
+
+def _common_length(batch: Any) -> int:
+    """Return the number of rows that all tensors, arrays and lists of a batch have. Raises ValueError without one."""
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else [batch]
+    numbers = {len(part) if hasattr(part, "__len__") and not isinstance(part, str) else -1 for part in parts}
+    if len(numbers) != 1 or numbers & {0, -1}:
+        raise ValueError(
+            "--batch global splits each batch over all ranks, and the parts of one from this iterable differ in their "
+            f"number of rows ({sorted(numbers)}); leave --batch at per_gpu: each rank then takes whole batches in turn"
+        )
+    return numbers.pop()
+
+
+def _rows_taken(batch: Any, rows: slice) -> Any:
+    """Return rows of all parts of a batch, in a container of the same kind."""
+    if isinstance(batch, Mapping):
+        return type(batch)({name: part[rows] for name, part in batch.items()})  # type: ignore[call-arg]
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(part[rows] for part in batch))
+    return type(batch)(part[rows] for part in batch) if isinstance(batch, (list, tuple)) else batch[rows]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 # Training loaders over all ranks, and the batch sizes that follow from them; the identity outside a group.
 
 
@@ -2230,19 +2410,23 @@ def distribute_loader(loader: Any, *, seed: int | None = None, accum_steps: int 
     Its batch size is `micro_batch(loader.batch_size, accum_steps)`. From its first iteration on every rank draws random
     numbers of its own: no two ranks augment the same way. A loader that is created again in each epoch, by the same
     line, has a new order each time. `seed`, of the order and the streams, is rank 0's torch.initial_seed() by default.
-    Of an object that wraps a DataLoader (a prefetcher, a progress bar) that one is sharded, in its place.
+    Of an object that wraps a DataLoader (a prefetcher, a progress bar) that one is sharded, in its place; of any other
+    iterable of batches each rank takes whole ones in turn (`BatchesInTurn`).
     Collective: every rank. Raises what `shard_loader` and `micro_batch` raise, RuntimeError before setup_distributed,
-    TypeError for what neither is nor wraps a DataLoader.
+    TypeError for what gives no batches, or has several DataLoaders.
     """
     require_group("distribute_loader")
     caller = sys._getframe(1)
     line = caller.f_code.co_filename, caller.f_lineno
     if isinstance(loader, DataLoader):
         return _distributed(loader, seed, accum_steps, line)
-    for holder, name in wrapped_loaders(loader) if get_world_size() > 1 else ():
+    if get_world_size() == 1 or isinstance(loader, BatchesInTurn):
+        return loader
+    places = wrapped_loaders(loader)
+    for holder, name in places:
         inner = getattr(holder, name)
         object.__setattr__(holder, name, _distributed(inner, seed, accum_steps, line))
-    return loader
+    return loader if places else _shared_out(loader, seed, line)
 
 
 def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: tuple[str, int]) -> DataLoader:
@@ -2250,8 +2434,7 @@ def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: t
         return loader
     if get_world_size() > 1:
         require_not_started(loader)
-    if seed is None:
-        seed = broadcast_object(torch.initial_seed()) % 2**31  # or the shards of an unseeded script would overlap
+    seed = _common_seed(seed)
     whole = size_of_batches(loader)
     size = None if whole is None else micro_batch(whole, accum_steps)
     if isinstance(loader.dataset, IterableDataset):
@@ -2268,15 +2451,30 @@ def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: t
     return DistributedLoader(sharded, partial(training_batches, ahead=ahead))  # type: ignore[return-value]
 
 
+def _shared_out(batches: Any, seed: int | None, line: tuple[str, int]) -> BatchesInTurn:
+    shared = BatchesInTurn(batches, _common_seed(seed))
+    shared.set_epoch(_times_called[line])
+    _times_called[line] += 1
+    return shared
+
+
+def _common_seed(seed: int | None) -> int:
+    """Return the seed, or rank 0's: or the shards of an unseeded script would overlap."""
+    return broadcast_object(torch.initial_seed()) % 2**31 if seed is None else seed
+
+
 def is_shard(loader: Any) -> bool:
     """Return whether a loader has this rank's part of the samples already."""
+    if isinstance(loader, BatchesInTurn):
+        return True
     return isinstance(loader.sampler, ShardedSampler) or isinstance(loader.dataset, ShardedStream)
 
 
 def set_epoch(loader: DataLoader, epoch: int) -> None:
     """Choose the order of a training loader's next iteration, of one that is sharded, by the number of the epoch."""
-    if hasattr(loader.sampler, "set_epoch"):
-        loader.sampler.set_epoch(epoch)
+    chosen: Any = loader if isinstance(loader, BatchesInTurn) else loader.sampler
+    if hasattr(chosen, "set_epoch"):
+        chosen.set_epoch(epoch)
 
 
 def micro_batch(batch_size: int, accum_steps: int = 1) -> int:
@@ -4360,4 +4558,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 89d1578b0d1d0f016bd6b6b16b1c4876847556fdc0ccab43efadc89bec754d23
+# Unchanged while the text above has the SHA-256 5f470d2925dd3efa346d3840b1ad9960674d00958bd86795c7a06fc916cbde19

@@ -28,6 +28,7 @@ from retrofit.training.placement import runtime_name
 from .assumptions import Assumption, assumptions_of, under_assumptions
 from .self_check import Authors, ConversionError, named, require_sound
 
+NO_LOADER = "no-loader"  # the kind of refusal where nothing is known to give the batches
 UNDECIDED = (
     "all ranks take part in this, and each would decide by its own samples whether it does: do it at every step or "
     "epoch, or decide by what all ranks know, as the step or loss.item()"
@@ -71,6 +72,21 @@ def plan_conversion(project: Project, assume: bool = False) -> Conversion:
     """
     if is_converted(project):
         return Conversion(project)
+    conversion = _planned(project, assume)
+    if not _lacks_loader(conversion):
+        return conversion
+    try:
+        of_objects = _planned(project.with_ready_batches(), assume)
+    except (EditConflict, ConversionError):  # what is said without it stays true
+        return conversion
+    return conversion if _lacks_loader(of_objects) else of_objects
+
+
+def _lacks_loader(conversion: Conversion) -> bool:
+    return any(finding.kind == NO_LOADER for finding in conversion.refusals)
+
+
+def _planned(project: Project, assume: bool) -> Conversion:
     findings = under_assumptions(find_all(project)) if assume else find_all(project)
     while True:
         conversion = Conversion(project, findings=list(findings))

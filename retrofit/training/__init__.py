@@ -19,6 +19,7 @@ from retrofit.analysis.values.inference import Analysis
 from .data.batch_sizes import BatchSizes
 from .data.batch_values import BatchValues
 from .data.draws.draws import Draws, find_draws
+from .data.draws.filled import is_filled_by_model
 from .data.loaders import Loader, find_loaders
 from .distributed.distribution import Distribution, find_distribution, leads_to_collective
 from .distributed.rank_ordered import runs_in_turn
@@ -46,10 +47,12 @@ class Project:
     """The facts about a project. Each is worked out when it is first asked for.
 
     `runtime` is the module from which a converted text imports the runtime: the library where the project has a module
-    of its own with the name of the runtime file.
+    of its own with the name of the runtime file. With `takes_ready_batches`, objects and generators that give batches
+    and hold no loader count as loaders, where a training draws from nothing else.
     """
 
-    def __init__(self, modules: Modules, runtime: str = FILE_MODULE) -> None:
+    def __init__(self, modules: Modules, runtime: str = FILE_MODULE, takes_ready_batches: bool = False) -> None:
+        self.takes_ready_batches = takes_ready_batches
         self.modules = modules
         self.runtime = RUNTIME if modules.find(FILE_MODULE, 0, modules.entry) else runtime
         self.analysis = Analysis(self.modules, TORCH)
@@ -76,7 +79,11 @@ class Project:
 
     def with_texts(self, texts: Mapping[Path, bytes]) -> Project:
         """Return this project as it is when some of its files hold other texts."""
-        return Project(self.modules.with_texts(texts), self.runtime)
+        return Project(self.modules.with_texts(texts), self.runtime, self.takes_ready_batches)
+
+    def with_ready_batches(self) -> Project:
+        """Return this project with objects that give batches as its loaders."""
+        return Project(self.modules, self.runtime, takes_ready_batches=True)
 
     def calls_any(self, names: Collection[str]) -> bool:
         """Return whether the code that runs calls one of these functions, given by their full names."""
@@ -191,7 +198,15 @@ class Project:
 
     @cached_property
     def loaders(self) -> list[Loader]:
-        return find_loaders(self.analysis, self.paths)
+        found = find_loaders(self.analysis, self.paths, self.takes_ready_batches)
+        return [loader for loader in found if not self.takes_ready_batches or not self._is_rollout(loader)]
+
+    def _is_rollout(self, loader: Loader) -> bool:
+        """Return whether what gives batches holds what the model has computed in the training, as a policy does."""
+        calls = {call.call for model in self.models for call in model.calls}
+        return not loader.builders and any(
+            is_filled_by_model(self, use.expression, use.scope, calls) for use in loader.uses
+        )
 
 
 def read_project(entry: Path, root: Path | None = None) -> Project:

@@ -192,13 +192,19 @@ def test_a_loader_of_a_library_next_to_another_one_is_sharded(tmp_path: Path, lo
     assert SHARDED in lines and "other = rd.distribute_loader(other)" in lines
 
 
-@pytest.mark.parametrize("made", ["elsewhere.get(data)", "elsewhere.samples(data).batched(4)", "torch.randn(5, 4, 3)"])
-def test_a_second_training_loop_without_a_known_loader_is_refused(tmp_path: Path, made: str) -> None:
+def test_a_second_training_loop_without_a_known_loader_is_refused(tmp_path: Path) -> None:
     """The first loop has its loader, the second would train on everything in every process."""
-    text = script(LOADER, "for (x,) in loader") + f"    for x in {made}:\n" + indented(STEP, 8)
+    text = script(LOADER, "for (x,) in loader") + "    for x in torch.randn(5, 4, 3):\n" + indented(STEP, 8)
     (refused,) = conversion(tmp_path, text).refusals
     assert "no DataLoader is found" in refused.refusal
     assert refused.place.line == len(text.splitlines()) - 1
+
+
+@pytest.mark.parametrize("made", ["elsewhere.get(data)", "elsewhere.samples(data).batched(4)"])
+def test_a_second_training_loop_over_what_a_library_gives_is_shared_out(tmp_path: Path, made: str) -> None:
+    text = script(LOADER, "for (x,) in loader") + f"    for x in {made}:\n" + indented(STEP, 8)
+    lines = converted(tmp_path, text)
+    assert SHARDED in lines and f"for x in rd.distribute_loader({made}):" in lines
 
 
 @pytest.mark.parametrize(
@@ -376,7 +382,84 @@ loader = Batches(4)
         OWN,
     ],
 )
-def test_what_has_no_dataloader_in_it_is_not_given_to_the_runtime(tmp_path: Path, made: str) -> None:
+def test_what_gives_batches_and_holds_no_dataloader_is_shared_out(tmp_path: Path, made: str) -> None:
     imports = "import torchtext\nfrom torchtext.data import BucketIterator\nfrom elsewhere import order_of, pick\n"
-    refused = conversion(tmp_path, script(imports + made, "for (x,) in loader"))
-    assert any("how loader makes its batches is not known" in finding.refusal for finding in refused.refusals)
+    lines = converted(tmp_path, script(imports + made, "for (x,) in loader"))
+    assert "loader = rd.distribute_loader(loader)" in lines
+
+
+GIVES = """\
+class Source:
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.at >= 16:
+            self.at = 0
+            raise StopIteration
+        self.at += 4
+        return (pick(data, self.at),)
+
+
+def batches_of(size):
+    for rows in cut(data, size):
+        yield (rows,)
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    "before, loop, expected",
+    [
+        ("source = Source()", "for (x,) in source", "source = rd.distribute_loader(source)"),
+        ("source = Source()", "for i, (x,) in enumerate(tqdm(source))", "source = rd.distribute_loader(source)"),
+        ("", "for (x,) in batches_of(4)", "for (x,) in rd.distribute_loader(batches_of(4)):"),
+    ],
+)
+def test_an_object_or_a_generator_that_gives_batches_is_shared_out(
+    tmp_path: Path, before: str, loop: str, expected: str
+) -> None:
+    imports = "from tqdm import tqdm\nfrom elsewhere import cut, pick\n"
+    assert any(expected in line for line in converted(tmp_path, script(imports + GIVES + before, loop)))
+
+
+ROLLOUT = """\
+import torch
+from torch import nn
+from games import game
+
+
+class Storage:
+    def __init__(self):
+        self.states, self.actions = [], []
+
+    def insert(self, state, action):
+        self.states.append(state)
+        self.actions.append(action)
+
+    def batches(self, size):
+        for rows in torch.randperm(len(self.states)).split(size):
+            yield torch.stack([self.states[i] for i in rows]), torch.stack([self.actions[i] for i in rows])
+
+
+policy = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
+for update in range(9):
+    storage, state = Storage(), game.start()
+    for step in range(8):
+        action = policy(state).argmax()
+        storage.insert(state, action)
+        state = game.move(action)
+    for states, actions in storage.batches(4):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(policy(states), actions).backward()
+        optimizer.step()
+"""
+
+
+def test_what_the_model_itself_has_filled_is_not_shared_out(tmp_path: Path) -> None:
+    assert any("no DataLoader is found" in finding.refusal for finding in conversion(tmp_path, ROLLOUT).refusals)

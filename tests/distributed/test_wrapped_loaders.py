@@ -58,8 +58,7 @@ OTHERS = {
         lambda loader: KeepsIterator(loader.dataset),
         "its attribute 'iterator' is an iterator that was made before",
     ),
-    "list": (list, "list: it holds no DataLoader"),
-    "iterator": (lambda loader: (batch for batch in loader), "generator: it holds no DataLoader"),
+    "number": (len, "int: it holds no DataLoader, and cannot be iterated"),
 }
 
 

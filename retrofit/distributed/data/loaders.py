@@ -14,6 +14,7 @@ from ..collectives import broadcast_object
 from ..process.options import get_option
 from ..process.process_group import get_world_size, require_group
 from .batch import DrawnAhead, batches_in_use, training_batches
+from .batches_in_turn import BatchesInTurn
 from .sharding import DistributedLoader, ShardedSampler, shard_loader, size_of_batches
 from .streams import ShardedStream, shard_stream, stream_batches
 from .wrapped import require_not_started, wrapped_loaders
@@ -27,19 +28,23 @@ def distribute_loader(loader: Any, *, seed: int | None = None, accum_steps: int 
     Its batch size is `micro_batch(loader.batch_size, accum_steps)`. From its first iteration on every rank draws random
     numbers of its own: no two ranks augment the same way. A loader that is created again in each epoch, by the same
     line, has a new order each time. `seed`, of the order and the streams, is rank 0's torch.initial_seed() by default.
-    Of an object that wraps a DataLoader (a prefetcher, a progress bar) that one is sharded, in its place.
+    Of an object that wraps a DataLoader (a prefetcher, a progress bar) that one is sharded, in its place; of any other
+    iterable of batches each rank takes whole ones in turn (`BatchesInTurn`).
     Collective: every rank. Raises what `shard_loader` and `micro_batch` raise, RuntimeError before setup_distributed,
-    TypeError for what neither is nor wraps a DataLoader.
+    TypeError for what gives no batches, or has several DataLoaders.
     """
     require_group("distribute_loader")
     caller = sys._getframe(1)
     line = caller.f_code.co_filename, caller.f_lineno
     if isinstance(loader, DataLoader):
         return _distributed(loader, seed, accum_steps, line)
-    for holder, name in wrapped_loaders(loader) if get_world_size() > 1 else ():
+    if get_world_size() == 1 or isinstance(loader, BatchesInTurn):
+        return loader
+    places = wrapped_loaders(loader)
+    for holder, name in places:
         inner = getattr(holder, name)
         object.__setattr__(holder, name, _distributed(inner, seed, accum_steps, line))
-    return loader
+    return loader if places else _shared_out(loader, seed, line)
 
 
 def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: tuple[str, int]) -> DataLoader:
@@ -47,8 +52,7 @@ def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: t
         return loader
     if get_world_size() > 1:
         require_not_started(loader)
-    if seed is None:
-        seed = broadcast_object(torch.initial_seed()) % 2**31  # or the shards of an unseeded script would overlap
+    seed = _common_seed(seed)
     whole = size_of_batches(loader)
     size = None if whole is None else micro_batch(whole, accum_steps)
     if isinstance(loader.dataset, IterableDataset):
@@ -65,15 +69,30 @@ def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: t
     return DistributedLoader(sharded, partial(training_batches, ahead=ahead))  # type: ignore[return-value]
 
 
+def _shared_out(batches: Any, seed: int | None, line: tuple[str, int]) -> BatchesInTurn:
+    shared = BatchesInTurn(batches, _common_seed(seed))
+    shared.set_epoch(_times_called[line])
+    _times_called[line] += 1
+    return shared
+
+
+def _common_seed(seed: int | None) -> int:
+    """Return the seed, or rank 0's: or the shards of an unseeded script would overlap."""
+    return broadcast_object(torch.initial_seed()) % 2**31 if seed is None else seed
+
+
 def is_shard(loader: Any) -> bool:
     """Return whether a loader has this rank's part of the samples already."""
+    if isinstance(loader, BatchesInTurn):
+        return True
     return isinstance(loader.sampler, ShardedSampler) or isinstance(loader.dataset, ShardedStream)
 
 
 def set_epoch(loader: DataLoader, epoch: int) -> None:
     """Choose the order of a training loader's next iteration, of one that is sharded, by the number of the epoch."""
-    if hasattr(loader.sampler, "set_epoch"):
-        loader.sampler.set_epoch(epoch)
+    chosen: Any = loader if isinstance(loader, BatchesInTurn) else loader.sampler
+    if hasattr(chosen, "set_epoch"):
+        chosen.set_epoch(epoch)
 
 
 def micro_batch(batch_size: int, accum_steps: int = 1) -> int:

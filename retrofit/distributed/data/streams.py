@@ -43,7 +43,7 @@ class ShardedStream(IterableDataset):
         drawn, digest = drawn_apart(self.stream, seed, number=self.world_size), ""
         while True:
             samples = list(islice(drawn, self.world_size))
-            digest = digest or _digest(samples[:1])
+            digest = digest or digest_of(samples[:1])
             if self.rank < len(samples):
                 yield digest, samples[self.rank]
             if len(samples) < self.world_size:
@@ -61,7 +61,7 @@ class ShardedStream(IterableDataset):
         setattr(self.stream, name, value)
 
 
-def _digest(value: Any) -> str:
+def digest_of(value: Any) -> str:
     """Return what differs where numbers and texts in a sample differ."""
     parts = hashlib.sha256()
     waiting = [value]

@@ -15,33 +15,41 @@ MOST_WRAPPERS = 4  # around one DataLoader
 def wrapped_loaders(wrapper: Any) -> list[tuple[Any, str]]:
     """Return the objects and the names of their attributes that hold the one DataLoader inside `wrapper`.
 
-    Raises TypeError where there is none, or more than one, or where an iterator of it has been made already.
+    None for an iterable that holds none. Raises TypeError where it gives no batches, for more than one DataLoader, and
+    where an iterator of it has been made already.
     """
-    places = list(_places(wrapper, MOST_WRAPPERS))
+    holders = list(_holders(wrapper, MOST_WRAPPERS))
+    places = [
+        (holder, name) for holder in holders for name, value in vars(holder).items() if isinstance(value, DataLoader)
+    ]
+    for holder in holders:
+        require_not_started(holder, (_BaseDataLoaderIter, GeneratorType) if places else (_BaseDataLoaderIter,))
     kind, loaders = type(wrapper).__name__, {id(getattr(*place)) for place in places}
-    if len(loaders) == 1:
+    gives_batches = hasattr(type(wrapper), "__iter__") or hasattr(type(wrapper), "__next__")
+    if len(loaders) == 1 or (not loaders and gives_batches):
         return places
-    has = "more than one DataLoader" if loaders else "no DataLoader"
+    has = "more than one DataLoader" if loaders else "no DataLoader, and cannot be iterated"
     raise TypeError(
         f"cannot shard an object of type {kind}: it holds {has}, and every rank would train on all its batches; give "
         "distribute_loader the DataLoader that it draws from, where that is made"
     )
 
 
-def require_not_started(loader: Any) -> None:
+def require_not_started(loader: Any, kinds: tuple[type, ...] = (_BaseDataLoaderIter, GeneratorType)) -> None:
     """Raise TypeError where an object holds an iterator that was made of its DataLoader, or as one, before."""
     for name, value in getattr(loader, "__dict__", {}).items():
-        if name != "_iterator" and isinstance(value, (_BaseDataLoaderIter, GeneratorType)):
+        if name != "_iterator" and isinstance(value, kinds):
             raise TypeError(
                 f"cannot shard the DataLoader in an object of type {type(loader).__name__}: its attribute {name!r} is "
                 "an iterator that was made before; give distribute_loader the DataLoader first, where that is made"
             )
 
 
-def _places(wrapper: Any, depth: int) -> Iterator[tuple[Any, str]]:
-    require_not_started(wrapper)
-    for name, value in list(getattr(wrapper, "__dict__", {}).items()):
-        if isinstance(value, DataLoader):
-            yield wrapper, name
-        elif depth and hasattr(type(value), "__iter__") and hasattr(value, "__dict__"):
-            yield from _places(value, depth - 1)
+def _holders(wrapper: Any, depth: int) -> Iterator[Any]:
+    """Yield an object and the iterables in its attributes, and in theirs, that can hold a DataLoader."""
+    if not hasattr(wrapper, "__dict__"):
+        return
+    yield wrapper
+    for value in list(vars(wrapper).values()):
+        if not isinstance(value, DataLoader) and depth and hasattr(type(value), "__iter__"):
+            yield from _holders(value, depth - 1)

@@ -19,7 +19,6 @@ from retrofit.training.torch_api.data import (
     LOOKS_LIKE_LOADER,
     SAME_ELEMENTS,
     TAKES_FUNCTION,
-    WITHOUT_LOADER,
 )
 from retrofit.training.torch_api.launch import HOLDS_ATTRIBUTES
 from retrofit.training.torch_api.runtime import TRAINING_SHARES
@@ -215,7 +214,6 @@ def may_be_loader(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
         return False
     made = {value.base if isinstance(value, Item) else value for value in values}
     names = {value.builder for value in made if isinstance(value, Result)}
-    names = {name for name in names if not WITHOUT_LOADER.match(name)}
     return any(LOOKS_LIKE_LOADER.search(".".join(name.split(".")[-2:])) for name in names)
 
 

@@ -12,14 +12,14 @@ from retrofit.analysis.flow.stored import stored_as
 from retrofit.analysis.flow.variables import Variable, entry_variables, variables_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Display, Instance, Item, LocalFunction, Result, Value
-from retrofit.analysis.values.views import gone_through
-from retrofit.training.torch_api.data import LOADERS, NUMBERS, WITHOUT_LOADER
+from retrofit.analysis.values.kinds import Display, LocalFunction, Result, Value
+from retrofit.training.torch_api.data import LOADERS
 from retrofit.training.torch_api.runtime import TRAINING_SHARES
 
 from ..loops import LoopNode, Path, calls_without_training, phase_of
 from ..steps.training_conditions import without_training
 from .drawn import builders_of_value, loaders_in, may_be_loader
+from .draws.ready_batches import ready_batches
 from .next_calls import EVALUATION, TRAIN, Use, drawn_by_next
 
 
@@ -40,8 +40,8 @@ class Loader:
         return {use.role for use in self.uses}
 
 
-def find_loaders(analysis: Analysis, paths: list[Path]) -> list[Loader]:
-    """Return the loaders that something draws from."""
+def find_loaders(analysis: Analysis, paths: list[Path], takes_ready_batches: bool = False) -> list[Loader]:
+    """Return the loaders that something draws from, and other objects that give batches if these are taken, too."""
     training_loops = {loop for path in paths for loop, _ in path.loops}
     silent: set[ast.AST] = {*calls_without_training(analysis, paths)}
     apart = without_training(paths)
@@ -62,7 +62,8 @@ def find_loaders(analysis: Analysis, paths: list[Path]) -> list[Loader]:
                 loader.uses.append(Use(expression, scope, role, use.loop))
     for path in paths:
         if not draws_from(found.values(), path):
-            found.update(_by_name(analysis, path))
+            named = dict(_by_name(analysis, path))
+            found.update(named if named or not takes_ready_batches else dict(_ready_batches(analysis, path)))
     return list(found.values())
 
 
@@ -82,6 +83,15 @@ def _by_name(analysis: Analysis, path: Path) -> Iterator[tuple[Variable | ast.ex
                 yield variable or part, Loader(variable, frozenset(), [use], _entry_is_split(analysis, variable))
 
 
+def _ready_batches(analysis: Analysis, path: Path) -> Iterator[tuple[Variable | ast.expr, Loader]]:
+    """Yield what gives a training loop its batches, where no loader does: an object or a generator of the script."""
+    loop, _ = path.loops[0]
+    for node, scope in ready_batches(analysis, path):
+        use = Use(node, scope, TRAIN, loop)
+        for variable in variables_of(analysis, node, scope) or [None]:
+            yield variable or node, Loader(variable, frozenset(), [use], _entry_is_split(analysis, variable))
+
+
 def _parts(node: ast.expr) -> Iterator[ast.expr]:
     """Yield the expressions that can be what is gone through: `loaders.train`, and not `loaders`."""
     yield node
@@ -94,26 +104,12 @@ def _is_called_loader(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
         return True
     places = (ast.Name, ast.Attribute, ast.Subscript)
     is_named = isinstance(node, places) and "loader" in ast.unparse(node).lower()
-    return is_named and not any(_is_known(analysis, value) for value in analysis.evaluate(node, scope))
+    return is_named and not any(_is_known(value) for value in analysis.evaluate(node, scope))
 
 
-def _is_known(analysis: Analysis, value: Value) -> bool:
+def _is_known(value: Value) -> bool:
     """Return whether it can be told what this is: a list, something that a known function has made."""
-    if isinstance(value, Instance):
-        return _makes_batches(analysis, value)
-    made = value.base if isinstance(value, Item) else value
-    if isinstance(made, Result) and WITHOUT_LOADER.match(made.builder):
-        return True
     return isinstance(value, (Display, LocalFunction)) or (isinstance(value, Result) and bool(value.builder))
-
-
-def _makes_batches(analysis: Analysis, value: Instance) -> bool:
-    """Return whether the objects of a class go through numbers and their own data, and through no other iterable."""
-    iterates = analysis.classes.method(value.scope, "__iter__")
-    if iterates is None or analysis.classes.bases(value.scope) & LOADERS:
-        return False
-    places = gone_through(iterates.node, iterates.scope)
-    return bool(places) and all(isinstance(p, ast.Call) and analysis.called(p, s) & NUMBERS for p, s in places)
 
 
 def is_split(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:

@@ -58,7 +58,6 @@ STREAM_PACKAGE = "webdataset"  # its streams split their files over workers and 
 SPLITS_FILES = frozenset({"nodesplitter", "resampled"})  # arguments that say how
 # What makes loaders in packages that are not known here, by its name: create_loader, BucketIterator.splits.
 LOOKS_LIKE_LOADER = re.compile(r"loader|iterator", re.IGNORECASE)
-WITHOUT_LOADER = re.compile(r"torchtext\..*Iterator\b")  # torchtext's own iterators: no torch loader is in them
 NUMBERS = frozenset({"range", "itertools.count"}) | COUNTING_BARS  # 0, 1, 2, ...
 ITERABLE_PARAMETERS = ("iterable", "sequence")  # how progress bars call their first parameter
 # Attributes of a batch of graphs (torch_geometric): how many it has of something.

@@ -322,12 +322,17 @@ class _Search:
     def _cut_from_filled(self) -> Iterator[Problem]:
         """Yield the choices of samples from what the training itself fills by its model: a rollout of a policy."""
         for node, scope in self.chosen.items() if self.batches else ():
-            if node not in self.batches and not self._has_batch(node.slice, scope):
+            if node not in self.batches and not self._is_chosen_by_batch(node.slice, scope):
                 continue
             if is_filled_by_model(self.project, node.value, scope, self.model_calls):
                 text = f"{ast.unparse(node)} chooses from what the loop itself fills by the model, as in reinforcement "
                 yield node, scope, f"{text}learning with an environment: each process has samples of its own there"
                 return
+
+    def _is_chosen_by_batch(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether indices are those of a batch, or are computed from them: `i` of `for i in rows`."""
+        found = origins(self.analysis, [Origin(node, scope)], self._to_batch)
+        return any(origin.node in self.batches for origin in found) or self._has_batch(node, scope)
 
     def _is_made_per_batch(self, node: ast.expr, scope: Scope) -> bool:
         made = (origin.node for origin in origins(self.analysis, [Origin(node, scope)]))

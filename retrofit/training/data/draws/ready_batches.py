@@ -1,0 +1,81 @@
+"""What gives a training its batches without a loader: an object that iterates, a generator, a library's iterator."""
+
+from __future__ import annotations
+
+import ast
+import sys
+
+from retrofit.analysis.flow.bindings import bindings_of
+from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Instance, Item, Result, Value
+from retrofit.analysis.values.views import Place
+from retrofit.training.torch_api.data import ENDLESS, NUMBERS, SAME_ELEMENTS
+
+from ...loops import Path
+from ...model.modules import is_module
+
+KNOWN = frozenset({*sys.stdlib_module_names, "torch", "numpy"})  # packages that do not iterate over batches
+MOST_NAMES = 4  # of a view that is followed: bar = tqdm(batches)
+
+
+def ready_batches(analysis: Analysis, path: Path) -> list[Place]:
+    """Return what the innermost loop of a training goes through, or draws from by next(), that gives ready batches."""
+    loop, frame = path.loops[0]
+    if isinstance(loop, (ast.For, ast.AsyncFor)):
+        place = _inside(analysis, loop.iter, frame.scope)
+        if gives_batches(analysis, *place):
+            return [place]
+    found = []
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Call) and node.args and "next" in analysis.called(node, frame.scope):
+            place = _inside(analysis, node.args[0], frame.scope)
+            if gives_batches(analysis, *place):
+                found.append(place)
+    return list(dict.fromkeys(found))
+
+
+def gives_batches(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether an expression is an object of the project that iterates, a generator of it, or of a library."""
+    if isinstance(node, ast.Call) and any(map(_is_generator, analysis.functions_called(node, scope))):
+        return True
+    if isinstance(node, ast.Name):
+        made = [
+            (b.value, where) for b, where in bindings_of(analysis, node, scope) if b.value is not None and not b.path
+        ]
+        if any(isinstance(v, ast.Call) and gives_batches(analysis, v, where) for v, where in made):
+            return True
+    values = analysis.evaluate(node, scope)
+    return bool(values) and any(_iterates(analysis, value) for value in values)
+
+
+def _is_generator(function: object) -> bool:
+    node = function.node  # type: ignore[attr-defined]
+    return any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in own_nodes(node))
+
+
+def _iterates(analysis: Analysis, value: Value) -> bool:
+    if isinstance(value, Instance):
+        return not is_module(analysis, value) and any(
+            analysis.classes.method(value.scope, name) for name in ("__iter__", "__next__")
+        )
+    made = value.base if isinstance(value, Item) else value
+    if not isinstance(made, Result) or "." not in made.builder or made.builder in NUMBERS:
+        return False
+    return made.builder.partition(".")[0] not in KNOWN
+
+
+def _inside(analysis: Analysis, node: ast.expr, scope: Scope) -> Place:
+    """Return what is inside enumerate, a progress bar, iter, and variables that hold these."""
+    seen_through = SAME_ELEMENTS | ENDLESS
+    for _ in range(MOST_NAMES):
+        while isinstance(node, ast.Call) and node.args and analysis.called(node, scope) & seen_through:
+            node = node.args[0]
+        held = bindings_of(analysis, node, scope) if isinstance(node, ast.Name) else []
+        if len(held) != 1 or not isinstance(held[0][0].value, ast.Call) or held[0][0].path:
+            break
+        view, where = held[0][0].value, held[0][1]
+        if not view.args or not analysis.called(view, where) & seen_through:
+            break
+        node, scope = view, where
+    return node, scope

@@ -1,0 +1,217 @@
+"""Iterables of batches that hold no DataLoader: each rank takes whole batches in turn, or its rows of every batch."""
+
+from __future__ import annotations
+
+import argparse
+import random
+
+import numpy as np
+import pytest
+import torch
+
+import retrofit.distributed as rd
+from retrofit.distributed.data.batch import weight_of
+from retrofit.distributed.data.loaders import is_shard
+from retrofit.distributed.process.options import forget_options, set_options
+
+
+class Batches:
+    """The numbers below `total`, `size` at a time, in an order that is drawn for each pass if `mixed`."""
+
+    def __init__(self, total, size=2, mixed=False):
+        self.numbers, self.size, self.mixed = list(range(total)), size, mixed
+
+    def __iter__(self):
+        if self.mixed:
+            random.shuffle(self.numbers)
+        for start in range(0, len(self.numbers), self.size):
+            yield torch.tensor(self.numbers[start : start + self.size])
+
+    def __len__(self):
+        return -(-len(self.numbers) // self.size)
+
+
+class Steps(Batches):
+    """The same one after another, by `next`; it begins again after its end."""
+
+    def __init__(self, total):
+        super().__init__(total)
+        self.start = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.start >= len(self.numbers):
+            self.start = 0
+            raise StopIteration
+        self.start += self.size
+        return torch.tensor(self.numbers[self.start - self.size : self.start])
+
+
+class OwnOrder(Batches):
+    def __iter__(self):
+        random.Random(rd.get_rank()).shuffle(self.numbers)
+        return super().__iter__()
+
+
+class OwnNumber(Batches):
+    def __init__(self, total):
+        super().__init__(total + 2 * rd.get_rank())
+
+
+class TimeFirst:
+    """Texts of other lengths, of which the samples are the columns; the last batch has fewer."""
+
+    def __iter__(self):
+        yield from (torch.zeros(length, 4) for length in (5, 5, 7, 3, 6, 2, 8))
+        yield torch.zeros(9, 2)
+
+
+class Pairs(Batches):
+    """Samples and labels: a tuple of a tensor and an array, or a dict with a list."""
+
+    def __init__(self, total, of_dicts):
+        super().__init__(total, 4)
+        self.of_dicts = of_dicts
+
+    def __iter__(self):
+        for batch in super().__iter__():
+            yield {"x": batch, "y": batch.tolist()} if self.of_dicts else (batch, batch.numpy())
+
+
+def passes(batches, number=2):
+    """Return the batches of some passes, with their weights."""
+    random.seed(3)
+    torch.manual_seed(3)
+    loader = rd.distribute_loader(batches)
+    assert rd.distribute_loader(loader) is loader
+    assert (loader is batches) == (rd.get_world_size() == 1)
+    assert rd.get_world_size() == 1 or is_shard(loader)
+    found = []
+    for _ in range(number):
+        drawn = []
+        for batch in loader:
+            drawn.append((batch.tolist(), weight_of()))
+            random.random()  # this rank's own draws change nothing
+            torch.rand(rd.get_rank() + 1)
+        found.append(drawn)
+    return found
+
+
+def numbers_of(shares, number):
+    return sorted(i for found in shares for batch, weight in found[number] if weight for i in batch)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_every_batch_goes_to_one_rank(ranks, world_size, mixed):
+    shares = ranks(world_size).run(passes, Batches(24, mixed=mixed))
+    for number in range(2):
+        assert numbers_of(shares, number) == list(range(24))
+        assert {len(found[number]) for found in shares} == {12 // world_size}
+    first, second = shares[0]
+    assert (first != second) == mixed
+
+
+def test_the_batches_of_all_ranks_are_those_of_one_process_in_turn(ranks):
+    shares = ranks(2).run(passes, Batches(8))
+    assert [[batch for batch, _ in found[0]] for found in shares] == [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
+
+
+@pytest.mark.parametrize("kind", [Batches, Steps])
+def test_a_rank_that_has_no_more_repeats_a_batch_that_counts_nothing(ranks, kind):
+    shares = ranks(2).run(passes, kind(6))
+    for number in range(2):
+        assert shares[0][number] == [([0, 1], 1.0), ([4, 5], 2.0)]
+        assert shares[1][number] == [([2, 3], 1.0), ([2, 3], 0.0)]
+
+
+def test_a_shorter_batch_counts_by_its_samples(ranks):
+    shares = ranks(2).run(passes, Batches(15, 4))
+    assert [weight for _, weight in shares[0][1]] == [1.0, 8 / 7]
+    assert [weight for _, weight in shares[1][1]] == [1.0, 6 / 7]
+
+
+def weights_of_columns():
+    loader = rd.distribute_loader(TimeFirst())
+    return [[weight_of() for _ in loader] for _ in range(2)]
+
+
+def test_samples_in_columns_are_counted_where_the_rows_differ(ranks):
+    shares = ranks(2).run(weights_of_columns)
+    assert [found[0] for found in shares] == [[1.0, 1.0, 1.0, 4 / 3], [1.0, 1.0, 1.0, 2 / 3]]
+    assert shares[0][1] == shares[0][0]
+
+
+def drawn_by_next(total):
+    loader = rd.distribute_loader(Steps(total))
+    drawn, ends = [], 0
+    while len(drawn) < 5:
+        try:
+            drawn.append(next(loader).tolist())
+        except StopIteration:
+            ends += 1
+    return drawn, ends, len(loader), loader.size
+
+
+def test_batches_are_drawn_one_by_one_and_again(ranks):
+    first, second = ranks(2).run(drawn_by_next, 8)
+    assert first == ([[0, 1], [4, 5], [0, 1], [4, 5], [0, 1]], 2, 2, 2)
+    assert second == ([[2, 3], [6, 7], [2, 3], [6, 7], [2, 3]], 2, 2, 2)
+
+
+def numbers_of_generator():
+    return [batch.tolist() for batch in rd.distribute_loader(torch.tensor([i]) for i in range(4))]
+
+
+def test_a_generator_is_shared_out(ranks):
+    assert ranks(2).run(numbers_of_generator) == [[[0], [2]], [[1], [3]]]
+
+
+def rows_of_batches(of_dicts):
+    set_options(argparse.Namespace(batch="global"))
+    loader = rd.distribute_loader(Pairs(9, of_dicts))
+    found = []
+    for batch in loader:
+        first, second = batch.values() if of_dicts else batch
+        assert isinstance(second, list if of_dicts else np.ndarray) and list(second) == first.tolist()
+        found.append((first.tolist(), weight_of()))
+    length = len(loader)
+    forget_options()
+    return found, length
+
+
+@pytest.mark.parametrize("of_dicts", [False, True])
+def test_a_global_batch_is_split_by_rows(ranks, of_dicts):
+    shares = ranks(2).run(rows_of_batches, of_dicts)
+    assert shares[0] == ([([0, 2], 1.0), ([4, 6], 1.0), ([8], 2.0)], 3)
+    assert shares[1] == ([([1, 3], 1.0), ([5, 7], 1.0), ([8], 0.0)], 3)
+
+
+def parts_that_differ():
+    set_options(argparse.Namespace(batch="global"))
+    try:
+        return list(rd.distribute_loader([(torch.zeros(4), torch.zeros(3))]))
+    finally:
+        forget_options()
+
+
+def test_what_cannot_be_split_by_rows_is_an_error(ranks):
+    with pytest.raises(Exception, match=r"differ in their number of rows .* leave --batch at per_gpu"):
+        ranks(2).run(parts_that_differ)
+
+
+@pytest.mark.parametrize("kind", [OwnOrder, OwnNumber])
+def test_ranks_that_draw_other_batches_are_an_error(ranks, kind):
+    with pytest.raises(Exception, match=f"the ranks draw different batches from {kind.__name__}"):
+        ranks(2).run(passes_of, kind, 8)
+
+
+def passes_of(kind, total):
+    return passes(kind(total))
+
+
+def test_fewer_batches_than_ranks_are_an_error(ranks):
+    with pytest.raises(Exception, match=r"Batches gives 1 batches, fewer than there are ranks \(2\)"):
+        ranks(2).run(passes, Batches(2))
