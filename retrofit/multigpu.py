@@ -2426,7 +2426,7 @@ def distribute_loader(loader: Any, *, seed: int | None = None, accum_steps: int 
     for holder, name in places:
         inner = getattr(holder, name)
         object.__setattr__(holder, name, _distributed(inner, seed, accum_steps, line))
-    return loader if places else _shared_out(loader, seed, line)
+    return loader if places else _given_in_turn(loader, seed, line)
 
 
 def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: tuple[str, int]) -> DataLoader:
@@ -2451,7 +2451,7 @@ def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: t
     return DistributedLoader(sharded, partial(training_batches, ahead=ahead))  # type: ignore[return-value]
 
 
-def _shared_out(batches: Any, seed: int | None, line: tuple[str, int]) -> BatchesInTurn:
+def _given_in_turn(batches: Any, seed: int | None, line: tuple[str, int]) -> BatchesInTurn:
     shared = BatchesInTurn(batches, _common_seed(seed))
     shared.set_epoch(_times_called[line])
     _times_called[line] += 1
@@ -4558,4 +4558,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 5f470d2925dd3efa346d3840b1ad9960674d00958bd86795c7a06fc916cbde19
+# Unchanged while the text above has the SHA-256 0d3c50d336c3eb340fb1cf705ffd54ce429fa1e9103e70bde76dc60162ce5dfb

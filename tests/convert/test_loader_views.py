@@ -201,7 +201,7 @@ def test_a_second_training_loop_without_a_known_loader_is_refused(tmp_path: Path
 
 
 @pytest.mark.parametrize("made", ["elsewhere.get(data)", "elsewhere.samples(data).batched(4)"])
-def test_a_second_training_loop_over_what_a_library_gives_is_shared_out(tmp_path: Path, made: str) -> None:
+def test_a_second_training_loop_over_what_a_library_gives_is_sharded(tmp_path: Path, made: str) -> None:
     text = script(LOADER, "for (x,) in loader") + f"    for x in {made}:\n" + indented(STEP, 8)
     lines = converted(tmp_path, text)
     assert SHARDED in lines and f"for x in rd.distribute_loader({made}):" in lines
@@ -382,7 +382,7 @@ loader = Batches(4)
         OWN,
     ],
 )
-def test_what_gives_batches_and_holds_no_dataloader_is_shared_out(tmp_path: Path, made: str) -> None:
+def test_what_gives_batches_and_holds_no_dataloader_is_sharded(tmp_path: Path, made: str) -> None:
     imports = "import torchtext\nfrom torchtext.data import BucketIterator\nfrom elsewhere import order_of, pick\n"
     lines = converted(tmp_path, script(imports + made, "for (x,) in loader"))
     assert "loader = rd.distribute_loader(loader)" in lines
@@ -420,7 +420,7 @@ def batches_of(size):
         ("", "for (x,) in batches_of(4)", "for (x,) in rd.distribute_loader(batches_of(4)):"),
     ],
 )
-def test_an_object_or_a_generator_that_gives_batches_is_shared_out(
+def test_an_object_or_a_generator_that_gives_batches_is_sharded(
     tmp_path: Path, before: str, loop: str, expected: str
 ) -> None:
     imports = "from tqdm import tqdm\nfrom elsewhere import cut, pick\n"

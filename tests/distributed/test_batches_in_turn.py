@@ -165,7 +165,7 @@ def numbers_of_generator():
     return [batch.tolist() for batch in rd.distribute_loader(torch.tensor([i]) for i in range(4))]
 
 
-def test_a_generator_is_shared_out(ranks):
+def test_a_generator_is_sharded(ranks):
     assert ranks(2).run(numbers_of_generator) == [[[0], [2]], [[1], [3]]]
 
 

@@ -44,7 +44,7 @@ def distribute_loader(loader: Any, *, seed: int | None = None, accum_steps: int 
     for holder, name in places:
         inner = getattr(holder, name)
         object.__setattr__(holder, name, _distributed(inner, seed, accum_steps, line))
-    return loader if places else _shared_out(loader, seed, line)
+    return loader if places else _given_in_turn(loader, seed, line)
 
 
 def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: tuple[str, int]) -> DataLoader:
@@ -69,7 +69,7 @@ def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: t
     return DistributedLoader(sharded, partial(training_batches, ahead=ahead))  # type: ignore[return-value]
 
 
-def _shared_out(batches: Any, seed: int | None, line: tuple[str, int]) -> BatchesInTurn:
+def _given_in_turn(batches: Any, seed: int | None, line: tuple[str, int]) -> BatchesInTurn:
     shared = BatchesInTurn(batches, _common_seed(seed))
     shared.set_epoch(_times_called[line])
     _times_called[line] += 1
