@@ -461,5 +461,5 @@ for update in range(9):
 """
 
 
-def test_what_the_model_itself_has_filled_is_not_shared_out(tmp_path: Path) -> None:
+def test_what_the_model_itself_has_filled_is_not_sharded(tmp_path: Path) -> None:
     assert any("no DataLoader is found" in finding.refusal for finding in conversion(tmp_path, ROLLOUT).refusals)

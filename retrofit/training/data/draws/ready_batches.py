@@ -1,4 +1,4 @@
-"""What gives a training its batches without a loader: an object that iterates, a generator, a library's iterator."""
+"""Objects, generators and iterators of libraries that give a training its batches, where there is no loader."""
 
 from __future__ import annotations
 
