@@ -250,4 +250,10 @@ FEATURE_CASES = [
         checkpoint="best.pt",
         note="a CLIP loss with a learned scale in the model's forward, and a triplet loss of the hardest pairs",
     ),
+    Case(
+        name="own_batches",
+        arguments=["--epochs", "2"],
+        checkpoint="model.pt",
+        note="no DataLoader: a class of its own gives shuffled batches, an uneven last one; a generator evaluates",
+    ),
 ]
