@@ -143,6 +143,75 @@ def test_differences_of_all_pairs_are_seen_and_those_to_fixed_points_are_not(
     assert seen(tmp_path, compared(f"return {loss}")) == expected
 
 
+WINDOW = """\
+from math import exp
+
+
+def gaussian(size, sigma):
+    weights = torch.Tensor([exp(-(x - size // 2) ** 2 / (2 * sigma ** 2)) for x in range(size)])
+    return weights / weights.sum()
+
+
+class Blur(nn.Module):
+    def __init__(self, size, sigma=1.5):
+        super().__init__()
+        self.size, self.sigma = size, sigma
+
+    def forward(self, x):
+        column = gaussian(self.size, self.sigma).unsqueeze(1).to(x)
+        window = column.mm(column.t())[None, None]
+        return F.conv2d(x[:, None], window, padding=self.size // 2)
+
+
+def grid(size):
+    return torch.arange(size).float().view(-1, 1) / size
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("return (Blur(3)(z1) - Blur(3, 2.0)(z2)).pow(2).mean()", []),
+        ("g = grid(z1.size(1))\nreturn (torch.cdist(g, g) @ z1).pow(2).mean()", []),
+        ("w = torch.hann_window(6)[:, None]\nreturn ((w @ w.T) @ (z1 - z2)).pow(2).mean()", []),
+        ("w = torch.linspace(0, 1, 6).outer(torch.ones(4))\nreturn ((w @ w.t()) @ (z1 - z2)).abs().mean()", []),
+        ("w = torch.randn(6, 4)\nreturn ((w @ w.t()) @ (z1 - z2)).abs().mean()", ["RF303"]),
+        ("w = gaussian(4, 1.5) * z1[:, 0]\nreturn (w @ w.t()).exp().mean()", ["RF303"]),
+        ("w = F.normalize(z1.flatten(1))\nreturn (w @ w.t()).exp().mean()", ["RF303"]),
+    ],
+)
+def test_products_of_numbers_with_themselves_compare_no_samples(
+    lines: str, expected: list[str], tmp_path: Path
+) -> None:
+    text = compared(lines).replace("def compare", WINDOW + "def compare")
+    assert seen(tmp_path, text) == expected
+
+
+CELL = """\
+class Cell(nn.RNNCell):
+    def __init__(self, size):
+        super().__init__(size, size)
+        self.own = nn.Parameter(torch.ones(size, size))
+
+    def cell(self, x, hidden, weight, other):
+        return torch.mm(x, weight.t()) + torch.mm(hidden, other.t())
+
+    def forward(self, x):
+        return self.cell(x, torch.zeros_like(x), self.weight_ih, GIVEN)
+
+
+"""
+
+
+@pytest.mark.parametrize(("given", "expected"), [("self.weight_hh", []), ("self.own", []), ("x.flip(0)", ["RF303"])])
+def test_weights_that_a_method_is_given_are_not_compared(given: str, expected: list[str], tmp_path: Path) -> None:
+    text = compared("return cell(z1[:, 0]).pow(2).mean()").replace("def compare", CELL + "def compare")
+    text = text.replace("model = ", "cell = Cell(4)\nmodel = ").replace("GIVEN", given)
+    assert seen(tmp_path, text) == expected
+
+
 OPTIMIZER = """\
 import torch
 from torch import nn

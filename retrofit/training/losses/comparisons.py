@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.operands import inputs
-from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.flow.sources import Origin, origins, sources
 from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -33,6 +33,7 @@ from retrofit.training.torch_api.tensors import (
     TRANSPOSES,
 )
 
+from .gathering.numbers import is_of_numbers
 from .library import needs_no_gathering
 from .reductions.meetings import pairs_in_loops, repeated_pairs
 from .reductions.pairs import samples_that_meet
@@ -87,7 +88,9 @@ def _find(project: Project) -> Iterator[Comparison]:
             continue
         if not pair.drawn_from and _are_of_one_sample(project, node, parts, scope):
             continue
-        if _are_weights(project, pair, scope):
+        if _are_weights(project, pair, scope) or (
+            not pair.drawn_from and any(is_of_numbers(project, part, scope) for part in parts)
+        ):
             continue
         if pair.is_broadcast and not all(_has_samples(project, part, scope) for part in parts):
             continue
@@ -200,9 +203,22 @@ def _is_of_inputs(project: Project, node: ast.expr, scope: Scope) -> bool:
     if ast.unparse(node).startswith("self.") and not isinstance(node, (ast.Call, ast.BinOp)):
         return False  # a weight, or a state
     given = {name for name, bindings in scope.bindings.items() if any(b.kind == "parameter" for b in bindings)}
-    given -= {"self"}
+    given -= {"self", *(name for name in given if _is_own_weight(project, name, node, scope))}
     inner = [part for place, where in project.ranks.origins(node, scope) if where is scope for part in ast.walk(place)]
     return any(isinstance(part, ast.Name) and part.id in given and not _tells_shape(part, scope) for part in inner)
+
+
+def _is_own_weight(project: Project, name: str, node: ast.expr, scope: Scope) -> bool:
+    """Return whether a parameter gets nothing but weights of the module: parameters, or what no method of it sets."""
+    named = [part for part in ast.walk(node) if isinstance(part, ast.Name) and part.id == name]
+    found = [part for first in named[:1] for part in origins(project.analysis, [Origin(first, scope)])]
+    ends = [part for part in found[1:] if not sources(project.analysis, part)]
+    return bool(ends) and all(
+        bool(project.analysis.called(end.node, end.scope) & PARAMETER_CLASSES)
+        if isinstance(end.node, ast.Call)
+        else isinstance(end.node, ast.Attribute) and ast.unparse(end.node.value) == "self"
+        for end in ends
+    )
 
 
 def _tells_shape(node: ast.Name, scope: Scope) -> bool:
