@@ -17,6 +17,7 @@ from retrofit.verify import command as verify
 
 COMMANDS = {"check": check, "convert": convert, "rules": rules, "verify": verify, "doctor": doctor}
 USING_PACKAGES = {"verify", "doctor"}
+READING = {"check", "convert", "rules"}  # what only reads scripts, until all is known that it writes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,7 +46,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         import_path.add_packages()
     if isinstance(sys.stdout, io.TextIOWrapper):  # a path or a line of code may hold what the terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
-    return convert.run(args, prove.prove) if proves else COMMANDS[args.command].run(args)
+    try:
+        return convert.run(args, prove.prove) if proves else COMMANDS[args.command].run(args)
+    except Exception as error:
+        if args.command not in READING:
+            raise
+        from retrofit.check import own_errors
+
+        own_errors.report(args.command, error)
+        return 2
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:

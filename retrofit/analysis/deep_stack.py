@@ -33,7 +33,7 @@ def with_deep_stack(function: Callable[[], T]) -> T:
         try:
             results.append(function())
         except (RecursionError, MemoryError) as error:
-            place = _place(error.__traceback__)
+            place = place_read_last(error.__traceback__)
             text = f"{place}nested or chained too deeply to be read; split the expression, or leave out assignments"
             errors.append(TooDeepError(text))
         except BaseException as error:
@@ -67,7 +67,7 @@ def _start(call: Callable[[], None]) -> threading.Thread:
     raise TooDeepError("no memory for a stack of 64 MiB; raise the limit of memory (ulimit -v)")
 
 
-def _place(trace: TracebackType | None) -> str:
+def place_read_last(trace: TracebackType | None) -> str:
     """Return the place of the code that was read last, as "train.py:12: "; nothing where that cannot be told."""
     place = ""
     while trace is not None:

@@ -55,6 +55,9 @@ class Source:
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
     nodes: list[ast.AST] = field(default_factory=list)  # of the whole tree, in the order of ast.walk
 
+    def __repr__(self) -> str:
+        return f"Source({self.name!r})"
+
     def __post_init__(self) -> None:
         self.nodes.append(self.tree)
         for node in self.nodes:  # which grows meanwhile

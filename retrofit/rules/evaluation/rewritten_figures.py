@@ -47,7 +47,7 @@ def rewritten(project: Project, files: list[ChangedFile], reduces: bool = True) 
             break
         lines = {names[path]: _lines(given[path], text) for path, text in result.texts.items()}
         result.reduced += [replace(_moved(finding, lines), edits=finding.edits) for finding in asked]
-        _take(result, changed_files(project, asked))
+        _take(result, changed_files(result.project, asked))
     left = figure_not_reduced.find(result.project)  # in places that some ranks do not come to
     result.listed = [*figure_of_one_rank.find(result.project), *decided]
     result.listed += [replace(f, message=f"rank 0's share: {f.message}", edits=()) for f in left]
