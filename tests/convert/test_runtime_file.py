@@ -113,8 +113,8 @@ def test_a_killed_update_is_completed_by_the_next_one(script: Path, monkeypatch:
     with monkeypatch.context() as older:
         older.setattr(update_runtime, "runtime_text", lambda features: OLDER.encode())
         assert main(["convert", str(script), "--update-runtime"]) == 0 and file.read_text() == OLDER
-    with monkeypatch.context() as killed, pytest.raises(RuntimeError, match="killed"):
-        killed.setattr(update_runtime, "save", Mock(side_effect=RuntimeError("killed")))
+    with monkeypatch.context() as killed, pytest.raises(SystemExit, match="killed"):
+        killed.setattr(update_runtime, "save", Mock(side_effect=SystemExit("killed")))
         main(["convert", str(script), "--update-runtime"])
     assert file.read_bytes() == TEXT.read_bytes()
     assert main(["convert", str(script), "--undo"]) == 2 and file.exists()
