@@ -171,6 +171,22 @@ def given_parameters(scope: Scope) -> list[str]:
     return names[1:] if is_method(scope) else names
 
 
+def takes(site: CallSite, scope: Scope) -> bool:
+    """Return whether a function can be called with these arguments; of what a decorator makes nothing is known."""
+    function = scope.node
+    if site.is_open or not isinstance(function, ast.FunctionDef) or function.decorator_list:
+        return True
+    arguments, names = function.args, given_parameters(scope)
+    names = [name for name in names if name not in {part.arg for part in arguments.kwonlyargs}]
+    number, named = len(site.positional()), {keyword.arg for keyword, _ in site.keywords()}
+    if number > len(names) + is_method(scope) and arguments.vararg is None:
+        return False
+    required = names[: len(names) - len(arguments.defaults)]
+    if arguments.kwarg is None and not named <= {*names, *(part.arg for part in arguments.kwonlyargs)}:
+        return False
+    return set(required[number:]) <= named
+
+
 def last_name(node: ast.AST) -> str:
     """Return `rank` of rank, args.rank and hvd.rank(); "" for what has no name."""
     if isinstance(node, ast.Call):

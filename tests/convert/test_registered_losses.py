@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from convert.conversion import conversion
+from convert.conversion import conversion, converted
 
 START = """\
 import sys
@@ -212,3 +212,39 @@ def test_a_registered_loss_that_compares_samples_is_seen(name: str, tmp_path: Pa
 def test_each_of_two_registries_has_what_is_registered_in_it(tmp_path: Path) -> None:
     assert not is_seen(tmp_path, TWO)
     assert is_seen(tmp_path, TWO.replace("OTHERS.register", "LOSSES.register"))
+
+
+CHOSEN = """\
+class TwoViews(nn.Module):
+    def forward(self, features):
+        b = features.size(0)
+        rows = torch.cat(torch.unbind(features, dim=1), dim=0)
+        logits = features[:, 0] @ rows.T
+        return F.cross_entropy(logits, torch.arange(b) + b)
+
+
+class Confident(nn.Module):
+    def __init__(self, threshold):
+        super().__init__()
+        self.threshold = threshold
+
+    def forward(self, weak, strong):
+        mask = weak.softmax(1).max(1)[0] > self.threshold
+        return F.cross_entropy(strong[mask], weak.argmax(1)[mask])
+
+
+def build(name):
+    if name == "views":
+        return TwoViews()
+    return Confident(0.9)
+
+
+with open(sys.argv[1]) as stream:
+    criterion = build(stream.read().strip())
+"""
+
+
+def test_a_call_runs_the_criteria_that_take_its_arguments(tmp_path: Path) -> None:
+    text = START + CHOSEN + END.replace("criterion(model(x), y)", "criterion(model(x).view(len(x), 2, -1))")
+    gathered = "criterion(rd.loss.batch_rows(model(x).view(len(x), 2, -1))).backward()"
+    assert gathered in converted(tmp_path, text)

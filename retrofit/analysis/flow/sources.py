@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import NamedTuple, Optional, TypeVar, Union
 
-from ..calls import is_property, returns_of
+from ..calls import CallSite, is_property, returns_of, takes
 from ..python_api import MAPPINGS
 from ..scopes import Binding, Scope, own_nodes
 from ..values.inference import Analysis
@@ -186,15 +186,20 @@ def _at(node: ast.Tuple | ast.List | ast.Set, key: object) -> list[ast.expr]:
 def functions_run(analysis: Analysis, node: ast.Call, scope: Scope) -> list[LocalFunction]:
     """Return the functions of the project whose result a call is: no constructor."""
     found: list[LocalFunction | None] = []
+    has_partial = False
     for value in analysis.evaluate(node.func, scope):
         is_partial = isinstance(value, Result) and value.is_partial
+        has_partial |= is_partial
         inner = analysis.evaluate(value.call.args[0], value.scope) if is_partial else [value]  # type: ignore[union-attr]
         for function in inner:
             if isinstance(function, LocalFunction):
                 found.append(function)
             elif isinstance(function, Instance):
                 found += [analysis.classes.method(function.scope, name) for name in ("__call__", "forward")]
-    return [function for function in found if function]
+    functions = [function for function in found if function]
+    site = CallSite(node, scope)
+    fitting = [f for f in functions if takes(site, f.scope)] if not has_partial else []
+    return fitting or functions
 
 
 def _of_binding(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..calls import CallSite, returns_of
+from ..calls import CallSite, returns_of, takes
 from ..files.source import Source
 from ..scopes import Function, Scope, parameters
 from .kinds import Instance, LocalClass, LocalFunction, Value, Values
@@ -14,6 +15,7 @@ from .kinds import Instance, LocalClass, LocalFunction, Value, Values
 if TYPE_CHECKING:
     from .inference import Analysis
 
+Run = tuple[LocalFunction, tuple[CallSite, ...]]  # with the calls of functools.partial that it is made by
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -73,6 +75,12 @@ def is_followed(call: ast.Call, function: Function) -> bool:
         return True
     values, names = returns_of(function), parameters(function)
     return bool(values) and all(isinstance(value, ast.Name) and value.id in names for value in values)
+
+
+def taking(site: CallSite, found: list[Run]) -> list[Run]:
+    """Return the functions that a call can run: of those of several classes the ones that take its arguments."""
+    fitting = [pair for pair in found if len(found) == 1 or takes(replace(site, bound=pair[1]), pair[0].scope)]
+    return fitting or found
 
 
 def stored_in_attribute(body: list[ast.AST], receivers: set[str]) -> Iterator[tuple[str, ast.expr, ast.expr]]:

@@ -20,7 +20,7 @@ from ..memory import Memory
 from ..scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, own_nodes, parameters
 from .classes import Classes
 from .containers import Containers
-from .decorators import Registries, applications, is_followed
+from .decorators import Registries, applications, is_followed, taking
 from .kinds import (
     NOTHING,
     Display,
@@ -367,10 +367,10 @@ class Analysis:
             self.classes.index()
             callers: dict[Function, list[CallSite]] = defaultdict(list)
             for site in sites:
-                for value in self.evaluate(site.call.func, site.scope):
-                    for function, bound in self.functions_of(value):
-                        if is_followed(site.call, function.node):
-                            callers[function.node].append(replace(site, bound=bound))
+                values = self.evaluate(site.call.func, site.scope)
+                for function, bound in taking(site, [pair for value in values for pair in self.functions_of(value)]):
+                    if is_followed(site.call, function.node):
+                        callers[function.node].append(replace(site, bound=bound))
             self._callers = callers
             self._memory = Memory(NOTHING)
             self._registries = Registries(self, sites)
@@ -379,8 +379,8 @@ class Analysis:
 
     def functions_called(self, call: ast.Call, scope: Scope) -> list[LocalFunction]:
         """Return the functions of the project that a call can run: a class's __init__, an object's forward too."""
-        values = (value for value in self.evaluate(call.func, scope) if not isinstance(value, Result))
-        return [function for value in values for function, _ in self.functions_of(value)]
+        found = [p for v in self.evaluate(call.func, scope) if not isinstance(v, Result) for p in self.functions_of(v)]
+        return [function for function, _ in taking(CallSite(call, scope), found)]
 
     def functions_of(
         self, value: Value, bound: tuple[CallSite, ...] = ()

@@ -150,6 +150,8 @@ class ValueReader:
             return self._of_item(binding, scope, path)
         if binding.kind == "value":
             return self.value(binding.value, scope, (*binding.path, *path))
+        if binding.kind == "enter" and self.value(binding.value, scope).kind == FIXED:
+            return Value(FIXED)  # with open(path) as file
         return other(f"{binding.name} is set in a way that is not followed")
 
     def _of_item(self, binding: Binding, scope: Scope, path: Path) -> Value:
