@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 GROUP = "runs of --prove"
 SCRIPT_FAILS = "RF001"  # the cause of the check that every run comes to its end
 COSTS_TIME = "communication"  # the check whose fault does not change what is trained: averaging in every micro batch
+FIGURES = frozenset({"metrics", "logs"})  # checks of what is printed and logged
+ONLY_FIGURES = (
+    "it trains the same, and reports other figures (those of one rank are listed with their lines); reduce them by "
+    "hand after `--write`, or take them as they are: {}"
+)
 UNPROVEN = "`--write` in place of --prove writes it without a proof"
 
 
@@ -114,7 +119,10 @@ def _say_why_not(start: Start, conversion: Conversion, report: Report) -> None:
     if overall_status(report.verdicts) == FAIL:
         for line in [*_refuted(conversion, report), *responsible(conversion, report.verdicts)]:
             print(printable(line))
-        print(f"{printable(start.script)} was not written: the converted script trains something else")
+        failed = {verdict.check for verdict in report.verdicts if verdict.status == FAIL}
+        why = ONLY_FIGURES.format(" ".join(f"--accept {check}" for check in sorted(failed)))
+        why = why if failed <= FIGURES else "the converted script trains something else"
+        print(f"{printable(start.script)} was not written: {why}")
         return
     print(f"{printable(start.script)} was not written: not all that a proof needs was compared; {UNPROVEN}")
 

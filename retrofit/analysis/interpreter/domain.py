@@ -15,6 +15,9 @@ class Domain(Protocol):
     def element(self, drawn: ast.expr, scope: Scope) -> Flow | None:
         """Return what one turn of an iteration gives, None where the domain knows nothing about it."""
 
+    def taken_apart(self, drawn: ast.expr, scope: Scope, flow: Flow) -> Flow:
+        """Return what an iteration gives, as that which the loop takes apart where it does."""
+
     def is_batch_loop(self, loop: ast.AST) -> bool:
         """Return whether each turn of a loop is about another batch."""
 

@@ -342,7 +342,7 @@ class Interpreter:
             known = self.domain.element(drawn, self.scope)
             if known is not None:
                 return known
-        return self.expressions.element(flow)
+        return self.domain.taken_apart(drawn, self.scope, self.expressions.element(flow))
 
     def _aged(self, state: State) -> State:
         """Return a state in which what is left of a batch cannot be brought together over the processes any more."""

@@ -24,7 +24,7 @@ from retrofit.training.torch_api.tensors import (
 from ..losses.terms import MEAN as REDUCED_MEAN
 from ..losses.terms import terms_at
 from . import kinds
-from .kinds import BATCH, CHOSEN, MEAN, REDUCIBLE, SHAPE, SIZE, SUM, TENSORS
+from .kinds import BATCH, CHOSEN, MEAN, REDUCIBLE, SHAPE, SIZE, SUM, TENSORS, WHOLE
 
 SAME_FUNCTIONS = ENTRY_FREE | CLIP_GRADIENTS | GRADIENTS_OFF
 
@@ -66,7 +66,7 @@ class Calls:
             kind = {REDUCED_MEAN: MEAN, "sum": SUM, "none": BATCH}.get(terms[0].reduction, OTHER)
             return Flow(kind) if kind != OTHER and not any(f.is_read for f in flows) else mixed(flows)
         if node in self.models or self.is_of_module(node, scope):
-            return self.outputs(node, scope) if all(f.kind in TENSORS for f in flows) else mixed(flows)
+            return self.outputs(node, scope) if all(f.kind in TENSORS | {WHOLE} for f in flows) else mixed(flows)
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name in kinds.MAKING and all(flow.kind in {SIZE, SHAPE} | TENSORS for flow in flows):
             return Flow(BATCH)
@@ -138,6 +138,8 @@ def _read(flow: Flow) -> Flow:
 def _length(flow: Flow) -> Flow:
     if flow.kind in (BATCH, CHOSEN):
         return Flow(SIZE if flow.kind == BATCH else SUM, is_read=False)
+    if flow.kind == WHOLE:
+        return NONE
     return mixed([flow])
 
 

@@ -37,9 +37,10 @@ from ..loops import LOOPS, calls_without_training, phase_of
 from ..losses.reductions.reduction import SUM_OF_RANKS, counts_outputs, reduction_for
 from ..optimizer.rates import is_rate_of_group
 from . import kinds
+from .batch_parts import has_parts
 from .calls import Calls, made_of
 from .decisions import decides
-from .kinds import BATCH, BATCH_SIZE, CHOSEN, LAYOUT, LIST, MEAN, PER_SIZE, SHAPE, SIZE, SUM, TENSORS
+from .kinds import BATCH, BATCH_SIZE, CHOSEN, LAYOUT, LIST, MEAN, PER_SIZE, SHAPE, SIZE, SUM, TENSORS, WHOLE
 from .loss_names import LossNames
 from .model_outputs import outputs_of
 from .shown import Shown
@@ -108,7 +109,7 @@ class TorchDomain:
     def element(self, drawn: ast.expr, scope: Scope) -> Flow | None:
         """Return a batch, with its number where the loop counts, and what else is drawn next to it."""
         if drawn in self.drawn:
-            return Flow(BATCH)
+            return self.taken_apart(drawn, scope, Flow(BATCH))
         if isinstance(drawn, ast.Name):
             made = made_before(self.analysis, drawn, scope)
             is_itself = made is None or any(isinstance(n, ast.Name) and n.id == drawn.id for n in ast.walk(made))
@@ -128,6 +129,12 @@ class TorchDomain:
         if "enumerate" in names:
             return Flow(parts=(NONE, found[0]))
         return Flow(parts=tuple(flow or NONE for flow in inner)) if "zip" in names else found[0]
+
+    def taken_apart(self, drawn: ast.expr, scope: Scope, flow: Flow) -> Flow:
+        if flow.parts and len(flow.parts) == 2:  # with its number
+            return replace(flow, parts=(flow.parts[0], self.taken_apart(drawn, scope, flow.parts[1])))
+        is_batch = flow.kind == BATCH and flow.place is None and not flow.parts
+        return replace(flow, kind=WHOLE) if is_batch and has_parts(self.analysis, drawn, scope, self.models) else flow
 
     def is_batch_loop(self, loop: ast.AST) -> bool:
         return loop in self.batch_loops

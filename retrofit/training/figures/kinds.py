@@ -34,6 +34,7 @@ from retrofit.training.torch_api.tensors import (
 )
 
 BATCH = "batch"  # an entry per sample, along the first dimension
+WHOLE = "whole"  # what a loader gives: its parts have an entry per sample
 LAYOUT = "layout"  # of all samples, in another order of dimensions
 CHOSEN = "chosen"  # some of the samples' elements
 SHAPE = "shape"  # of a batch
@@ -98,6 +99,8 @@ def of_method(kind: str, name: str, call: ast.Call | None, first: int = 0) -> st
         return kind
     if kind in (MEAN, SUM):
         return _of_scalar(kind, name, call, first)
+    if kind == WHOLE:
+        return WHOLE if name in ("items", "values", "copy") else SAME if name == "keys" else OTHER
     if kind not in TENSORS:
         return OTHER
     return _of_tensor(kind, name, call, first)
@@ -175,6 +178,8 @@ def of_index(kind: str, index: ast.expr) -> str:
         return SIZE if number == 0 else OTHER if number is None else SAME
     if kind in (MEAN, SUM):
         return kind
+    if kind == WHOLE:
+        return WHOLE if isinstance(index, ast.Slice) else BATCH
     if kind not in TENSORS:
         return OTHER
     if isinstance(index, ast.Constant) and isinstance(index.value, str):

@@ -1,0 +1,73 @@
+"""Batches that a loop takes apart: `x, y = batch[0], batch[1]`, `x, y = (part.to(device) for part in batch)`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Container, Iterator
+
+from retrofit.analysis.calls import CallSite, given_parameters
+from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.values.inference import Analysis
+
+MOST_CALLS = 3  # within one another, through which a batch is followed
+OF_TENSORS = frozenset({"shape", "size", "dim", "ndim", "view", "reshape", "mean", "sum"})
+
+
+def has_parts(analysis: Analysis, drawn: ast.expr, scope: Scope, models: Container[ast.AST]) -> bool:
+    """Return whether what a loop draws is taken apart in it, and nothing uses it as one tensor."""
+    target = _target(drawn, scope)
+    if target is None:
+        return False
+    found = list(_uses(analysis, target, scope, models, MOST_CALLS))
+    return bool(found) and all(found)
+
+
+def _target(drawn: ast.expr, scope: Scope) -> str | None:
+    """Return the name of what a loop draws: `batch` of for i, batch in enumerate(loader)."""
+    for outer in scope.source.ancestors(drawn):
+        if isinstance(outer, (ast.For, ast.AsyncFor)):
+            target = outer.target
+            if isinstance(target, ast.Tuple) and len(target.elts) == 2 and "enumerate" in ast.unparse(outer.iter):
+                target = target.elts[1]
+            return target.id if isinstance(target, ast.Name) else None
+        if isinstance(outer, ast.stmt):
+            return None
+    return None
+
+
+def _uses(analysis: Analysis, name: str, scope: Scope, models: Container[ast.AST], depth: int) -> Iterator[bool]:
+    """Yield True for each place that takes a variable apart, False for each that uses it as one tensor."""
+    parents = scope.source.parents
+    for node in own_nodes(scope.node):
+        if not isinstance(node, ast.Name) or node.id != name or not isinstance(node.ctx, ast.Load):
+            continue
+        outer = parents[node]
+        if isinstance(outer, (ast.comprehension, ast.Starred)):
+            yield True
+        elif isinstance(outer, ast.Subscript) and node is outer.value:
+            yield not isinstance(outer.slice, (ast.Name, ast.Tuple, ast.Compare))
+        elif isinstance(outer, ast.Assign) and any(
+            isinstance(target, (ast.Tuple, ast.List)) for target in outer.targets
+        ):
+            yield True
+        elif isinstance(outer, ast.BinOp) or (isinstance(outer, ast.Attribute) and outer.attr in OF_TENSORS):
+            yield False
+        elif isinstance(outer, ast.Attribute) and outer.attr in ("items", "values"):
+            yield True
+        elif isinstance(outer, ast.Call) and node in outer.args:
+            yield from _given(analysis, outer, node, scope, models, depth)
+
+
+def _given(
+    analysis: Analysis, call: ast.Call, node: ast.Name, scope: Scope, models: Container[ast.AST], depth: int
+) -> Iterator[bool]:
+    """Yield how a function uses a variable that it is given."""
+    if call in models:
+        yield False
+        return
+    for function in analysis.functions_called(call, scope) if depth else ():
+        names, site = given_parameters(function.scope), CallSite(call, scope)
+        for name in names:
+            given = site.argument(names, name)
+            if given is not None and given[0] is node:
+                yield from _uses(analysis, name, function.scope, models, depth - 1)
