@@ -71,7 +71,7 @@ def test_a_batch_that_the_model_is_given_is_one_tensor(tmp_path: Path) -> None:
     assert "reduce_loss(batch[0]" not in result.files[0].text
 
 
-def test_the_samples_of_a_list_are_no_parts(tmp_path: Path) -> None:
+def test_a_list_of_images_has_one_for_each_sample(tmp_path: Path) -> None:
     """A loop that unpacks a batch of lists, as of detection, goes through the samples."""
     text = script(
         "images = [image.to('cpu') for image in images]; out = model(torch.stack(images))", "images, y in loader"
