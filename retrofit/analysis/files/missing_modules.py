@@ -42,7 +42,8 @@ def _line(modules: Modules, one: Import, found: list[Path]) -> str:
     above = [base for base in found if base in entry.parents]
     place = printable(os.path.relpath((above or found)[0], modules.root))
     if above:
-        return f"`{text}` is not read: {one.dotted} is in {place}; start there, that is --root {place}"
+        root = printable(os.path.relpath(above[0]))  # as it is typed
+        return f"`{text}` is not read: {one.dotted} is in {root}; start there, that is --root {root}"
     root = printable(os.path.relpath(common_folder(found[0], entry.parent), modules.root))
     return (
         f"`{text}` is not read: {one.dotted} is in {place}, which Python does not search; set PYTHONPATH={place}, "
