@@ -9,8 +9,9 @@ from functools import partial
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit, insert_after, surround, under_condition
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.bindings import arguments_or_default
 from retrofit.analysis.flow.variables import Assignment, Variable, assignments_to
-from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
+from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
 from retrofit.rules.catalog import Rule
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
@@ -24,6 +25,10 @@ def shard_by_runtime(project: Project, loader: Loader, rule: Rule, message: str)
     """Return the finding of a rule that hands a training loader to rd.distribute_loader, or refuses it."""
     use = next(use for use in loader.uses if use.role == TRAIN)
     if loader.variable is None:
+        if any(_is_by_argument(project, each.expression, each.scope) for each in loader.uses):
+            refusal = f"{ast.unparse(use.expression)} is of whichever key a caller gives, and not each of them trains"
+            where = use.scope.source, use.expression
+            return found(rule, *where, message, refusal=refusal, kind="loader-in-several-places")
         edits = _around(use.scope.source, use.expression)
         return found(rule, use.scope.source, use.expression, message, edits)
     inside = list(_made_inside(project, loader)) or _put_in(project, loader)
@@ -57,6 +62,15 @@ def _made_inside(project: Project, loader: Loader) -> Iterator[tuple[ast.Call, S
             arguments = [*assignment.value.args, *_of_key(assignment.value, loader.variable.key)]
             given = {part for argument in arguments for part in ast.walk(argument)}
             yield from ((builder, assignment.scope) for builder in loader.builders if builder in given)
+
+
+def _is_by_argument(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether an entry of a dict is the one that callers name differently: `loaders[split]`."""
+    key = node.slice if isinstance(node, ast.Subscript) else None
+    if not isinstance(key, ast.Name) or not isinstance(scope.node, FUNCTIONS) or key.id not in parameters(scope.node):
+        return False
+    given = [part for part, _ in arguments_or_default(project.analysis, key.id, scope)]
+    return len({part.value if isinstance(part, ast.Constant) else part for part in given}) > 1
 
 
 def _of_key(call: ast.Call, key: str | None) -> list[ast.expr]:
