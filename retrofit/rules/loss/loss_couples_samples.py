@@ -11,10 +11,11 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.losses.gathering.gathered import gathering, is_given_whole_rows
 from retrofit.training.losses.library import calls_of_criterion, library_couplings
-from retrofit.training.losses.reductions.coupling import couplings, is_brought_together
+from retrofit.training.losses.reductions.coupling import IN_MODEL, couplings, is_brought_together
 from retrofit.training.losses.reductions.kept_counts import kept_counts
 
 RULE = CATALOG["RF309"]
+HELP_MODEL = "while it trains, rd.loss.batch_mean(x.mean(0)) or rd.loss.batch_sum(x.sum(0)) of all processes"
 HELP_WHOLE = "rd.loss.whole_batch_loss(criterion)(output, target), which gathers the outputs of all processes"
 INVALID = [
     """\
@@ -115,7 +116,8 @@ def find(project: Project) -> Iterator[Finding]:
             edits = surround(source, coupling.node, f"{coupling.function}(", end)
             yield found(RULE, source, coupling.node, message, edits)
         else:
-            yield found(RULE, source, coupling.node, f"{message}, and {coupling.reason}", help=HELP_WHOLE)
+            help_text = HELP_MODEL if coupling.reason == IN_MODEL else HELP_WHOLE
+            yield found(RULE, source, coupling.node, f"{message}, and {coupling.reason}", help=help_text)
     for value, scope in kept_counts(project):
         message = f"{ast.unparse(value)} counts this rank's samples, and a sum is over those of all ranks"
         yield found(RULE, scope.source, value, message, surround(scope.source, value, "rd.loss.batch_count(", ")"))

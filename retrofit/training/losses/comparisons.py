@@ -14,6 +14,7 @@ from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance
+from retrofit.training.data.batch_values import BATCH
 from retrofit.training.data.carried_state import has_samples_of_batch
 from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.distributed import GATHERS
@@ -156,18 +157,33 @@ def _are_of_one_sample(project: Project, node: ast.AST, parts: tuple[ast.expr, .
         if isinstance(loop, ast.For) and samples.goes_through(loop.iter, scope):
             names = {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)}
             return all(names & _names_within(project, part, scope, loop) for part in parts)
+        if isinstance(loop, ast.For) and BATCH in project.batch_values.sources_of(loop.iter, scope):
+            return all(_is_segment(project, part, scope, loop) for part in parts)
     return False
+
+
+def _is_segment(project: Project, node: ast.expr, scope: Scope, loop: ast.For) -> bool:
+    """Return whether an expression is computed from rows between two numbers that the batch has for each sample."""
+    names = {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)}
+    parts = [part for step in _steps_within(project, node, scope, loop) for part in ast.walk(step)]
+    cuts = [part.slice for part in parts if isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Slice)]
+    bounds = [(cut.lower, cut.upper) for cut in cuts if cut.lower is not None and cut.upper is not None]
+    return any(all(names & _names_within(project, end, scope, loop) for end in ends) for ends in bounds)
 
 
 def _names_within(project: Project, node: ast.expr, scope: Scope, loop: ast.For) -> set[str]:
     """Return the names in a loop that an expression is computed from."""
+    return {step.id for step in _steps_within(project, node, scope, loop) if isinstance(step, ast.Name)}
+
+
+def _steps_within(project: Project, node: ast.expr, scope: Scope, loop: ast.For) -> list[ast.AST]:
+    """Return what an expression is computed from within a loop."""
     inside = set(ast.walk(loop))
 
     def through(origin: Origin) -> list[Origin]:
         return [part for part in inputs(project.analysis, origin) if part.node in inside]
 
-    steps = origins(project.analysis, [Origin(node, scope)], through)
-    return {step.node.id for step in steps if isinstance(step.node, ast.Name)}
+    return [step.node for step in origins(project.analysis, [Origin(node, scope)], through)]
 
 
 def _are_weights(project: Project, pair: Pair, scope: Scope) -> bool:

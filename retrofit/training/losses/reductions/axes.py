@@ -169,6 +169,11 @@ def axes_in_pattern(side: str) -> list[list[str]]:
     return groups
 
 
+def is_of_axis(index: ast.expr) -> bool:
+    """Return whether a tensor alone has such an index: x[:, 0], x[..., 0]."""
+    return isinstance(index, ast.Slice) or (isinstance(index, ast.Constant) and index.value is Ellipsis)
+
+
 def einsum_kind(node: ast.Call, operands: Kind, scope: Scope) -> Kind:
     """Return the kind of torch.einsum("bc,bc->b", x, y): a sum over the samples where their axis is gone."""
     pattern = node.args[0].value if isinstance(node.args[0], ast.Constant) else None

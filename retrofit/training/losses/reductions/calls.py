@@ -77,7 +77,10 @@ class CallReader:
         if functions:
             found = kinds.join(self.reader.returned(function, node, scope, frame, keys) for function in functions)
             is_prediction = found.has_rows and node in self.reader.project.batch_values.calls
-            return kinds.of(kinds.ROWS, found.axis) if is_prediction else found
+            if not is_prediction:
+                return found
+            self.reader.in_models |= {part for part, _ in found.coupled}
+            return replace(kinds.of(kinds.ROWS, found.axis), coupled=found.coupled)
         made = [value for value in self.analysis.evaluate(node.func, scope) if isinstance(value, Result)]
         if any(value.builder == WHOLE_BATCH_LOSS for value in made):
             return kinds.of(kinds.GLOBAL)
@@ -88,7 +91,7 @@ class CallReader:
         if self.analysis.called(node, scope) & GLOBAL_REDUCTIONS:
             return kinds.of(kinds.GLOBAL)
         if any(value.builder.rpartition(".")[2][:1].isupper() for value in made):
-            found, coupled = self._of_object(node, scope, keys), self._coupled_in(node, scope, frame)
+            found, coupled = self._of_object(node, scope, frame, keys), self._coupled_in(node, scope, frame)
             return replace(found, coupled=found.coupled | coupled) if coupled else found
         if GRADIENT_FUNCTIONS & self.analysis.called(node, scope):
             return self._of_gradients(node, scope, frame)
@@ -140,12 +143,15 @@ class CallReader:
         leaves = frozenset([(node, scope)]) if part != kinds.UNKNOWN else frozenset()
         return Kind(frozenset([part]), leaves=leaves)
 
-    def _of_object(self, node: ast.Call, scope: Scope, keys: Keys) -> Kind:
+    def _of_object(self, node: ast.Call, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         """Return the kind of what an object of a library gives: a criterion, or a layer or a model."""
         reduction = library_reduction(self.analysis, node, scope)
         if reduction is not None:
             return self._of_term(reduction, node, scope)
-        return kinds.of(kinds.UNKNOWN if _is_of_container(keys) else kinds.ROWS)
+        if _is_of_container(keys):
+            return kinds.of(kinds.UNKNOWN)
+        given = self.reader.kind(node.args[0], scope, frame) if node.args and keys in ((), (0,)) else CONSTANT
+        return kinds.of(kinds.ROWS, given.axis if given.has_rows else 0)
 
     def _of_function(self, node: ast.Call, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         name = last_name(node)

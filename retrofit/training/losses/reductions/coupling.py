@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.scopes import Scope, own_nodes
-from retrofit.training.data.batch_values import CHOSEN
+from retrofit.training.data.batch_values import CHOSEN, GRADIENT
 from retrofit.training.data.carried_state import Write, carried_writes
 from retrofit.training.data.random_draws import is_drawn
 from retrofit.training.loops import LOOPS
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from retrofit.training import Project
 
 FUNCTION_OF = {SUM: "rd.loss.batch_sum", MEAN: "rd.loss.batch_mean"}
+IN_MODEL = "it is in the model, which an evaluation runs too"
 ABOUT_SHAPES = SHAPE_METHODS | {"len", "isinstance", "is_tensor", "hasattr"}
 
 
@@ -89,6 +90,8 @@ def _find(project: Project) -> Iterator[Coupling]:
 def _coupling(project: Project, node: ast.expr, scope: Scope) -> Coupling:
     function = _function_of(project, node)
     reason = "" if function else "it is not a plain sum or mean"
+    if node in reader_of(project).in_models:
+        reason = IN_MODEL
     reason = reason or obstacle(project, node, scope)
     learns = has_gradients(project.analysis, scope, node)
     return Coupling(node, scope, "" if reason else function, reason, learns)
@@ -119,7 +122,10 @@ def obstacle(project: Project, node: ast.expr, scope: Scope) -> str:
                 for iterable in _iterables(outer):
                     if samples.goes_through(iterable, where):
                         return "it is computed for one sample after the other elsewhere"
-                    if CHOSEN in project.batch_values.sources_of(iterable, where):
+                    computed_from = project.batch_values.sources_of(iterable, where)
+                    if GRADIENT not in computed_from and samples.unclear(iterable, where):
+                        return "it may be computed for one sample after the other"
+                    if CHOSEN in computed_from:
                         return "processes may come to it a different number of times"
             tests = list(_exits(where, inner)) if isinstance(inner, ast.stmt) else []
             if not is_last and isinstance(outer, (ast.If, ast.IfExp, ast.While)) and inner is not outer.test:

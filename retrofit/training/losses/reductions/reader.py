@@ -26,6 +26,7 @@ from ..divisions import COUNT, NOTHING, SIZE
 from ..divisions import Reader as DivisorReader
 from ..wrapped import objects_inside
 from . import kinds
+from .axes import is_of_axis
 from .calls import CallReader
 from .decided import is_ruled_out, taken
 from .kinds import CONSTANT, Kind
@@ -35,7 +36,7 @@ from .size_factors import SizeFactors
 if TYPE_CHECKING:
     from retrofit.training import Project
 
-MOST_STEPS = 4000
+MOST_STEPS = 16000
 ADDING = JOINS | SUMS_OF_SEVERAL | {"add", "sub", "reduce"}
 
 
@@ -71,6 +72,7 @@ class LossReader:
         self.size_factors = SizeFactors(project, self.samples.lists)
         self.calls = CallReader(self)
         self.reductions: dict[ast.expr, set[str]] = {}  # what each reduction over a batch makes of it: SUM, MEAN
+        self.in_models: set[ast.expr] = set()  # sums and means over the batch in what a model does with its inputs
         self._before_batches = set(_before_batches(project))
         self._in_place: dict[Scope, dict[str, list[ast.AugAssign]]] = {}
         # Of itself an expression has what it has anyway.
@@ -309,7 +311,7 @@ class LossReader:
 
     def _of_subscript(self, node: ast.Subscript, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         key = node.slice.value if isinstance(node.slice, ast.Constant) else None
-        is_of_tensor = isinstance(node.slice, ast.Tuple) and any(isinstance(p, ast.Slice) for p in node.slice.elts)
+        is_of_tensor = isinstance(node.slice, ast.Tuple) and any(map(is_of_axis, node.slice.elts))
         found = self.kind(node.value, scope, frame, keys if is_of_tensor else (key, *keys))
         if not found.has_rows or isinstance(node.slice, (ast.Slice, ast.Tuple, ast.Constant)):
             return found
