@@ -2085,6 +2085,9 @@ def _holders(wrapper: Any, depth: int) -> Iterator[Any]:
 # Shard a stream of samples (an IterableDataset) over the ranks, with equal numbers of steps.
 
 
+PIPES: Any = getattr(torch.utils.data, "IterDataPipe", ())  # streams that torch's DataLoader shares out by itself
+
+
 class ShardedStream(IterableDataset):
     """This rank's part of a stream: each `world_size`-th sample of what every worker reads on every rank.
 
@@ -2104,6 +2107,7 @@ class ShardedStream(IterableDataset):
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         worker = get_worker_info()
         seed = mix_seed(self.seed, self.epoch, worker.id if worker else 0)
+        _start_pipe(self.stream, mix_seed(self.seed, self.epoch), worker)
         if worker:
             self.begin()  # for the next epoch of a worker that stays
         drawn, digest = drawn_apart(self.stream, seed, number=self.world_size), ""
@@ -2153,6 +2157,23 @@ class Counting:
             return data[0][0], len(data), self.collate([sample for _, sample in data])
         batch = self.collate(data[1])
         return data[0], next(first_sizes(batch), 1) or 1, batch
+
+
+def _start_pipe(stream: IterableDataset, seed: int, worker: Any) -> None:
+    """Let the workers of a data pipe mix it in the same way, and share it out, as torch's DataLoader does."""
+    if isinstance(stream, PIPES):
+        graph_settings = torch.utils.data.graph_settings
+        graph_settings.apply_random_seed(stream, torch.Generator().manual_seed(seed))
+        graph_settings.apply_sharding(stream, worker.num_workers if worker else 1, worker.id if worker else 0)
+
+
+def _read_whole_pipes() -> None:
+    """Let torch's DataLoader give every rank all of a data pipe: `distribute_loader` shares it out, where it trains."""
+    if PIPES:
+        torch.utils.data.dataloader._get_distributed_settings = lambda: (1, 0)
+
+
+before_joining.append(_read_whole_pipes)
 
 
 def shard_stream(loader: DataLoader, seed: int, batch_size: int | None) -> DataLoader:
@@ -2523,13 +2544,12 @@ _times_taken = 0  # batches, over all lines
 _taken_at: dict[Line, int] = {}  # which of them was a line's last one
 _full: dict[Line, int] = {}  # samples of a rank in the longest batch of a line
 _own_seed: int | None = None  # of this rank's stream, once it has one
-_is_whole = False  # while a batch of whole_batches is made
 
 
 def batch_of_ranks(batch_size: int) -> int:
     """Return how many samples all ranks have in one batch: `micro_batch(batch_size)` each, which may raise."""
     require_group("batch_of_ranks")
-    return batch_size if get_world_size() == 1 or _is_whole else micro_batch(batch_size) * get_world_size()
+    return batch_size if get_world_size() == 1 else micro_batch(batch_size) * get_world_size()
 
 
 def own_draw(batch: Any) -> Any:
@@ -2549,30 +2569,6 @@ def own_part(batch: Any) -> Any:
     repeated; they count nothing. From the first call on every rank draws other random numbers of its own.
     """
     return _taken(batch, sys._getframe(1)) if is_distributed() else batch
-
-
-def whole_batches(batches: Iterable[Any]) -> Iterable[Any]:
-    """Return batches that every rank uses whole: what draws and splits those of a training leaves these as they are.
-
-    `batches`: a generator of the script that both use, for an evaluation. Every rank must iterate as often as the
-    others, where it draws random numbers.
-    """
-    return _made_whole(batches) if is_distributed() else batches
-
-
-def _made_whole(batches: Iterable[Any]) -> Iterator[Any]:
-    global _is_whole
-    drawing, end = None, object()
-    while True:
-        before, _is_whole = _is_whole, True
-        try:
-            drawing = iter(batches) if drawing is None else drawing
-            batch = next(drawing, end)
-        finally:
-            _is_whole = before
-        if batch is end:
-            return
-        yield batch
 
 
 @collective
@@ -2610,8 +2606,6 @@ def _of_main(batch: Any) -> Any:
 def _taken(batch: Any, frame: FrameType) -> Any:
     """Return this rank's samples and note that they are in use, until the same line takes others."""
     global _times_taken
-    if _is_whole:
-        return batch
     line = frame.f_code.co_filename, frame.f_lineno
     lengths = {len(part) for part in batch} if isinstance(batch, tuple) else {len(batch)}
     if len(lengths) != 1 or 0 in lengths:
@@ -4585,4 +4579,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 8a31d0314afafc101d726efb6676df6f816f15fe94a0e38166fa213a2844c364
+# Unchanged while the text above has the SHA-256 7cd4213afb40ec6e62d492415d42a22901d2e94c609f434d2e17ea0e146e7ff8

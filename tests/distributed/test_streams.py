@@ -6,7 +6,9 @@ import random
 
 import pytest
 import torch
+from run_program import run_python
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 import retrofit.distributed as rd
 from retrofit.distributed.data.batch import weight_of
@@ -132,3 +134,30 @@ def test_ranks_that_read_other_samples_are_an_error(ranks):
 def test_one_process_reads_what_it_read(ranks):
     ((first, second),) = ranks(1).run(epochs, Stream(9), 4)
     assert [batch for batch, _ in first] == [batch for batch, _ in second] == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_rank_has_its_part_of_a_data_pipe_in_training(ranks, workers):
+    shares = ranks(2).run(epochs, IterableWrapper(range(24)).shuffle().sharding_filter(), 2, workers)
+    for epoch in range(2):
+        assert numbers_of(shares, epoch) == list(range(24))
+
+
+EVALUATES_PIPE = """
+from torch.utils.data import DataLoader
+from torch.utils.data.datapipes.iter import IterableWrapper
+import retrofit.distributed as rd
+
+rd.setup_distributed()
+loader = DataLoader(IterableWrapper(range(12)).shuffle().sharding_filter(), 4)
+for _ in range(2):
+    print("read", sorted(number for batch in loader for number in batch.tolist()), flush=True)
+rd.cleanup_distributed()
+"""
+
+
+def test_a_data_pipe_is_whole_in_every_process_elsewhere(tmp_path):
+    script = tmp_path / "pipe.py"
+    script.write_text(EVALUATES_PIPE)
+    done = run_python("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script))
+    assert [line for line in done.stdout.splitlines() if "read" in line] == [f"read {list(range(12))}"] * 4, done.stderr

@@ -13,10 +13,14 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, get_work
 from ..collectives import gather_objects, reduce_tensor_sum
 from ..failure.watchdog import begin_step
 from ..process.options import get_option
-from ..process.process_group import get_rank, get_world_size
+from ..process.process_group import before_joining, get_rank, get_world_size
 from .batch import Batch, DrawnAhead, first_sizes, using
 from .random_state import drawn_apart, mix_seed, split_random_streams
 from .sharding import changed_copy, of_rank, require_main_thread
+
+PIPES: Any = getattr(
+    torch.utils.data, "IterDataPipe", ()
+)  # streams of which torch's DataLoader gives each rank a part by itself
 
 
 class ShardedStream(IterableDataset):
@@ -38,6 +42,7 @@ class ShardedStream(IterableDataset):
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         worker = get_worker_info()
         seed = mix_seed(self.seed, self.epoch, worker.id if worker else 0)
+        _start_pipe(self.stream, mix_seed(self.seed, self.epoch), worker)
         if worker:
             self.begin()  # for the next epoch of a worker that stays
         drawn, digest = drawn_apart(self.stream, seed, number=self.world_size), ""
@@ -87,6 +92,23 @@ class Counting:
             return data[0][0], len(data), self.collate([sample for _, sample in data])
         batch = self.collate(data[1])
         return data[0], next(first_sizes(batch), 1) or 1, batch
+
+
+def _start_pipe(stream: IterableDataset, seed: int, worker: Any) -> None:
+    """Let the workers of a data pipe mix it in the same way and read a part each, as in torch's DataLoader."""
+    if isinstance(stream, PIPES):
+        graph_settings = torch.utils.data.graph_settings
+        graph_settings.apply_random_seed(stream, torch.Generator().manual_seed(seed))
+        graph_settings.apply_sharding(stream, worker.num_workers if worker else 1, worker.id if worker else 0)
+
+
+def _read_whole_pipes() -> None:
+    """Let torch's DataLoader give every rank all of a data pipe; only `distribute_loader` gives a rank its part."""
+    if PIPES:
+        torch.utils.data.dataloader._get_distributed_settings = lambda: (1, 0)
+
+
+before_joining.append(_read_whole_pipes)
 
 
 def shard_stream(loader: DataLoader, seed: int, batch_size: int | None) -> DataLoader:
