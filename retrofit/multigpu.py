@@ -2085,7 +2085,9 @@ def _holders(wrapper: Any, depth: int) -> Iterator[Any]:
 # Shard a stream of samples (an IterableDataset) over the ranks, with equal numbers of steps.
 
 
-PIPES: Any = getattr(torch.utils.data, "IterDataPipe", ())  # streams that torch's DataLoader shares out by itself
+PIPES: Any = getattr(
+    torch.utils.data, "IterDataPipe", ()
+)  # streams of which torch's DataLoader gives each rank a part by itself
 
 
 class ShardedStream(IterableDataset):
@@ -2160,7 +2162,7 @@ class Counting:
 
 
 def _start_pipe(stream: IterableDataset, seed: int, worker: Any) -> None:
-    """Let the workers of a data pipe mix it in the same way, and share it out, as torch's DataLoader does."""
+    """Let the workers of a data pipe mix it in the same way and read a part each, as in torch's DataLoader."""
     if isinstance(stream, PIPES):
         graph_settings = torch.utils.data.graph_settings
         graph_settings.apply_random_seed(stream, torch.Generator().manual_seed(seed))
@@ -2168,7 +2170,7 @@ def _start_pipe(stream: IterableDataset, seed: int, worker: Any) -> None:
 
 
 def _read_whole_pipes() -> None:
-    """Let torch's DataLoader give every rank all of a data pipe: `distribute_loader` shares it out, where it trains."""
+    """Let torch's DataLoader give every rank all of a data pipe; only `distribute_loader` gives a rank its part."""
     if PIPES:
         torch.utils.data.dataloader._get_distributed_settings = lambda: (1, 0)
 
@@ -4579,4 +4581,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 7cd4213afb40ec6e62d492415d42a22901d2e94c609f434d2e17ea0e146e7ff8
+# Unchanged while the text above has the SHA-256 020400955fd967ed87c26ec8fd121aa68292e5e96ff1c02fd1d6feae681aa51b
