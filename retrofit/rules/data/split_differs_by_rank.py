@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.flow.main_guard import is_main_guard
 from retrofit.analysis.flow.reachability import reached_nodes
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Scope, place_of
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import edit_after_setup
 from retrofit.rules.finding import Finding, found
@@ -54,6 +54,11 @@ VALID = [
     """\
 rd.share_random_state()
 train_set, val_set = random_split(dataset, [80, 20])
+""",
+    # statements in one line
+    """\
+dist.init_process_group("nccl")
+torch.manual_seed(dist.get_rank()); torch.manual_seed(0); train_set, val_set = random_split(dataset, [80, 20])
 """,
     # a generator of its own
     """\
@@ -130,9 +135,9 @@ def _splits(project: Project) -> Iterator[Finding]:
 
 def _has_same_seed(project: Project, split: ast.Call, scope: Scope, seeds: list[tuple[ast.Call, Scope]]) -> bool:
     """Return whether the last seed before a split may be the same on all processes."""
-    before = [node for node, where in seeds if where is scope and node.lineno < split.lineno]
+    before = [node for node, where in seeds if where is scope and place_of(node) < place_of(split)]
     if before:
-        last = max(before, key=lambda node: node.lineno)
+        last = max(before, key=place_of)
         return not _differs(project, last, scope)
     return any(not _differs(project, node, where) for node, where in seeds if where is not scope)
 

@@ -9,7 +9,7 @@ from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import Edit
 from retrofit.analysis.flow.name_uses import loaded_names, stored_names
 from retrofit.analysis.flow.reachability import reached_nodes
-from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.scopes import Scope, own_nodes, place_of
 from retrofit.rules.edits.after_setup import edit_after_setup
 from retrofit.training import Project
 from retrofit.training.torch_api.launch import PARSES
@@ -22,7 +22,7 @@ def is_early(project: Project, statement: ast.stmt, scope: Scope) -> bool:
     source, joining, _ = edit_after_setup(project, None)
     where = project.analysis.scope_at(source, joining)
     if scope is where:
-        return statement.lineno < joining.lineno
+        return place_of(statement) < place_of(joining)
     return bool(_option(statement)) or (scope.parent is None and where.parent is not None)
 
 
@@ -34,9 +34,11 @@ def broadcast_edits(project: Project, statement: ast.stmt, scope: Scope) -> list
     names: set[str] = set()
     lines: list[str] = []
     for node in own_nodes(scope.node):
-        if not isinstance(node, (ast.Assign, ast.AnnAssign, ast.Expr, ast.Return)) or node.lineno < statement.lineno:
+        if not isinstance(node, (ast.Assign, ast.AnnAssign, ast.Expr, ast.Return)) or place_of(node) < place_of(
+            statement
+        ):
             continue
-        if (scope is where and node.lineno >= joining.lineno) or not (
+        if (scope is where and place_of(node) >= place_of(joining)) or not (
             node is statement or loaded_names([node]) & names
         ):
             continue

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import call_through
-from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.scopes import Scope, own_nodes, place_of
 from retrofit.analysis.values.inference import Analysis
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.main_first import main_first
@@ -137,7 +137,11 @@ def _asked_too_early(analysis: Analysis, distribution: Distribution) -> Iterator
         if _is_under_condition(analysis, join.scope, join.call):
             continue
         for node in own_nodes(join.scope.node):
-            if isinstance(node, ast.Call) and node.lineno < join.call.lineno and _asks(analysis, node, join.scope):
+            if (
+                isinstance(node, ast.Call)
+                and place_of(node) < place_of(join.call)
+                and _asks(analysis, node, join.scope)
+            ):
                 yield node, join.scope
 
 

@@ -10,7 +10,7 @@ from retrofit.analysis.edits import Edit, call_through, surround, surround_insid
 from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.variables import Variable, upstream, variables_of
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Scope, place_of
 from retrofit.analysis.values.inference import Analysis
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -124,7 +124,7 @@ def _copying(analysis: Analysis, nodes: list[tuple[ast.AST, Scope]]) -> Iterator
                 edits = surround_inside(scope.source, part, "rd.devices.own_gpu_count(", ")")
                 yield found(RULE, scope.source, part, "each of several processes has one GPU", edits)
     for scope in dict.fromkeys(copying.values()):
-        first = min((call for call in copying if copying[call] is scope), key=lambda call: call.lineno)
+        first = min((call for call in copying if copying[call] is scope), key=place_of)
         reason = "it copies the model to several GPUs, past DDP; call the model itself, model(inputs)"
         yield found(RULE, scope.source, first, MESSAGE, refusal=reason, kind="copied-to-gpus")
 

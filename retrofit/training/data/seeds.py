@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.flow.reachability import calls_within, reached_nodes
-from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.scopes import Scope, own_nodes, place_of
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.data import RANDOM_SPLITS
 from retrofit.training.torch_api.modules import TRAINING_MODES
@@ -71,7 +71,7 @@ def _is_of_training(call: ast.Call, scope: Scope) -> bool:
             if _needs_training(parent.test, is_in_body):
                 return True
         node = parent
-    earlier = (part for part in own_nodes(scope.node) if isinstance(part, ast.If) and part.lineno < call.lineno)
+    earlier = (part for part in own_nodes(scope.node) if isinstance(part, ast.If) and place_of(part) < place_of(call))
     return any(isinstance(part.body[-1], ast.Return) and _needs_training(part.test, False) for part in earlier)
 
 
@@ -86,7 +86,7 @@ def _needs_training(test: ast.expr, value: bool) -> bool:
 
 
 def _is_before(seed: ast.Call, where: Scope, draw: ast.Call, scope: Scope, inner: set[Scope]) -> bool:
-    return where not in inner and (where is not scope or seed.lineno < draw.lineno)
+    return where not in inner and (where is not scope or place_of(seed) < place_of(draw))
 
 
 def _stream(analysis: Analysis, call: ast.Call, scope: Scope) -> str:
