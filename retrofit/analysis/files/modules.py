@@ -50,7 +50,7 @@ class Modules:
     the program adds to its search path itself; then `root` and the folders above the script up to the top of the
     repository, and their `src`, from where an installation may find them. What is found nowhere is an external
     package, or `unresolved`. A module that cannot be read is kept in `unreadable`, with the reason. `overlay` has the
-    content of files that are to be written: it counts instead of what is there.
+    content of files that are to be written: it counts instead of what is there. `known` files are not read again.
     """
 
     def __init__(
@@ -61,11 +61,13 @@ class Modules:
         *,
         as_module: bool = False,
         path: Sequence[Path] = (),
+        known: Mapping[Path, Source] | None = None,
     ) -> None:
         self.root = root
         self.as_module = as_module
         self.path = tuple(path)
         self._overlay = overlay or {}
+        self._read_before = known or {}
         self._entry_folder = entry.parent
         above = [root, *([] if as_module else [entry.parent]), *folders_above(entry.parent)]
         self._above = [*above, *source_folders(dict.fromkeys(above))]
@@ -87,8 +89,9 @@ class Modules:
 
     def with_texts(self, texts: Mapping[Path, bytes]) -> Modules:
         """Return the modules as they are when some files hold other texts, in addition to those that do already."""
+        known = {path: source for path, source in self.sources.items() if path not in texts}
         texts = {**self._overlay, **texts}
-        return Modules(self.entry.path, self.root, texts, as_module=self.as_module, path=self.path)
+        return Modules(self.entry.path, self.root, texts, as_module=self.as_module, path=self.path, known=known)
 
     def _search_path(self) -> list[Path]:
         """Return the folders that are on the search path whatever is installed."""
@@ -101,7 +104,7 @@ class Modules:
         return os.path.relpath(path, self.root)
 
     def _read(self, path: Path) -> Source:
-        return read_source(path, self._name(path), self._overlay.get(path))
+        return self._read_before.get(path) or read_source(path, self._name(path), self._overlay.get(path))
 
     def _follow_all(self) -> None:
         """Read what is imported, again from the start where a file has added a folder to the search path."""

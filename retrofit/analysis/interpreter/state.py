@@ -23,6 +23,18 @@ class Cell:
     kind: Scope | None = None  # the class
     is_source: bool = False  # what is drawn from it differs between processes, it itself does not
 
+    def __post_init__(self) -> None:  # a key of most dictionaries here
+        object.__setattr__(self, "_hash", hash((self.node, self.calls, self.kind, self.is_source)))
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined, no-any-return]
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or not isinstance(other, Cell):
+            return self is other
+        mine = self.node, self.calls, self.kind, self.is_source
+        return hash(self) == hash(other) and mine == (other.node, other.calls, other.kind, other.is_source)
+
 
 @dataclass(frozen=True)
 class Root:

@@ -13,7 +13,7 @@ from retrofit.analysis.values.kinds import Result
 from retrofit.training.torch_api.runtime import DISTRIBUTE_CRITERION
 from retrofit.training.torch_api.tensors import JOINS, NONLINEAR, SUMS_OF_SEVERAL
 
-from ..loops import Path
+from ..loops import Frame, Path
 from .terms import terms_at
 
 JOINING = JOINS | SUMS_OF_SEVERAL  # functions of several losses
@@ -29,7 +29,15 @@ def loss_parts(analysis: Analysis, path: Path) -> dict[tuple[Part, Scope], bool]
     Each with whether the loss is linear in it: not in what it takes the root of. What loss functions of torch are
     given is not part of it: neither the model's output nor the targets.
     """
-    frame = path.frames[0]
+    frame = path.frames[0]  # many paths lead to one call
+    known: dict[tuple[ast.AST, Scope], dict[tuple[Part, Scope], bool]] = analysis.fact("loss parts", dict)
+    key = frame.node, frame.scope
+    if key not in known:
+        known[key] = _loss_parts(analysis, frame)
+    return known[key]
+
+
+def _loss_parts(analysis: Analysis, frame: Frame) -> dict[tuple[Part, Scope], bool]:
     call = frame.node
     assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
     flow = _Flow(analysis)
