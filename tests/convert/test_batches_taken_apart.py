@@ -78,3 +78,38 @@ def test_a_list_of_images_has_one_for_each_sample(tmp_path: Path) -> None:
     )
     result = conversion(tmp_path, text.replace("hit.item()", "images[0].mean().item()"))
     assert "reduce_loss(images[0]" not in result.files[0].text
+
+
+COUNTS = """\
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.randn(64, 8), torch.randint(0, 3, (64,))), 8, shuffle=True)
+model = nn.Linear(8, 3)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+table, hits = np.zeros((3, 3)), [[] for _ in range(3)]
+for x, y in loader:
+    out = model(x)
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(out, y).backward()
+    optimizer.step()
+    for label, guess in zip(y, out.argmax(1)):
+        COUNT
+print(table.sum(), hits)
+"""
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        "table[label, guess] += 1",
+        "table[int(label)][int(guess)] += 1",
+        "hits[0].append(int(label == guess))",
+        "if label == guess:\n            hits[0].append(1.0)\n        else:\n            hits[0].append(0.0)",
+    ],
+)
+def test_what_is_counted_by_sample_is_listed(tmp_path: Path, count: str) -> None:
+    result = conversion(tmp_path, COUNTS.replace("COUNT", count))
+    assert result.listed and not result.refusals

@@ -233,7 +233,7 @@ class Interpreter:
             self.memory.state[self.root_scope(target), ast.unparse(target)] = flow
 
     def _bind_item(self, target: ast.Subscript, flow: Flow) -> None:
-        base, key = self.expressions.of(target.value), self.expressions.of(target.slice)
+        base, key = self.expressions.of(target.value), self.expressions.whole(self.expressions.of(target.slice))
         if flow.differs and self.domain.is_setting(target, self.scope):
             self.show(target, DECIDES, [(target, flow)])
         literal = target.slice.value if isinstance(target.slice, ast.Constant) else None

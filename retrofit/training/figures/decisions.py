@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.python_api import EXITS
+from retrofit.analysis.python_api import ADDS_ONE, EXITS
 from retrofit.analysis.scopes import Scope
 
 from .sinks import Sinks
@@ -33,5 +33,9 @@ def _matters(call: ast.Call, scope: Scope, sinks: Sinks) -> bool:
 
 
 def _keeps(statement: ast.stmt) -> bool:
-    """Return whether a statement keeps a number or a text: best = accuracy, patience += 1, stop = True."""
+    """Return whether a statement keeps a number or a text: patience += 1, stop = True, hits.append(1.0)."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        call = statement.value
+        is_added = isinstance(call.func, ast.Attribute) and call.func.attr in ADDS_ONE
+        return is_added and bool(call.args) and all(isinstance(given, ast.Constant) for given in call.args)
     return isinstance(statement, (ast.AugAssign, ast.Assign)) and isinstance(statement.value, ast.Constant)

@@ -13,6 +13,7 @@ from ..losses.flow import loss_parts
 from ..losses.loss_reads import names_of, terms_of
 from ..losses.reductions.reduction import MEAN_OF_RANKS, reduction_for
 from ..losses.terms import loss_expressions
+from ..model.models import Call
 
 PLACES = (ast.Name, ast.Attribute, ast.Subscript)
 
@@ -39,8 +40,8 @@ class LossNames:
     def _add_returned(self) -> None:
         """Add the names that an evaluation has for what a model returns as its loss: `_, loss = model(x, y)`."""
         project = self._project
-        made: dict[ast.expr | None, Variable] = {}
-        made.update({call.call: model.variable for model in project.models for call in model.calls})
+        made: dict[ast.expr | None, tuple[Variable, str]] = {}  # the model, and the method that is called
+        made.update({call.call: (model.variable, _method(call)) for model in project.models for call in model.calls})
         means = [path for path in project.paths if _is_mean(project, path)]
         known = {
             (made[value], path)
@@ -65,6 +66,10 @@ class LossNames:
                         found |= {ast.unparse(part) for part in parts}
             self._trained[scope] = found
         return self._trained[scope]
+
+
+def _method(call: Call) -> str:
+    return "" if call.method == "forward" else call.method
 
 
 def _bound(scope: Scope, name: str) -> list[tuple[ast.expr | None, tuple[int, ...]]]:
