@@ -144,6 +144,30 @@ def test_samples_in_columns_are_counted_where_the_rows_differ(ranks):
     assert shares[0][1] == shares[0][0]
 
 
+class Shuffled(Batches):
+    def shuffle(self):
+        random.shuffle(self.numbers)
+
+
+def shuffled_between():
+    random.seed(3)
+    batches = Shuffled(12)
+    loader = rd.distribute_loader(batches)
+    found = []
+    for _ in range(3):
+        loader.shuffle()
+        found.append([batch.tolist() for batch in loader])
+        torch.rand(rd.get_rank() + 1)
+    return found, torch.rand(()).item()
+
+
+def test_samples_may_be_shuffled_between_the_passes(ranks):
+    (first, own), (second, other) = ranks(2).run(shuffled_between)
+    for one, two in zip(first, second):
+        assert sorted(i for batch in one + two for i in batch) == list(range(12))
+    assert first[0] != first[1] and own != other
+
+
 def drawn_by_next(total):
     loader = rd.distribute_loader(Steps(total))
     drawn, ends = [], 0

@@ -13,7 +13,7 @@ from ..failure.watchdog import begin_step
 from ..process.options import get_option
 from ..process.process_group import get_rank, get_world_size
 from .batch import Batch, DrawnAhead, using
-from .random_state import drawn_apart, mix_seed, split_random_streams
+from .random_state import drawn_apart, get_rng_state, mix_seed, set_rng_state, split_random_streams
 from .sharding import require_main_thread
 from .streams import digest_of
 
@@ -23,7 +23,9 @@ MOST_PARTS = 1000  # of a batch that are looked at
 class BatchesInTurn:
     """This rank's batches of an iterable that gives every rank the same ones: each `world_size`-th, from its rank on.
 
-    Every rank draws all batches, with the same random numbers, others in each pass, which nothing else draws from. A
+    Every rank draws all batches, with the same random numbers, others in each pass, which nothing else draws from. Of
+    the script's own streams torch's is this rank's from then on, those of python and numpy stay common: samples that a
+    script shuffles between the passes have the same order everywhere. A
     rank that has no more repeats its last one, which counts nothing, until no rank has any. With `--batch global` each
     rank takes its rows of every batch. Attributes are those of the iterable. Collective at every batch, so in the
     thread that trains. Raises RuntimeError where the ranks draw different batches, ValueError where there are fewer
@@ -38,7 +40,7 @@ class BatchesInTurn:
     def __iter__(self) -> Iterator[Any]:
         require_main_thread(self._batches)
         if not self._started:
-            split_random_streams(self._seed)
+            _split_torch_stream(self._seed)
         self.__dict__.update(_started=True, _passes=self._passes + 1)
         self._ahead.begin()
         yield from self._split() if get_option("batch") == "global" else self._whole()
@@ -132,6 +134,13 @@ class BatchesInTurn:
                 f"{name} gives {len(turn)} batches, fewer than there are ranks ({get_world_size()}), and each rank "
                 "takes batches of its own; use fewer processes, or --batch global, which splits every batch"
             )
+
+
+def _split_torch_stream(seed: int) -> None:
+    """Let this rank draw others of torch's random numbers. Those of python and numpy stay: scripts shuffle by them."""
+    common = get_rng_state()
+    split_random_streams(seed)
+    set_rng_state(common | {name: state for name, state in get_rng_state().items() if name in ("torch", "cuda")})
 
 
 def _parts_of(batch: Any) -> Iterator[Any]:

@@ -6,6 +6,7 @@ import ast
 import sys
 
 from retrofit.analysis.flow.bindings import bindings_of
+from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Item, Result, Value
@@ -37,13 +38,9 @@ def ready_batches(analysis: Analysis, path: Path) -> list[Place]:
 
 def gives_batches(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether an expression is an object of the project that iterates, a generator of it, or of a library."""
-    if isinstance(node, ast.Call) and any(map(_is_generator, analysis.functions_called(node, scope))):
-        return True
-    if isinstance(node, ast.Name):
-        made = [
-            (b.value, where) for b, where in bindings_of(analysis, node, scope) if b.value is not None and not b.path
-        ]
-        if any(isinstance(v, ast.Call) and gives_batches(analysis, v, where) for v, where in made):
+    for origin in origins(analysis, [Origin(node, scope)]):
+        called = origin.node if isinstance(origin.node, ast.Call) and not origin.keys else None
+        if called is not None and any(map(_is_generator, analysis.functions_called(called, origin.scope))):
             return True
     values = analysis.evaluate(node, scope)
     return bool(values) and any(_iterates(analysis, value) for value in values)
