@@ -2259,7 +2259,9 @@ MOST_PARTS = 1000  # of a batch that are looked at
 class BatchesInTurn:
     """This rank's batches of an iterable that gives every rank the same ones: each `world_size`-th, from its rank on.
 
-    Every rank draws all batches, with the same random numbers, others in each pass, which nothing else draws from. A
+    Every rank draws all batches, with the same random numbers, others in each pass, which nothing else draws from. Of
+    the script's own streams torch's is this rank's from then on, those of python and numpy stay common: samples that a
+    script shuffles between the passes have the same order everywhere. A
     rank that has no more repeats its last one, which counts nothing, until no rank has any. With `--batch global` each
     rank takes its rows of every batch. Attributes are those of the iterable. Collective at every batch, so in the
     thread that trains. Raises RuntimeError where the ranks draw different batches, ValueError where there are fewer
@@ -2274,7 +2276,7 @@ class BatchesInTurn:
     def __iter__(self) -> Iterator[Any]:
         require_main_thread(self._batches)
         if not self._started:
-            split_random_streams(self._seed)
+            _split_torch_stream(self._seed)
         self.__dict__.update(_started=True, _passes=self._passes + 1)
         self._ahead.begin()
         yield from self._split() if get_option("batch") == "global" else self._whole()
@@ -2368,6 +2370,13 @@ class BatchesInTurn:
                 f"{name} gives {len(turn)} batches, fewer than there are ranks ({get_world_size()}), and each rank "
                 "takes batches of its own; use fewer processes, or --batch global, which splits every batch"
             )
+
+
+def _split_torch_stream(seed: int) -> None:
+    """Let this rank draw others of torch's random numbers. Those of python and numpy stay: scripts shuffle by them."""
+    common = get_rng_state()
+    split_random_streams(seed)
+    set_rng_state(common | {name: state for name, state in get_rng_state().items() if name in ("torch", "cuda")})
 
 
 def _parts_of(batch: Any) -> Iterator[Any]:
@@ -4581,4 +4590,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 020400955fd967ed87c26ec8fd121aa68292e5e96ff1c02fd1d6feae681aa51b
+# Unchanged while the text above has the SHA-256 b9e6340bd68ac366faa908481113085db444f7eb1a1fbde07f06b6907e8dd946
