@@ -15,6 +15,8 @@ from retrofit.analysis.interpreter.frames import Frame
 from retrofit.analysis.interpreter.interpreter import Interpreter
 from retrofit.analysis.interpreter.state import Root
 from retrofit.analysis.scopes import FUNCTIONS
+from retrofit.training.data.batch_values import GRADIENT
+from retrofit.training.losses.reductions.reduction import plain_reader
 from retrofit.training.torch_api.tensors import COMPARISONS
 
 from .. import Project
@@ -115,7 +117,15 @@ def _is_good(root: Root, domain: TorchDomain) -> bool:
         return False
     if root.kind == BATCH_SIZE and domain.both.intersection(root.scope.source.ancestors(root.node)):
         return False  # in an evaluation that every rank runs whole it is what it is
+    if root.kind == MEAN and _is_prediction(root, domain):
+        return False
     return not isinstance(root.scope.node, ast.Lambda) and not _may_train(root, domain)
+
+
+def _is_prediction(root: Root, domain: TorchDomain) -> bool:
+    """Return whether this has a row for each sample, of what a model gives, and is no mean over them."""
+    is_of_model = GRADIENT in domain.project.batch_values.sources_of(root.node, root.scope)
+    return is_of_model and plain_reader(domain.project).kind(root.node, root.scope).has_rows
 
 
 def _may_train(root: Root, domain: TorchDomain) -> bool:
