@@ -123,7 +123,7 @@ def _is_good(root: Root, domain: TorchDomain) -> bool:
 
 
 def _is_prediction(root: Root, domain: TorchDomain) -> bool:
-    """Return whether this has a row for each sample, of what a model gives, and is no mean over them."""
+    """Return whether this has a row for each sample, of what a model gives."""
     is_of_model = GRADIENT in domain.project.batch_values.sources_of(root.node, root.scope)
     return is_of_model and plain_reader(domain.project).kind(root.node, root.scope).has_rows
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.scopes import Scope, own_nodes
@@ -122,10 +123,10 @@ def obstacle(project: Project, node: ast.expr, scope: Scope) -> str:
                 for iterable in _iterables(outer):
                     if samples.goes_through(iterable, where):
                         return "it is computed for one sample after the other elsewhere"
-                    computed_from = project.batch_values.sources_of(iterable, where)
-                    if GRADIENT not in computed_from and samples.unclear(iterable, where):
+                    is_of_batches = outer in project.batch_values.steps
+                    if not is_of_batches and any(_may_be_samples(project, part, where) for part in _zipped(iterable)):
                         return "it may be computed for one sample after the other"
-                    if CHOSEN in computed_from:
+                    if CHOSEN in project.batch_values.sources_of(iterable, where):
                         return "processes may come to it a different number of times"
             tests = list(_exits(where, inner)) if isinstance(inner, ast.stmt) else []
             if not is_last and isinstance(outer, (ast.If, ast.IfExp, ast.While)) and inner is not outer.test:
@@ -136,6 +137,16 @@ def obstacle(project: Project, node: ast.expr, scope: Scope) -> str:
                 break
             inner = outer
     return ""
+
+
+def _may_be_samples(project: Project, iterable: ast.expr, scope: Scope) -> bool:
+    """Return whether a list of a batch, not of what a model makes of it, can have an entry for each sample."""
+    is_of_model = GRADIENT in project.batch_values.sources_of(iterable, scope)
+    return not is_of_model and bool(plain_reader(project).samples.unclear(iterable, scope))
+
+
+def _zipped(iterable: ast.expr) -> list[ast.expr]:
+    return iterable.args if isinstance(iterable, ast.Call) and last_name(iterable) == "zip" else [iterable]
 
 
 def _iterables(loop: ast.AST) -> list[ast.expr]:
