@@ -44,6 +44,9 @@ SHOWN = [
     ("import click\nclick.echo('text')", f"import click\n{ONE}click.echo('text')"),
     ("from pprint import pprint\npprint({})", f"from pprint import pprint\n{ONE}pprint({{}})"),
     ("from tqdm import tqdm\ntqdm.write('text')", f"from tqdm import tqdm\n{ONE}tqdm.write('text')"),
+    ("from tqdm import tqdm\nb = tqdm(total=3)\nb.write('text')", f"\n{ONE}b.write('text')"),
+    ("from tqdm import trange\nwith trange(3) as b:\n    say = lambda text: b.write(text)",
+     "say = lambda text: (rd.is_main_process() and b.write(text))"),
     ("print('text', file=sys.stderr)", "print_main as print"),
     # Files, also from inside an expression.
     ("save = lambda path: torch.save(model, path)", "save = lambda path: torch.save(model, rd.path_on_main(path))"),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.commands import only_reads
 from retrofit.analysis.values.inference import Analysis
@@ -61,6 +62,9 @@ def find_outputs(analysis: Analysis) -> list[Output]:
 def _output_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[Output]:
     if not isinstance(node, ast.Call) or _is_given_a_buffer(analysis, node, scope):
         return
+    if _is_of_bar(analysis, node, scope):
+        yield Output(SHOW, "write", node, scope)
+        return
     names = analysis.called(node, scope)
     for name in sorted(names):
         kind = _kind(analysis, name, node, scope)
@@ -80,6 +84,14 @@ def _output_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[Outp
         yield Output(WRITE, node.func.attr, node, scope)
     elif not is_own and opens_own_path(node):
         yield Output(OPEN, "open", node, scope)
+
+
+def _is_of_bar(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether this is `bar.write(text)`, which prints where the bar itself is hidden, too."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "write":
+        return False
+    made = (o for o in origins(analysis, [Origin(call.func.value, scope)]) if isinstance(o.node, ast.Call))
+    return any(analysis.called(origin.node, origin.scope) & BARS for origin in made)  # type: ignore[arg-type]
 
 
 def _is_in_own_folder(analysis: Analysis, output: Output) -> bool:
