@@ -95,6 +95,7 @@ class Expressions:
         if base.parts:
             return mixed([self.element(base), key]) if key.differs else self.element(base)
         known = self.run.memory.state.get((self.run.root_scope(node), ast.unparse(node)))
+        key = self.whole(key)  # of `counts[label, guess]`, too
         return known if known is not None else self.run.domain.looked_up(key) if key.differs else NONE
 
     def element(self, flow: Flow) -> Flow:
