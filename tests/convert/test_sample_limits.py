@@ -75,3 +75,19 @@ def test_a_limit_in_an_evaluation_that_every_process_runs_stays(tmp_path: Path) 
     result = conversion(tmp_path, text("pass") + EVALUATION)
     (script,) = (file.text for file in result.files if file.path.name == "train.py")
     assert "if i * SIZE >= MOST:" in script
+
+
+STARTS = {
+    "a search": "import optuna\n\nstudy = optuna.create_study()\nstudy.optimize(train, n_trials=2)",
+    "a search by a lambda": "import optuna\n\noptuna.create_study().optimize(lambda trial: train(SIZE), n_trials=2)",
+    "a partial function": "from functools import partial\n\npartial(train, SIZE)()",
+    "a partial function by its name": "from functools import partial\n\nrun = partial(train, size=SIZE)\nrun()",
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_training_that_something_else_runs_is_followed_too(start: str, tmp_path: Path) -> None:
+    lines = "if i * SIZE >= MOST:\n    break\nseen += F.mse_loss(model(x), y).item()\nprint(seen)"
+    found = converted(tmp_path, text(lines).replace("\ntrain(SIZE)\n", f"\n{STARTS[start]}\n"))
+    assert "if i * rd.loss.global_batch(SIZE) >= MOST:" in found
+    assert any(line.startswith("seen += rd.reduce_loss(") for line in found)

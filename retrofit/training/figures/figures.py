@@ -62,9 +62,9 @@ def follow(project: Project, together: Collection[ast.AST] = ()) -> tuple[TorchD
     run = Interpreter(project.analysis, domain, together)
     run.run_frame(Frame(project.analysis.module_scopes[project.entry]))
     for path in project.paths[:MOST_STARTS]:
-        start = path.frames[-1].scope
-        if path.frames[0].scope not in run.seen and isinstance(start.node, FUNCTIONS):
-            run.run_frame(Frame(start))
+        for start in [frame.scope for frame in reversed(path.frames)]:  # a search runs the function that it is given
+            if path.frames[0].scope not in run.seen and start not in run.seen and isinstance(start.node, FUNCTIONS):
+                run.run_frame(Frame(start))
     return domain, run
 
 
