@@ -70,3 +70,21 @@ def test_figures_of_a_batch_that_a_function_hands_on_are_not_forgotten(draw: str
     (text,) = (file.text for file in result.files if file.path.name == "train.py")
     listed = [finding.message for finding in result.listed if "is printed" in finding.message]
     assert "rd.reduce_loss(" in text or listed
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        'x, y = map(lambda part: part.to("cpu"), batch)',
+        'x, y = map(lambda part: part.to("cpu"), (batch[0], batch[1]))',
+        "x, y = map(copied, batch)",
+        "x, y = map(copied, moved(batch))",
+    ],
+)
+def test_figures_of_a_batch_that_a_function_is_mapped_over_are_reduced(draw: str, tmp_path: Path) -> None:
+    given = "def copied(part):\n    return part.clone()\n\n\nright = 0\nfor batch"
+    show = "right += (model(x) > y).sum().item()"
+    script = SCRIPT.replace("for batch", given).format(draw=draw, show=show) + "print(right)\n"
+    result = conversion(tmp_path, script)
+    assert "right += rd.reduce_total((model(x) > y).sum()).item()" in result.files[0].text
+    assert not result.listed

@@ -84,9 +84,22 @@ class Calls:
         if names & {"next"}:
             element = run.turn(node.args[0], given[0])
             return element if element.differs or element.parts else None
+        if names & {"map"} and len(given) == 2:
+            return self._mapped(node, given[1])
         if given and run.domain.hands_on(node, run.scope) and given[0].cells:
             return given[0]
         return self._copied(node, names, given) if names & CONTAINERS else None
+
+    def _mapped(self, node: ast.Call, flow: Flow) -> Flow | None:
+        """Return what a function of the program makes of each entry: map(lambda part: part.cuda(), batch)."""
+        functions = self.run.analysis.evaluate(node.args[0], self.run.scope)
+        known = [function for function in functions if isinstance(function, LocalFunction)]
+        if len(known) != 1 or flow.cells or not (flow.parts or flow.differs):
+            return None
+        if flow.parts:
+            return Flow(parts=tuple(self.run_function(node.func, known[0], NONE, [part], []) for part in flow.parts))
+        entry = self.run.domain.item(flow, ast.Constant("0"), NONE)
+        return self.run_function(node.func, known[0], NONE, [entry], [])
 
     def _copied(self, node: ast.Call, names: set[str], given: list[Flow]) -> Flow:
         """Return a new container with what another one holds: dict(table), OrderedDict(pairs), defaultdict(list)."""
