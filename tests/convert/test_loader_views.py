@@ -409,6 +409,11 @@ def batches_of(size):
         yield (rows,)
 
 
+def of_rows(rows, size):
+    for i in range(0, len(rows), size):
+        yield (pick(rows[i : i + size]),)
+
+
 """
 
 
@@ -418,6 +423,8 @@ def batches_of(size):
         ("source = Source()", "for (x,) in source", "source = rd.distribute_loader(source)"),
         ("source = Source()", "for i, (x,) in enumerate(tqdm(source))", "source = rd.distribute_loader(source)"),
         ("", "for (x,) in batches_of(4)", "for (x,) in rd.distribute_loader(batches_of(4)):"),
+        ("rows = [1, 2]", "for (x,) in of_rows(rows, 4)", "for (x,) in rd.distribute_loader(of_rows(rows, 4)):"),
+        ("rows = Source()", "for (x,) in of_rows(rows, 4)", "for (x,) in rd.distribute_loader(of_rows(rows, 4)):"),
     ],
 )
 def test_an_object_or_a_generator_that_gives_batches_is_sharded(

@@ -239,3 +239,12 @@ def passes_of(kind, total):
 def test_fewer_batches_than_ranks_are_an_error(ranks):
     with pytest.raises(Exception, match=r"Batches gives 1 batches, fewer than there are ranks \(2\)"):
         ranks(2).run(passes, Batches(2))
+
+
+def part_by_index():
+    with pytest.raises(TypeError, match="give it what yields the batches"):
+        rd.distribute_loader([1, 2, 3])[1:]
+
+
+def test_samples_in_a_list_are_no_batches(ranks):
+    ranks(2).run(part_by_index)

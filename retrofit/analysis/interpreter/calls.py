@@ -91,7 +91,7 @@ class Calls:
         return self._copied(node, names, given) if names & CONTAINERS else None
 
     def _mapped(self, node: ast.Call, flow: Flow) -> Flow | None:
-        """Return what a function of the program makes of each entry: map(lambda part: part.cuda(), batch)."""
+        """Return what a function of the program makes of each entry: map(lambda part: part.copy(), batch)."""
         functions = self.run.analysis.evaluate(node.args[0], self.run.scope)
         known = [function for function in functions if isinstance(function, LocalFunction)]
         if len(known) != 1 or flow.cells or not (flow.parts or flow.differs):

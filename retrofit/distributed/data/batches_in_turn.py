@@ -60,6 +60,11 @@ class BatchesInTurn:
         return length if get_option("batch") == "global" else -(-length // get_world_size())
 
     def __getitem__(self, key: Any) -> Any:
+        if isinstance(self._batches, (list, tuple, torch.Tensor)):
+            raise TypeError(
+                "rd.distribute_loader was given samples, of which something takes a part by an index; give it what "
+                "yields the batches: for batch in rd.distribute_loader(batches(samples))"
+            )
         return self._batches[key]  # type: ignore[index]
 
     def __getattr__(self, name: str) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.flow.operands import operands
 from retrofit.analysis.flow.stored import stored_as
-from retrofit.analysis.flow.variables import Variable, entry_variables, variables_of
+from retrofit.analysis.flow.variables import Variable, assignments_to, entry_variables, variables_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, LocalFunction, Result, Value
@@ -19,7 +19,7 @@ from retrofit.training.torch_api.runtime import TRAINING_SHARES
 from ..loops import LoopNode, Path, calls_without_training, phase_of
 from ..steps.training_conditions import without_training
 from .drawn import builders_of_value, loaders_in, may_be_loader
-from .draws.ready_batches import ready_batches
+from .draws.ready_batches import gives_batches, ready_batches
 from .next_calls import EVALUATION, TRAIN, Use, drawn_by_next
 
 
@@ -88,8 +88,17 @@ def _ready_batches(analysis: Analysis, path: Path) -> Iterator[tuple[Variable | 
     loop, _ = path.loops[0]
     for node, scope in ready_batches(analysis, path):
         use = Use(node, scope, TRAIN, loop)
-        for variable in variables_of(analysis, node, scope) or [None]:
+        for variable in _holding_batches(analysis, node, scope) or [None]:
             yield variable or node, Loader(variable, frozenset(), [use], _entry_is_split(analysis, variable))
+
+
+def _holding_batches(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Variable]:
+    """Return the variables that hold what gives batches, and not what a generator is given to make them of."""
+    if isinstance(node, ast.Call):
+        return []
+    found = variables_of(analysis, node, scope)
+    made = {v: [a for a in assignments_to(analysis, v) if a.value is not None] for v in found}
+    return [v for v in found if not made[v] or any(gives_batches(analysis, a.value, a.scope) for a in made[v])]
 
 
 def _parts(node: ast.expr) -> Iterator[ast.expr]:
