@@ -2296,6 +2296,11 @@ class BatchesInTurn:
         return length if get_option("batch") == "global" else -(-length // get_world_size())
 
     def __getitem__(self, key: Any) -> Any:
+        if isinstance(self._batches, (list, tuple, torch.Tensor)):
+            raise TypeError(
+                "rd.distribute_loader was given samples, of which something takes a part by an index; give it what "
+                "yields the batches: for batch in rd.distribute_loader(batches(samples))"
+            )
         return self._batches[key]  # type: ignore[index]
 
     def __getattr__(self, name: str) -> Any:
@@ -4590,4 +4595,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 b9e6340bd68ac366faa908481113085db444f7eb1a1fbde07f06b6907e8dd946
+# Unchanged while the text above has the SHA-256 5effa6caaab691a9afcfd65a776ce5d8a5b88a3ef959a88f189aaffef1233aa1

@@ -246,5 +246,5 @@ def part_by_index():
         rd.distribute_loader([1, 2, 3])[1:]
 
 
-def test_samples_in_a_list_are_no_batches(ranks):
+def test_an_index_into_a_list_is_an_error(ranks):
     ranks(2).run(part_by_index)

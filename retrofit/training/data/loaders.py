@@ -92,13 +92,11 @@ def _ready_batches(analysis: Analysis, path: Path) -> Iterator[tuple[Variable | 
             yield variable or node, Loader(variable, frozenset(), [use], _entry_is_split(analysis, variable))
 
 
-def _holding_batches(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Variable]:
+def _holding_batches(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Variable | None]:
     """Return the variables that hold what gives batches, and not what a generator is given to make them of."""
-    if isinstance(node, ast.Call):
-        return []
-    found = variables_of(analysis, node, scope)
-    made = {v: [a for a in assignments_to(analysis, v) if a.value is not None] for v in found}
-    return [v for v in found if not made[v] or any(gives_batches(analysis, a.value, a.scope) for a in made[v])]
+    found = variables_of(analysis, node, scope) if not isinstance(node, ast.Call) else ()
+    made = {v: [(a.value, a.scope) for a in assignments_to(analysis, v) if a.value is not None] for v in found}
+    return [v for v, given in made.items() if not given or any(gives_batches(analysis, *place) for place in given)]
 
 
 def _parts(node: ast.expr) -> Iterator[ast.expr]:
