@@ -58,3 +58,20 @@ def test_what_labels_choose_in_a_fixed_table_is_of_the_batch(tmp_path: Path) -> 
 def test_a_table_by_the_number_of_the_epoch_is_not(tmp_path: Path) -> None:
     script = SCRIPT.replace("STEP", "counts[0, 1] += 1").replace("print(counts)\n", "print(counts[0, 1])\n")
     assert not conversion(tmp_path, script).listed
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["totals.index_add_(0, y, out)", "totals.scatter_add_(0, y[:, None], out)", "totals[0].copy_(out.max())"],
+)
+def test_a_tensor_that_is_changed_in_place_is_listed(step: str, tmp_path: Path) -> None:
+    script = SCRIPT.replace("counts = np.zeros((2, 2), dtype=int)", "totals = torch.zeros(2, 2)")
+    result = conversion(tmp_path, script.replace("STEP", step).replace("print(counts)", "print(totals)"))
+    assert [finding.message for finding in result.listed] == ["rank 0's share: totals, is printed"]
+
+
+def test_a_count_that_is_added_in_place_is_of_all_processes(tmp_path: Path) -> None:
+    script = SCRIPT.replace("counts = np.zeros((2, 2), dtype=int)", "hits = torch.zeros(1)")
+    script = script.replace("STEP", "hits.add_((guess == y).sum())").replace("print(counts)", "print(hits)")
+    result = conversion(tmp_path, script)
+    assert "    hits.add_(rd.reduce_total((guess == y).sum()))\n" in result.files[0].text and not result.listed

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..calls import is_method, is_property
 from ..python_api import ADDS_ALL, ADDS_ONE, CONTAINERS, EMPTIES, MAPPINGS, TAKES
 from ..scopes import parameters
-from ..values.kinds import LocalClass, LocalFunction
+from ..values.kinds import LocalClass, LocalFunction, Result
 from .callers import arguments_by_name
 from .frames import Frame
 from .state import NONE, Cell, Flow, joined, mixed
@@ -322,10 +322,17 @@ class Calls:
             if isinstance(parent, ast.Expr) and isinstance(node.func.value, (ast.Name, ast.Attribute, ast.Subscript)):
                 values = run.analysis.named(node.func.value, run.scope)
                 packages = {name.partition(".")[0] for name in values}
-                if not receiver.differs and packages.isdisjoint(run.analysis.library.functional_packages):
+                is_kept = node.func.attr.endswith("_") and self._is_made(node.func.value)  # `counts.add_(hits)`
+                is_kept = is_kept or packages.isdisjoint(run.analysis.library.functional_packages)
+                if not receiver.differs and is_kept:
                     run.taint(node.func.value, mixed(whole))
         is_object = any(cell.kind is not None for cell in receiver.cells)
         return run.domain.call(node, run.scope, receiver if is_object else run.expressions.whole(receiver), whole)
+
+    def _is_made(self, node: ast.expr) -> bool:
+        """Return whether an expression is an object that a call of a library has made, and no module."""
+        values = self.run.analysis.evaluate(node, self.run.scope)
+        return bool(values) and all(isinstance(value, Result) for value in values)
 
     def _make_same(self, changed: list[ast.expr]) -> None:
         run = self.run
