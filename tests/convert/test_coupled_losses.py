@@ -525,7 +525,8 @@ for graphs, ys in loader:
 """
 
 
-def test_a_sum_over_what_may_be_one_sample_is_not_made_one_of_all_processes(tmp_path: Path) -> None:
-    result = conversion(tmp_path, POOLED)
+@pytest.mark.parametrize("form", ["h in graphs", "h, y in zip(graphs, ys)", "i, h in enumerate(graphs)"])
+def test_a_sum_over_what_may_be_one_sample_is_not_made_one_of_all_processes(form: str, tmp_path: Path) -> None:
+    result = conversion(tmp_path, POOLED.replace("h in graphs", form))
     assert not result.refusals
     assert not any("batch_sum" in file.text for file in result.files if file.path.name == "train.py")

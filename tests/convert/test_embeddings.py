@@ -81,3 +81,31 @@ def test_weights_of_a_module_that_nothing_calls_are_averaged(tmp_path: Path, for
     function = FUNCTION if train.startswith("train(") else ""
     text = "\n".join(converted(tmp_path, SCRIPT.format(function=function, table=table, train=train)))
     assert "*map(rd.model.distribute_parameter, table.parameters())" in text
+
+
+OWN = """\
+class Table(nn.Embedding):
+    def __init__(self, size, width, *args, **kwargs):
+        super().__init__(size, width, SET*args, **kwargs)
+
+    def forward(self, i):
+        return F.embedding(i, 2 * self.weight, self.padding_idx, self.max_norm)
+
+
+"""
+NORMS = {
+    "not given": ("", "Table(16, 3)", 0),
+    "None": ("", "Table(16, 3, max_norm=None)", 0),
+    "given by keyword": ("", "Table(16, 3, max_norm=0.5)", 1),
+    "given by position": ("", "Table(16, 3, None, 0.5)", 1),
+    "given by the class": ("padding_idx=None, max_norm=0.5, ", "Table(16, 3)", 1),
+    "given by who knows": ("", "Table(16, 3, **{'max_norm': 0.5})", 1),
+}
+
+
+@pytest.mark.parametrize("form", NORMS)
+def test_the_norm_of_an_own_class_is_that_which_calls_give_it(tmp_path: Path, form: str) -> None:
+    inside, table, refused = NORMS[form]
+    train = LOOKED_UP.format(rows="table(i)")
+    result = conversion(tmp_path, SCRIPT.format(function=OWN.replace("SET", inside), table=table, train=train))
+    assert [refusal.kind for refusal in result.refusals] == ["renormalised-embedding"] * refused
