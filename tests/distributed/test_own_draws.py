@@ -116,3 +116,33 @@ def unequal():
 
 def test_parts_of_unequal_lengths_are_an_error(ranks):
     ranks(2).run(unequal)
+
+
+def of_both(total, size):
+    order = rd.data.draw_together(torch.randperm, total)
+    for start in range(0, total, rd.data.batch_of_ranks(size)):
+        yield rd.data.own_part(order[start : start + rd.data.batch_of_ranks(size)])
+
+
+def evaluated_between(total, size):
+    torch.manual_seed(rd.get_rank())
+    training = iter(of_both(total, size))
+    first = len(next(training))
+    whole = [rows.tolist() for rows in rd.data.whole_batches(of_both(total, size))]
+    stopped = iter(rd.data.whole_batches(of_both(total, size)))
+    next(stopped)
+    return first, whole, [len(rows) for rows in training]
+
+
+def test_an_evaluation_keeps_the_whole_batches_of_a_generator_that_trains_as_well(ranks):
+    results = ranks(2).run(evaluated_between, 11, 4)
+    assert results[0][1] == results[1][1]
+    assert sorted(row for rows in results[0][1] for row in rows) == list(range(11)) and [
+        len(rows) for rows in results[0][1]
+    ] == [4, 4, 3]
+    assert [(first, rest) for first, _, rest in results] == [(4, [2]), (4, [1])]
+
+
+def test_alone_whole_batches_are_the_object_that_they_were():
+    rows = [torch.arange(4)]
+    assert rd.data.whole_batches(rows) is rows

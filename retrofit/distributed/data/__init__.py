@@ -1,7 +1,7 @@
 """Training loaders over all ranks, and the batch sizes that follow from them; the identity outside a group."""
 
 from .batch import gather_batch
-from .draws import batch_of_ranks, draw_together, own_draw, own_part
+from .draws import batch_of_ranks, draw_together, own_draw, own_part, whole_batches
 from .loaders import distribute_loader, micro_batch, own_batch_size, samples_per_step, set_epoch
 from .sharding import DistributedLoader, loader_workers
 
@@ -18,4 +18,5 @@ __all__ = [
     "own_part",
     "samples_per_step",
     "set_epoch",
+    "whole_batches",
 ]

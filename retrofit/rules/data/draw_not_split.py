@@ -13,6 +13,7 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.draws.data_sets import data_sets_drawn_again
 from retrofit.training.data.draws.draws import PARTS, RANDOM, Draw
+from retrofit.training.data.draws.whole import is_whole
 
 RULE = CATALOG["RF115"]
 INVALID = [
@@ -77,6 +78,12 @@ def find(project: Project) -> Iterator[Finding]:
     for call, scope in project.draws.orders.items():
         message = "every process brings the data into an order of its own"
         yield found(RULE, scope.source, call, message, draw_together(call, scope))
+    for call, scope in project.draws.whole.items():
+        outer = scope.source.parents[call]
+        if not isinstance(outer, ast.Call) or not is_whole(project.analysis, outer, scope):
+            message = "every process evaluates a part of the batches, since the training draws its own from there, too"
+            edits = surround(scope.source, call, "rd.data.whole_batches(", ")")
+            yield found(RULE, scope.source, call, message, edits)
 
 
 def _edits(draw: Draw) -> Iterator[Edit]:

@@ -21,6 +21,7 @@ from retrofit.training.torch_api.runtime import (
     RANK_SHARE,
     SUM_ATTRIBUTES,
     TRAINING_SHARES,
+    WHOLE_BATCHES,
 )
 from retrofit.training.torch_api.tensors import (
     ENTRYWISE,
@@ -122,6 +123,8 @@ class TorchDomain:
         names = self.analysis.called(drawn, scope)
         if names & EVALUATION_SHARES or is_split_by_map(self.analysis, drawn, scope):
             return Flow(BATCH)
+        if WHOLE_BATCHES in names:
+            return NONE
         inner = [self.element(part, scope) for part in drawn.args]
         found = [flow for flow in inner if flow is not None]
         if not found or self.analysis.functions_called(drawn, scope):

@@ -38,6 +38,7 @@ SAME_ORDER = _of_runtime("same_batches", "share_batches")
 LOADER_WORKERS = f"{RUNTIME}.loader_workers"
 OWN_DRAW = f"{RUNTIME}.own_draw"  # of a batch that the script draws itself, as rank 0 has it
 OWN_SAMPLES = _of_runtime("own_part") | {OWN_DRAW}
+WHOLE_BATCHES = f"{RUNTIME}.whole_batches"  # of a generator that takes a rank's samples for the training
 BATCH_OF_RANKS = f"{RUNTIME}.batch_of_ranks"
 DRAW_TOGETHER = f"{RUNTIME}.draw_together"  # runs a function
 SET_EPOCH = f"{RUNTIME}.set_epoch"
@@ -101,4 +102,5 @@ WITH_COLLECTIVES = frozenset({
 SAME_ON_ALL_RANKS = frozenset({
     *(COMBINING - {MAIN_FIRST, BARRIER, SAVE_CHECKPOINT, OPEN_RUN}), *LOSS_READS, WORLD_SIZE_CALL,
     *_of_runtime("raise_together", "global_batch", "whole_batch_size", "batch_of_ranks", "clip_grad_norm"),
+    WHOLE_BATCHES,
 })  # fmt: skip

@@ -28,6 +28,7 @@ from .given_batches import has_batches
 from .sample_rows import cuts_samples, is_by_rows, is_in_random_order, is_named
 from .sized_draws import has_unseeded_generator, is_order, is_small, size_of
 from .slices import Slice, bounds_of, slice_of
+from .whole import evaluated_whole, is_whole
 from .without_batch import without_batch
 
 if TYPE_CHECKING:
@@ -55,12 +56,14 @@ class Draw:
 class Draws:
     """What the training paths draw: batches, random orders of the data, and why one cannot be split across ranks.
 
-    `split` are the calls that take this rank's samples already.
+    `split` are the calls that take this rank's samples already, `whole` the calls of generators of the training that
+    an evaluation goes through.
     """
 
     batches: dict[ast.expr, Draw] = field(default_factory=dict)
     orders: dict[ast.Call, Scope] = field(default_factory=dict)
     split: dict[ast.Call, Scope] = field(default_factory=dict)
+    whole: dict[ast.Call, Scope] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     calls: set[ast.AST] = field(default_factory=set)  # of functions that draw: get_batch("train")
 
@@ -83,6 +86,7 @@ class Draws:
 def find_draws(project: Project) -> Draws:
     """Return what the training draws where no loader gives it batches."""
     found = Draws()
+    followed: set[ast.AST] = set()  # what the losses are computed from
     if project.distribution.is_by_hand:
         return found
     for path in (path for path in project.paths if not has_batches(project, path)):
@@ -92,11 +96,13 @@ def find_draws(project: Project) -> Draws:
         found.batches.update(search.batches)
         found.orders.update(search.orders)
         found.split.update(search.split)
+        followed |= search.followed
         if not search.batches and not search.split and not search.problems:
             found.problems.append(without_batch(project, path))
     places = [*((draw.node, draw.scope) for draw in found.batches.values()), *found.split.items()]
+    found.whole = dict(evaluated_whole(project, places, followed))
     chains = (call for place in places for call, _ in call_chains(project.analysis, *place))
-    found.calls = set(chains) - {frame.node for path in project.paths for frame in path.frames}
+    found.calls = set(chains) - {frame.node for path in project.paths for frame in path.frames} - set(found.whole)
     return found
 
 
@@ -114,7 +120,8 @@ def drawing_loops(project: Project) -> set[ast.AST]:
         if any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in own_nodes(scope.node)):
             return None  # a generator's batches are used in the loop that it is called for
         inside = itertools.takewhile(lambda outer: outer is not scope.node, scope.source.ancestors(node))
-        return next((outer for outer in inside if isinstance(outer, LOOPS)), None)
+        loop = next((outer for outer in inside if isinstance(outer, LOOPS)), None)
+        return None if isinstance(loop, ast.For) and is_whole(project.analysis, loop.iter, scope) else loop
 
     if not project.draws.split:
         return set()
@@ -136,6 +143,7 @@ class _Search:
         self.loop_nodes = {node for node, _ in project.in_loops}
         self.model_calls = {call.call for model in project.models for call in model.calls}
         self.filled = filled_in(project)
+        self.followed: set[ast.AST] = set()
         self.batches: dict[ast.expr, Draw] = {}
         self.orders: dict[ast.Call, Scope] = {}
         self.split: dict[ast.Call, Scope] = {}
@@ -152,8 +160,8 @@ class _Search:
         self.problems += self._cut_from_filled()
 
     def _follow(self, start: Origin) -> None:
-        for _ in origins(self.analysis, [start], self._through):
-            pass
+        for origin in origins(self.analysis, [start], self._through):
+            self.followed.add(origin.node)
 
     def _through(self, origin: Origin) -> list[Origin] | tuple[()]:
         node, scope = origin.node, origin.scope

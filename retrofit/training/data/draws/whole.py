@@ -1,0 +1,58 @@
+"""Evaluations that go through a generator which takes a rank's part of the batches of the training."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.flow.calls.sites import call_chains
+from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
+from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.runtime import WHOLE_BATCHES
+
+if TYPE_CHECKING:
+    from ... import Project
+
+
+def evaluated_whole(
+    project: Project, drawn: list[tuple[ast.expr, Scope]], followed: Collection[ast.AST]
+) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield the calls of generators with these draws that a loop goes through which does not train.
+
+    `followed` is what the losses are computed from.
+    """
+    training = {loop for path in project.paths for loop, _ in path.loops}
+    for place in drawn:
+        if not _is_generator(place[1]):
+            continue
+        for call, scope in call_chains(project.analysis, *place):
+            if not isinstance(call, ast.Call) or call is place[0] or call in followed or _is_generator(scope):
+                continue
+            functions = project.analysis.functions_called(call, scope)
+            gives_batches = any(_is_generator(function.scope) for function in functions)
+            if gives_batches and _loop(call, scope) not in {None, *training}:
+                yield call, scope
+
+
+def is_whole(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether what a loop goes through has batches that every rank uses whole."""
+    calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
+    return any(WHOLE_BATCHES in analysis.called(call, scope) for call in calls)
+
+
+def _is_generator(scope: Scope) -> bool:
+    yields = (ast.Yield, ast.YieldFrom)
+    return isinstance(scope.node, FUNCTIONS) and any(isinstance(part, yields) for part in own_nodes(scope.node))
+
+
+def _loop(call: ast.Call, scope: Scope) -> ast.AST | None:
+    """Return the loop whose turns a call gives, None where it is elsewhere."""
+    node: ast.AST = call
+    for outer in scope.source.ancestors(call):
+        if isinstance(outer, (ast.For, ast.comprehension)):
+            return outer if outer.iter is node else None
+        if not isinstance(outer, ast.Call):
+            return None
+        node = outer
+    return None
