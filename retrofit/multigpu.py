@@ -2560,12 +2560,13 @@ _times_taken = 0  # batches, over all lines
 _taken_at: dict[Line, int] = {}  # which of them was a line's last one
 _full: dict[Line, int] = {}  # samples of a rank in the longest batch of a line
 _own_seed: int | None = None  # of this rank's stream, once it has one
+_is_whole = False  # while a batch of whole_batches is made
 
 
 def batch_of_ranks(batch_size: int) -> int:
     """Return how many samples all ranks have in one batch: `micro_batch(batch_size)` each, which may raise."""
     require_group("batch_of_ranks")
-    return batch_size if get_world_size() == 1 else micro_batch(batch_size) * get_world_size()
+    return batch_size if get_world_size() == 1 or _is_whole else micro_batch(batch_size) * get_world_size()
 
 
 def own_draw(batch: Any) -> Any:
@@ -2585,6 +2586,30 @@ def own_part(batch: Any) -> Any:
     repeated; they count nothing. From the first call on every rank draws other random numbers of its own.
     """
     return _taken(batch, sys._getframe(1)) if is_distributed() else batch
+
+
+def whole_batches(batches: Iterable[Any]) -> Iterable[Any]:
+    """Return batches that every rank uses whole: what draws and splits those of a training leaves these as they are.
+
+    `batches`: a generator of the script that both use, for an evaluation. Every rank must iterate as often as the
+    others, where it draws random numbers.
+    """
+    return _made_whole(batches) if is_distributed() else batches
+
+
+def _made_whole(batches: Iterable[Any]) -> Iterator[Any]:
+    global _is_whole
+    drawing, end = None, object()
+    while True:
+        before, _is_whole = _is_whole, True
+        try:
+            drawing = iter(batches) if drawing is None else drawing
+            batch = next(drawing, end)
+        finally:
+            _is_whole = before
+        if batch is end:
+            return
+        yield batch
 
 
 @collective
@@ -2622,6 +2647,8 @@ def _of_main(batch: Any) -> Any:
 def _taken(batch: Any, frame: FrameType) -> Any:
     """Return this rank's samples and note that they are in use, until the same line takes others."""
     global _times_taken
+    if _is_whole:
+        return batch
     line = frame.f_code.co_filename, frame.f_lineno
     lengths = {len(part) for part in batch} if isinstance(batch, tuple) else {len(batch)}
     if len(lengths) != 1 or 0 in lengths:
@@ -4595,4 +4622,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 5effa6caaab691a9afcfd65a776ce5d8a5b88a3ef959a88f189aaffef1233aa1
+# Unchanged while the text above has the SHA-256 a1c30cc47b40061ca15968b82309c9778c7c60865046b2cd799cea85afa145e8

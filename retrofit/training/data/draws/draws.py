@@ -28,7 +28,7 @@ from .given_batches import has_batches
 from .sample_rows import cuts_samples, is_by_rows, is_in_random_order, is_named
 from .sized_draws import has_unseeded_generator, is_order, is_small, size_of
 from .slices import Slice, bounds_of, slice_of
-from .whole import evaluated_whole, is_whole
+from .whole import evaluated_in_part, evaluated_whole, is_whole
 from .without_batch import without_batch
 
 if TYPE_CHECKING:
@@ -101,6 +101,10 @@ def find_draws(project: Project) -> Draws:
             found.problems.append(without_batch(project, path))
     places = [*((draw.node, draw.scope) for draw in found.batches.values()), *found.split.items()]
     found.whole = dict(evaluated_whole(project, places, followed))
+    in_order = [(draw.node, draw.scope) for draw in found.batches.values() if draw.kind != RANDOM]
+    for call, scope in evaluated_in_part(project, in_order, followed):
+        text = f"{ast.unparse(call)} gives an evaluation its batches, too, of which each process would have a part"
+        found.problems.append((call, scope, text))
     chains = (call for place in places for call, _ in call_chains(project.analysis, *place))
     found.calls = set(chains) - {frame.node for path in project.paths for frame in path.frames} - set(found.whole)
     return found

@@ -11,6 +11,8 @@ from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.runtime import WHOLE_BATCHES
 
+from ...loops import LOOPS
+
 if TYPE_CHECKING:
     from ... import Project
 
@@ -35,6 +37,23 @@ def evaluated_whole(
                 yield call, scope
 
 
+def evaluated_in_part(
+    project: Project, drawn: list[tuple[ast.expr, Scope]], followed: Collection[ast.AST]
+) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield the calls of other functions with these draws in a loop that does not train: `get_batch(tests, i)`.
+
+    A rank would evaluate a part of each batch there, and the script adds up what it sees.
+    """
+    training = {loop for path in project.paths for loop, _ in path.loops}
+    for place in drawn:
+        if not isinstance(place[1].node, FUNCTIONS) or _is_generator(place[1]):
+            continue
+        for call, scope in call_chains(project.analysis, *place):
+            is_apart = isinstance(call, ast.Call) and call is not place[0] and call not in followed
+            if is_apart and _around(call, scope) not in {None, *training}:
+                yield call, scope  # type: ignore[misc]
+
+
 def is_whole(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether what a loop goes through has batches that every rank uses whole."""
     calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
@@ -55,4 +74,14 @@ def _loop(call: ast.Call, scope: Scope) -> ast.AST | None:
         if not isinstance(outer, ast.Call):
             return None
         node = outer
+    return None
+
+
+def _around(call: ast.AST, scope: Scope) -> ast.AST | None:
+    """Return the innermost loop around a call in its function."""
+    for outer in scope.source.ancestors(call):
+        if outer is scope.node:
+            return None
+        if isinstance(outer, LOOPS):
+            return outer
     return None
