@@ -10,6 +10,7 @@ from retrofit.cli import main
 
 HEAD = """\
 import itertools
+import sys
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -57,6 +58,8 @@ CASES = [
     ("batches = cycle(loader)\nwhile step < max_steps:\n    for micro in range(accum_steps):\n"
      "        nn.functional.mse_loss(model(next(batches)[0]), torch.zeros(8, 1)).backward()\n"
      "    optimizer.step()\n    step += 1", "max_steps", 2),
+    ("batches = cycle(loader)\nwhile True:\n    train_step(next(batches))\n    step += 1\n"
+     "    if step == max_steps:\n        print('end')\n        sys.exit()", "max_steps", 5),
     ("while True:\n    for batch in loader:\n        train_step(batch)\n        step += 1\n"
      "    if step > max_steps:\n        break", "max_steps", 5),
     ("for epoch in range(epochs):\n    bar = tqdm(cycle(loader))\n    for step, batch in enumerate(bar):\n"

@@ -11,6 +11,7 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.files.source import Place
 from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.calls.graph import nodes_run
+from retrofit.analysis.python_api import EXITS
 from retrofit.analysis.scopes import Scope, own_nodes
 
 from ..data.batches import repeats
@@ -80,8 +81,15 @@ def _limits(
     elif not in_passes or isinstance(loop.test, ast.Compare):
         yield from ((bound, loop.test) for bound in _compared(project, loop.test, scope))
     for node in ast.walk(loop):
-        if isinstance(node, ast.If) and any(isinstance(part, LEAVING) for part in node.body):
+        if isinstance(node, ast.If) and any(_leaves(project, part, scope) for part in node.body):
             yield from ((bound, node.test) for bound in _compared(project, node.test, scope))
+
+
+def _leaves(project: Project, statement: ast.stmt, scope: Scope) -> bool:
+    """Return whether a statement ends a loop: break, return, raise, sys.exit()."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    ends = isinstance(call, ast.Call) and bool(project.analysis.called(call, scope) & EXITS)
+    return ends or isinstance(statement, LEAVING)
 
 
 def _run_in_passes(project: Project) -> set[tuple[ast.AST, Scope]]:
