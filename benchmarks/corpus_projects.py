@@ -32,6 +32,7 @@ SETS = {
     "development": "Chosen during development; their defects were looked for and corrected, so they flatter.",
     "unseen": "Not looked at before they were judged once; defects found in them have been corrected since.",
     "second unseen": "As the set before, chosen and judged later, when most of its silent defects had been corrected.",
+    "third unseen": "As the set before, chosen and judged after that.",
 }
 SECTION = """\
 {heading}

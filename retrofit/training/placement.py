@@ -59,7 +59,7 @@ def condition_at(analysis: Analysis, variable: Variable, scope: Scope, place: as
     Empty where it always has one, and where that cannot be told.
     """
     made = [a for a in assignments_to(analysis, variable) if not a.only_fills and a.scope is scope]
-    made = [a for a in made if a.statement.lineno <= place.lineno]
+    made = [a for a in made if a.statement.lineno <= (place.end_lineno or place.lineno)]
     constants = [a.value for a in made if isinstance(a.value, ast.Constant)]
     around = _chain(scope.source, place)
     branches = [_branches_outside(_chain(scope.source, a.statement), around) for a in made if a.value not in constants]

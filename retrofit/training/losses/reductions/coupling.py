@@ -91,11 +91,17 @@ def _find(project: Project) -> Iterator[Coupling]:
 def _coupling(project: Project, node: ast.expr, scope: Scope) -> Coupling:
     function = _function_of(project, node)
     reason = "" if function else "it is not a plain sum or mean"
-    if node in reader_of(project).in_models:
+    if node in reader_of(project).in_models and not _is_added_to_state(node, scope):
         reason = IN_MODEL
     reason = reason or obstacle(project, node, scope)
     learns = has_gradients(project.analysis, scope, node)
     return Coupling(node, scope, "" if reason else function, reason, learns)
+
+
+def _is_added_to_state(node: ast.expr, scope: Scope) -> bool:
+    """Return whether a sum is added to what an object keeps: `self.total += x.sum(0)`."""
+    statement = scope.source.statement(node)
+    return isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Attribute)
 
 
 def _function_of(project: Project, node: ast.expr) -> str:
