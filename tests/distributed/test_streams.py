@@ -144,6 +144,7 @@ def test_each_rank_has_its_part_of_a_data_pipe_in_training(ranks, workers):
 
 
 EVALUATES_PIPE = """
+import sys
 from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 import retrofit.distributed as rd
@@ -151,7 +152,8 @@ import retrofit.distributed as rd
 rd.setup_distributed()
 loader = DataLoader(IterableWrapper(range(12)).shuffle().sharding_filter(), 4)
 for _ in range(2):
-    print("read", sorted(number for batch in loader for number in batch.tolist()), flush=True)
+    # one write for each line: the processes share their standard output
+    sys.stdout.write(f"read {sorted(number for batch in loader for number in batch.tolist())}\n")
 rd.cleanup_distributed()
 """
 
