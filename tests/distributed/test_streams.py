@@ -153,7 +153,7 @@ rd.setup_distributed()
 loader = DataLoader(IterableWrapper(range(12)).shuffle().sharding_filter(), 4)
 for _ in range(2):
     # one write for each line: the processes share their standard output
-    sys.stdout.write(f"read {sorted(number for batch in loader for number in batch.tolist())}\n")
+    sys.stdout.write(f"read {sorted(number for batch in loader for number in batch.tolist())}\\n")
 rd.cleanup_distributed()
 """
 
