@@ -14,6 +14,7 @@ import types
 from collections.abc import Sequence
 from multiprocessing import forkserver
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -72,14 +73,14 @@ def _install(recorder: Recorder, settings: TraceSettings) -> None:
     rows = BatchRows()
     streams = Streams(settings.seed, rows.leave)
     models = ModelTrace(rows.on_forward)
-    operators = OperatorTrace(recorder.record, settings.controlled, rows)
+    operators = OperatorTrace(recorder.record, settings.controlled, rows, rows.following, streams.key)
     install_batchnorm(recorder.record, settings.controlled, rows)
     record_nondeterministic(recorder.record)
     torch.use_deterministic_algorithms(True, warn_only=True)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS has no deterministic mode
 
-    def on_batch(seeds: list[int]) -> None:
-        rows.add(seeds)
+    def on_batch(batch: Any, seeds: list[int]) -> None:
+        rows.add(batch, seeds)
         operators.new_batch()
 
     def on_second_epoch() -> None:

@@ -15,10 +15,11 @@ from retrofit.distributed.ddp.unwrap import WRAPPER_PREFIXES
 class ModelTrace:
     """Remembers the modules with parameters that are called from outside any other module."""
 
-    def __init__(self, on_forward: Callable[[], None]) -> None:
+    def __init__(self, on_forward: Callable[[bool], None]) -> None:
         self.on_forward = on_forward
         self.models: list[nn.Module] = []
         self._depth = 0
+        self._is_forward = False
         self._names: dict[int, str] = {}
 
     def install(self) -> None:
@@ -30,10 +31,14 @@ class ModelTrace:
         if self._depth == 1 and next(module.parameters(), None) is not None:
             if not any(module is model for model in self.models):
                 self.models.append(module)
-            self.on_forward()
+            self._is_forward = True
+            self.on_forward(True)
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
         self._depth -= 1
+        if self._depth == 0 and self._is_forward:
+            self._is_forward = False
+            self.on_forward(False)
 
     def name_of(self, parameter: torch.Tensor, number: int) -> str:
         """Return the parameter's name without wrapper prefixes, or its number where no called model holds it."""

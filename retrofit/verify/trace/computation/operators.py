@@ -13,12 +13,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from retrofit.distributed.ddp.gradients import in_backward
 from retrofit.verify.trace.events import Record
 from retrofit.verify.trace.randomness.draws import RowDraws
+from retrofit.verify.trace.randomness.streams import stream_key
 
 from .collectives import describe_collective, is_collective
 from .coupling import ForwardEvidence
 from .precision import in_float64
 
 Run = Callable[[tuple, dict], Any]
+Reading = Callable[[Run], Run]
+
+
+def _as_it_is(run: Run) -> Run:
+    return run
 
 
 class OperatorTrace(TorchDispatchMode):
@@ -26,17 +32,26 @@ class OperatorTrace(TorchDispatchMode):
 
     Controlled means: float32 is float64 (`precision`), and what is drawn at random for a sample does not depend on the
     rank or on the other samples of its batch (`draws`). `record` takes events; `rows()` returns the seeds of the
-    samples of the batch in hand, empty outside a batch. Enter it once, in the main thread; the backward of CUDA
-    tensors, which runs in a thread of its own, is seen too.
+    samples of the batch in hand, empty outside a batch; `reading(run)` is how to run an operator so that this is the
+    batch that it reads, and `key()` gives what a draw for its rows is made from. Enter it once, in the main thread; the
+    backward of CUDA tensors, which runs in a thread of its own, is seen too.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, record: Record, controlled: bool, rows: Callable[[], list[int]]) -> None:
+    def __init__(
+        self,
+        record: Record,
+        controlled: bool,
+        rows: Callable[[], list[int]],
+        reading: Reading = _as_it_is,
+        key: Callable[[], int] = stream_key,
+    ) -> None:
         super().__init__()
         self._record = record
         self._controlled = controlled
-        self._draws = RowDraws(record, rows)
+        self._reading = reading
+        self._draws = RowDraws(record, rows, key)
         self._evidence = ForwardEvidence(record, rows)
         self._runs: dict[Any, Run] = {}
         self._num_collectives = 0
@@ -65,7 +80,7 @@ class OperatorTrace(TorchDispatchMode):
             return self._collective(func)
         run: Run = natural
         if self._controlled:
-            run = in_float64(func, self._draws.controlled(func, run))
+            run = self._reading(in_float64(func, self._draws.controlled(func, run)))
         return self._evidence.watched(func, run)
 
     def _collective(self, func: Any) -> Run:

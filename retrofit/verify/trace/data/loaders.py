@@ -32,7 +32,7 @@ class LoaderTrace:
         recorder: Recorder,
         settings: TraceSettings,
         streams: Streams,
-        on_batch: Callable[[list[int]], None],
+        on_batch: Callable[[Any, list[int]], None],
         on_second_epoch: Callable[[], None],
     ) -> None:
         self.recorder, self.settings, self.streams = recorder, settings, streams
@@ -147,7 +147,7 @@ class TracedIterator:
         if trace.settings.controlled:
             batch = in_float64(batch)
             trace.streams.enter_batch(self.epoch, self.num_drawn)
-            trace.on_batch([trace.streams.sample_seed(self.epoch, name) for name in self._samples])
+            trace.on_batch(batch, [trace.streams.sample_seed(self.epoch, name) for name in self._samples])
         self.num_drawn += 1
         return batch
 

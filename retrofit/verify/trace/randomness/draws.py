@@ -14,6 +14,7 @@ from retrofit.verify.trace import FOLDER
 from retrofit.verify.trace.events import Record, UncontrolledDraw
 
 from .layout import JOINS, VIEWS, Place, RowLayout
+from .streams import stream_key
 
 Run = Callable[[tuple, dict], Any]
 
@@ -33,16 +34,17 @@ _OWN_FOLDERS = (os.path.dirname(torch.__file__) + os.sep, FOLDER)
 class RowDraws:
     """Runs random operators of a batch so that each row has its own stream.
 
-    A row's stream is seeded by its seed (`rows()`) and by one number that each operator takes from torch's CPU stream,
-    whatever it draws: where that stream is the same on all ranks at the start of a batch, it stays so. (A counter
-    would do as well, but activation checkpointing, which repeats draws, restores only the streams.) Outside a batch,
-    and with a generator of the caller's own, draws are left as they are. A draw in which no rows are to be found
+    A row's stream is seeded by its seed (`rows()`) and by one number (`key()`) that each operator takes from torch's
+    CPU stream, whatever it draws: where that stream is the same on all ranks at the start of a batch, it stays so. (A
+    counter would do as well, but activation checkpointing, which repeats draws, restores only the streams.) Outside a
+    batch, and with a generator of the caller's own, draws are left as they are. A draw in which no rows are to be found
     is recorded as an UncontrolledDraw, once per operator and place.
     """
 
-    def __init__(self, record: Record, rows: Callable[[], list[int]]) -> None:
+    def __init__(self, record: Record, rows: Callable[[], list[int]], key: Callable[[], int] = stream_key) -> None:
         self._record = record
         self._rows = rows
+        self._key = key
         self._reported: set[tuple[str, str]] = set()
         self._layout = RowLayout(rows)
 
@@ -65,7 +67,7 @@ class RowDraws:
             return func(*args, **kwargs)
         if not _is_active(func, args, kwargs):
             return func(*args, **kwargs)
-        key = int(torch.empty((), dtype=torch.int64).random_(generator=torch.default_generator))
+        key = self._key()
         generator = _default_generator(args, kwargs)
         state = generator.get_state()
         try:

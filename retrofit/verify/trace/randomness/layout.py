@@ -42,13 +42,22 @@ class RowLayout:
     def __init__(self, rows: Callable[[], list[int]]) -> None:
         self._rows = rows
         self._merged: dict[int, tuple[int, int]] = {}  # size: (outer, inner)
+        self._learnt_for = 0  # rows
 
     def clear(self) -> None:
         self._merged.clear()
 
+    def _num_rows(self) -> int:
+        """Return the rows of the batch in hand; of a batch with another number of them nothing is learnt so far."""
+        num_rows = len(self._rows())
+        if num_rows != self._learnt_for:
+            self._learnt_for = num_rows
+            self.clear()
+        return num_rows
+
     def find(self, shape: Sequence[int]) -> Place | None:
         """Return where the rows are in a tensor of this shape: the first dimension that can be theirs."""
-        num_rows = len(self._rows())
+        num_rows = self._num_rows()
         for dim, size in enumerate(shape):
             if size == num_rows:
                 return Place(dim, 1, 1)
@@ -63,7 +72,7 @@ class RowLayout:
 
         def learn(args: tuple, kwargs: dict) -> Any:
             result = run(args, kwargs)
-            num_rows = len(self._rows())
+            num_rows = self._num_rows()
             if num_rows > 1:
                 source = args[0][0] if name == "cat" else args[0]
                 if name in VIEWS:

@@ -1,34 +1,112 @@
-"""The current batch: the samples whose rows the running forward pass computes."""
+"""The current batch: the samples whose rows are computed with."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from retrofit.distributed.ddp.gradients import in_backward
+
+Run = Callable[[tuple, dict], Any]
+MOST_PARTS = 1000  # of a batch that are looked at
 
 
 class BatchRows:
-    """The seeds of the samples in the current batch, one per row.
+    """The seeds of the samples in the batch in hand, one per row.
 
-    A script can draw several batches ahead (a prefetcher, all micro batches of a step) before it computes with the
-    first: batches wait in a queue, and each forward pass takes the next; with an empty queue it is still the same
-    batch (a second model, a second forward).
+    A script may draw batches that it never computes with (a look at the first one), and several before it computes
+    with the first (a prefetcher, all micro batches of a step). So it is not the order that tells which batch is in
+    hand: an operator that reads a tensor of a batch, or one that was made from it outside of a model, takes that batch
+    in hand. Within a forward pass the first such operator decides. Batches without tensors wait in a queue, and each
+    forward pass takes the next; with an empty queue it is still the same batch (a second model, a second forward).
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[list[int]] = deque()
         self._current: list[int] = []
+        self._queue: deque[list[int]] = deque()
+        self._batch_of: dict[int, tuple[StorageWeakRef, list[int]]] = {}  # by storage
+        self._in_forward = self._is_decided = False
 
     def __call__(self) -> list[int]:
         return self._current
 
-    def add(self, seeds: list[int]) -> None:
-        if not self._waiting:
+    def add(self, batch: Any, seeds: list[int]) -> None:
+        """A batch is given to the script: until another is read, it is the one in hand."""
+        self._batch_of = {key: value for key, value in self._batch_of.items() if not value[0].expired()}
+        tensors = list(_tensors_in(batch))
+        if not self._queue:
             self._current = seeds  # noise may be drawn before the forward pass
-        self._waiting.append(seeds)
+        if not any([self._note(tensor, seeds) for tensor in tensors]):
+            self._queue.append(seeds)
 
     def leave(self) -> None:
         """The script asks for the next batch, or is done: nothing is in hand. Batches drawn ahead keep waiting."""
         self._current = []
 
-    def on_forward(self) -> None:
-        if self._waiting:
-            self._current = self._waiting.popleft()
+    def on_forward(self, begins: bool) -> None:
+        """A forward pass of a model begins, or is over."""
+        self._in_forward, self._is_decided = begins, False
+        if begins and self._queue and not in_backward():
+            self._current = self._queue.popleft()
+
+    def following(self, run: Run) -> Run:
+        """Return how to run an operator and see which batch it reads."""
+
+        def follow(args: tuple, kwargs: dict) -> Any:
+            if not self._batch_of or (self._in_forward and self._is_decided) or in_backward():
+                return run(args, kwargs)
+            seeds = self._read(args)
+            if seeds is None:
+                return run(args, kwargs)
+            self._current, self._is_decided = seeds, True
+            result = run(args, kwargs)
+            if not self._in_forward:
+                for tensor in _tensors_in(result):
+                    self._note(tensor, seeds)
+            return result
+
+        return follow
+
+    def _read(self, args: tuple) -> list[int] | None:
+        """Return the batch of the first tensor among the arguments that is known to be made from one."""
+        for argument in args:
+            for tensor in argument if isinstance(argument, (list, tuple)) else (argument,):
+                known = self._batch_of.get(_storage_of(tensor)) if isinstance(tensor, torch.Tensor) else None
+                if known is not None and not known[0].expired():
+                    return known[1]
+        return None
+
+    def _note(self, tensor: torch.Tensor, seeds: list[int]) -> bool:
+        """Remember that a tensor belongs to a batch. Returns whether it has memory by which it can be known again."""
+        key = _storage_of(tensor)
+        if key == 0:
+            return False
+        known = self._batch_of.get(key)
+        self._batch_of[key] = (known[0] if known else StorageWeakRef(tensor.untyped_storage()), seeds)
+        return True
+
+
+def _storage_of(tensor: torch.Tensor) -> int:
+    """Return what a tensor shares with its views alone; 0 for one without memory of its own (a sharded one)."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
+        return 0
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _tensors_in(batch: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a batch, in containers and in objects of the script."""
+    waiting, seen = [batch], 0
+    while waiting and seen < MOST_PARTS:
+        part, seen = waiting.pop(), seen + 1
+        if isinstance(part, torch.Tensor):
+            yield part
+        elif isinstance(part, Mapping):
+            waiting += part.values()
+        elif isinstance(part, (list, tuple)):
+            waiting += part
+        elif hasattr(part, "__dict__") and not isinstance(part, type) and not callable(part):
+            waiting += vars(part).values()

@@ -25,11 +25,14 @@ class Streams:
     def __init__(self, seed: int, on_leave: Callable[[], None]) -> None:
         self.seed, self._on_leave = seed, on_leave
         self._own: dict[str, Any] | None = None
+        self._place: tuple[int, ...] = ()  # of the batch that was given last, and keys drawn since it was left
+        self._num_keys = 0
 
     def enter_batch(self, epoch: int, number: int) -> None:
         """From here on draw from the streams of this batch."""
         if self._own is None:
             self._own = get_rng_state()
+        self._place, self._num_keys = (epoch, number), 0
         _seed(mix_seed(self.seed, 1, epoch, number))
 
     def leave_batch(self) -> None:
@@ -38,6 +41,17 @@ class Streams:
         if self._own is not None:
             set_rng_state(self._own)
             self._own = None
+
+    def key(self) -> int:
+        """Return the number from which a draw for the rows of a batch is made, the same on all ranks.
+
+        The last batches of a script that draws them ahead are computed with after the end of their pass, on the
+        process's own streams, which are others on each rank.
+        """
+        if self._own is not None or not self._place:
+            return stream_key()
+        self._num_keys += 1
+        return mix_seed(self.seed, 3, *self._place, self._num_keys)
 
     def sample_seed(self, epoch: int, sample: Any) -> int:
         """Return the seed of one sample's augmentation in one epoch."""
@@ -57,6 +71,11 @@ class Streams:
         finally:
             set_rng_state(before)
         return item, used
+
+
+def stream_key() -> int:
+    """Return a number that is drawn from torch's stream."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=torch.default_generator))
 
 
 def stream_hashes() -> dict[str, str]:
