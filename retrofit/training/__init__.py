@@ -12,7 +12,7 @@ from retrofit.analysis.edits import Edit
 from retrofit.analysis.files.modules import Modules
 from retrofit.analysis.files.runtime_names import FILE_MODULE, RUNTIME
 from retrofit.analysis.files.source import Place, Source, SourceError
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_calls
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 
@@ -91,8 +91,7 @@ class Project:
 
     @cached_property
     def _called(self) -> set[str]:
-        calls = ((node, scope) for node, scope in reached_nodes(self.analysis) if isinstance(node, ast.Call))
-        return {name for call, scope in calls for name in self.analysis.called(call, scope)}
+        return {name for place in reached_calls(self.analysis) for name in self.analysis.called(*place)}
 
     @cached_property
     def distribution(self) -> Distribution:

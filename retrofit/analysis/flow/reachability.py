@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from ..scopes import FUNCTIONS, Scope, own_nodes
 from ..values.inference import Analysis
@@ -61,6 +61,28 @@ def _reached_nodes(analysis: Analysis) -> Iterator[tuple[ast.AST, Scope]]:
             for node in own_nodes(scope.node):
                 if not is_under_main_of_another(analysis, scope, node):
                     yield node, scope
+
+
+def reached_calls(analysis: Analysis) -> list[tuple[ast.Call, Scope]]:
+    """Return every call of the code that runs, in source order, with the scope it is in."""
+    nodes = reached_nodes(analysis)
+    return analysis.fact("reached calls", lambda: [(n, scope) for n, scope in nodes if isinstance(n, ast.Call)])
+
+
+def calls_named(analysis: Analysis, names: Set[str]) -> list[tuple[ast.Call, Scope]]:
+    """Return the calls of the code that runs that can run one of these functions from outside the project, in order."""
+    index: dict[str, list[int]] = analysis.fact("calls by name", lambda: _calls_by_name(analysis))
+    places = {place for name in names for place in index.get(name, ())}
+    calls = reached_calls(analysis)
+    return [calls[place] for place in sorted(places)]
+
+
+def _calls_by_name(analysis: Analysis) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = defaultdict(list)
+    for place, (call, scope) in enumerate(reached_calls(analysis)):
+        for name in analysis.called(call, scope):
+            found[name].append(place)
+    return found
 
 
 def calls_within(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:

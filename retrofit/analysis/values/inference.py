@@ -58,6 +58,7 @@ class Analysis:
         self._memory: Memory[Values] = Memory(NOTHING)
         self._names_of: dict[Values, set[str]] = {}
         self._called_names: dict[Values, set[str]] = {}
+        self._functions_called: dict[tuple[ast.Call, Values], list[LocalFunction]] = {}
         self._callers: dict[Function, list[CallSite]] = {}
         self._registries = Registries(self, [])
         self._index_calls()
@@ -99,7 +100,7 @@ class Analysis:
         if node is None:
             return NOTHING
         known = self._memory.known.get((node, scope))
-        return self._once((node, scope), lambda: self._evaluate(node, scope)) if known is None else known
+        return self._memory.once((node, scope), lambda: self._evaluate(node, scope)) if known is None else known
 
     def named(self, node: ast.expr | None, scope: Scope) -> set[str]:
         """Return the full names of what `node` can be, and of what made it."""
@@ -108,10 +109,11 @@ class Analysis:
     def called(self, call: ast.Call, scope: Scope) -> set[str]:
         """Return the full names of the functions outside the project that a call can run."""
         values = self.evaluate(call.func, scope)
-        if values not in self._called_names:
+        names = self._called_names.get(values)
+        if names is None:
             outside = (value for value in values if isinstance(value, (External, Member)))
-            self._called_names[values] = {name_of(value) for value in outside} - {""}
-        return self._called_names[values]
+            names = self._called_names[values] = {name_of(value) for value in outside} - {""}
+        return names
 
     def last_names(self, call: ast.Call, scope: Scope) -> list[str]:
         """Return the names, without their modules, of what a call can run: the written one where none is known."""
@@ -123,9 +125,6 @@ class Analysis:
         return self._names_of[values]
 
     # How.
-
-    def _once(self, key: object, compute: Callable[[], Values]) -> Values:
-        return self._memory.once(key, compute)
 
     def _evaluate(self, node: ast.expr, scope: Scope) -> Values:
         if isinstance(node, ast.Name):
@@ -151,7 +150,7 @@ class Analysis:
         if found is None:
             return self._of_star(name, scope.module) or frozenset([External(name)])
         owner, bindings = found
-        return self._once((owner, name), lambda: self._of_bindings(bindings, owner))
+        return self._memory.once((owner, name), lambda: self._of_bindings(bindings, owner))
 
     def _of_star(self, name: str, module: Scope) -> Values:
         for binding in module.star_imports:
@@ -159,7 +158,7 @@ class Analysis:
             if path in self.modules.sources:
                 other = self.module_scopes[self.modules.sources[path]]
                 if name in other.bindings or other.star_imports:
-                    values = self._once((other, name, "star"), partial(self._of_name, name, other))
+                    values = self._memory.once((other, name, "star"), partial(self._of_name, name, other))
                     values = frozenset(value for value in values if value != External(name))
                     if values:
                         return values
@@ -268,7 +267,7 @@ class Analysis:
             found = self.classes.attribute_bindings(base.scope, name)
             return frozenset().union(*(self._of_binding(binding, scope) for binding, scope in found))
 
-        values = self._once((base.scope, name, "attribute"), compute)
+        values = self._memory.once((base.scope, name, "attribute"), compute)
         return values or frozenset(self._overrides(base, name)) or frozenset([Member(base, name)])
 
     def _overrides(self, base: Instance | LocalClass, name: str) -> list[LocalFunction]:
@@ -340,7 +339,7 @@ class Analysis:
                 for value in values
             )
 
-        return self._once((partial.call, node), compute)
+        return self._memory.once((partial.call, node), compute)
 
     def _returned(self, function: LocalFunction) -> Values:
         if isinstance(function.node, ast.Lambda):
@@ -349,7 +348,7 @@ class Analysis:
         def compute() -> Values:
             return frozenset().union(*(self.evaluate(value, function.scope) for value in returns_of(function.node)))
 
-        return self._once((function.node, "returned"), compute)
+        return self._memory.once((function.node, "returned"), compute)
 
     def _of_subscript(self, node: ast.Subscript, scope: Scope) -> Values:
         given = self.containers.given_as_keyword(node, scope)
@@ -376,11 +375,15 @@ class Analysis:
             self._registries = Registries(self, sites)
             self._memory = Memory(NOTHING)
         self.classes.index()
+        self._functions_called.clear()
 
     def functions_called(self, call: ast.Call, scope: Scope) -> list[LocalFunction]:
         """Return the functions of the project that a call can run: a class's __init__, an object's forward too."""
-        found = [p for v in self.evaluate(call.func, scope) if not isinstance(v, Result) for p in self.functions_of(v)]
-        return [function for function, _ in taking(CallSite(call, scope), found)]
+        key = call, self.evaluate(call.func, scope)
+        if key not in self._functions_called:
+            found = [pair for value in key[1] if not isinstance(value, Result) for pair in self.functions_of(value)]
+            self._functions_called[key] = [function for function, _ in taking(CallSite(call, scope), found)]
+        return self._functions_called[key]
 
     def functions_of(
         self, value: Value, bound: tuple[CallSite, ...] = ()

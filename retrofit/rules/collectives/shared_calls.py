@@ -10,7 +10,7 @@ from functools import cached_property
 from retrofit.analysis.calls import CallSite
 from retrofit.analysis.flow.calls.graph import with_called
 from retrofit.analysis.flow.calls.sites import sites_of
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import calls_named, reached_calls, reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.training import Project
@@ -41,8 +41,7 @@ class SharedCalls:
     @cached_property
     def _own(self) -> dict[ast.Call, set[str]]:
         """The collectives and the calls of wrapped models."""
-        calls = ((node, scope) for node, scope in reached_nodes(self.project.analysis) if isinstance(node, ast.Call))
-        names = ((call, self._names_of(call, scope)) for call, scope in calls)
+        names = ((call, self._names_of(call, scope)) for call, scope in reached_calls(self.project.analysis))
         return {call: found for call, found in names if found is not None}
 
     def _names_of(self, call: ast.Call, scope: Scope) -> set[str] | None:
@@ -90,8 +89,5 @@ class SharedCalls:
 
 def _collectives(project: Project) -> Iterator[tuple[ast.Call, str]]:
     """Yield the calls that wait for every rank, with the name of what is called."""
-    for node, scope in reached_nodes(project.analysis):
-        if isinstance(node, ast.Call):
-            names = sorted(EVERY_RANK & project.analysis.called(node, scope))
-            if names:
-                yield node, names[0].rpartition(".")[2]
+    for node, scope in calls_named(project.analysis, EVERY_RANK):
+        yield node, min(EVERY_RANK & project.analysis.called(node, scope)).rpartition(".")[2]

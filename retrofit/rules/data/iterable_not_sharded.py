@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.files.source import Source
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_calls
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance
 from retrofit.rules.catalog import CATALOG
@@ -132,10 +132,9 @@ def _self_sharding(project: Project, loader: Loader) -> Iterator[tuple[ast.expr,
 def _splits_by_rank(project: Project) -> bool:
     """Return whether a pipeline says how ranks split its files, and when an epoch of all ends."""
     analysis = project.analysis
-    calls = [(node, scope) for node, scope in reached_nodes(analysis) if isinstance(node, ast.Call)]
     own = [
         (call, name)
-        for call, scope in calls
+        for call, scope in reached_calls(analysis)
         for name in analysis.called(call, scope)
         if name.startswith(STREAM_PACKAGE)
     ]

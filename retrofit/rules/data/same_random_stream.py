@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import calls_named
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -104,8 +104,8 @@ def find(project: Project) -> Iterator[Finding]:
 
 def _seeds(project: Project) -> Iterator[tuple[ast.Call, Scope, set[str], bool]]:
     """Yield the calls that seed whole streams, with these streams and whether the seed differs by rank."""
-    for node, scope in reached_nodes(project.analysis):
-        if isinstance(node, ast.Call) and node.args and not project.analysis.spawned.runs_once(scope):
+    for node, scope in calls_named(project.analysis, SEEDS.keys() | {SEED_ALL}):
+        if node.args and not project.analysis.spawned.runs_once(scope):
             names = project.analysis.called(node, scope)
             streams = {SEEDS[name] for name in names & SEEDS.keys()}
             if SEED_ALL in names:
@@ -124,8 +124,8 @@ def _differs_in_worker(project: Project, call: ast.Call, scope: Scope) -> bool:
 
 def _restored(project: Project, drawn: set[str]) -> Iterator[Finding]:
     """Yield where every process takes over the random state that one has saved."""
-    for node, scope in reached_nodes(project.analysis):
-        if not isinstance(node, ast.Call) or not node.args:
+    for node, scope in calls_named(project.analysis, RESTORES.keys()):
+        if not node.args:
             continue
         names = project.analysis.called(node, scope) & RESTORES.keys()
         if not {RESTORES[name] for name in names} & drawn or RANK in project.ranks.sources_of(node.args[0], scope):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.flow.main_guard import is_main_guard
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import calls_named
 from retrofit.analysis.scopes import Scope, place_of
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import edit_after_setup
@@ -109,10 +109,9 @@ def find(project: Project) -> Iterator[Finding]:
 
 def _is_seeded(project: Project) -> bool:
     """Return whether torch gets one seed for all processes, whatever the options are."""
-    for node, scope in reached_nodes(project.analysis):
-        is_seed = isinstance(node, ast.Call) and project.analysis.called(node, scope) & {"torch.manual_seed"}
-        if is_seed and not any(_is_condition(outer) for outer in scope.source.ancestors(node)):
-            return not is_drawn(project.analysis, node, scope)  # type: ignore[arg-type]
+    for call, scope in calls_named(project.analysis, {"torch.manual_seed"}):
+        if not any(_is_condition(outer) for outer in scope.source.ancestors(call)):
+            return not is_drawn(project.analysis, call, scope)
     return False
 
 
@@ -122,11 +121,10 @@ def _is_condition(node: ast.AST) -> bool:
 
 def _splits(project: Project) -> Iterator[Finding]:
     """Yield the splits that are drawn from a stream of which no seed is known to be the same on all processes."""
-    calls = [(node, scope) for node, scope in reached_nodes(project.analysis) if isinstance(node, ast.Call)]
-    seeds = [(node, scope) for node, scope in calls if project.analysis.called(node, scope) & SAME_SPLITS]
+    seeds = calls_named(project.analysis, SAME_SPLITS)
     help = "random_split(dataset, lengths, torch.Generator().manual_seed(0)): one split for all processes"
-    for node, scope in calls:
-        if not project.analysis.called(node, scope) & RANDOM_SPLITS or runs_on_some(project.analysis, scope, node):
+    for node, scope in calls_named(project.analysis, RANDOM_SPLITS):
+        if runs_on_some(project.analysis, scope, node):
             continue
         given = argument_for(node, ["dataset", "lengths", "generator"], "generator")
         if given is None and not _has_same_seed(project, node, scope, seeds):

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import Edit
 from retrofit.analysis.flow.name_uses import loaded_names, stored_names
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import calls_named
 from retrofit.analysis.scopes import Scope, own_nodes, place_of
 from retrofit.rules.edits.after_setup import edit_after_setup
 from retrofit.training import Project
@@ -63,8 +63,7 @@ def is_broadcast(project: Project, statement: ast.stmt, scope: Scope, agreeing: 
             options.add(_option(node))
     given = {
         argument.attr if isinstance(argument, ast.Attribute) else getattr(argument, "id", "")
-        for node, where in reached_nodes(project.analysis)
-        if isinstance(node, ast.Call) and project.analysis.called(node, where) & set(agreeing)
+        for node, _ in calls_named(project.analysis, set(agreeing))
         for argument in node.args
     }
     return bool(((names | options) - {""}) & given)

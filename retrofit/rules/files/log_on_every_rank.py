@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.edits import Edit, add_argument, call_through, surround
 from retrofit.analysis.files.source import Source
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import calls_named, reached_nodes
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import edit_after_setup
 from retrofit.rules.finding import Finding, found, guarded
@@ -151,9 +151,9 @@ def _disabled(project: Project) -> set[str]:
         for output in project.outputs
         if output.name in STARTS and not runs_on_one(project.analysis, output.scope, output.call)
     }
-    for node, scope in reached_nodes(project.analysis):
-        if isinstance(node, ast.Call) and node.args and START_TRACKER in project.analysis.called(node, scope):
-            started |= {STARTS[name] for name in project.analysis.named(node.args[0], scope) if name in STARTS}
+    for call, scope in calls_named(project.analysis, {START_TRACKER}):
+        named = project.analysis.named(call.args[0], scope) if call.args else ()
+        started |= {STARTS[name] for name in named if name in STARTS}
     return started
 
 

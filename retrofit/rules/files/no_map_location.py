@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import add_argument
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import calls_named
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -65,9 +65,7 @@ else:
 
 
 def find(project: Project) -> Iterator[Finding]:
-    for node, scope in reached_nodes(project.analysis):
-        if not isinstance(node, ast.Call) or "torch.load" not in project.analysis.called(node, scope):
-            continue
+    for node, scope in calls_named(project.analysis, {"torch.load"}):
         if argument_for(node, ["f", "map_location"], "map_location") is not None or _is_unclear(node):
             continue
         is_distributed = bool(project.distribution.joins)

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import calls_named
 from retrofit.analysis.flow.sources import Origin, origins, sources
 from retrofit.analysis.flow.stored import stored_in
 from retrofit.analysis.scopes import Scope
@@ -79,9 +79,7 @@ def find(project: Project) -> Iterator[Finding]:
     if not project.wrapping.sites:
         return
     seen: set[ast.AST] = set()
-    for call, scope in reached_nodes(project.analysis):
-        if not isinstance(call, ast.Call) or "torch.save" not in project.analysis.called(call, scope):
-            continue
+    for call, scope in calls_named(project.analysis, {"torch.save"}):
         for part, where in _saved(project, call.args[:1], scope):
             model = part.func.value if isinstance(part, ast.Call) else part  # type: ignore[attr-defined]
             if part in seen or project.wrapping.wrapped(model, where) is None:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 
 from retrofit.analysis.files.source import Source
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import calls_named, reached_nodes
 from retrofit.analysis.flow.sources import Origin, origins, sources
 from retrofit.analysis.values.kinds import Member, Result
 from retrofit.rules.catalog import CATALOG
@@ -156,9 +156,7 @@ def _configured_losses(project: Project) -> Iterator[tuple[ast.AST, Source]]:
 def _repeated_evaluation(project: Project) -> Iterator[tuple[ast.AST, Source]]:
     """Yield the calls of LBFGS, and its name where that is one of several that are called."""
     analysis = project.analysis
-    for node, scope in reached_nodes(analysis):
-        if not isinstance(node, ast.Call) or not analysis.called(node, scope) & REPEATED_EVALUATION:
-            continue
+    for node, scope in calls_named(analysis, REPEATED_EVALUATION):
         if len(analysis.evaluate(node.func, scope)) == 1:
             yield node, scope.source
             continue
@@ -194,15 +192,10 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
     if used is not None:
         yield used.call, used.scope.source, used.advice(shlex.quote(entry.name)), "framework"
     first = entry.tree.body[0] if entry.tree.body else ast.Pass(lineno=1, col_offset=0, end_lineno=1, end_col_offset=0)
-    for node, scope in reached_nodes(project.analysis):
-        if isinstance(node, ast.Call):
-            for name in project.analysis.called(node, scope) & DISTRIBUTED:
-                yield (
-                    node,
-                    scope.source,
-                    f"it is distributed already ({name.rpartition('.')[2]})",
-                    "distributed-already",
-                )
+    for call, scope in calls_named(project.analysis, DISTRIBUTED):
+        for name in project.analysis.called(call, scope) & DISTRIBUTED:
+            text = f"it is distributed already ({name.rpartition('.')[2]})"
+            yield call, scope.source, text, "distributed-already"
     for node, source in _repeated_evaluation(project):
         text = "LBFGS evaluates the loss several times per step, which ranks would do unequally"
         yield node, source, text, "repeated-evaluation"

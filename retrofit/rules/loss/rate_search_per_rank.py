@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import surround
 from retrofit.analysis.flow.operands import computed_from
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import calls_named
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.variables import Variable, upstream, variables_of
 from retrofit.analysis.scopes import Scope
@@ -63,13 +63,9 @@ finder = LRFinder(model, optimizer, criterion)
 
 
 def find(project: Project) -> Iterator[Finding]:
-    for node, scope in reached_nodes(project.analysis):
-        if isinstance(node, ast.Call):
-            names = project.analysis.called(node, scope)
-            if names & RATE_FINDERS:
-                yield from _of_finder(project, node, scope)
-            elif names & RANGE_TESTS:
-                yield from _of_loader(project, node, scope)
+    for node, scope in calls_named(project.analysis, RATE_FINDERS | RANGE_TESTS):
+        is_finder = project.analysis.called(node, scope) & RATE_FINDERS
+        yield from _of_finder(project, node, scope) if is_finder else _of_loader(project, node, scope)
 
 
 def _of_finder(project: Project, call: ast.Call, scope: Scope) -> Iterator[Finding]:

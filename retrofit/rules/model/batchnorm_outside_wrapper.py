@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import insert_after
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import calls_named, reached_nodes
 from retrofit.analysis.flow.variables import Variable, assignments_to, upstream, variables_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance
@@ -122,9 +122,7 @@ def _updated(project: Project) -> dict[Variable, tuple[ast.expr, Scope]]:
     }
     sharded = {builder for loader in project.loaders if TRAIN in loader.roles for builder in loader.builders}
     found: dict[Variable, tuple[ast.expr, Scope]] = {}
-    for call, scope in reached_nodes(analysis):
-        if not isinstance(call, ast.Call) or not analysis.called(call, scope) & UPDATES_BATCHNORM:
-            continue
+    for call, scope in calls_named(analysis, UPDATES_BATCHNORM):
         loader, model = (argument_for(call, ["loader", "model"], name) for name in ("loader", "model"))
         if loader is None or model is None or not sharded & builders_of_value(analysis, loader, scope):
             continue

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import argument_for, last_name
-from retrofit.analysis.flow.reachability import calls_within, reached_nodes
+from retrofit.analysis.flow.reachability import calls_within, reached_calls, reached_nodes
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance, Result
 from retrofit.training.torch_api.launch import PARSES
@@ -169,9 +169,8 @@ def _has_transforms(project: Project) -> bool:
     """Return whether the training's samples are changed at random by torchvision."""
     return any(
         name.startswith(TRANSFORMS) and name.rpartition(".")[2].startswith(RANDOM_TRANSFORMS)
-        for node, scope in reached_nodes(project.analysis)
-        if isinstance(node, ast.Call)
-        for name in project.analysis.called(node, scope)
+        for place in reached_calls(project.analysis)
+        for name in project.analysis.called(*place)
     )
 
 

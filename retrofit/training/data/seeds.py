@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.analysis.flow.reachability import calls_within, reached_nodes
+from retrofit.analysis.flow.reachability import calls_named, calls_within
 from retrofit.analysis.scopes import Scope, own_nodes, place_of
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.data import RANDOM_SPLITS
@@ -26,11 +26,7 @@ def is_drawn(analysis: Analysis, seed: ast.Call, scope: Scope) -> bool:
 
 def drawn_unseeded(analysis: Analysis, paths: list[Path], in_loops: set[ast.AST]) -> Iterator[ast.Call]:
     """Yield what the functions around the training draw outside its loops, from streams that nothing seeds before."""
-    calls = [(node, scope) for node, scope in reached_nodes(analysis) if isinstance(node, ast.Call)]
-    seeds = {
-        seed: [(call, scope) for call, scope in calls if seed in analysis.called(call, scope)]
-        for seed in SEED_OF.values()
-    }
+    seeds = {seed: calls_named(analysis, {seed}) for seed in SEED_OF.values()}
     for path in paths:
         for index, frame in enumerate(path.frames):
             inner = {later.scope for later in path.frames[:index]}  # what they seed comes too late

@@ -74,7 +74,10 @@ def distributed_samplers(analysis: Analysis, loader: Loader) -> list[Result]:
 
 def is_sharded(ranks: Ranks, loader: Loader) -> bool:
     """Return whether each process draws other samples: by a sampler, or from a data set computed from its rank."""
-    return loader.is_split or any(_is_cut(ranks, *place) for place in builders_of(ranks.analysis, loader))
+    known: dict[tuple[ast.Call, Scope], bool] = ranks.analysis.fact("loaders cut by rank", dict)
+    places = list(dict.fromkeys(builders_of(ranks.analysis, loader)))
+    known.update({place: _is_cut(ranks, *place) for place in places if place not in known})
+    return loader.is_split or any(known[place] for place in places)
 
 
 def _is_cut(ranks: Ranks, builder: ast.Call, scope: Scope) -> bool:

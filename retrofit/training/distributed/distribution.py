@@ -11,7 +11,7 @@ from retrofit.analysis.calls import CallSite
 from retrofit.analysis.files.runtime_names import RUNTIME
 from retrofit.analysis.flow.calls.graph import with_called
 from retrofit.analysis.flow.calls.sites import sites_of
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_calls, reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalClass, LocalFunction
@@ -63,9 +63,8 @@ def find_distribution(analysis: Analysis) -> Distribution:
 
 
 def _calls(analysis: Analysis) -> Iterator[Site]:
-    for node, scope in reached_nodes(analysis):
-        if isinstance(node, ast.Call):
-            yield Site(node, scope, frozenset(analysis.called(node, scope)))
+    for node, scope in reached_calls(analysis):
+        yield Site(node, scope, frozenset(analysis.called(node, scope)))
 
 
 def leads_to_collective(analysis: Analysis, distribution: Distribution, call: ast.Call, scope: Scope) -> bool:

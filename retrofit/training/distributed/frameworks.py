@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import calls_named, reached_calls
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.distributed import ADDS_UP
@@ -45,10 +45,11 @@ def averages_gradients(analysis: Analysis, in_batches: list[tuple[ast.AST, Scope
 
 
 def _find_framework(analysis: Analysis) -> Framework | None:
-    calls = [(node, scope) for node, scope in reached_nodes(analysis) if isinstance(node, ast.Call)]
-    methods = {node.func.attr for node, _ in calls if isinstance(node.func, ast.Attribute) and node.args}
+    methods = {
+        node.func.attr for node, _ in reached_calls(analysis) if isinstance(node.func, ast.Attribute) and node.args
+    }
     found = None
-    for node, scope in calls:
+    for node, scope in calls_named(analysis, TRAINERS.keys() | SHARDING.keys()):
         for name in sorted(analysis.called(node, scope)):
             if name in TRAINERS:
                 framework, start = TRAINERS[name]

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.bindings import builder_of
-from retrofit.analysis.flow.reachability import calls_within, reached_nodes
+from retrofit.analysis.flow.reachability import calls_named, calls_within, reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.files import LISTS
@@ -30,9 +30,7 @@ Place = tuple[ast.Call, Scope]
 
 def prompts(analysis: Analysis) -> Iterator[Place]:
     """Yield the calls that ask the user, where every process makes them."""
-    for node, scope in reached_nodes(analysis):
-        if isinstance(node, ast.Call) and analysis.called(node, scope) & PROMPTS and _is_common(analysis, node, scope):
-            yield node, scope
+    yield from (place for place in calls_named(analysis, PROMPTS) if _is_common(analysis, *place))
 
 
 def asked_per_process(analysis: Analysis, outputs: list[Output], known: Collection[ast.AST]) -> Iterator[Place]:
@@ -42,7 +40,7 @@ def asked_per_process(analysis: Analysis, outputs: list[Output], known: Collecti
     """
     made = [(output.call, output.scope) for output in outputs if output.kind in MAKING]
     written = {output.call for output in outputs if output.kind in GUARDED_KINDS | {PRINT}}
-    written |= {n for n, scope in reached_nodes(analysis) if isinstance(n, ast.Call) and _is_shown(analysis, n, scope)}
+    written |= {call for call, _ in calls_named(analysis, SHOWING)}  # which only rank 0 carries out
     questions = _questions(analysis)
     for node, scope in reached_nodes(analysis):
         if not isinstance(node, (ast.If, ast.Assert, ast.IfExp)) or node in known:
@@ -70,13 +68,7 @@ def _leads_to(analysis: Analysis, node: ast.AST, scope: Scope, calls: set[ast.AS
 
 def _questions(analysis: Analysis) -> set[ast.AST]:
     """Return the calls that ask the user, in which all processes meet."""
-    calls = [(node, scope) for node, scope in reached_nodes(analysis) if isinstance(node, ast.Call)]
-    return {call for call, scope in calls if analysis.called(call, scope) & {*PROMPTS, ANSWER}}
-
-
-def _is_shown(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
-    """Return whether a call is one of the runtime's that only rank 0 carries out."""
-    return bool(analysis.called(call, scope) & SHOWING)
+    return {call for call, _ in calls_named(analysis, {*PROMPTS, ANSWER})}
 
 
 def _asks(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.flow.operands import computed_from
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import calls_named, reached_nodes
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.commands import only_reads
@@ -51,10 +51,7 @@ class Output:
 def find_outputs(analysis: Analysis) -> list[Output]:
     """Return everything that the reachable code of a project shows or writes, in source order."""
     found = [output for node, scope in reached_nodes(analysis) for output in _output_of(analysis, node, scope)]
-    if any(
-        isinstance(node, ast.Call) and analysis.called(node, scope) & OWN_FOLDERS
-        for node, scope in reached_nodes(analysis)
-    ):
+    if calls_named(analysis, OWN_FOLDERS):
         found = [output for output in found if not _is_in_own_folder(analysis, output)]
     return sorted(found, key=lambda output: output.scope.source.place(output.call))
 

@@ -12,7 +12,7 @@ from typing import Union
 
 from retrofit.analysis.calls import argument_for, given_parameters, returns_of
 from retrofit.analysis.flow.name_uses import loaded_names, stored_names
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import calls_named, reached_nodes
 from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
@@ -46,8 +46,7 @@ class Numbered:
 def numbered_names(analysis: Analysis, outputs: list[Output]) -> list[Numbered]:
     """Return where files and folders of a run get a name by what is there already, each name once."""
     named = [(output.call, output.scope) for output in outputs if output.kind in NAMED]
-    read = [(node, scope) for node, scope in reached_nodes(analysis) if isinstance(node, ast.Call)]
-    named += [(call, scope) for call, scope in read if analysis.called(call, scope) & LOADS_STATE]
+    named += calls_named(analysis, LOADS_STATE)
     return list(_Search(analysis, named).all()) if named else []
 
 

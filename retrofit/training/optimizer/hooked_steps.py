@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from retrofit.analysis.flow.operands import inputs
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_calls
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -45,10 +45,9 @@ def _made_at(analysis: Analysis, call: ast.Call, scope: Scope) -> list[Place]:
     owner = scope.parent
     if owner is None or not isinstance(owner.node, ast.ClassDef):
         return [(call, scope)]
-    calls = [(node, where) for node, where in reached_nodes(analysis) if isinstance(node, ast.Call)]
     made = [
         (node, where)
-        for node, where in calls
+        for node, where in reached_calls(analysis)
         if any(isinstance(v, LocalClass) and v.scope is owner for v in analysis.evaluate(node.func, where))
     ]
     return made or [(call, scope)]

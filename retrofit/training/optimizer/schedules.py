@@ -26,8 +26,10 @@ DIVISION = (ast.Div, ast.FloorDiv)
 
 def lengths(project: Project, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield what a schedule is made from, the functions of the step that it is given, and rates set by hand."""
+    if not isinstance(node, (ast.Assign, ast.Call)):
+        return
     yield from ((rate, scope) for rate in rates_set(project.analysis, node, scope))
-    if not isinstance(node, ast.Call):
+    if isinstance(node, ast.Assign):
         return
     if not any(SCHEDULE_NAMES.search(name) for name in project.analysis.last_names(node, scope)):
         return

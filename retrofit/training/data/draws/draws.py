@@ -13,7 +13,7 @@ from retrofit.analysis.flow.calls.graph import nearest_on_paths
 from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.flow.keys import Key
 from retrofit.analysis.flow.operands import inputs
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import calls_named
 from retrofit.analysis.flow.sources import Origin, is_followed, origins
 from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import Scope, own_nodes
@@ -129,11 +129,9 @@ def drawing_loops(project: Project) -> set[ast.AST]:
 
     if not project.draws.split:
         return set()
-    calls = [(node, scope) for node, scope in reached_nodes(project.analysis) if isinstance(node, ast.Call)]
-    drawn = [place for place in calls if project.analysis.called(*place) & OWN_SAMPLES]
     places = [
         found
-        for place in drawn
+        for place in calls_named(project.analysis, OWN_SAMPLES)
         for found in nearest_on_paths(project.analysis, *place, lambda node, scope: loop_of(node, scope) is not None)
     ]
     return {loop_of(*place) for place in places if place is not None} - {None}  # type: ignore[return-value]

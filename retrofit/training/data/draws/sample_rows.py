@@ -7,7 +7,7 @@ import re
 
 from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.flow.operands import computed_from, operands
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import calls_named
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -67,12 +67,8 @@ def _same_rows(origin: Origin) -> list[Origin] | None:
 
 def _has_sequence_first(analysis: Analysis) -> bool:
     """Return whether a layer takes the samples along the second dimension: nn.LSTM without batch_first=True."""
-    for call, scope in reached_nodes(analysis):
-        if isinstance(call, ast.Call) and analysis.called(call, scope) & SEQUENCE_FIRST:
-            given = argument_for(call, [], "batch_first")
-            if not isinstance(given, ast.Constant) or not given.value:
-                return True
-    return False
+    given = (argument_for(call, [], "batch_first") for call, _ in calls_named(analysis, SEQUENCE_FIRST))
+    return any(not isinstance(value, ast.Constant) or not value.value for value in given)
 
 
 def _has_shifted(found: Slice, loop_nodes: set[ast.AST]) -> bool:
