@@ -115,7 +115,8 @@ def _make_edits(conversion: Conversion) -> None:
             conversion.findings += _unclear_names(project, source, changes)
             changes[:] = with_name(changes, name)
         text = _changed(source, changes, authors)
-        is_new = len(places_of_name(_parsed(source, text, authors), name)) > len(places_of_name(source.tree, name))
+        now = places_of_name(ast.walk(_parsed(source, text, authors)), name)
+        is_new = len(now) > len(places_of_name(source.nodes, name))
         if is_new and runtime_name(project.modules, source) != name:
             changes.insert(0, runtime_import(source, changes, project.runtime, name))
             text = _changed(source, changes, authors)

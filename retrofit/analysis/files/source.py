@@ -164,7 +164,8 @@ def parse_source(data: bytes, path: Path, name: str) -> Source:
         raise SourceError(_syntax_message(name, text, error)) from error
     except (RecursionError, MemoryError) as error:
         raise SourceError(f"{name}: nested too deeply to be read") from error
-    _call_functions(tree)
+    if any(f".{method}" in text for method in _FUNCTION_OF):
+        _call_functions(tree)
     return Source(path, name, text, encoding, has_bom, tree)
 
 

@@ -41,7 +41,8 @@ class ChangedFile:
     def uses_runtime(self) -> bool:
         """Whether the runtime's name is in the new text more often than in the old one."""
         tree, names = _parsed(self.source, self.text), (NAME, OTHER_NAME)
-        return any(len(places_of_name(tree, name)) > len(places_of_name(self.source.tree, name)) for name in names)
+        nodes = list(ast.walk(tree))
+        return any(len(places_of_name(nodes, name)) > len(places_of_name(self.source.nodes, name)) for name in names)
 
 
 def changed_files(project: Project, findings: Iterable[Finding]) -> list[ChangedFile]:
@@ -94,9 +95,9 @@ def runtime_import(source: Source, changes: list[Edit], runtime: str, name: str)
     return import_edit(source, line, before=first_use)
 
 
-def places_of_name(tree: ast.AST, name: str = NAME) -> list[ast.Name]:
-    """Return where the name of the runtime is used in a file."""
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == name]
+def places_of_name(nodes: Iterable[ast.AST], name: str = NAME) -> list[ast.Name]:
+    """Return where the name of the runtime is used among the nodes of a file."""
+    return [node for node in nodes if isinstance(node, ast.Name) and node.id == name]
 
 
 def after(project: Project, files: Iterable[ChangedFile]) -> Project:

@@ -5,16 +5,24 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import calls_named, reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display
 from retrofit.training.torch_api.launch import ENVIRON, SETS_VARIABLE
 
 
-def assignments_to_environ(analysis: Analysis) -> Iterator[tuple[ast.stmt, str, ast.expr, Scope]]:
-    """Yield what the code that runs sets in the environment, however it says so: statement, name, value and scope."""
-    for node, scope in reached_nodes(analysis):
+Setting = tuple[ast.stmt, str, ast.expr, Scope]
+
+
+def assignments_to_environ(analysis: Analysis) -> list[Setting]:
+    """Return what the code that runs sets in the environment, however it says so: statement, name, value and scope."""
+    return analysis.fact("assignments to environ", lambda: list(_assignments(analysis)))
+
+
+def _assignments(analysis: Analysis) -> Iterator[Setting]:
+    assignments = [place for place in reached_nodes(analysis) if isinstance(place[0], (ast.Assign, ast.AugAssign))]
+    for node, scope in [*assignments, *calls_named(analysis, SETS_VARIABLE | {f"{ENVIRON}.update"})]:
         for key, value in _set_by(analysis, node, scope):
             for name in _texts(analysis, key, scope) if key is not None else ():
                 yield scope.source.statement(node), name, value, scope
