@@ -11,7 +11,6 @@ from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display
 from retrofit.training.torch_api.launch import ENVIRON, SETS_VARIABLE
 
-
 Setting = tuple[ast.stmt, str, ast.expr, Scope]
 
 
