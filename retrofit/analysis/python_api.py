@@ -17,7 +17,18 @@ TAKES = LOOKS_UP | LISTS_OBJECTS | {"popleft", "copy", "__getitem__"}
 # Functions that make a container of what another one holds, by their full names and by their own.
 MAPPINGS = frozenset({"dict", "collections.OrderedDict", "collections.Counter", "collections.defaultdict"})
 SEQUENCES = frozenset({"list", "tuple", "collections.deque"})
-CONTAINERS = MAPPINGS | SEQUENCES | {"set", "sorted", "reversed"}
+# Classes of objects with the attributes that they are given.
+NAMESPACES = frozenset({
+    "types.SimpleNamespace", "argparse.Namespace", "munch.Munch", "easydict.EasyDict", "addict.Dict", "box.Box",
+})  # fmt: skip
+CONTAINERS = MAPPINGS | SEQUENCES | NAMESPACES | {"set", "sorted", "reversed"}
+# The attributes of an object as a dict or a tuple: functions, and a method of named tuples.
+AS_CONTAINERS = frozenset({"vars", "dataclasses.asdict", "dataclasses.astuple"})
+AS_DICT = "_asdict"
+# Functions that make a class of tuples with names, which they are given as a list or as a text.
+NAMED_TUPLES = frozenset({"collections.namedtuple", "typing.NamedTuple"})
+# Functions that make a number or a text, which holds nothing.
+SCALARS = frozenset({"int", "float", "bool", "str", "complex"})
 CONTAINER_NAMES = frozenset(name.rpartition(".")[2] for name in MAPPINGS | SEQUENCES | {"set"})
 
 # The end of the process; the time as a number.

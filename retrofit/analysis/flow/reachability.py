@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Set
 
 from ..scopes import FUNCTIONS, Scope, own_nodes
+from ..values.attribute_names import is_taken_by_text, names_taken
 from ..values.inference import Analysis
 from ..values.kinds import LocalClass, LocalFunction
 from .main_guard import is_under_main_of_another
@@ -103,7 +104,7 @@ def _referred_to(analysis: Analysis, node: ast.AST, scope: Scope, methods: dict[
     inner = analysis.scope_of_node.get(node)
     if inner is not None and isinstance(node, ast.ClassDef):
         yield inner
-    is_taken = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr"
+    is_taken = is_taken_by_text(node)
     if is_taken or (isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)):
         assert isinstance(node, ast.expr)
         for value in analysis.evaluate(node, scope):
@@ -114,7 +115,10 @@ def _referred_to(analysis: Analysis, node: ast.AST, scope: Scope, methods: dict[
                     found = analysis.classes.method(value.scope, method)
                     if found is not None:
                         yield found.scope
-        if isinstance(node, ast.Attribute):
-            yield from methods.pop(node.attr, [])  # once is enough: all of them
+        names = [node.attr] if isinstance(node, ast.Attribute) else []
+        if isinstance(node, ast.Call):
+            names = names_taken(analysis, node, list(methods))
+        for name in names:
+            yield from methods.pop(name, [])  # once is enough: all of them
     elif isinstance(node, FUNCTIONS) and isinstance(node, ast.Lambda) and inner is not None:
         yield inner

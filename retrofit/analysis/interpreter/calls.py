@@ -7,9 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..calls import is_method, is_property
-from ..python_api import ADDS_ALL, ADDS_ONE, CONTAINERS, EMPTIES, MAPPINGS, TAKES
+from ..python_api import ADDS_ALL, ADDS_ONE, AS_CONTAINERS, AS_DICT, CONTAINERS, EMPTIES, MAPPINGS, SCALARS, TAKES
 from ..scopes import parameters
-from ..values.kinds import LocalClass, LocalFunction, Result
+from ..values.attribute_names import is_taken_by_text
+from ..values.kinds import External, LocalClass, LocalFunction, Result
+from ..values.named_tuples import fields_of_tuple
+from .by_text import attribute_by_text, cell_order, methods_by_text
 from .callers import arguments_by_name
 from .frames import Frame
 from .state import NONE, Cell, Flow, joined, mixed
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from .interpreter import Interpreter
 
 DEEPEST = 14
+MOST_FUNCTIONS = 8  # that one call can run, of which each is followed
 PASSED = "passed on"  # to something that nothing is known about
 
 
@@ -51,10 +55,18 @@ class Calls:
             return filled(run.expressions, node, given, named)
         functions = self._functions(node, receiver)
         if functions:
-            return run.expressions.settle_draws(self._run_all(node, functions, receiver, given, named))
+            return run.expressions.settle_draws(
+                self._run_all(node, functions, receiver, self._spread(node, given), named)
+            )
         classes = [v for v in run.analysis.evaluate(node.func, run.scope) if isinstance(v, LocalClass)]
         if classes:
             return run.expressions.settle_draws(self._make(node, classes[0], given, named))
+        fields = fields_of_tuple(run.analysis, node, run.scope)
+        if fields:
+            cells = frozenset([run.new_cell(node)])
+            for name, flow in [*zip(fields, given), *((k.arg, flow) for k, flow in zip(node.keywords, named))]:
+                run.memory.put(cells, name, flow)
+            return Flow(cells=cells)
         changed = self._method_of_container(node, receiver, given, named)
         if changed is not None:
             return changed
@@ -72,6 +84,10 @@ class Calls:
         names = run.analysis.called(node, run.scope)
         if not given and not names & CONTAINERS:
             return None
+        if names & AS_CONTAINERS and given[0].cells:
+            return self._copied(node, names, given[:1])
+        if is_taken_by_text(node) and given[0].cells:
+            return attribute_by_text(run, node, given[0])
         if names & {"enumerate", "zip"}:
             inner = [run.turn(part, flow) for part, flow in zip(node.args, given)]
             parts = Flow(parts=(NONE, inner[0]) if "enumerate" in names else tuple(inner))
@@ -121,6 +137,14 @@ class Calls:
         whole = [replace(flow, cells=frozenset(), parts=()) for flow in given if flow.differs]
         return whole[0] if whole else Flow(cells=cells)
 
+    def _spread(self, node: ast.Call, given: list[Flow]) -> list[Flow]:
+        """Return the arguments that a function gets: of `*values` each value by itself."""
+        found: list[Flow] = []
+        for part, flow in zip(node.args, given):
+            values = self.run.expressions.of(part.value).parts if isinstance(part, ast.Starred) else ()
+            found += values or [flow]
+        return found
+
     def _default(self, node: ast.Call) -> Flow | None:
         run = self.run
         if not node.args:
@@ -130,6 +154,8 @@ class Calls:
                 return Flow(cells=frozenset([run.new_cell(node.args[0], value.scope)]))
             if isinstance(value, LocalFunction):
                 return self.run_function(node, value, NONE, [], [])
+            if isinstance(value, External) and value.name in SCALARS:
+                return NONE
         return Flow(cells=frozenset([run.new_cell(node.args[0])]))
 
     def _show(self, node: ast.Call, receiver: Flow, given: list[Flow], named: list[Flow]) -> None:
@@ -152,14 +178,17 @@ class Calls:
             return []
         if isinstance(node.func, ast.Attribute) and receiver.cells:
             found = []
-            for cell in sorted(receiver.cells, key=_order):
+            for cell in sorted(receiver.cells, key=cell_order):
                 method = run.analysis.classes.method(cell.kind, node.func.attr) if cell.kind else None
                 if method is not None:
                     found.append((method, Flow(cells=frozenset([cell]))))
             if found:
                 return found
+        taken = methods_by_text(run, node.func) if is_taken_by_text(node.func) else []  # type: ignore[arg-type]
+        if taken:
+            return taken
         callee = run.expressions.of(node.func) if isinstance(node.func, ast.Name) else NONE
-        called = [c for c in sorted(callee.cells, key=_order) if c.kind is not None]
+        called = [c for c in sorted(callee.cells, key=cell_order) if c.kind is not None]
         methods = [(run.analysis.classes.method(cell.kind, "__call__"), cell) for cell in called if cell.kind]
         known = [(method, Flow(cells=frozenset([cell]))) for method, cell in methods if method is not None]
         if known:
@@ -186,7 +215,7 @@ class Calls:
     ) -> Flow:  # fmt: skip
         run, result, ends = self.run, None, []
         before = dict(run.memory.state)
-        for function, self_flow in functions[:4]:
+        for function, self_flow in functions[:MOST_FUNCTIONS]:
             run.memory.state = dict(before)
             flow = self.run_function(node, function, self_flow, given, named)
             result = flow if result is None else joined(result, flow)
@@ -259,7 +288,7 @@ class Calls:
     def of_property(self, base: Flow, name: str) -> Flow | None:
         """Return what a property of an object gives, or an attribute of its class; None where there is neither."""
         run = self.run
-        for cell in sorted(base.cells, key=_order):
+        for cell in sorted(base.cells, key=cell_order):
             if cell.kind is None:
                 continue
             method = run.analysis.classes.method(cell.kind, name)
@@ -272,10 +301,10 @@ class Calls:
 
     def _method_of_container(self, node: ast.Call, receiver: Flow, given: list[Flow], named: list[Flow]) -> Flow | None:
         """Carry out `list.append(x)`, `dict.update(...)`, `dict.items()`; None for other calls."""
-        if not isinstance(node.func, ast.Attribute):
+        if not isinstance(node.func, ast.Attribute) or self.run.domain.written(node, self.run.scope):
             return None
         run, name, flows = self.run, node.func.attr, [*given, *named]
-        cells = frozenset(cell for cell in receiver.cells if cell.kind is None)
+        cells = frozenset(cell for cell in receiver.cells if self._is_container(cell))
         if name in EMPTIES and cells:
             for variable in [variable for variable in run.memory.state if variable[0] in cells]:
                 del run.memory.state[variable]
@@ -283,6 +312,8 @@ class Calls:
         if name in ADDS_ONE | ADDS_ALL and (cells or isinstance(run.scope.source.parents.get(node), ast.Expr)):
             self._fill(node, cells, name, given, named)
             return run.expressions.element(receiver) if name == "setdefault" else NONE
+        if name == AS_DICT and receiver.cells:
+            return self._copied(node, set(), [receiver])
         if name not in TAKES or not cells:
             return None
         if name in ("values", "copy"):
@@ -296,6 +327,10 @@ class Calls:
         held = run.memory.field(cells, literal) if literal is not None and name in ("get", "pop") else None
         found = held if held is not None else run.expressions.element(Flow(cells=cells))
         return joined(found, flows[1]) if len(flows) > 1 else found
+
+    def _is_container(self, cell: Cell) -> bool:
+        """Return whether an object is a list or a dict, or of a class of the project that is derived from them."""
+        return cell.kind is None or bool(self.run.analysis.classes.bases(cell.kind) & CONTAINERS)
 
     def _fill(self, node: ast.Call, cells: frozenset[Cell], name: str, given: list[Flow], named: list[Flow]) -> None:
         run = self.run
@@ -327,7 +362,13 @@ class Calls:
                 if not receiver.differs and is_kept:
                     run.taint(node.func.value, mixed(whole))
         is_object = any(cell.kind is not None for cell in receiver.cells)
-        return run.domain.call(node, run.scope, receiver if is_object else run.expressions.whole(receiver), whole)
+        base = receiver if is_object else run.expressions.whole(receiver)
+        written = run.domain.written(node, run.scope)
+        keywords = [None] * len(node.args) + [keyword.value for keyword in node.keywords]  # type: ignore[list-item]
+        flow = run.domain.call(node, run.scope, base, [f for f, k in zip(whole, keywords) if k not in written])
+        for target in written:
+            run.bind(target, flow)
+        return flow
 
     def _is_made(self, node: ast.expr) -> bool:
         """Return whether an expression is an object that a call of a library has made, and no module."""
@@ -350,7 +391,3 @@ class Calls:
         for cell in run.expressions.of(node.args[0]).cells if names else ():
             for name in names:
                 run.memory.state[cell, name] = NONE
-
-
-def _order(cell: Cell) -> tuple[int, int]:
-    return getattr(cell.node, "lineno", 0), getattr(cell.node, "col_offset", 0)

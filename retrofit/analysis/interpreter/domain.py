@@ -66,6 +66,9 @@ class Domain(Protocol):
     def is_setting(self, target: ast.Subscript, scope: Scope) -> bool:
         """Return whether an entry decides how the program continues, and is to be the same in every process."""
 
+    def either(self, flows: list[Flow]) -> Flow:
+        """Return what is known of a value that is one of several, of which others are used elsewhere."""
+
     def draws(self, call: ast.Call, scope: Scope) -> Flow | None:
         """Return what each element of a call's result is, where processes draw other elements; None elsewhere."""
 
@@ -80,6 +83,9 @@ class Domain(Protocol):
 
     def changed(self, call: ast.Call, scope: Scope) -> list[ast.expr]:
         """Return the arguments of a call that are the same in every process when it is done."""
+
+    def written(self, call: ast.Call, scope: Scope) -> list[ast.expr]:
+        """Return the arguments of a call that hold what it gives when it is done."""
 
     def attributes_brought_together(self, call: ast.Call, scope: Scope) -> list[str]:
         """Return the attributes of a call's first argument that are the same in every process when it is done."""

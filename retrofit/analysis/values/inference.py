@@ -18,6 +18,7 @@ from ..flow.spawned import Spawned
 from ..library import PYTHON, Library
 from ..memory import Memory
 from ..scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, own_nodes, parameters
+from .attribute_names import taken_by_text
 from .classes import Classes
 from .containers import Containers
 from .decorators import Registries, applications, is_followed, taking
@@ -314,19 +315,13 @@ class Analysis:
         return [value for part in given for value in self.evaluate(part, scope) if isinstance(value, Instance)]
 
     def _by_name(self, function: str, node: ast.Call, scope: Scope) -> Values:
-        """Return the modules that import_module("data." + name) gives, and what getattr(module, name) takes of them."""
+        """Return the modules that import_module("data." + name) gives, and what getattr(value, name) takes of one."""
         if node in self.modules.named:
             sources = [self.modules.sources.get(path) for path in self.modules.named[node]]
             return frozenset(LocalModule(self.module_scopes[source]) for source in sources if source is not None)
         if function != "getattr" or len(node.args) < 2:
             return NOTHING
-        modules = [value for value in self.evaluate(node.args[0], scope) if isinstance(value, LocalModule)]
-        name = node.args[1].value if isinstance(node.args[1], ast.Constant) else None
-        if isinstance(name, str):
-            return frozenset().union(*(self.members(module, name) for module in modules))
-        named = [(inner, module.scope) for module in modules for inner in module.scope.bindings]
-        values = frozenset().union(*(self._of_name(inner, where) for inner, where in named))
-        return frozenset(value for value in values if isinstance(value, (LocalClass, LocalFunction)))
+        return taken_by_text(self, node, self.evaluate(node.args[0], scope))
 
     def _of_partial(self, partial: Result, node: ast.Call, scope: Scope) -> Values:
         """Return what a call of functools.partial(f, ...) gives, with the partial as receiver: it has arguments too."""

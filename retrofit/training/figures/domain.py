@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 
-from retrofit.analysis.interpreter.state import NONE, OTHER, SAME, Flow, Root, escaped, mixed
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.interpreter.state import NONE, OTHER, SAME, Flow, Root, escaped, joined, mixed
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
@@ -23,10 +24,7 @@ from retrofit.training.torch_api.runtime import (
     TRAINING_SHARES,
     WHOLE_BATCHES,
 )
-from retrofit.training.torch_api.tensors import (
-    ENTRYWISE,
-    WITHOUT_HISTORY,
-)
+from retrofit.training.torch_api.tensors import ENTRYWISE, GIVEN_RESULT, WITHOUT_HISTORY
 
 from .. import Project
 from ..data import shapes
@@ -48,6 +46,7 @@ from .shown import Shown
 from .sinks import Sinks
 from .together import gives_the_same, made_the_same
 
+SETS = frozenset({"set", "frozenset"})
 SOURCES = EVALUATION_SHARES | TRAINING_SHARES
 
 
@@ -69,6 +68,14 @@ def _is_multiplied(root: Root) -> bool:
     outer = root.scope.source.parents[root.node]
     is_factor = isinstance(outer, ast.BinOp) and isinstance(outer.op, ast.Mult)
     return is_factor or (isinstance(outer, ast.AugAssign) and isinstance(outer.op, ast.Add))
+
+
+def _are_sets(given: list[Flow]) -> bool:
+    """Return whether values are sets, which hold equal entries once."""
+    made = [cell.node for flow in given for cell in flow.cells]
+    return any(
+        isinstance(n, (ast.Set, ast.SetComp)) or (isinstance(n, ast.Call) and last_name(n) in SETS) for n in made
+    )
 
 
 class TorchDomain:
@@ -273,7 +280,7 @@ class TorchDomain:
         return Flow(kind, is_term=all(flow.is_term for flow in given), inputs=inputs)
 
     def call(self, node: ast.Call, scope: Scope, receiver: Flow, given: list[Flow]) -> Flow:
-        is_length = isinstance(node.func, ast.Name) and node.func.id == "len"
+        is_length = isinstance(node.func, ast.Name) and node.func.id == "len" and not _are_sets(given)
         return (
             NONE
             if is_length and counts_outputs(self.project, node, scope)
@@ -329,12 +336,19 @@ class TorchDomain:
     def changed(self, call: ast.Call, scope: Scope) -> list[ast.expr]:
         return made_the_same(call, self.analysis.called(call, scope))
 
+    def written(self, call: ast.Call, scope: Scope) -> list[ast.expr]:
+        return [keyword.value for keyword in call.keywords if keyword.arg == GIVEN_RESULT]
+
     def attributes_brought_together(self, call: ast.Call, scope: Scope) -> list[str]:
         """Return those of `sum_attributes(meter, "sum", avg=...)`."""
         if not call.args or SUM_ATTRIBUTES not in self.analysis.called(call, scope):
             return []
         names = [str(part.value) for part in call.args[1:] if isinstance(part, ast.Constant)]
         return names + [keyword.arg for keyword in call.keywords if keyword.arg not in (None, "of")]
+
+    def either(self, flows: list[Flow]) -> Flow:
+        one = reduce(joined, flows)
+        return one if one.kind in (MEAN, OTHER, SAME) else mixed(flows)  # a mean can be one of means that are reduced
 
     def draws(self, call: ast.Call, scope: Scope) -> Flow | None:
         return Flow(BATCH) if self.analysis.called(call, scope) & SOURCES else None

@@ -15,6 +15,9 @@ DETACHES = frozenset({"detach", "data"})
 RETURNS_ITSELF = frozenset({"requires_grad_", "detach_"})
 WITHOUT_HISTORY = READS | DETACHES | {"detach_"}
 
+# The argument that holds what a function gives: torch.add(total, count, out=total).
+GIVEN_RESULT = "out"
+
 # The same entries at another place, in another layout, or in another floating-point type.
 MOVES = frozenset({"to", "cuda", "cpu"})
 FLOAT_CASTS = frozenset({"float", "double", "half", "bfloat16"})

@@ -1,0 +1,80 @@
+"""Names of attributes that a program takes by a text: `getattr(self, "loss_" + name)`, `getattr(callback, name)`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from .kinds import Instance, LocalClass, LocalFunction, LocalModule, Value, Values
+
+if TYPE_CHECKING:
+    from .inference import Analysis
+
+ANY = ".*"
+
+
+def is_taken_by_text(node: ast.AST) -> bool:
+    """Return whether a node is a call of getattr(value, name)."""
+    is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr"
+    return is_call and len(node.args) > 1  # type: ignore[attr-defined]
+
+
+def names_taken(analysis: Analysis, node: ast.Call, known: Iterable[str]) -> list[str]:
+    """Return those of some names that getattr(value, name) can take; a variable can hold any text of the program."""
+    text = node.args[1]
+    pattern = _pattern(text)
+    if pattern == ANY:
+        texts = analysis.fact("texts", lambda: _texts(analysis))
+        return [name for name in known if name in texts]
+    return [name for name in known if re.fullmatch(pattern, name)]
+
+
+def taken_by_text(analysis: Analysis, node: ast.Call, values: Values) -> Values:
+    """Return the methods of objects, or the functions and classes of modules, that getattr(value, name) can give."""
+    methods = methods_taken(analysis, node, values)
+    if methods:
+        return frozenset(methods)
+    modules = [value for value in values if isinstance(value, LocalModule)]
+    name = node.args[1].value if isinstance(node.args[1], ast.Constant) else None
+    if isinstance(name, str):
+        return frozenset().union(*(analysis.members(module, name) for module in modules))
+    found: Values = frozenset()
+    for module in modules:
+        for inner in module.scope.bindings:
+            found |= analysis.evaluate(ast.Name(inner, ast.Load()), module.scope)
+    return frozenset(value for value in found if isinstance(value, (LocalClass, LocalFunction)))
+
+
+def methods_taken(analysis: Analysis, node: ast.Call, values: Iterable[Value]) -> list[LocalFunction]:
+    """Return the methods of objects of the project that getattr(object, name) can give."""
+    found: dict[str, LocalFunction] = {}
+    for value in values:
+        if not isinstance(value, Instance):
+            continue
+        own = [*analysis.classes.mro(value.scope), *(() if value.call else analysis.classes.derived(value.scope))]
+        for scope in own:
+            for name in names_taken(analysis, node, [*scope.bindings]):
+                method = analysis.classes.own_method(scope, name)
+                if method is not None:
+                    found.setdefault(f"{id(scope)} {name}", method)
+    return list(found.values())
+
+
+def _pattern(node: ast.expr) -> str:
+    """Return what a text that is put together can be, as a regular expression."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return re.escape(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_pattern(part) for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _pattern(node.left) + _pattern(node.right)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and isinstance(node.left, ast.Constant):
+        return ANY.join(re.escape(part) for part in re.split("%[sd]", str(node.left.value)))
+    return ANY
+
+
+def _texts(analysis: Analysis) -> set[str]:
+    nodes = (node for scope in analysis.module_scopes.values() for node in ast.walk(scope.node))
+    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
