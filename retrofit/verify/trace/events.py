@@ -18,6 +18,7 @@ from typing import Any, Union
 Fingerprint = list[float]  # of a tensor: its 2-norm, and its product with a fixed vector of random signs
 Sample = Any  # the index in its dataset, a list of such, or the hash of the content of a stream's item
 Place = tuple[str, int, int]  # of a pass over a dataset: `dataset`, `epoch` and `repeat` of its IterationStart
+OWN_BATCHES = "own batches"  # in place of the type of a dataset: no DataLoader gives these
 Keys = dict[str, str]  # content of a file by flat name: {"model/fc.weight": "float32[3, 3]", "epoch": "int"}
 
 
@@ -39,6 +40,11 @@ class Event:
 
 
 Record = Callable[[Event], None]
+
+
+def is_own_batches(dataset: str) -> bool:
+    """Return whether the `dataset` of an IterationStart means batches that no DataLoader gives."""
+    return dataset.startswith(f"{OWN_BATCHES}:")
 
 
 # --- the process
@@ -206,6 +212,7 @@ class EpochOrder(Event):
     iteration: int  # number of the pass
     batches: list[list[Sample]]  # in the order in which they are drawn
     is_complete: bool  # False for a sampler that never ends
+    draws: bool = False  # whether the sampler drew it from the process's own streams
 
 
 @dataclass(frozen=True)

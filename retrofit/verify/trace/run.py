@@ -27,6 +27,7 @@ from retrofit.verify.trace.computation.precision import use_float64
 from retrofit.verify.trace.computation.process_group import install_groups
 from retrofit.verify.trace.computation.steps import StepTrace
 from retrofit.verify.trace.data.loaders import LoaderTrace
+from retrofit.verify.trace.data.own_batches import OwnBatches
 from retrofit.verify.trace.filesystem.files import install_files
 from retrofit.verify.trace.filesystem.snapshot import snapshot
 from retrofit.verify.trace.output.lines import install_output
@@ -79,8 +80,8 @@ def _install(recorder: Recorder, settings: TraceSettings) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS has no deterministic mode
 
-    def on_batch(batch: Any, seeds: list[int]) -> None:
-        rows.add(batch, seeds)
+    def on_batch(batch: Any, seeds: list[int], is_own: bool = False) -> None:
+        rows.add(batch, seeds, is_own)
         operators.new_batch()
 
     def on_second_epoch() -> None:
@@ -90,10 +91,13 @@ def _install(recorder: Recorder, settings: TraceSettings) -> None:
 
     loaders = LoaderTrace(recorder, settings, streams, on_batch, on_second_epoch)
     steps = StepTrace(recorder, models, loaders, settings.stop_before_first_step)
+    steps.on_backward = rows.on_backward
+    operators.draws.may_pick = rows.may_pick
     models.install()
     loaders.install()
     steps.install()
     if settings.controlled:
+        OwnBatches(loaders).install()
         use_float64()
     _disable_compile()
     # A fork server for loader workers is not needed: they run inside the process. The rest of multiprocessing starts

@@ -36,7 +36,7 @@ def loaded_functions(name: str) -> list[Callable[..., Any]]:
 
 def is_in_runtime(path: str, project: str) -> bool:
     """Return whether a source file belongs to a runtime: its lines are not the user's. `path`: within `project`."""
-    return _PACKAGE_FOLDER in os.sep + path or _defines_mark(os.path.join(project, path))
+    return _PACKAGE_FOLDER in os.sep + path or defines_mark(os.path.join(project, path))
 
 
 def _loaded_modules() -> list[ModuleType]:
@@ -45,7 +45,8 @@ def _loaded_modules() -> list[ModuleType]:
     return [module for name, module in modules if f"{name}.".startswith(f"{PACKAGE}.") or MARK in vars(module)]
 
 
-def _defines_mark(path: str) -> bool:
+def defines_mark(path: str) -> bool:
+    """Return whether a file is a runtime in one piece."""
     try:
         with open(path, "rb") as file:
             return bool(_DEFINES_MARK.search(file.read()))

@@ -9,7 +9,8 @@ from typing import Any
 
 from retrofit.verify.checks.finding import Finding, fail_with, joined, not_made, number_of_ranks, ranks_named, why_not
 from retrofit.verify.checks.options import CheckOptions
-from retrofit.verify.evidence import Iteration, Runs
+from retrofit.verify.evidence import Iteration, Runs, flat
+from retrofit.verify.trace.events import is_own_batches
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .samples import (
@@ -24,6 +25,7 @@ from .samples import (
 from .split import own_datasets, split_fault
 
 BY_CONTENT = "samples of a stream are told apart by content: random changes inside it would hide a repeated one"
+OF_OWN_BATCHES = "batches that no DataLoader gives are compared one by one with those of one process"
 
 
 def shards(runs: Runs, options: CheckOptions) -> Verdict:
@@ -49,12 +51,12 @@ def shards_fault(runs: Runs) -> Finding | None:
     if incomparable(runs):
         return None
     for key in training_datasets(many):
-        whole_run = single_process_run(runs, key)
-        wholes = training_of(whole_run.main, key) if whole_run else []
+        whole_run = runs.get("reference") if is_own_batches(key) else single_process_run(runs, key)
+        wholes = training_of(whole_run.main, key) if whole_run and whole_run.ranks else []
         for epoch, shares in enumerate(epochs_of_ranks(many, key)):
             whole = wholes[epoch] if epoch < len(wholes) else None
             judge = _shares_fault if shares[0].begin.is_map else _streams_fault
-            fault = judge(shares, whole, epoch)
+            fault = (_own_batches_fault if is_own_batches(key) else judge)(shares, whole, epoch)
             if fault is not None:
                 return fault
     return None
@@ -165,6 +167,23 @@ def _streams_fault(shares: Sequence[Iteration], whole: Iteration | None, epoch: 
     return None
 
 
+def _own_batches_fault(shares: Sequence[Iteration], whole: Iteration | None, epoch: int) -> Finding | None:
+    """Return a fault when the ranks' parts of a batch are not together the batch that one process draws."""
+    for number, parts in enumerate(zip(*(share.batches for share in shares))):
+        drawn = [Counter(flat([part])) for part in parts]
+        if sum(map(len, parts)) > 2 * len(parts) and all(other == drawn[0] for other in drawn[1:]):
+            value = f"sample {next(iter(drawn[0]))} is drawn by {ranks_named(range(len(shares)))}"
+            return Finding(f"all ranks train on the same samples in batch {number}", "RF103", value=value)
+        if whole is None or number >= len(whole.batches):
+            continue
+        together, expected = sum(drawn, Counter()), Counter(flat([whole.batches[number]]))
+        few = len(whole.batches[number]) < len(shares)  # then some are repeated, and count nothing
+        if set(together) != set(expected) or (together != expected and not few):
+            value = f"{sum((expected - together).values())} of {count(sum(expected.values()), 'sample')} are others"
+            return Finding(f"the ranks' parts of batch {number} are not that of one process", "RF103", value=value)
+    return None
+
+
 def _notes(runs: Runs) -> list[str]:
     notes = []
     many = runs["many"]
@@ -172,7 +191,7 @@ def _notes(runs: Runs) -> list[str]:
         whole_run = single_process_run(runs, key)
         for shares in epochs_of_ranks(many, key)[:1]:
             if not shares[0].begin.is_map:
-                notes.append(BY_CONTENT)
+                notes.append(OF_OWN_BATCHES if is_own_batches(key) else BY_CONTENT)
                 continue
             together = [sample for share in shares for sample in share.drawn]
             whole = next(iter(training_of(whole_run.main, key)), None) if whole_run else None

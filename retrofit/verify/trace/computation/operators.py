@@ -51,14 +51,14 @@ class OperatorTrace(TorchDispatchMode):
         self._record = record
         self._controlled = controlled
         self._reading = reading
-        self._draws = RowDraws(record, rows, key)
+        self.draws = RowDraws(record, rows, key)
         self._evidence = ForwardEvidence(record, rows)
         self._runs: dict[Any, Run] = {}
         self._num_collectives = 0
 
     def new_batch(self) -> None:
         """Forget what was learnt about the layout of the last batch. Call it when the rows change."""
-        self._draws.new_batch()
+        self.draws.new_batch()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if _silence.depth:
@@ -80,7 +80,7 @@ class OperatorTrace(TorchDispatchMode):
             return self._collective(func)
         run: Run = natural
         if self._controlled:
-            run = self._reading(in_float64(func, self._draws.controlled(func, run)))
+            run = self._reading(in_float64(func, self.draws.controlled(func, run)))
         return self._evidence.watched(func, run)
 
     def _collective(self, func: Any) -> Run:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -33,6 +33,7 @@ class StepTrace:
         self.recorder, self.models, self.loaders = recorder, models, loaders
         self.stop_before_first_step = stop_before_first_step
         self.optimizers: list[Any] = []
+        self.on_backward: Callable[[], None] = lambda: None
         self._losses: list[float] = []
         self._gradients: list[Fingerprint | None] = []
 
@@ -49,6 +50,7 @@ class StepTrace:
             self._losses.append(loss)
             self.recorder.record(BackwardCall(loss))
             backward(tensors, *args, **kwargs)
+            self.on_backward()
 
         torch.autograd.backward = traced_backward
 
@@ -58,7 +60,7 @@ class StepTrace:
                 self.optimizers.append(optimizer)
                 self._describe(optimizer)
             self._gradients = [_of_gradient(parameter) for parameter in _parameters(optimizer)]
-        if self.stop_before_first_step:
+        if self.stop_before_first_step or self.loaders.is_without_end():
             raise SystemExit(0)
 
     def _describe(self, optimizer: Any) -> None:

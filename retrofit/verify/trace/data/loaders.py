@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from retrofit.distributed.data.random_state import get_rng_state, set_rng_state
 from retrofit.verify.trace.computation.fingerprint import content_hash
 from retrofit.verify.trace.events import BatchDrawn, EpochOrder, IterationEnd, IterationStart
 from retrofit.verify.trace.randomness.streams import Streams, hash_generator, stream_hashes
@@ -32,7 +33,7 @@ class LoaderTrace:
         recorder: Recorder,
         settings: TraceSettings,
         streams: Streams,
-        on_batch: Callable[[Any, list[int]], None],
+        on_batch: Callable[..., None],
         on_second_epoch: Callable[[], None],
     ) -> None:
         self.recorder, self.settings, self.streams = recorder, settings, streams
@@ -43,6 +44,7 @@ class LoaderTrace:
         self.repeats: dict[tuple[str, int], int] = {}  # passes begun, by dataset and epoch
         self.asked_workers: dict[int, int] = {}
         self.num_iterations = 0
+        self._last_draw = 0  # optimizer steps made when a training loader gave its last batch
         self._latest: dict[str, TracedIterator] = {}
         self._drawn: list[TracedIterator] = []  # iterations that gave a batch since the last optimizer step
 
@@ -74,6 +76,7 @@ class LoaderTrace:
             iteration.steps += 1
             iteration.rows = 0
         self._drawn = []
+        self.streams.on_step()
 
     def begin(self, iteration: TracedIterator) -> None:
         """Count an iteration that starts; one over the same dataset that the script has left is over now."""
@@ -92,6 +95,8 @@ class LoaderTrace:
         self._drawn = [drawn for drawn in self._drawn if drawn is not iteration]
 
     def mark_drawn(self, iteration: TracedIterator) -> None:
+        if torch.is_grad_enabled():
+            self._last_draw = self.recorder.step
         if iteration not in self._drawn:
             self._drawn.append(iteration)
 
@@ -100,6 +105,10 @@ class LoaderTrace:
 
     def all_steps_done(self) -> bool:
         return 0 < self.settings.steps <= self.settings.steps_done + self.recorder.step
+
+    def is_without_end(self) -> bool:
+        """Return whether all steps were made without a loader, at whose batches the training could be ended."""
+        return self.all_steps_done() and self.recorder.step - self._last_draw >= self.settings.steps
 
 
 class TracedIterator:
@@ -166,7 +175,7 @@ class TracedIterator:
         self._describe(repeat)
         replayed = trace.replay.batches((self.key, self.epoch, repeat)) if trace.replay else None
         if self.is_map:
-            self._trace_order(replayed)
+            self._trace_order(repeat, replayed)
         self._trace_items(replayed)
 
     def _describe(self, repeat: int) -> None:
@@ -193,15 +202,23 @@ class TracedIterator:
             )
         )
 
-    def _trace_order(self, replayed: list[list[Any]] | None) -> None:
-        """Record the whole order as the sampler gives it, then hand out that order, or the one to be replayed."""
+    def _trace_order(self, repeat: int, replayed: list[list[Any]] | None) -> None:
+        """Record the whole order as the sampler gives it, then hand out that order, or the one to be replayed.
+
+        One process draws its order from its own streams, and a sampler of the ranks need not: in a replay they are
+        afterwards what they are on rank 0, or what is drawn later (the weights of a second model) would differ.
+        """
+        own, before = get_rng_state(), stream_hashes()
         source = self._batches._sampler_iter
         limit = min(_length_or_none(self.loader) or MOST_BATCHES, MOST_BATCHES)
         order = list(islice(source, limit))
         further = list(islice(source, 1)) if limit == MOST_BATCHES else []
         self._is_endless = bool(further)
         named = [self._names(indices) for indices in order]
-        self.trace.recorder.record(EpochOrder(self.id, named, is_complete=not self._is_endless))
+        draws = stream_hashes() != before
+        self.trace.recorder.record(EpochOrder(self.id, named, not self._is_endless, draws))
+        if draws and self.trace.replay and self.trace.replay.draws_no_order((self.key, self.epoch, repeat)):
+            set_rng_state(own)
         self._batches._sampler_iter = iter(replayed) if replayed is not None else chain(order, further, source)
 
     def _trace_items(self, replayed: list[list[Any]] | None) -> None:

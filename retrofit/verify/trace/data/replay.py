@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from retrofit.verify.trace.events import BatchDrawn, IterationEnd, IterationStart, OptimizerStep, Place, event_of
+from retrofit.verify.trace.events import (
+    BatchDrawn,
+    EpochOrder,
+    Event,
+    IterationEnd,
+    IterationStart,
+    OptimizerStep,
+    Place,
+    event_of,
+)
 
 
 class Replay:
@@ -13,6 +22,7 @@ class Replay:
 
     def __init__(self, traces: Sequence[str]) -> None:
         per_rank = [_training_batches(path) for path in traces]
+        self._drawn_orders = _orders(traces[0])
         self._batches: dict[Place, list[list[Any]]] = {}
         for place in {place for batches in per_rank for place in batches}:
             ranks = [batches.get(place, []) for batches in per_rank]
@@ -21,9 +31,36 @@ class Replay:
                 [sample for batches in ranks if k < len(batches) for sample in batches[k]] for k in range(longest)
             ]
 
+    def draws_no_order(self, place: Place) -> bool:
+        """Return whether rank 0's sampler made its order in this pass without the process's own random streams."""
+        return self._drawn_orders.get(place) is False
+
     def batches(self, place: Place) -> list[list[Any]] | None:
         """Return the joined batches of a training iteration; None where the other run did not train."""
         return self._batches.get(place)
+
+
+def _orders(path: str) -> dict[Place, bool]:
+    """Return for each pass of a rank over samples with numbers whether its order was drawn from the own streams."""
+    places: dict[int, Place] = {}
+    found: dict[Place, bool] = {}
+    for event in _events(path):
+        if isinstance(event, IterationStart):
+            places[event.iteration] = event.place
+        elif isinstance(event, EpochOrder):
+            found[places[event.iteration]] = event.draws
+    return found
+
+
+def _events(path: str) -> Iterator[Event]:
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            try:
+                event = event_of(line)
+            except ValueError:  # the last line of a killed process
+                return
+            if event is not None:
+                yield event
 
 
 def _training_batches(path: str) -> dict[Place, list[list[Any]]]:
@@ -32,20 +69,15 @@ def _training_batches(path: str) -> dict[Place, list[list[Any]]]:
     batches: dict[int, list[list[Any]]] = {}
     training: set[int] = set()
     since_step: set[int] = set()
-    with open(path, encoding="utf-8") as file:
-        for line in file:
-            try:
-                event = event_of(line)
-            except ValueError:  # the last line of a killed process
-                break
-            if isinstance(event, IterationStart):
-                places[event.iteration] = event.place
-            elif isinstance(event, BatchDrawn):
-                batches.setdefault(event.iteration, []).append(event.samples)
-                since_step.add(event.iteration)
-            elif isinstance(event, OptimizerStep):
-                training |= since_step
-                since_step = set()
-            elif isinstance(event, IterationEnd) and not event.is_training:
-                since_step.discard(event.iteration)
+    for event in _events(path):
+        if isinstance(event, IterationStart):
+            places[event.iteration] = event.place
+        elif isinstance(event, BatchDrawn):
+            batches.setdefault(event.iteration, []).append(event.samples)
+            since_step.add(event.iteration)
+        elif isinstance(event, OptimizerStep):
+            training |= since_step
+            since_step = set()
+        elif isinstance(event, IterationEnd) and not event.is_training:
+            since_step.discard(event.iteration)
     return {places[number]: batches[number] for number in training}

@@ -28,6 +28,7 @@ _BY_ROWS = {
 _UNTAGGED = {"binomial", "_sample_dirichlet", "_standard_gamma"}  # older torch does not mark them as random
 _LAST_IS_ONE_DRAW = {"multinomial", "_sample_dirichlet"}  # the last dimension is not independent
 _INDEX_DRAWS = {"randint", "randint_like"}
+_PICKS = {*_INDEX_DRAWS, "random_", "randperm"}  # of the samples of a batch
 _OWN_FOLDERS = (os.path.dirname(torch.__file__) + os.sep, FOLDER)
 
 
@@ -42,6 +43,7 @@ class RowDraws:
     """
 
     def __init__(self, record: Record, rows: Callable[[], list[int]], key: Callable[[], int] = stream_key) -> None:
+        self.may_pick: Callable[[], bool] = bool  # whether a draw of numbers may be that of the next batch
         self._record = record
         self._rows = rows
         self._key = key
@@ -65,7 +67,7 @@ class RowDraws:
         rows = self._rows()
         if not rows or kwargs.get("generator") is not None or any(isinstance(arg, torch.Generator) for arg in args):
             return func(*args, **kwargs)
-        if not _is_active(func, args, kwargs):
+        if not _is_active(func, args, kwargs) or (name in _PICKS and self.may_pick()):
             return func(*args, **kwargs)
         key = self._key()
         generator = _default_generator(args, kwargs)

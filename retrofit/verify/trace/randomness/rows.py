@@ -30,12 +30,14 @@ class BatchRows:
         self._queue: deque[list[int]] = deque()
         self._batch_of: dict[int, tuple[StorageWeakRef, list[int]]] = {}  # by storage
         self._in_forward = self._is_decided = False
+        self._is_own = self._is_spent = False
 
     def __call__(self) -> list[int]:
         return self._current
 
-    def add(self, batch: Any, seeds: list[int]) -> None:
-        """A batch is given to the script: until another is read, it is the one in hand."""
+    def add(self, batch: Any, seeds: list[int], is_own: bool = False) -> None:
+        """A batch is given to the script, or (`is_own`) drawn by it: until another is read, it is the one in hand."""
+        self._is_own, self._is_spent = is_own, False
         self._batch_of = {key: value for key, value in self._batch_of.items() if not value[0].expired()}
         tensors = list(_tensors_in(batch))
         if not self._queue:
@@ -47,9 +49,19 @@ class BatchRows:
         """The script asks for the next batch, or is done: nothing is in hand. Batches drawn ahead keep waiting."""
         self._current = []
 
+    def on_backward(self) -> None:
+        """Gradients were computed, and so the batch was used."""
+        self._is_spent = self._is_own
+
+    def may_pick(self) -> bool:
+        """Return whether numbers of samples that are drawn now may be those of the next batch of the script's own."""
+        return self._is_spent and not self._in_forward
+
     def on_forward(self, begins: bool) -> None:
         """A forward pass of a model begins, or is over."""
         self._in_forward, self._is_decided = begins, False
+        if not begins and torch.is_grad_enabled():
+            self._is_spent = self._is_own
         if begins and self._queue and not in_backward():
             self._current = self._queue.popleft()
 

@@ -27,13 +27,15 @@ class Streams:
         self._own: dict[str, Any] | None = None
         self._place: tuple[int, ...] = ()  # of the batch that was given last, and keys drawn since it was left
         self._num_keys = 0
+        self._until_step = False
 
-    def enter_batch(self, epoch: int, number: int) -> None:
-        """From here on draw from the streams of this batch."""
+    def enter_batch(self, epoch: int, number: int, until_step: bool = False) -> None:
+        """From here on draw from the streams of this batch; `until_step`: until the next optimizer step at most."""
+        self._until_step = until_step
         if self._own is None:
             self._own = get_rng_state()
         self._place, self._num_keys = (epoch, number), 0
-        _seed(mix_seed(self.seed, 1, epoch, number))
+        _seed(mix_seed(self.seed, 4 if until_step else 1, epoch, number))
 
     def leave_batch(self) -> None:
         """Go back to the process's own streams, as they were left."""
@@ -41,6 +43,11 @@ class Streams:
         if self._own is not None:
             set_rng_state(self._own)
             self._own = None
+
+    def on_step(self) -> None:
+        """An optimizer step was made: a script without a loader draws its next batch from its own streams."""
+        if self._until_step:
+            self.leave_batch()
 
     def key(self) -> int:
         """Return the number from which a draw for the rows of a batch is made, the same on all ranks.

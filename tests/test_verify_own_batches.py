@@ -1,0 +1,108 @@
+"""`retrofit verify` judges scripts whose batches no DataLoader gives: slices, draws and generators of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from verify_command import ROOT, judge
+
+pytestmark = pytest.mark.usefixtures("forked_python")
+
+SLICES = """\
+import argparse
+
+import torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=2)
+args = parser.parse_args()
+torch.manual_seed(0)
+points = torch.randn(44, 6)
+model = torch.nn.Sequential(torch.nn.Linear(7, 16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 6))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for epoch in range(args.epochs):
+    order = torch.randperm(len(points))
+    for start in range(0, len(points), 8):
+        index = order[start : start + 8]
+        x = points[index]
+        time = torch.randint(0, 10, (len(x), 1)) / 10
+        noise = torch.randn_like(x)
+        guess = model(torch.cat([x * (1 - time) + noise * time, time], 1))
+        loss = torch.nn.functional.mse_loss(guess, noise)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+torch.save(model.state_dict(), "model.pt")
+"""
+GENERATOR = """\
+import random
+
+import torch
+
+
+def batches(samples, size):
+    random.shuffle(samples)
+    for start in range(0, len(samples), size):
+        yield torch.stack(samples[start : start + size])
+
+
+torch.manual_seed(0)
+random.seed(0)
+train = list(torch.randn(26, 5))
+model = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 5))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for epoch in range(2):
+    for x in batches(train, 6):
+        loss = torch.nn.functional.mse_loss(model(x), x)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+torch.save(model.state_dict(), "model.pt")
+"""
+FOLDS = """\
+import torch
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(48, 5), torch.randn(48, 1))
+for fold in range(2):
+    loader = DataLoader(Subset(data, [i for i in range(48) if i % 2 != fold]), 6, shuffle=True)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for epoch in range(2):
+        for x, y in loader:
+            loss = (model(x) - y).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    torch.save(model.state_dict(), f"model{fold}.pt")
+"""
+
+
+def converted(folder: Path, script: str, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "train.py").write_text(script)
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "retrofit", "convert", "train.py", *options]
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("script", [SLICES, GENERATOR, FOLDS], ids=["slices", "generator", "second model"])
+def test_batches_of_its_own_and_a_second_model_are_proven(tmp_path: Path, script: str) -> None:
+    result = converted(tmp_path, script, "--prove")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "samples, losses, gradients and weights compared" in result.stdout
+
+
+def test_ranks_that_cut_slices_of_different_orders_are_found(tmp_path: Path) -> None:
+    assert converted(tmp_path, SLICES, "--write").returncode == 0
+    text = (tmp_path / "train.py").read_text()
+    together = "rd.data.draw_together(torch.randperm, len(points))"
+    assert together in text
+    (tmp_path / "train.py").write_text(text.replace(together, "torch.randperm(len(points))"))
+    status, report = judge(tmp_path, [], [])
+    assert status == 1
+    assert "RF103" in [verdict["cause"] for verdict in report["verdicts"] if verdict["check"] == "shards"]
