@@ -28,10 +28,14 @@ BY_PROBABILITY = frozenset({f"{TORCH}.bernoulli", f"{TORCH}.poisson"})
 DISTRIBUTIONS = "torch.distributions."
 SAMPLES = frozenset({"sample", "rsample"})  # methods of these
 GENERATED = "sklearn.datasets.make_"  # n_samples come first
+ROWS = "pandas.sample"  # rows of a table, by whatever it was made: all in another order with `frac`, else `n` of them
+FOLDS = "sklearn.model_selection."  # their method split() gives parts of the data, for a training and its evaluation
 _STREAMS = {**dict.fromkeys(GENERATORS, NUMPY), f"{PYTHON}.Random": PYTHON}
 
 
 def of_common_stream(name: str) -> str:
     """Return the function of a package that a method of a generator is: numpy.random.choice of rng.choice."""
     owner, _, method = name.rpartition(".")
+    if method == "sample" and owner.startswith("pandas."):
+        return ROWS
     return f"{_STREAMS[owner]}.{method}" if owner in _STREAMS else name

@@ -18,6 +18,7 @@ from retrofit.analysis.flow.sources import Origin, is_followed, origins
 from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.draws import FOLDS
 from retrofit.training.torch_api.modules import PARAMETER_CLASSES
 from retrofit.training.torch_api.runtime import DRAW_TOGETHER, OWN_SAMPLES
 
@@ -25,6 +26,7 @@ from ...loops import LOOPS, Path
 from ..shapes import is_about_shape
 from .filled import filled_in, is_filled_by_model
 from .given_batches import has_batches
+from .repeated import is_repeated
 from .sample_rows import cuts_samples, is_by_rows, is_in_random_order, is_named
 from .sized_draws import has_unseeded_generator, is_order, is_small, size_of
 from .slices import Slice, bounds_of, slice_of
@@ -158,6 +160,7 @@ class _Search:
         self._follow(Origin(frame.node.func.value, frame.scope))
         for call, scope in self._shuffled():
             self._note_order(call, scope)
+        self.problems += self._drawn_by_sample()
         self.problems += self._kept_by_sample()
         self.problems += self._cut_from_filled()
 
@@ -194,6 +197,8 @@ class _Search:
         if node not in self.loop_nodes or origin.keys[:1] != (Key.ELEMENT,) or last_name(node) != "split":
             return False
         names = self.analysis.called(node, origin.scope)
+        if any(name.startswith(FOLDS) for name in names):
+            return False
         if any(name.startswith("numpy.") for name in names):  # given a number of parts, not their size
             text = f"{ast.unparse(node)} is given a number of parts, not their size"
             self.problems.append((node, origin.scope, text))
@@ -320,6 +325,17 @@ class _Search:
 
     def _to_batch(self, origin: Origin) -> list[Origin] | tuple[()]:
         return () if is_about_shape(origin.node) else list(inputs(self.analysis, origin))
+
+    def _drawn_by_sample(self) -> Iterator[Problem]:
+        """Yield the draws that are made once for each sample of a batch, of so many numbers as the sample needs."""
+        around = {loop for loop, _ in self.path.loops}
+        for node, scope, sizes in ((d.node, d.scope, d.sizes) for d in self.batches.values() if d.kind == RANDOM):
+            size = sizes[0][0]
+            is_measured = any(is_about_shape(part) for part in ast.walk(size))
+            if isinstance(size, ast.Constant) or (is_named(self.analysis, *sizes[0]) and not is_measured):
+                continue
+            if is_repeated(self.analysis, node, scope, around, self.followed):
+                yield node, scope, f"{ast.unparse(node)} is drawn again for each sample of a batch"
 
     def _kept_by_sample(self) -> Iterator[Problem]:
         """Yield the places that store something for each sample of a batch: bank[indices] = features."""

@@ -11,11 +11,11 @@ from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.stored import stored_in
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
-from retrofit.training.torch_api.data import NUMBERS
 
 from ...loops import Path
 from ..batch_values import BATCH, BatchValues
 from ..loaders import TRAIN, draws_from
+from .slices import range_of
 
 if TYPE_CHECKING:
     from ... import Project
@@ -54,6 +54,5 @@ def _leads_to_batch(analysis: Analysis, values: BatchValues, start: Origin) -> b
 
 
 def counts(analysis: Analysis, loop: ast.For, scope: Scope) -> bool:
-    """Return whether a loop goes through numbers: range(n), tqdm(range(n)), trange(n)."""
-    calls = [part for part in ast.walk(loop.iter) if isinstance(part, ast.Call)]
-    return any(analysis.called(call, scope) & NUMBERS for call in calls)
+    """Return whether a loop goes through numbers: range(n), tqdm(range(n)), trange(n), or a variable that is one."""
+    return range_of(analysis, loop, scope) is not None

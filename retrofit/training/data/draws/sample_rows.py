@@ -7,15 +7,17 @@ import re
 
 from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.flow.operands import computed_from, operands
-from retrofit.analysis.flow.reachability import calls_named
+from retrofit.analysis.flow.reachability import calls_named, reached_nodes
 from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.flow.stored import ScopedName, own_variable
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.draws import SHUFFLES
 from retrofit.training.torch_api.modules import SEQUENCE_FIRST
 from retrofit.training.torch_api.runtime import DRAW_TOGETHER
 from retrofit.training.torch_api.tensors import CONVERTS, SAME_ENTRIES
 
-from .sized_draws import dimensions_of, gives_indices, is_order
+from .sized_draws import dimensions_of, gives_indices, is_order, names_of
 from .slices import Slice, bounds_of
 
 NAMED_AS_BATCH = re.compile(r"batch|^bs?z?$|n_?rand|num_?samples|n_?samples", re.IGNORECASE)
@@ -46,11 +48,24 @@ def cuts_samples(analysis: Analysis, found: Slice, loop_nodes: set[ast.AST]) -> 
 def is_in_random_order(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether an expression is a random order, of indices or of the data."""
     for origin in origins(analysis, [Origin(node, scope)], _same_rows):
-        if is_order(analysis, origin.node, origin.scope):
+        if is_order(analysis, origin.node, origin.scope) or _is_shuffled(analysis, origin):
             return True
         if isinstance(origin.node, ast.Call) and DRAW_TOGETHER in analysis.called(origin.node, origin.scope):
             return True
     return False
+
+
+def _is_shuffled(analysis: Analysis, origin: Origin) -> bool:
+    """Return whether a variable is brought into a random order in place: random.shuffle(rows)."""
+
+    def compute() -> set[ScopedName | None]:
+        calls = [(node, scope) for node, scope in reached_nodes(analysis) if isinstance(node, ast.Call) and node.args]
+        return {
+            own_variable(node.args[0], scope) for node, scope in calls if names_of(analysis, node, scope) & SHUFFLES
+        }
+
+    variable = own_variable(origin.node, origin.scope) if isinstance(origin.node, (ast.Name, ast.Attribute)) else None
+    return variable is not None and not origin.keys and variable in analysis.fact("shuffled in place", compute)
 
 
 def _same_rows(origin: Origin) -> list[Origin] | None:

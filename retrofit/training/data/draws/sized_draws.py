@@ -15,6 +15,7 @@ from retrofit.training.torch_api.draws import (
     GENERATED,
     INDICES,
     ORDERS,
+    ROWS,
     SAMPLES,
     SHAPED,
     SHUFFLES,
@@ -34,13 +35,18 @@ def names_of(analysis: Analysis, call: ast.Call, scope: Scope) -> set[str]:
 
 def is_order(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
     """Return whether a call gives a random order of everything, or brings something into one in place."""
-    return isinstance(node, ast.Call) and bool(names_of(analysis, node, scope) & (ORDERS | SHUFFLES))
+    names = names_of(analysis, node, scope) if isinstance(node, ast.Call) else set()
+    if ROWS in names:
+        return argument_for(node, ["n", "frac"], "frac") is not None  # type: ignore[arg-type]
+    return bool(names & (ORDERS | SHUFFLES))
 
 
 def gives_indices(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether a draw is of whole numbers, of entries of something, or of samples as a library makes them."""
     names = names_of(analysis, node, scope) if isinstance(node, ast.Call) else set()
-    return not names or any(name in INDICES or name.startswith((GENERATED, DISTRIBUTIONS)) for name in names)
+    return not names or any(
+        name in INDICES or name == ROWS or name.startswith((GENERATED, DISTRIBUTIONS)) for name in names
+    )
 
 
 def has_unseeded_generator(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
@@ -89,6 +95,8 @@ def shape_of(analysis: Analysis, node: ast.AST, scope: Scope) -> ast.expr | None
     if isinstance(node.func, ast.Attribute) and node.func.attr in DRAWS_IN_PLACE:
         return _filled(node.func.value)
     names = names_of(analysis, node, scope)
+    if ROWS in names:
+        return None if is_order(analysis, node, scope) else argument_for(node, ["n"], "n") or SCALAR
     if names & SHAPED:
         return _spread(node)
     if names & BY_PROBABILITY:

@@ -10,7 +10,7 @@ from retrofit.analysis.calls import returns_of
 from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.calls.parameters import given_for
 from retrofit.analysis.flow.sources import closure, functions_run
-from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction
 from retrofit.training.torch_api.data import NUMBERS
@@ -66,15 +66,34 @@ def _moves(analysis: Analysis, lower: ast.expr, scope: Scope, loop_nodes: set[as
     """Return whether a bound is computed from the number of a loop that is run for the batches, or is moved in one."""
     for node, where in _arithmetic(analysis, [(lower, scope)]):
         for binding, _ in bindings_of(analysis, node, where) if isinstance(node, (ast.Name, ast.Attribute)) else ():
-            is_range = isinstance(binding.node, ast.For) and _range_of(analysis, binding.node, where) is not None
-            if binding.node in loop_nodes and (is_range or isinstance(binding.node, ast.AugAssign)):
+            is_range = isinstance(binding.node, ast.For) and range_of(analysis, binding.node, where) is not None
+            if binding.node not in loop_nodes:
+                continue
+            if is_range or isinstance(binding.node, ast.AugAssign) or _is_moved_on(analysis, node, binding, where):
                 return True
     return False
 
 
-def _range_of(analysis: Analysis, loop: ast.For, scope: Scope) -> ast.Call | None:
-    """Return the range that a loop goes through, also inside enumerate or a progress bar."""
-    for part in ast.walk(loop.iter):
+def _is_moved_on(analysis: Analysis, node: ast.expr, binding: Binding, scope: Scope) -> bool:
+    """Return whether a variable is set to what is computed from it: `start = end`, end = start + size."""
+    if binding.kind != "value" or binding.value is None or binding.path:
+        return False
+    own, parts = (
+        ast.dump(ast.parse(ast.unparse(node), mode="eval").body),
+        list(_arithmetic(analysis, [(binding.value, scope)])),
+    )
+    is_own = any(ast.dump(ast.parse(ast.unparse(part), mode="eval").body) == own for part, _ in parts)
+    return is_own and any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add) for part, _ in parts)
+
+
+def range_of(analysis: Analysis, loop: ast.For, scope: Scope) -> ast.Call | None:
+    """Return the range that a loop goes through, also inside enumerate or a progress bar, and in a variable."""
+    gone_through = loop.iter
+    if isinstance(gone_through, ast.Name):
+        held = bindings_of(analysis, gone_through, scope)
+        if len(held) == 1 and isinstance(held[0][0].value, ast.Call) and not held[0][0].path:
+            gone_through, scope = held[0][0].value, held[0][1]
+    for part in ast.walk(gone_through):
         if isinstance(part, ast.Call) and analysis.called(part, scope) & NUMBERS:
             return part
     return None
@@ -164,7 +183,7 @@ def _values_of(analysis: Analysis, node: ast.Name | ast.Attribute, scope: Scope)
             yield binding.node.value, where
             yield from _compared(node, binding.node, where)
         elif isinstance(binding.node, ast.For):
-            drawn = _range_of(analysis, binding.node, where)
+            drawn = range_of(analysis, binding.node, where)
             yield from ((part, where) for part in (drawn.args if drawn is not None else []))
         elif binding.kind == "parameter":
             yield from ((given, site) for given, site, _ in given_for(analysis, binding.name, where, ()))
