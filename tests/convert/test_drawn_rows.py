@@ -115,7 +115,7 @@ sampler = Sampler([np.arange(4) for _ in range(50)], BATCH)
 @pytest.mark.parametrize(
     "drawn", ["self.rng.randint(0, 20, len(row))", "np.random.choice(20, n_negative)", "torch.rand(len(row))"]
 )
-def test_numbers_that_each_sample_needs_are_no_batch(tmp_path: Path, drawn: str) -> None:
+def test_numbers_that_each_sample_needs_are_refused(tmp_path: Path, drawn: str) -> None:
     line = "x, y = sampler.next_batch()\nx, y = torch.tensor(x), torch.tensor(y)[:, 0]"
     text = "n_negative = 3\n" + DRAWN_BY_SAMPLE.format(drawn=drawn) + training("for step in range(10)", line)
     assert any("again for each sample" in reason for reason in reasons(tmp_path, text)), reasons(tmp_path, text)

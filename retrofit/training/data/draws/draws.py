@@ -174,10 +174,7 @@ class _Search:
             return list(inputs(self.analysis, origin))
         if isinstance(node, ast.Call):
             names = self.analysis.called(node, scope)
-            if names & OWN_SAMPLES:
-                self.split[node] = scope
-                return ()
-            if is_split_by_map(self.analysis, node, scope):
+            if names & OWN_SAMPLES or is_split_by_map(self.analysis, node, scope):
                 self.split[node] = scope
                 return ()
             if names & PARAMETER_CLASSES or DRAW_TOGETHER in names:
@@ -330,9 +327,8 @@ class _Search:
         """Yield the draws that are made once for each sample of a batch, of so many numbers as the sample needs."""
         around = {loop for loop, _ in self.path.loops}
         for node, scope, sizes in ((d.node, d.scope, d.sizes) for d in self.batches.values() if d.kind == RANDOM):
-            size = sizes[0][0]
-            is_measured = any(is_about_shape(part) for part in ast.walk(size))
-            if isinstance(size, ast.Constant) or (is_named(self.analysis, *sizes[0]) and not is_measured):
+            is_measured = any(is_about_shape(part) for part in ast.walk(sizes[0][0]))
+            if isinstance(sizes[0][0], ast.Constant) or (is_named(self.analysis, *sizes[0]) and not is_measured):
                 continue
             if is_repeated(self.analysis, node, scope, around, self.followed):
                 yield node, scope, f"{ast.unparse(node)} is drawn again for each sample of a batch"
