@@ -1,4 +1,4 @@
-"""`retrofit verify` judges scripts whose batches no DataLoader gives: slices, draws and generators of their own."""
+"""`retrofit verify` judges scripts whose batches no DataLoader gives: slices, generators; also folds and mixup."""
 
 from __future__ import annotations
 
@@ -81,6 +81,29 @@ for fold in range(2):
             optimizer.step()
     torch.save(model.state_dict(), f"model{fold}.pt")
 """
+MIXUP = """\
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+np.random.seed(0)
+data = TensorDataset(torch.randn(40, 5), torch.randint(0, 3, (40,)))
+loader = DataLoader(data, 8, shuffle=True)
+model = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+criterion = torch.nn.CrossEntropyLoss()
+for epoch in range(2):
+    for x, y in loader:
+        share = np.random.beta(1.0, 1.0)
+        partners = torch.randperm(x.size(0))
+        output = model(share * x + (1 - share) * x[partners])
+        loss = share * criterion(output, y) + (1 - share) * criterion(output, y[partners])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+torch.save(model.state_dict(), "model.pt")
+"""
 
 
 def converted(folder: Path, script: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -90,8 +113,8 @@ def converted(folder: Path, script: str, *options: str) -> subprocess.CompletedP
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.parametrize("script", [SLICES, GENERATOR, FOLDS], ids=["slices", "generator", "second model"])
-def test_batches_of_its_own_and_a_second_model_are_proven(tmp_path: Path, script: str) -> None:
+@pytest.mark.parametrize("script", [SLICES, GENERATOR, FOLDS, MIXUP], ids=["slices", "generator", "folds", "mixup"])
+def test_a_sound_script_of_each_kind_is_proven(tmp_path: Path, script: str) -> None:
     result = converted(tmp_path, script, "--prove")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "samples, losses, gradients and weights compared" in result.stdout

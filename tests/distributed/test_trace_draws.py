@@ -125,15 +125,27 @@ def test_draws_keep_their_distribution(controlled, draw, mean):
     assert controlled == []
 
 
+@pytest.mark.parametrize("draw", [lambda n: torch.randperm(n), lambda n: torch.randint(0, n, (n,))])
+def test_a_sample_has_the_same_partner_in_the_joined_batch_of_all_ranks(draw):
+    found = []
+    for rows, parts in ((SEEDS, [[0, 1, 2], [3, 4, 5]]), (SEEDS[:3], [[0, 1, 2]]), (SEEDS[3:], [[0, 1, 2]])):
+        torch.manual_seed(0)
+        events = Events()
+        with OperatorTrace(events, True, lambda rows=rows: rows) as trace:
+            trace.draws.parts = lambda parts=parts: parts
+            found.append([rows[partner] for partner in draw(len(rows)).tolist()])
+        assert events == []
+    assert found[0] == found[1] + found[2]
+
+
 def test_a_draw_without_rows_is_unchanged_and_reported_once_per_place(controlled):
     for _ in range(3):
         torch.randn(5, 7)
         torch.rand(1)
-    torch.randperm(6)
-    torch.randint(0, 6, (6,))
+    torch.randperm(5)
     torch.rand(6)
     found = [(event.op, event.shape) for event in controlled.of(UncontrolledDraw)]
-    assert found == [("randn", [5, 7]), ("rand", [1]), ("randperm", [6]), ("randint", [6])]
+    assert found == [("randn", [5, 7]), ("rand", [1]), ("randperm", [5])]
     for event in controlled.of(UncontrolledDraw):
         place, _, function = event.where.partition(" in ")
         assert (

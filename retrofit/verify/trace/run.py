@@ -80,8 +80,8 @@ def _install(recorder: Recorder, settings: TraceSettings) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS has no deterministic mode
 
-    def on_batch(batch: Any, seeds: list[int], is_own: bool = False) -> None:
-        rows.add(batch, seeds, is_own)
+    def on_batch(batch: Any, seeds: list[int], is_own: bool = False, parts: Any = None) -> None:
+        rows.add(batch, seeds, is_own, parts)
         operators.new_batch()
 
     def on_second_epoch() -> None:
@@ -92,7 +92,7 @@ def _install(recorder: Recorder, settings: TraceSettings) -> None:
     loaders = LoaderTrace(recorder, settings, streams, on_batch, on_second_epoch)
     steps = StepTrace(recorder, models, loaders, settings.stop_before_first_step)
     steps.on_backward = rows.on_backward
-    operators.draws.may_pick = rows.may_pick
+    operators.draws.may_pick, operators.draws.parts = rows.may_pick, rows.parts
     models.install()
     loaders.install()
     steps.install()

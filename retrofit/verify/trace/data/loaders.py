@@ -119,7 +119,7 @@ class TracedIterator:
         self.dataset = loader.dataset
         self.is_map = not isinstance(self.dataset, IterableDataset)
         self.key = trace.names.key(self.dataset)
-        self.id, self.epoch, self.steps, self.rows, self.num_drawn = 0, 0, 0, 0, 0
+        self.id, self.epoch, self.repeat, self.steps, self.rows, self.num_drawn = 0, 0, 0, 0, 0, 0
         self.draws: set[str] = set()
         self._is_open, self._is_begun, self._is_endless = True, False, False
         self._samples: list[Any] = []
@@ -156,7 +156,9 @@ class TracedIterator:
         if trace.settings.controlled:
             batch = in_float64(batch)
             trace.streams.enter_batch(self.epoch, self.num_drawn)
-            trace.on_batch(batch, [trace.streams.sample_seed(self.epoch, name) for name in self._samples])
+            seeds = [trace.streams.sample_seed(self.epoch, name) for name in self._samples]
+            parts = trace.replay.parts((self.key, self.epoch, self.repeat), self.num_drawn) if trace.replay else None
+            trace.on_batch(batch, seeds, parts=parts)
         self.num_drawn += 1
         return batch
 
@@ -170,12 +172,12 @@ class TracedIterator:
                 raise SystemExit(0)  # all that was asked for, the last epoch's evaluation and checkpoint included
             if self.epoch == 1:
                 trace.on_second_epoch()
-        repeat = trace.repeats.get((self.key, self.epoch), 0)
-        trace.repeats[self.key, self.epoch] = repeat + 1
-        self._describe(repeat)
-        replayed = trace.replay.batches((self.key, self.epoch, repeat)) if trace.replay else None
+        self.repeat = trace.repeats.get((self.key, self.epoch), 0)
+        trace.repeats[self.key, self.epoch] = self.repeat + 1
+        self._describe(self.repeat)
+        replayed = trace.replay.batches((self.key, self.epoch, self.repeat)) if trace.replay else None
         if self.is_map:
-            self._trace_order(repeat, replayed)
+            self._trace_order(replayed)
         self._trace_items(replayed)
 
     def _describe(self, repeat: int) -> None:
@@ -202,7 +204,7 @@ class TracedIterator:
             )
         )
 
-    def _trace_order(self, repeat: int, replayed: list[list[Any]] | None) -> None:
+    def _trace_order(self, replayed: list[list[Any]] | None) -> None:
         """Record the whole order as the sampler gives it, then hand out that order, or the one to be replayed.
 
         One process draws its order from its own streams, and a sampler of the ranks need not: in a replay they are
@@ -217,7 +219,7 @@ class TracedIterator:
         named = [self._names(indices) for indices in order]
         draws = stream_hashes() != before
         self.trace.recorder.record(EpochOrder(self.id, named, not self._is_endless, draws))
-        if draws and self.trace.replay and self.trace.replay.draws_no_order((self.key, self.epoch, repeat)):
+        if draws and self.trace.replay and self.trace.replay.draws_no_order((self.key, self.epoch, self.repeat)):
             set_rng_state(own)
         self._batches._sampler_iter = iter(replayed) if replayed is not None else chain(order, further, source)
 

@@ -144,7 +144,10 @@ class OwnBatches:
         loaders.recorder.record(BatchDrawn(number, place, samples))
         loaders.streams.leave_batch()
         loaders.streams.enter_batch(number, place, until_step=True)
-        loaders.on_batch(batch, [loaders.streams.sample_seed(place, name) for name in samples], is_own=True)
+        ranks = max(1, len(loaders.settings.replay))  # on several processes each has every `ranks`-th row
+        parts = [list(range(rank, len(samples), ranks)) for rank in range(ranks)]
+        seeds = [loaders.streams.sample_seed(place, name) for name in samples]
+        loaders.on_batch(batch, seeds, is_own=True, parts=parts)
         return batch
 
 

@@ -24,12 +24,20 @@ class Replay:
         per_rank = [_training_batches(path) for path in traces]
         self._drawn_orders = _orders(traces[0])
         self._batches: dict[Place, list[list[Any]]] = {}
+        self._sizes: dict[Place, list[list[int]]] = {}
         for place in {place for batches in per_rank for place in batches}:
             ranks = [batches.get(place, []) for batches in per_rank]
             longest = max(len(batches) for batches in ranks)
+            self._sizes[place] = [[len(batches[k]) for batches in ranks if k < len(batches)] for k in range(longest)]
             self._batches[place] = [
                 [sample for batches in ranks if k < len(batches) for sample in batches[k]] for k in range(longest)
             ]
+
+    def parts(self, place: Place, number: int) -> list[list[int]]:
+        """Return the rows of each rank in a joined batch of a training iteration; empty for one that is not known."""
+        rows = iter(range(sum(self._sizes[place][number]))) if number < len(self._sizes.get(place, ())) else iter(())
+        sizes = self._sizes.get(place, [])[number : number + 1]
+        return [[next(rows) for _ in range(size)] for of_batch in sizes for size in of_batch]
 
     def draws_no_order(self, place: Place) -> bool:
         """Return whether rank 0's sampler made its order in this pass without the process's own random streams."""

@@ -28,6 +28,7 @@ _BY_ROWS = {
 _UNTAGGED = {"binomial", "_sample_dirichlet", "_standard_gamma"}  # older torch does not mark them as random
 _LAST_IS_ONE_DRAW = {"multinomial", "_sample_dirichlet"}  # the last dimension is not independent
 _INDEX_DRAWS = {"randint", "randint_like"}
+_PARTNERS = {"randint", "randperm"}
 _PICKS = {*_INDEX_DRAWS, "random_", "randperm"}  # of the samples of a batch
 _OWN_FOLDERS = (os.path.dirname(torch.__file__) + os.sep, FOLDER)
 
@@ -44,6 +45,7 @@ class RowDraws:
 
     def __init__(self, record: Record, rows: Callable[[], list[int]], key: Callable[[], int] = stream_key) -> None:
         self.may_pick: Callable[[], bool] = bool  # whether a draw of numbers may be that of the next batch
+        self.parts: Callable[[], list[list[int]]] = lambda: [list(range(len(rows())))]  # the rows of each rank
         self._record = record
         self._rows = rows
         self._key = key
@@ -76,6 +78,9 @@ class RowDraws:
             generator.manual_seed(mix_seed(key))
             result = func(*args, **kwargs)
             tensor = result[0] if isinstance(result, (tuple, list)) else result
+            if name in _PARTNERS and _is_index_into(name, func, args, len(rows)) and tensor.shape == (len(rows),):
+                self._draw_partners(name, tensor, rows, key, generator)
+                return result
             place = self._find_rows(name, tensor.shape)
             if place is None or _is_index_into(name, func, args, tensor.shape[place.dim]):
                 self._report(name, tensor.shape)
@@ -86,6 +91,15 @@ class RowDraws:
             return result
         finally:
             generator.set_state(state)
+
+    def _draw_partners(self, name: str, result: Any, rows: list[int], key: int, generator: torch.Generator) -> None:
+        """Draw for each row another of the same rank: no rank has those of the others."""
+        for part in filter(None, self.parts()):
+            generator.manual_seed(mix_seed(key, *(rows[row] for row in part)))
+            own = torch.tensor(part, dtype=result.dtype, device=result.device)
+            size, options = len(part), {"device": result.device, "generator": generator}
+            chosen = torch.randperm(size, **options) if name == "randperm" else torch.randint(size, (size,), **options)
+            result[own] = own[chosen]
 
     def _find_rows(self, name: str, shape: torch.Size) -> Place | None:
         if name not in _BY_ROWS or not shape or shape == (1,):  # one number: whether it is a row's cannot be told
@@ -141,6 +155,8 @@ def _is_active(func: Any, args: tuple, kwargs: dict) -> bool:
 
 def _is_index_into(name: str, func: Any, args: tuple, size: int) -> bool:
     """Return whether the draw picks among the batch's own rows: partners that depend on which rows are together."""
+    if name == "randperm":
+        return args[0] == size
     if name not in _INDEX_DRAWS:
         return False
     return any(argument.name == "high" and value == size for argument, value in zip(func._schema.arguments, args))

@@ -12,6 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from retrofit.distributed.ddp.gradients import in_backward
 
 Run = Callable[[tuple, dict], Any]
+MOST_AHEAD = 100  # batches that a script draws before it computes with the first
 MOST_PARTS = 1000  # of a batch that are looked at
 
 
@@ -31,12 +32,20 @@ class BatchRows:
         self._batch_of: dict[int, tuple[StorageWeakRef, list[int]]] = {}  # by storage
         self._in_forward = self._is_decided = False
         self._is_own = self._is_spent = False
+        self._parts_of: dict[tuple[int, ...], list[list[int]]] = {}  # by the seeds, of the last batches
 
     def __call__(self) -> list[int]:
         return self._current
 
-    def add(self, batch: Any, seeds: list[int], is_own: bool = False) -> None:
-        """A batch is given to the script, or (`is_own`) drawn by it: until another is read, it is the one in hand."""
+    def add(self, batch: Any, seeds: list[int], is_own: bool = False, parts: list[list[int]] | None = None) -> None:
+        """A batch is given to the script, or (`is_own`) drawn by it: until another is read, it is the one in hand.
+
+        `parts`: the rows of each rank in a batch that is joined of theirs.
+        """
+        if parts:
+            self._parts_of[tuple(seeds)] = parts
+            while len(self._parts_of) > MOST_AHEAD:
+                del self._parts_of[next(iter(self._parts_of))]
         self._is_own, self._is_spent = is_own, False
         self._batch_of = {key: value for key, value in self._batch_of.items() if not value[0].expired()}
         tensors = list(_tensors_in(batch))
@@ -44,6 +53,10 @@ class BatchRows:
             self._current = seeds  # noise may be drawn before the forward pass
         if not any([self._note(tensor, seeds) for tensor in tensors]):
             self._queue.append(seeds)
+
+    def parts(self) -> list[list[int]]:
+        """Return the rows of the batch in hand, those of each rank apart."""
+        return self._parts_of.get(tuple(self._current)) or [list(range(len(self._current)))]
 
     def leave(self) -> None:
         """The script asks for the next batch, or is done: nothing is in hand. Batches drawn ahead keep waiting."""
