@@ -18,6 +18,7 @@ from retrofit.analysis.values.inference import Analysis
 
 from .data.batch_sizes import BatchSizes
 from .data.batch_values import BatchValues
+from .data.draws.cut_batches import gives_cut, is_of_rollout
 from .data.draws.draws import Draws, find_draws
 from .data.draws.filled import is_filled_by_model
 from .data.loaders import Loader, find_loaders
@@ -203,9 +204,12 @@ class Project:
     def _is_rollout(self, loader: Loader) -> bool:
         """Return whether what gives batches holds what the model has computed in the training, as a policy does."""
         calls = {call.call for model in self.models for call in model.calls}
-        return not loader.builders and any(
-            is_filled_by_model(self, use.expression, use.scope, calls) for use in loader.uses
-        )
+        if loader.builders:
+            return False
+        uses = [(use.expression, use.scope) for use in loader.uses]
+        if any(is_filled_by_model(self, *use, calls) for use in uses):
+            return True
+        return any(gives_cut(self.analysis, *use) for use in uses) and is_of_rollout(self)
 
 
 def read_project(entry: Path, root: Path | None = None) -> Project:

@@ -174,6 +174,11 @@ def _length_of(batch: Any, axis: int) -> int:
     """Return the number of samples in a batch."""
     for shape in _shapes_of(batch):
         return shape[axis] if len(shape) > axis else shape[0]
+    lengths = (
+        {len(part) if isinstance(part, (list, tuple)) else -1 for part in batch} if isinstance(batch, tuple) else ()
+    )
+    if len(lengths) == 1 and -1 not in lengths:  # lists of inputs and of targets
+        return max(*lengths, 1)
     return len(batch) if isinstance(batch, (list, tuple)) else 1
 
 

@@ -19,6 +19,7 @@ from retrofit.training.torch_api.runtime import TRAINING_SHARES
 from ..loops import LoopNode, Path, calls_without_training, phase_of
 from ..steps.training_conditions import without_training
 from .drawn import builders_of_value, loaders_in, may_be_loader
+from .draws.cut_batches import gives_cut
 from .draws.ready_batches import gives_batches, ready_batches
 from .next_calls import EVALUATION, TRAIN, Use, drawn_by_next
 
@@ -96,7 +97,11 @@ def _holding_batches(analysis: Analysis, node: ast.expr, scope: Scope) -> list[V
     """Return the variables that hold what gives batches, and not what a generator is given to make them of."""
     found = variables_of(analysis, node, scope) if not isinstance(node, ast.Call) else ()
     made = {v: [(a.value, a.scope) for a in assignments_to(analysis, v) if a.value is not None] for v in found}
-    return [v for v, given in made.items() if not given or any(gives_batches(analysis, *place) for place in given)]
+    return [
+        v
+        for v, given in made.items()
+        if not given or any(gives_batches(analysis, *place) or gives_cut(analysis, *place) for place in given)
+    ]
 
 
 def _parts(node: ast.expr) -> Iterator[ast.expr]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.flow.bindings import scope_of
@@ -19,7 +20,9 @@ from retrofit.training.torch_api.distributed import RANK
 from retrofit.training.torch_api.runtime import LOADER_WORKERS, TRAINING_SHARES
 
 from ..distributed.ranks.ranks import Ranks
-from .loaders import Loader
+
+if TYPE_CHECKING:
+    from .loaders import Loader
 
 
 def builders_of(analysis: Analysis, loader: Loader) -> list[tuple[ast.Call, Scope]]:

@@ -51,6 +51,7 @@ NOT_SAMPLES = frozenset(
     {"parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children", "keys",
      "values", "items"}
 )  # fmt: skip
+BATCH_SAMPLER = "torch.utils.data.BatchSampler"
 ENDLESS = frozenset({"itertools.cycle"})
 COMBINES = frozenset({"zip", "itertools.zip_longest", "itertools.chain", "itertools.chain.from_iterable"})
 TAKES_FUNCTION = frozenset({"map", "filter", "itertools.islice", "itertools.starmap", "itertools.takewhile"})

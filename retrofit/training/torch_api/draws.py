@@ -30,6 +30,10 @@ SAMPLES = frozenset({"sample", "rsample"})  # methods of these
 GENERATED = "sklearn.datasets.make_"  # n_samples come first
 ROWS = "pandas.sample"  # rows of a table, by whatever it was made: all in another order with `frac`, else `n` of them
 FOLDS = "sklearn.model_selection."  # their method split() gives parts of the data, for a training and its evaluation
+# They cut something into parts, which are batches where a training goes through them.
+CUTS = frozenset({
+    "torch.split", "torch.chunk", "torch.tensor_split", "numpy.array_split", "numpy.split",
+})  # fmt: skip
 _STREAMS = {**dict.fromkeys(GENERATORS, NUMPY), f"{PYTHON}.Random": PYTHON}
 
 

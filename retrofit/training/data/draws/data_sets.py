@@ -48,13 +48,17 @@ def data_sets_drawn_again(project: Project) -> list[Place]:
 
 
 def _computed(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
-    """Yield the expressions that the data sets of the training loaders are computed from."""
+    """Yield the expressions that the data sets of the training loaders are computed from, and batches without one."""
     loaders = [loader for loader in project.loaders if TRAIN in loader.roles]
-    for builder, scope in dict.fromkeys(place for one in loaders for place in builders_of(project.analysis, one)):
-        for place in places_given(project.analysis, builder, scope, "dataset"):
-            for origin in computed_from(project.analysis, *place, stored=True):
-                if isinstance(origin.node, ast.expr):
-                    yield origin.node, origin.scope
+    made = dict.fromkeys(place for one in loaders for place in builders_of(project.analysis, one))
+    places = [place for call in made for place in places_given(project.analysis, *call, "dataset")]
+    if project.takes_ready_batches:
+        ready = [use for loader in loaders if not loader.builders for use in loader.uses if use.role == TRAIN]
+        places += [(use.expression, use.scope) for use in ready]
+    for place in places:
+        for origin in computed_from(project.analysis, *place, stored=True):
+            if isinstance(origin.node, ast.expr):
+                yield origin.node, origin.scope
 
 
 def _draws(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:

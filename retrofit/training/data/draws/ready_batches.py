@@ -15,6 +15,7 @@ from retrofit.training.torch_api.data import ENDLESS, NUMBERS, SAME_ELEMENTS
 
 from ...loops import Path
 from ...model.modules import is_module
+from .cut_batches import gives_cut, steps_in_each
 
 KNOWN = frozenset({*sys.stdlib_module_names, "torch", "numpy"})  # packages that do not iterate over batches
 MOST_NAMES = 4  # of a view that is followed: bar = tqdm(batches)
@@ -25,7 +26,7 @@ def ready_batches(analysis: Analysis, path: Path) -> list[Place]:
     loop, frame = path.loops[0]
     if isinstance(loop, (ast.For, ast.AsyncFor)):
         place = _inside(analysis, loop.iter, frame.scope)
-        if gives_batches(analysis, *place):
+        if gives_batches(analysis, *place) or (steps_in_each(path) and gives_cut(analysis, *place)):
             return [place]
     found = []
     for node in ast.walk(loop):
