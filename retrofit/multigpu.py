@@ -51,6 +51,7 @@ from datetime import timedelta
 from functools import cache, lru_cache, partial
 from itertools import chain, count, cycle, islice
 from multiprocessing import forkserver
+from numbers import Number
 from pathlib import Path
 from types import FrameType, GeneratorType, SimpleNamespace, TracebackType
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
@@ -2410,11 +2411,23 @@ def _length_of(batch: Any, axis: int) -> int:
     """Return the number of samples in a batch."""
     for shape in _shapes_of(batch):
         return shape[axis] if len(shape) > axis else shape[0]
+    lengths = (
+        {len(part) if isinstance(part, (list, tuple)) else -1 for part in batch} if isinstance(batch, tuple) else ()
+    )
+    if len(lengths) == 1 and -1 not in lengths:  # lists of inputs and of targets
+        return max(*lengths, 1)
     return len(batch) if isinstance(batch, (list, tuple)) else 1
+
+
+def _is_list_of_numbers(batch: Any) -> bool:
+    """Return whether a batch is a list of the indices, or the names, of its samples."""
+    return isinstance(batch, list) and bool(batch) and all(isinstance(part, (Number, str)) for part in batch)
 
 
 def _common_length(batch: Any) -> int:
     """Return the number of rows that all tensors, arrays and lists of a batch have. Raises ValueError without one."""
+    if _is_list_of_numbers(batch):
+        return len(batch)
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else [batch]
     numbers = {len(part) if hasattr(part, "__len__") and not isinstance(part, str) else -1 for part in parts}
     if len(numbers) != 1 or numbers & {0, -1}:
@@ -2427,6 +2440,8 @@ def _common_length(batch: Any) -> int:
 
 def _rows_taken(batch: Any, rows: slice) -> Any:
     """Return rows of all parts of a batch, in a container of the same kind."""
+    if _is_list_of_numbers(batch):
+        return batch[rows]
     if isinstance(batch, Mapping):
         return type(batch)({name: part[rows] for name, part in batch.items()})  # type: ignore[call-arg]
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
@@ -4622,4 +4637,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 a1c30cc47b40061ca15968b82309c9778c7c60865046b2cd799cea85afa145e8
+# Unchanged while the text above has the SHA-256 1328ab0d424c8460941be7d50555726e2afa1a75b4fc160629b4c41c2e6c504f

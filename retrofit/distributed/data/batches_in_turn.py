@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
+from numbers import Number
 from typing import Any
 
 import torch
@@ -182,8 +183,15 @@ def _length_of(batch: Any, axis: int) -> int:
     return len(batch) if isinstance(batch, (list, tuple)) else 1
 
 
+def _is_list_of_numbers(batch: Any) -> bool:
+    """Return whether a batch is a list of the indices, or the names, of its samples."""
+    return isinstance(batch, list) and bool(batch) and all(isinstance(part, (Number, str)) for part in batch)
+
+
 def _common_length(batch: Any) -> int:
     """Return the number of rows that all tensors, arrays and lists of a batch have. Raises ValueError without one."""
+    if _is_list_of_numbers(batch):
+        return len(batch)
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else [batch]
     numbers = {len(part) if hasattr(part, "__len__") and not isinstance(part, str) else -1 for part in parts}
     if len(numbers) != 1 or numbers & {0, -1}:
@@ -196,6 +204,8 @@ def _common_length(batch: Any) -> int:
 
 def _rows_taken(batch: Any, rows: slice) -> Any:
     """Return rows of all parts of a batch, in a container of the same kind."""
+    if _is_list_of_numbers(batch):
+        return batch[rows]
     if isinstance(batch, Mapping):
         return type(batch)({name: part[rows] for name, part in batch.items()})  # type: ignore[call-arg]
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

@@ -11,7 +11,7 @@ from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Result
 from retrofit.training.torch_api.data import BATCH_SAMPLER
-from retrofit.training.torch_api.draws import CUTS, FOLDS
+from retrofit.training.torch_api.draws import CUTS
 
 from ...loops import Path
 from .filled import is_filled_by_model
@@ -42,7 +42,7 @@ def steps_in_each(path: Path) -> bool:
 
 
 def is_of_rollout(project: Project) -> bool:
-    """Return whether a training goes on in an environment, or takes samples from what its model has computed before."""
+    """Return whether a training plays in an environment, or takes samples from what its model has computed before."""
     for node, _ in project.in_loops:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and last_name(node.value) == "step":
             target = node.targets[0]
@@ -64,8 +64,17 @@ def _is_cut(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
         return bool(node.args) and all(gives_cut(analysis, part, scope) for part in node.args)
     if any(isinstance(v, Result) and v.builder == BATCH_SAMPLER for v in analysis.evaluate(node, scope)):
         return True
-    is_method = any(name.startswith(("torch.", "numpy.")) and last_name(node) in CUT_BY_METHOD for name in names)
-    return bool(names & CUTS) or (is_method and not any(name.startswith(FOLDS) for name in names))
+    return bool(names & CUTS) or _is_cut_by_method(analysis, node, scope, names)
+
+
+def _is_cut_by_method(analysis: Analysis, node: ast.Call, scope: Scope, names: set[str]) -> bool:
+    """Return whether this is a method of a tensor: x.chunk(8), and not text.split(",")."""
+    if last_name(node) not in CUT_BY_METHOD or not isinstance(node.func, ast.Attribute) or not node.args:
+        return False
+    if isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str):
+        return False
+    is_known = all(name.startswith(("torch.", "numpy.")) for name in names)
+    return is_known and not analysis.functions_called(node, scope)
 
 
 def _is_bound_by(node: ast.AST, targets: set[str]) -> bool:
