@@ -22,6 +22,7 @@ from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalFunction, Member, Result
 
+from .steps.modes import mode_before
 from .torch_api.frameworks import SEARCH_OBJECTS, SEARCHES
 from .torch_api.runtime import RUN_TRIALS
 
@@ -124,7 +125,7 @@ def paths_to(
         if closures:
             callers = [*callers, *closure_steps(analysis).get(outermost.node, [])]
         further = [site for site in callers if not any(site.scope is frame.scope for frame in frames)]
-        further = [site for site in further if not is_ruled_out(frames[-1], site)]
+        further = [site for site in further if not is_ruled_out(analysis, frames, site)]
         last = frames[-1]
         if not further and len(found) < MOST_PATHS and (anywhere or not of_another(last.scope, last.node)):
             found.append(Path(frames))
@@ -165,27 +166,48 @@ def reached_paths(analysis: Analysis) -> list[Path]:
 def calls_without_training(analysis: Analysis, paths: list[Path]) -> set[ast.Call]:
     """Return the calls of functions that train, of which the arguments say that this time they do not."""
     ruled_out: dict[ast.Call, bool] = {}  # on each of the ways to a backward call in the function
-    for frame in (frame for path in paths for frame in path.frames):
-        for site in sites_of(analysis, frame.scope):
-            ruled_out[site.call] = ruled_out.get(site.call, True) and is_ruled_out(frame, site)
+    for path in paths:
+        for number, frame in enumerate(path.frames, 1):
+            for site in sites_of(analysis, frame.scope):
+                is_out = ruled_out.get(site.call, True) and is_ruled_out(analysis, path.frames[:number], site)
+                ruled_out[site.call] = is_out
     return {call for call, is_out in ruled_out.items() if is_out}
 
 
-def is_ruled_out(frame: Frame, site: CallSite) -> bool:
-    """Return whether a call gives an argument with which the function does not come to the frame's node.
+def is_ruled_out(analysis: Analysis, frames: tuple[Frame, ...], site: CallSite) -> bool:
+    """Return whether a call does not lead to the node of the first frame; it calls the function of the last one.
 
-    `run(loader, train=False)` of a function that says `if train: loss.backward()`.
+    `run(loader, train=False)` of a function that says `if train: loss.backward()`, or hands `train` on to one that
+    does; a call under torch.no_grad(); one after `model.eval()` of a function that says `if model.training:`.
     """
+    sites = [*(_site_on_way(analysis, *pair) for pair in zip(frames, frames[1:])), site]
+    if any(_is_passed_by(frame, sites[number:]) for number, frame in enumerate(frames)):
+        return True
+    from .model.gradients import is_switched_off, may_switch_on  # which imports this module
+
+    is_off = is_switched_off(analysis, site.scope, site.call)
+    return is_off and not any(may_switch_on(analysis, frame.scope, frame.node) for frame in frames)
+
+
+def _site_on_way(analysis: Analysis, inner: Frame, outer: Frame) -> CallSite:
+    """Return the call by which one frame of a path leads to the one before."""
+    assert isinstance(outer.node, ast.Call)
+    found = (site for site in sites_of(analysis, inner.scope) if site.call is outer.node)
+    return next(found, CallSite(outer.node, outer.scope))
+
+
+def _is_passed_by(frame: Frame, sites: list[CallSite]) -> bool:
+    """Return whether a function does not come to the frame's node when it is called so, from the inside out."""
     function = frame.scope.node
     if not isinstance(function, FUNCTIONS):
         return False
     inner: ast.AST = frame.node
     for outer in frame.scope.source.ancestors(frame.node):
         if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
-            truth = truth_in_call(frame.scope, site, outer.test)
+            truth = truth_in_call(frame.scope, sites, outer.test)
             if truth is not None and truth is not is_in_body(outer, inner):
                 return True
-        if any(truth_in_call(frame.scope, site, test) for test in _ends_before(frame.scope.source, inner)):
+        if any(truth_in_call(frame.scope, sites, test) for test in _ends_before(frame.scope.source, inner)):
             return True
         if outer is function:
             return False
@@ -201,26 +223,51 @@ def _ends_before(source: Source, node: ast.AST) -> Iterator[ast.expr]:
             yield earlier.test
 
 
-def truth_in_call(scope: Scope, site: CallSite, test: ast.expr) -> bool | None:
-    """Return whether a test in a function holds when it is called so, None where the call does not tell."""
+def truth_in_call(scope: Scope, sites: list[CallSite], test: ast.expr) -> bool | None:
+    """Return whether a test in a function holds when it is called so, None where the calls do not tell.
+
+    The first of `sites` calls the function, the next one the function that this call is in.
+    """
     if isinstance(test, ast.Constant) or not isinstance(scope.node, FUNCTIONS):
         return bool(test.value) if isinstance(test, ast.Constant) else None
-    names = parameters(scope.node)
-    bound = names[1:] if names[:1] == ["self"] else names
-    return _truth(test, lambda name: _given(scope, site, bound, name))
+    return _truth(test, lambda node: _given(scope, sites, node))
 
 
-def _given(scope: Scope, site: CallSite, bound: list[str], name: str) -> ast.expr | None:
+def _given(scope: Scope, sites: list[CallSite], node: ast.expr) -> ast.expr | None:
     """Return the value of a name in a function when it is called so: an argument, a default, its one assignment."""
-    if name in bound:
-        assert isinstance(scope.node, FUNCTIONS)
-        given = site.argument(bound, name)
-        return given[0] if given is not None else None if site.is_open else default_of(scope.node, name)
-    values = [binding.value for binding in scope.bindings.get(name, []) if binding.kind == "value" and not binding.path]
-    return values[0] if len(values) == 1 else None
+    if not isinstance(node, ast.Name):
+        return _mode_set(scope, sites, node)
+    assert isinstance(scope.node, FUNCTIONS)
+    name, names = node.id, parameters(scope.node)
+    bound = names[1:] if names[:1] == ["self"] else names
+    if name not in bound:
+        values = [b.value for b in scope.bindings.get(name, []) if b.kind == "value" and not b.path]
+        return values[0] if len(values) == 1 else None
+    given = sites[0].argument(bound, name)
+    if given is None:
+        return None if sites[0].is_open else default_of(scope.node, name)
+    value, where = given
+    if isinstance(value, ast.Name) and len(sites) > 1 and where is sites[0].scope and _is_only_given(where, value.id):
+        return _given(where, sites[1:], value) or value
+    return value
 
 
-def _truth(test: ast.expr, given: Callable[[str], ast.expr | None]) -> bool | None:
+def _is_only_given(scope: Scope, name: str) -> bool:
+    """Return whether a name is a parameter of a function that nothing else sets there."""
+    is_parameter = isinstance(scope.node, FUNCTIONS) and name in parameters(scope.node)
+    return is_parameter and [binding.kind for binding in scope.bindings.get(name, [])] == ["parameter"]
+
+
+def _mode_set(scope: Scope, sites: list[CallSite], node: ast.expr) -> ast.expr | None:
+    """Return what `model.training` is in a function that is called after `model.eval()` or `model.train()`."""
+    if not isinstance(node, ast.Attribute) or node.attr != "training":
+        return None
+    places = [(scope, node), *((site.scope, site.call) for site in sites)]
+    found = (mode_before(where.source, place, last_name(node.value)) for where, place in places)
+    return next((mode for mode in found if mode is not None), None)
+
+
+def _truth(test: ast.expr, given: Callable[[ast.expr], ast.expr | None]) -> bool | None:
     """Return whether a test on a parameter holds, None where the call does not tell."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         inner = _truth(test.operand, given)
@@ -229,20 +276,20 @@ def _truth(test: ast.expr, given: Callable[[str], ast.expr | None]) -> bool | No
         truths = {_truth(part, given) for part in test.values}
         decisive = isinstance(test.op, ast.Or)
         return decisive if decisive in truths else None if None in truths else not decisive
-    if isinstance(test, ast.Name):
-        value = given(test.id)
+    if isinstance(test, (ast.Name, ast.Attribute)):
+        value = given(test)
         if isinstance(value, (ast.Compare, ast.UnaryOp)):
             return _truth(value, given)
         return bool(value.value) if isinstance(value, ast.Constant) else None
     return _compares(test, given) if isinstance(test, ast.Compare) and len(test.ops) == 1 else None
 
 
-def _compares(test: ast.Compare, given: Callable[[str], ast.expr | None]) -> bool | None:
+def _compares(test: ast.Compare, given: Callable[[ast.expr], ast.expr | None]) -> bool | None:
     """Return whether a comparison of a parameter with what is written down holds, None where that is not known."""
     left, wanted, op = test.left, test.comparators[0], test.ops[0]
-    if not isinstance(left, ast.Name) or given(left.id) is None:
+    if not isinstance(left, ast.Name) or given(left) is None:
         left, wanted = wanted, left  # Phase.TRAIN == phase
-    value = given(left.id) if isinstance(left, ast.Name) else None
+    value = given(left) if isinstance(left, ast.Name) else None
     if value is None:
         return None
     if isinstance(op, (ast.In, ast.NotIn)):

@@ -181,7 +181,7 @@ def _is_random(analysis: Analysis, loader: Loader) -> bool:
     """Return whether a loader can draw its samples in a random order."""
     for builder, scope in builders_of(analysis, loader):
         sites = list(_calls_for(analysis, loader, scope))
-        possible = [site for site in sites if not is_ruled_out(Frame(scope, builder, ()), site)]
+        possible = [site for site in sites if not is_ruled_out(analysis, (Frame(scope, builder, ()),), site)]
         if possible or not sites:
             options = [*_options(analysis, builder, scope)]
             if any(_is_true(analysis, node, scope, possible) for node in options) or _samples(analysis, builder, scope):
@@ -205,7 +205,7 @@ def _options(analysis: Analysis, builder: ast.Call, scope: Scope) -> Iterator[as
 
 def _is_true(analysis: Analysis, node: ast.expr, scope: Scope, sites: list[CallSite]) -> bool:
     """Return whether an option can be true in these calls of its function."""
-    truths = {truth_in_call(scope, site, node) for site in sites}
+    truths = {truth_in_call(scope, [site], node) for site in sites}
     if truths and None not in truths:
         return True in truths
     values = analysis.evaluate(node, scope)

@@ -64,7 +64,7 @@ def find_loaders(analysis: Analysis, paths: list[Path], takes_ready_batches: boo
     for path in paths:
         if not draws_from(found.values(), path):
             named = dict(_by_name(analysis, path))
-            found.update(named if named or not takes_ready_batches else dict(_ready_batches(analysis, path)))
+            found.update(named if named or not takes_ready_batches else dict(_ready_batches(analysis, path, silent)))
     return list(found.values())
 
 
@@ -84,18 +84,23 @@ def _by_name(analysis: Analysis, path: Path) -> Iterator[tuple[Variable | ast.ex
                 yield variable or part, Loader(variable, frozenset(), [use], _entry_is_split(analysis, variable))
 
 
-def _ready_batches(analysis: Analysis, path: Path) -> Iterator[tuple[Variable | ast.expr, Loader]]:
-    """Yield what gives a training loop its batches, where no loader does: an object or a generator of the script."""
+def _ready_batches(
+    analysis: Analysis, path: Path, silent: set[ast.AST]
+) -> Iterator[tuple[Variable | ast.expr, Loader]]:
+    """Yield what gives a training loop its batches, where no loader does: an object or a generator of the script.
+
+    What the calls in `silent` give it, which do not train, is left as it is.
+    """
     loop, _ = path.loops[0]
     for node, scope in ready_batches(analysis, path):
         use = Use(node, scope, TRAIN, loop)
-        for variable in _holding_batches(analysis, node, scope) or [None]:
+        for variable in _holding_batches(analysis, node, scope, silent) or [None]:
             yield variable or node, Loader(variable, frozenset(), [use], _entry_is_split(analysis, variable))
 
 
-def _holding_batches(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Variable | None]:
+def _holding_batches(analysis: Analysis, node: ast.expr, scope: Scope, silent: set[ast.AST]) -> list[Variable | None]:
     """Return the variables that hold what gives batches, and not what a generator is given to make them of."""
-    found = variables_of(analysis, node, scope) if not isinstance(node, ast.Call) else ()
+    found = variables_of(analysis, node, scope, leave_out=silent) if not isinstance(node, ast.Call) else ()
     made = {v: [(a.value, a.scope) for a in assignments_to(analysis, v) if a.value is not None] for v in found}
     return [
         v

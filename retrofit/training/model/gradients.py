@@ -6,7 +6,7 @@ import ast
 
 from retrofit.analysis.flow.calls.graph import functions_reached, holds_on_every_path
 from retrofit.analysis.flow.reachability import calls_within
-from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalFunction, Result
 from retrofit.training.torch_api.modules import ATTACKING, DERIVING, GRADIENTS_OFF, GRADIENTS_ON, SET_GRADIENTS
@@ -32,6 +32,22 @@ def is_switched_off(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
             return True
         if outer is scope.node:
             return False
+    return False
+
+
+def may_switch_on(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
+    """Return whether a node of a function is in `with torch.enable_grad():` or another that may switch gradients on."""
+    for outer in scope.source.ancestors(node):
+        if isinstance(outer, (ast.With, ast.AsyncWith)):
+            calls = [item.context_expr for item in outer.items if isinstance(item.context_expr, ast.Call)]
+            names = {name for call in calls for name in analysis.called(call, scope)}
+            if names & (GRADIENTS_ON | SET_GRADIENTS):
+                return True
+        if isinstance(outer, FUNCTIONS):
+            where = analysis.scope_of_node[outer].parent or scope
+            decorators = getattr(outer, "decorator_list", [])
+            parts = [part for node in decorators for part in ast.walk(node) if isinstance(part, ast.expr)]
+            return any(_switches_on(analysis, part, where) for part in parts)
     return False
 
 
