@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.calls import without_methods
+from retrofit.analysis.edits import surround
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.distributed.reductions import reduce_value
 from retrofit.training.figures.figures import figures_of
 from retrofit.training.figures.kinds import BATCH_SIZE, LIST, MEAN
+from retrofit.training.figures.step_counts import step_counts
 from retrofit.training.torch_api.tensors import COPIES, READS
 
 RULE = CATALOG["RF407"]
@@ -73,12 +76,26 @@ for images, labels in loader:
 ]
 WORDS = {MEAN: "mean", LIST: "list"}
 FUNCTIONS = {MEAN: "rd.reduce_loss", LIST: "rd.data.gather_batch", BATCH_SIZE: "rd.loss.global_batch"}
+STEP_SIZE = "rd.data.samples_per_step"
 READ_OR_COPIED = COPIES | READS
 
 
 def find(project: Project) -> Iterator[Finding]:
+    yield from _of_steps(project)
     for root in figures_of(project).reducible:
         value = root.node if root.kind == LIST else without_methods(root.node, READ_OR_COPIED)
         edits = [reduce_value(root.scope, value, FUNCTIONS.get(root.kind, "rd.reduce_total"))]
         message = f"a {WORDS.get(root.kind, 'sum')} over one rank's share of the batch"
         yield found(RULE, root.scope.source, root.node, message, edits)
+
+
+def _of_steps(project: Project) -> Iterator[Finding]:
+    """Yield the numbers of steps of one process that figures of an epoch are divided by."""
+    seen: set[ast.AST] = set()
+    for count in step_counts(project):
+        sizes = [place for place in count.sizes if place[0] not in seen]
+        seen |= {node for node, _ in sizes}
+        if sizes or not count.sizes:
+            edits = [edit for node, scope in sizes for edit in surround(scope.source, node, f"{STEP_SIZE}(", ")")]
+            message = f"{ast.unparse(count.number)} is the number of steps that one process would make"
+            yield found(RULE, count.scope.source, count.number, message, edits)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Place = tuple[ast.expr, Scope]
 DIVISION = (ast.Div, ast.FloorDiv)
+COUNTS_STEPS = (*DIVISION, ast.Mod)  # whole batches, and whether one more is begun
 
 
 def lengths(project: Project, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
@@ -69,10 +70,13 @@ def _is_changed(project: Project, size: ast.expr, scope: Scope) -> bool:
     return any(isinstance(binding.node, ast.AugAssign) for binding in bindings)
 
 
-def single_process_sizes(project: Project, length: ast.expr, scope: Scope, sizes: list[Place]) -> list[Place]:
+def single_process_sizes(
+    project: Project, length: ast.expr, scope: Scope, sizes: list[Place], of_samples: bool = False
+) -> list[Place]:
     """Return the batch sizes that a number of steps is divided by, without the number of processes.
 
-    What is divided is a number of samples, wherever that comes from: len(frame), a list, a constant.
+    What is divided is a number of samples, wherever that comes from: len(frame), a list, a constant; with `of_samples`
+    only what is known to be a length.
     """
     origins = project.ranks.origins(length, scope)
     nodes = [(node, where) for expression, where in origins for node in ast.walk(expression)]
@@ -81,10 +85,11 @@ def single_process_sizes(project: Project, length: ast.expr, scope: Scope, sizes
         found = [
             (part, where)
             for node, where in nodes
-            if isinstance(node, ast.BinOp) and isinstance(node.op, DIVISION)
+            if isinstance(node, ast.BinOp) and isinstance(node.op, COUNTS_STEPS)
             for part in _factors(node.right)
             if is_same(project.analysis, (part, where), size) or (part, where) in project.batch_sizes
-            if not (is_rate or isinstance(part, ast.Constant)) or _is_of_samples(project, node.left, where)
+            if not (of_samples or isinstance(node.op, ast.Mod) or is_rate or isinstance(part, ast.Constant))
+            or _is_of_samples(project, node.left, where)
         ]
         if found and not any(_is_of_processes(project, *place, size) for place in nodes):
             return [place for place in dict.fromkeys(found) if not _is_counted(project, *place)]

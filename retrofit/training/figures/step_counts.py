@@ -1,0 +1,94 @@
+"""Numbers of steps that a script computes from its samples, and that figures of an epoch are divided by.
+
+`total / (len(dataset) // batch_size + 1)`: several processes make a part of these steps.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.operands import computed_from
+from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.scopes import Scope
+from retrofit.training.torch_api.tensors import FILLED
+
+from .. import Project
+from ..data.shards import is_same
+from ..optimizer.schedules import DIVISION, Place, batch_sizes, single_process_sizes
+from .figures import followed
+
+
+@dataclass(frozen=True)
+class StepCount:
+    """A number of steps of one process; `sizes`: the batch sizes in it, none where the same code evaluates."""
+
+    number: ast.expr
+    scope: Scope
+    sizes: tuple[Place, ...]
+
+
+def step_counts(project: Project) -> Iterator[StepCount]:
+    """Yield the numbers of steps that sums over the batches of a training are divided by, or that size a list."""
+    sizes = batch_sizes(project)
+    if not sizes or project.distribution.is_by_hand:
+        return
+    batches = set(project.in_batches)
+    both = followed(project)[0].both
+    for node, scope in reached_nodes(project.analysis):
+        number = _number_at(project, node, scope, batches)
+        found = single_process_sizes(project, number, scope, sizes, of_samples=True) if number is not None else []
+        if number is not None and found:
+            found += [place for size in found for place in _in_dividend(project, *size)]
+            is_shared = bool(both.intersection(scope.source.ancestors(node)))
+            yield StepCount(number, scope, () if is_shared else tuple(found))
+
+
+def _number_at(project: Project, node: ast.AST, scope: Scope, batches: set[tuple[ast.AST, Scope]]) -> ast.expr | None:
+    """Return what a figure of the training is divided by, or how long a list of them is made."""
+    divided = _divided(node)
+    if divided is None:
+        size = _size_of_list(node)
+        return size if size is not None and _is_filled(node, scope, batches) else None
+    is_figure = not isinstance(divided[1], ast.Constant) and _is_of_batches(project, divided[0], scope, batches)
+    return divided[1] if is_figure else None
+
+
+def _in_dividend(project: Project, size: ast.expr, scope: Scope) -> Iterator[Place]:
+    """Yield where a batch size is in what it divides, too: (samples + batch_size - 1) // batch_size."""
+    outer = scope.source.parents[size]
+    inner = ast.walk(outer.left) if isinstance(outer, ast.BinOp) and outer.right is size else ()
+    for part in inner:
+        if isinstance(part, (ast.Name, ast.Attribute)) and is_same(project.analysis, (part, scope), (size, scope)):
+            yield part, scope
+
+
+def _divided(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, DIVISION):
+        return node.left, node.right
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, DIVISION):
+        return node.target, node.value
+    return None
+
+
+def _is_of_batches(project: Project, node: ast.expr, scope: Scope, batches: set[tuple[ast.AST, Scope]]) -> bool:
+    """Return whether a number is computed from what is computed for the batches of the training."""
+    return any((origin.node, origin.scope) in batches for origin in computed_from(project.analysis, node, scope, True))
+
+
+def _size_of_list(node: ast.AST) -> ast.expr | None:
+    """Return n of `losses = np.zeros(n)`."""
+    made = node.value if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) else None
+    return made.args[0] if made is not None and last_name(made) in FILLED and made.args else None
+
+
+def _is_filled(node: ast.AST, scope: Scope, batches: set[tuple[ast.AST, Scope]]) -> bool:
+    """Return whether each batch sets an entry of a list that an assignment makes: `losses[step] = loss.item()`."""
+    names = {ast.unparse(target) for target in node.targets} if isinstance(node, ast.Assign) else set()
+    return any(
+        isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Store) and ast.unparse(part.value) in names
+        for part, where in batches
+        if where is scope
+    )
