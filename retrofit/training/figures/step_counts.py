@@ -17,7 +17,7 @@ from retrofit.training.torch_api.tensors import FILLED
 
 from .. import Project
 from ..data.shards import is_same
-from ..optimizer.schedules import DIVISION, Place, batch_sizes, single_process_sizes
+from ..optimizer.schedules import COUNTS_STEPS, DIVISION, Place, batch_sizes, counts_batches, single_process_sizes
 from .figures import followed
 
 
@@ -33,7 +33,7 @@ class StepCount:
 def step_counts(project: Project) -> Iterator[StepCount]:
     """Yield the numbers of steps that sums over the batches of a training are divided by, or that size a list."""
     sizes = batch_sizes(project)
-    if not sizes or project.distribution.is_by_hand:
+    if project.distribution.is_by_hand or not any(counts_batches(project, *p, sizes) for p in _divisions(project)):
         return
     batches = set(project.in_batches)
     both = followed(project)[0].both
@@ -44,6 +44,11 @@ def step_counts(project: Project) -> Iterator[StepCount]:
             found += [place for size in found for place in _in_dividend(project, *size)]
             is_shared = bool(both.intersection(scope.source.ancestors(node)))
             yield StepCount(number, scope, () if is_shared else tuple(found))
+
+
+def _divisions(project: Project) -> list[tuple[ast.BinOp, Scope]]:
+    nodes = reached_nodes(project.analysis)
+    return [(node, scope) for node, scope in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, COUNTS_STEPS)]
 
 
 def _number_at(project: Project, node: ast.AST, scope: Scope, batches: set[tuple[ast.AST, Scope]]) -> ast.expr | None:

@@ -96,6 +96,13 @@ def single_process_sizes(
     return []
 
 
+def counts_batches(project: Project, division: ast.BinOp, scope: Scope, sizes: list[Place]) -> bool:
+    """Return whether a number of samples is divided by one of some batch sizes."""
+    factors = [(part, scope) for part in _factors(division.right)]
+    is_by_size = any(p in project.batch_sizes or is_same(project.analysis, p, s) for p in factors for s in sizes)
+    return is_by_size and _is_of_samples(project, division.left, scope)
+
+
 def _is_of_samples(project: Project, dividend: ast.expr, scope: Scope) -> bool:
     """Return whether a number is, or comes from, the length of something."""
     parts = (part for node, _ in project.ranks.origins(dividend, scope) for part in ast.walk(node))
