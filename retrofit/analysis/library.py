@@ -23,6 +23,7 @@ class Library:
     same_methods: Collection[str] = frozenset()  # give their own object
     creating_methods: Collection[str] = frozenset()  # of classes: give an object of the class that they are called on
     wrappers: Mapping[str, int] = field(default_factory=dict)  # with the position of what they wrap
+    kept_arguments: Mapping[str, list[str]] = field(default_factory=dict)  # parameters that are attributes later
     moving_methods: Collection[str] = frozenset()  # as statements: the object is another one from here on
     filling_methods: Collection[str] = frozenset()  # as statements: the object is the same, with other content
     starting_with_rank: Collection[str] = frozenset()  # start processes that are given their number first

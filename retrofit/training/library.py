@@ -20,6 +20,7 @@ TORCH = Library(
     same_methods=modules.SAME_OBJECT,
     creating_methods=modules.CREATING,
     wrappers=modules.PLAIN_WRAPPERS,
+    kept_arguments=data.KEPT_ARGUMENTS,
     moving_methods=modules.MOVING,
     filling_methods=modules.FILLING,
     starting_with_rank=distributed.SPAWNS,

@@ -30,6 +30,21 @@ class Items(Dataset):
         return torch.tensor([float(self.items[index])])
 
 
+    def order(self):
+        self.items = np.random.permutation(self.items)
+
+    def restart(self, epoch):
+        self.order()
+
+
+class Epochs:
+    def __init__(self, data):
+        self.data = data
+
+    def start(self):
+        self.data.order()
+
+
 class Mixed(Items):
     def __init__(self, items):
         items = items * 2
@@ -48,6 +63,8 @@ def train(items):
 items = list(range(8))
 data = Items(items)
 mixed = Mixed(items)
+loader = DataLoader(data, 2)
+epochs = Epochs(data)
 model = nn.Linear(1, 1)
 optimizer = optim.SGD(model.parameters(), lr=0.1)
 for epoch in range(3):
@@ -61,6 +78,10 @@ DRAWN = {
         "rd.data.draw_together(random.shuffle, items)",
     ),
     "shuffled by itself": ("data.mix()", "data", "rd.data.draw_together(random.shuffle, self.items)"),
+    "of a method that takes an order": ("data.order()", "data", "rd.data.draw_together(data.order)"),
+    "by a method in a method": ("data.restart(0)", "data", "rd.data.draw_together(data.restart, 0)"),
+    "through a loader": ("loader.dataset.order()", "data", "rd.data.draw_together(loader.dataset.order)"),
+    "by another object": ("epochs.start()", "data", "rd.data.draw_together(self.data.order)"),
     "some of the samples": (
         "chosen = np.random.permutation(8)[:6]",
         "Subset(data, chosen)",

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..calls import CallSite, default_of, is_method, is_property, last_name, returns_of
+from ..calls import CallSite, argument_for, default_of, is_method, is_property, last_name, returns_of
 from ..files.modules import Modules
 from ..files.runtime_names import canonical
 from ..files.source import Source
@@ -253,6 +253,8 @@ class Analysis:
             return self._of_module(name, base.scope, next((f for f in files if f in self.modules.sources), None))
         if isinstance(base, (Instance, LocalClass)):
             return self._of_own_attribute(base, name)
+        if isinstance(base, Result) and name in (parameters := self.library.kept_arguments.get(base.builder, [])):
+            return self.evaluate(argument_for(base.call, parameters, name), base.scope) | {Member(base, name)}
         if isinstance(base, (Result, Member, Item)):
             return frozenset([Member(base, name)])
         return NOTHING

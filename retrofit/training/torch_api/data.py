@@ -22,6 +22,12 @@ GRAPH_LOADERS = frozenset({
 })  # fmt: skip
 OF_GRAPHS = re.compile(r"readout|pool|set2set", re.IGNORECASE)
 LOADER_PARAMETERS = ["dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers"]
+# What makes an object that has what it is given as an attribute of the same name.
+KEPT_ARGUMENTS = {
+    **{loader: LOADER_PARAMETERS for loader in LOADERS},
+    "torch.utils.data.Subset": ["dataset", "indices"],
+    "torch.utils.data.dataset.Subset": ["dataset", "indices"],
+}
 # Samplers that give each rank its part, and their parameters in their order.
 SHARDING_SAMPLERS = frozenset(
     {"torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler"}

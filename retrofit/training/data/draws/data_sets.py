@@ -44,6 +44,13 @@ def data_sets_drawn_again(project: Project) -> list[Place]:
     for node, scope in again.items():
         if _shuffles(project.analysis, node, scope, variables, classes):
             found[node] = scope
+    classes = {base for kind in classes for base in project.analysis.classes.mro(kind)}
+    runs = {node: _run_by_method(project.analysis, node, scope, classes) for node, scope in again.items()}
+    inner = {part for parts in runs.values() for part in parts}
+    for node, parts in runs.items():
+        drawn = {part for part, scope in parts.items() if draws(project.analysis, part, scope)}
+        if node not in inner and drawn - set(found):
+            found = {call: scope for call, scope in found.items() if call not in drawn} | {node: again[node]}
     return [(node, scope) for node, scope in found.items() if not runs_on_some(project.analysis, scope, node)]
 
 
@@ -67,6 +74,18 @@ def _draws(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
         return True
     is_made = any(isinstance(value, Instance) and value.call is call for value in analysis.evaluate(call, scope))
     return is_made and any(draws(analysis, *place) for place in calls_within(analysis, call, scope))
+
+
+def _run_by_method(analysis: Analysis, call: ast.Call, scope: Scope, classes: set[Scope]) -> dict[ast.Call, Scope]:
+    """Return the calls in a method of one of the classes that a call runs: `loader.dataset.resample()`."""
+    methods = [function.scope for function in analysis.functions_called(call, scope)]
+    if not any(_is_method(method, classes) for method in methods):
+        return {}
+    return {node: where for node, where in calls_within(analysis, call, scope) if node is not call}
+
+
+def _is_method(function: Scope, classes: set[Scope]) -> bool:
+    return function.parent in classes and getattr(function.node, "name", "") not in NOT_BETWEEN_EPOCHS
 
 
 def _shuffles(
