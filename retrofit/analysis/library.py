@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .scopes import Scope
     from .values.inference import Analysis
+    from .values.kinds import Value
 
 
 def _nothing(analysis: Analysis) -> list[Scope]:
     return []
+
+
+def _never(analysis: Analysis, value: Value) -> bool:
+    return False
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class Library:
         "write",
         "flush",
     )  # methods that are called of an object that a library is given
+    is_replaced: Callable[[Analysis, Value], bool] = _never  # of objects that a rewrite gives another place
     starts: Callable[[Analysis], list[Scope]] = _nothing  # taken to run, though nothing in the project calls them
 
 

@@ -7,6 +7,7 @@ from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 
 from .loops import training_paths
+from .model.modules import is_module
 from .torch_api import data, distributed, modules, tensors
 
 
@@ -27,5 +28,6 @@ TORCH = Library(
     starting=distributed.STARTS_PROCESS,
     functional_packages=tensors.ARRAY_PACKAGES,
     called_from_outside=(*PYTHON.called_from_outside, *modules.CALLED_FROM_OUTSIDE),
+    is_replaced=is_module,
     starts=_trainings,
 )

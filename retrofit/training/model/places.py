@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import is_method
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.variables import Assignment, Variable, assignments_to, first_alias, variables_of
-from retrofit.analysis.scopes import FUNCTIONS, Scope, parameters
+from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance
 
@@ -46,6 +46,8 @@ def places_before_training(project: Project, model: Model) -> list[Place] | str:
     Or why there are none: another object holds the model too, or the training puts another one in its place.
     """
     analysis, variable = project.analysis, model.variable
+    if any(binding.kind == "parameter" for binding in _bindings(variable)):  # train(Net(), loader)
+        return [(variable.scope.source, first_statement(variable.scope), variable.name)]
     if not variable.is_attribute and not model.is_container:
         return f"{variable} is set in several functions, so no place comes after all of them"
     in_loops = {node for node, _ in project.in_loops}
@@ -64,6 +66,10 @@ def places_before_training(project: Project, model: Model) -> list[Place] | str:
             return f"{variable} is set in several functions, and no function of the training comes after all of them"
         found[place] = None
     return list(found)
+
+
+def _bindings(variable: Variable) -> list[Binding]:
+    return [] if variable.is_attribute else variable.scope.bindings.get(variable.name, [])
 
 
 def _holds(analysis: Analysis, variable: Variable, scope: Scope) -> bool:
