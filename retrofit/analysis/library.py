@@ -45,6 +45,7 @@ class Library:
         "write",
         "flush",
     )  # methods that are called of an object that a library is given
+    owning_methods: Collection[str] = frozenset()  # by which such an object is told where it is not known
     is_replaced: Callable[[Analysis, Value], bool] = _never  # of objects that a rewrite gives another place
     starts: Callable[[Analysis], list[Scope]] = _nothing  # taken to run, though nothing in the project calls them
 

@@ -7,7 +7,7 @@ from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 
 from .loops import training_paths
-from .model.modules import is_module
+from .model.modules import is_model
 from .torch_api import data, distributed, modules, tensors
 
 
@@ -28,6 +28,7 @@ TORCH = Library(
     starting=distributed.STARTS_PROCESS,
     functional_packages=tensors.ARRAY_PACKAGES,
     called_from_outside=(*PYTHON.called_from_outside, *modules.CALLED_FROM_OUTSIDE),
-    is_replaced=is_module,
+    owning_methods=modules.PARAMETERS,
+    is_replaced=is_model,
     starts=_trainings,
 )

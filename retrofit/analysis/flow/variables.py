@@ -329,17 +329,22 @@ class _Trace:
             argument, default = site.argument(names, name), default_of(function, name)
             if argument is not None:
                 inner = self.of(*argument)
-                found |= inner or ({Variable(scope, name)} if self._is_kept(*argument) else set())
+                found |= inner or ({Variable(scope, name)} if self._is_kept(argument, name, scope) else set())
             elif default is not None:
                 found |= self.of(default, scope.parent or scope)
         # A parameter that is given another value in the function lives there from then on.
         own = [b for b in scope.bindings.get(name, []) if b.kind == "value"]
         return found or ({Variable(scope, name)} if own or not self.analysis.callers(function) else set())
 
-    def _is_kept(self, argument: ast.expr, scope: Scope) -> bool:
+    def _is_kept(self, argument: tuple[ast.expr, Scope], name: str, scope: Scope) -> bool:
         """Return whether an argument makes an object that a rewrite may replace, which no variable holds before."""
-        made = self.analysis.evaluate(argument, scope) if isinstance(argument, ast.Call) else ()
-        return any(self.analysis.library.is_replaced(self.analysis, value) for value in made)
+        if not isinstance(argument[0], ast.Call):
+            return False
+        library = self.analysis.library
+        if any(library.is_replaced(self.analysis, value) for value in self.analysis.evaluate(*argument)):
+            return True
+        asked = (n for n in own_nodes(scope.node) if isinstance(n, ast.Attribute) and n.attr in library.owning_methods)
+        return any(isinstance(node.value, ast.Name) and node.value.id == name for node in asked)
 
     def _of_attribute(self, node: ast.Attribute, scope: Scope) -> set[Variable]:
         if node.attr == "module":

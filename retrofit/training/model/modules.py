@@ -17,6 +17,14 @@ def is_module(analysis: Analysis, value: Value) -> bool:
     )
 
 
+def is_model(analysis: Analysis, value: Value) -> bool:
+    """Return whether a value is a module of the project, or a layer or a model of torch's packages, but no loss."""
+    if is_module(analysis, value):
+        return True
+    builder = value.builder if isinstance(value, Result) else ""
+    return builder.startswith(MODULE_PACKAGES) and not builder.endswith("Loss")
+
+
 def classes_of(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Scope]:
     """Return the project's classes of modules that an expression can be an object of."""
     values = analysis.evaluate(node, scope)
