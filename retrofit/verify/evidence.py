@@ -192,6 +192,8 @@ class Run:
     stacks: dict[int, str | None] = field(default_factory=dict)  # rank -> "train.py:12 in main", of a hang
     seconds: float = 0.0
     logs: list[str] = field(default_factory=list)  # the last lines that each process printed
+    steps_before: int | None = None  # optimizer steps that its checkpoint holds, of a run that continues from one
+    left_out: str = ""  # why it says nothing about the script
 
     @property
     def finished(self) -> bool:
@@ -227,6 +229,7 @@ def load_run(
     timed_out: bool = False,
     stacks: Mapping[int, str | None] | None = None,
     seconds: float = 0.0,
+    steps_before: int | None = None,
 ) -> Run:
     """Read what the ranks of a run have left in `folder`; a rank without a trace file has no events.
 
@@ -235,7 +238,9 @@ def load_run(
     folder = Path(folder)
     ranks = [RankTrace(rank, read_events(folder / f"rank{rank}.jsonl")) for rank in range(world_size)]
     logs = [_tail(folder / f"rank{rank}.log") for rank in range(world_size)]
-    return Run(name, world_size, ranks, list(statuses), hung, timed_out, dict(stacks or {}), seconds, logs)
+    return Run(
+        name, world_size, ranks, list(statuses), hung, timed_out, dict(stacks or {}), seconds, logs, steps_before
+    )
 
 
 def read_events(path: str | Path) -> list[Event]:

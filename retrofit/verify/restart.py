@@ -22,6 +22,7 @@ class Restart:
     arguments: list[str]
     checkpoint: str
     steps_done: int
+    epochs_done: int = 1  # 0 where it was written before the end of the first epoch
 
 
 def plan_restart(given: Sequence[str] | None, many: Run, script: Run, snapshot: Path) -> Restart | str:
@@ -38,7 +39,8 @@ def plan_restart(given: Sequence[str] | None, many: Run, script: Run, snapshot: 
     arguments = _arguments(given, script, checkpoint)
     if arguments is None:
         return "the script has no --resume; name its arguments with --resume-args"
-    return Restart(arguments, checkpoint, steps_of_first_epoch(many.main) or 0)
+    steps_done = _steps_in(checkpoint, many)
+    return Restart(arguments, checkpoint, steps_done, int(steps_done == steps_of_first_epoch(many.main)))
 
 
 def _checkpoint(many: Run, snapshot: Path) -> str | None:
@@ -48,6 +50,13 @@ def _checkpoint(many: Run, snapshot: Path) -> str | None:
         if (snapshot / event.path).is_file() and (best is None or len(event.keys) >= best[0]):
             best = (len(event.keys), event.path)
     return best[1] if best else None
+
+
+def _steps_in(checkpoint: str, many: Run) -> int:
+    """Return the optimizer steps before the checkpoint was written for the last time in the first epoch."""
+    most = steps_of_first_epoch(many.main) or 0
+    steps = [event.step for event in many.ranks[0].of(FileSave) if event.path == checkpoint and event.step <= most]
+    return steps[-1] if steps else most
 
 
 def _arguments(given: Sequence[str] | None, script: Run, checkpoint: str) -> list[str] | None:

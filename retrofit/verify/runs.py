@@ -8,10 +8,10 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from retrofit.verify.processes.launch import Launch, RunResult, run_together
+from retrofit.verify.processes.launch import Launch, RunResult, free_port, run_together
 from retrofit.verify.processes.progress import Progress
 from retrofit.verify.processes.project_copy import copy_project, own_folder
 from retrofit.verify.processes.stacks import stack_summary
@@ -23,6 +23,7 @@ from .restart import Restart, plan_restart
 # What every training imports, torch by itself (dynamo with the first optimizer): once here instead of in each process.
 PRELOADED = ("numpy", "torch._dynamo", "torch.distributed", "torch.utils.data")
 OF_EVERY_RUN = {"WANDB_MODE": "disabled"}  # scalars are still recorded; nothing is uploaded seven times
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # also LOCAL_RANK
 BATCH_TWIN = {"RETROFIT_BATCH": "global"}  # distribute_loader then keeps the global batch of one process at N
 
 
@@ -40,6 +41,7 @@ class Plan:
     batch_flag: str | None = None  # a flag of the script whose value is divided by nproc at world size N
     resume_arguments: list[str] | None = None  # None: found out from the script's own parser
     use_gpus: bool = False
+    is_launched: bool = False  # one process has a launcher's variables, too: the script does not run without
     time_limit_s: float = 600.0
     idle_s: float = 20.0
     project: Path = field(default_factory=Path.cwd)
@@ -65,10 +67,13 @@ def run_all(plan: Plan, progress: Progress) -> FinishedRuns:
         with suppress(ImportError):  # numpy is optional
             importlib.import_module(name)
     runs = FinishedRuns()
-    if plan.original is None:
-        _run(plan, runs, progress, "one process, as it is", ["one"])
-    else:
-        _run(plan, runs, progress, "the original and the retrofitted script, one process", ["original", "one"])
+    alone = ["one"] if plan.original is None else ["original", "one"]
+    what = "as it is" if plan.original is None else "the original and the retrofitted script"
+    _run(plan, runs, progress, f"one process, {what}", alone)
+    if plan.original is None and needs_launcher(runs.by_name["one"]):
+        plan = replace(plan, is_launched=True)
+        shutil.rmtree(plan.folder / "one")
+        _run(plan, runs, progress, f"one process, {what}, with a launcher's variables", alone)
     _run(plan, runs, progress, f"{plan.nproc} processes", ["many"])
     restarts = _plan_restarts(plan, runs)
     together = ["reference"] if all(rank.training for rank in runs.by_name["many"].ranks) else []
@@ -76,6 +81,19 @@ def run_all(plan: Plan, progress: Progress) -> FinishedRuns:
         text = "one process on the same batches" + (", and restarts from the checkpoint" if restarts else "")
         _run(plan, runs, progress, text, [*together, *restarts], restarts)
     return runs
+
+
+def needs_launcher(run: Run) -> bool:
+    """Return whether a script failed because the variables of a launcher are missing."""
+    error = run.main.exit.error if run.main.exit is not None else None
+    return error is not None and any(name in error.message for name in LAUNCHER_VARIABLES)
+
+
+def _as_launched() -> dict[str, str]:
+    """Return the variables that a launcher gives to a single process."""
+    port = str(free_port())
+    numbers = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    return {**numbers, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
 
 
 def _plan_restarts(plan: Plan, runs: FinishedRuns) -> dict[str, Restart]:
@@ -112,7 +130,7 @@ def _run(
             max_processes=_most_processes(plan),
         )
     for name, launch, result in zip(names, launches, results):
-        runs.by_name[name] = _load(plan, name, result)
+        runs.by_name[name] = _load(plan, name, result, (restarts or {}).get(name))
         runs.commands[name] = _command(launch)
 
 
@@ -127,7 +145,7 @@ def _most_processes(plan: Plan) -> int:
     return plan.nproc if plan.use_gpus else max(plan.nproc, len(os.sched_getaffinity(0))) + 1
 
 
-def _load(plan: Plan, name: str, result: RunResult) -> Run:
+def _load(plan: Plan, name: str, result: RunResult, restart: Restart | None) -> Run:
     project = str(_project(plan, name))
     return load_run(
         name,
@@ -138,6 +156,7 @@ def _load(plan: Plan, name: str, result: RunResult) -> Run:
         timed_out=result.timed_out,
         stacks={rank: stack_summary(text, project) for rank, text in result.stacks.items()},
         seconds=result.seconds,
+        steps_before=restart.steps_done if restart else None,
     )
 
 
@@ -155,6 +174,8 @@ def _launch(plan: Plan, name: str, restart: Restart | None) -> Launch:
     if world_size > 1 and plan.batch_flag:
         arguments = divide_flag(arguments, plan.batch_flag, world_size)
     environ = {**plan.environ, **OF_EVERY_RUN, **({} if name in ("original", "one") else BATCH_TWIN)}
+    if plan.is_launched and world_size == 1:
+        environ.update(_as_launched())
     if not plan.use_gpus:
         environ["CUDA_VISIBLE_DEVICES"] = ""
     return Launch(
@@ -196,7 +217,7 @@ def _settings(plan: Plan, name: str, rank: int, world_size: int, restart: Restar
         controlled=name not in ("original", "one"),
         replay=[str(plan.folder / "many" / f"rank{r}.jsonl") for r in range(plan.nproc)] if name == "reference" else [],
         snapshot=str(plan.folder / "snapshot") if name == "many" else "",
-        epochs_done=1 if restart else 0,
+        epochs_done=restart.epochs_done if restart else 0,
         steps_done=restart.steps_done if restart else 0,
         stop_before_first_step=name.startswith("reload"),
         watched={path: list(lines) for path, lines in plan.watched.items()} if name == "many" else {},

@@ -15,7 +15,7 @@ from retrofit.verify.evidence import Run, Runs
 from retrofit.verify.trace.events import FileSave, InitialWeights, Keys
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
-from .first_epoch import after_first_epoch, state_of
+from .first_epoch import state_of, when_saved
 
 WRAPPER_CLASSES = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "OptimizedModule"}
 MORE = "..."  # replaces the keys that a trace does not list
@@ -105,7 +105,7 @@ def _reload_fault(many: Run, run: Run, tolerance: float) -> Finding | None:
     failure = first_failure(run)
     if not run.finished and failure is not None:
         return Finding(f"{label} failed", cause_of(failure, run), value=failure.sentence)
-    reached, loaded = after_first_epoch(many.main), state_of(run.main.of(InitialWeights))
+    reached, loaded = when_saved(many, run), state_of(run.main.of(InitialWeights))
     common = [opt for opt in loaded if opt in reached]
     started = state_of(many.main.of(InitialWeights))
     for opt in common:

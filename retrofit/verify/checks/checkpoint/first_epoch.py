@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from retrofit.verify.evidence import RankTrace
+from retrofit.verify.evidence import RankTrace, Run
 from retrofit.verify.trace.events import InitialWeights, OptimizerStep
 
 
@@ -16,9 +16,14 @@ def steps_of_first_epoch(rank: RankTrace) -> int | None:
     return sum(position < begin for position in rank.step_positions)
 
 
-def after_first_epoch(rank: RankTrace) -> dict[int, OptimizerStep]:
-    """Return for each optimizer its last step in the first epoch."""
-    return {step.optimizer: step for step in rank.steps[: steps_of_first_epoch(rank) or 0]}
+def steps_saved(many: Run, continued: Run) -> int | None:
+    """Return how many optimizer steps the checkpoint holds from which a run continues: those of the first epoch."""
+    return steps_of_first_epoch(many.main) if continued.steps_before is None else continued.steps_before
+
+
+def when_saved(many: Run, continued: Run) -> dict[int, OptimizerStep]:
+    """Return for each optimizer its last step before the checkpoint was written."""
+    return {step.optimizer: step for step in many.main.steps[: steps_saved(many, continued) or 0]}
 
 
 def state_of(events: Iterable[InitialWeights]) -> dict[int, InitialWeights]:

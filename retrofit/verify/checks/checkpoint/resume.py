@@ -10,11 +10,11 @@ from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.training.differences import tensors_differ, tolerance_of
 from retrofit.verify.checks.training.learning_rate import SAME
 from retrofit.verify.checks.training.ranks_agree import disagreement
-from retrofit.verify.evidence import RankTrace, Run, Runs, relative_difference
+from retrofit.verify.evidence import RankTrace, Run, Runs, flat, relative_difference
 from retrofit.verify.trace.events import InitialWeights, OptimizerStep
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
-from .first_epoch import after_first_epoch, state_of, steps_of_first_epoch
+from .first_epoch import state_of, steps_saved, when_saved
 
 ANOTHER_LOSS = "the loss is another one with the same samples"
 
@@ -30,7 +30,7 @@ def resume(runs: Runs, options: CheckOptions) -> Verdict:
     if disagreement(many) is not None:
         reason = "the ranks hold different weights, and a checkpoint holds those of one (see ranks_agree)"
         return not_applicable(check, title, reason)
-    done = steps_of_first_epoch(many.main)
+    done = steps_saved(many, resumed)
     if done is None or many.num_steps <= done:
         return not_applicable(check, title, why_not(many, "the training has no second epoch to compare with"))
     if not resumed.num_steps:
@@ -41,6 +41,9 @@ def resume(runs: Runs, options: CheckOptions) -> Verdict:
     if fault is not None and fault.summary.startswith(ANOTHER_LOSS) and changed_in_place(many) is not None:
         summary = f"{ANOTHER_LOSS}: follows from the data, which changes while it is read (see split)"
         fault = Finding(summary, "RF110", fault.step, fault.value)
+    if fault is not None and _continues_where_it_was_cut(many, resumed):
+        reason = "epochs are cut after half of the steps, and the script counts steps to find its place; use --steps 0"
+        return not_applicable(check, title, reason)
     if fault is not None:
         return fail_with(check, title, fault)
     steps = min(resumed.num_steps, many.num_steps - done)
@@ -59,14 +62,32 @@ def resume_fault(many: Run, resumed: Run, done: int, tolerance: float) -> Findin
     for step in range(steps):
         for rank, (ours, theirs) in enumerate(zip(many.ranks, resumed.ranks)):
             expected, found = ours.steps[done + step], theirs.steps[step]
-            what = _difference(expected, found, samples[rank][0][step], samples[rank][1][step], tolerance, step == 0)
+            drawn, again = samples[rank][0][step], samples[rank][1][step]
+            if step == 0 and drawn:  # before it the batches that were trained on are drawn and left out
+                again = again[-len(drawn) :]
+            what = _difference(expected, found, drawn, again, tolerance, step == 0)
             if what is not None:
                 return Finding(f"{what[0]}, on rank {rank}", "RF507", done + step, what[1])
     return None
 
 
+def _continues_where_it_was_cut(many: Run, resumed: Run) -> bool:
+    """Return whether the resumed script goes on in the first epoch, after the samples at which the trace ended it."""
+    for rank, other in zip(many.ranks, resumed.ranks):
+        first = rank.epochs[0] if rank.epochs else None
+        if first is None or first.end is None or not first.end.is_capped or first.order is None:
+            return False
+        whole, used = flat(first.order), len(first.delivered)
+        found = flat(_samples(other, 0)[:1])
+        is_behind = found == whole[used : used + len(found)]
+        is_skipping = len(found) > used and found == whole[: len(found)]  # it draws the batches and leaves them out
+        if not found or not (is_behind or is_skipping):
+            return False
+    return True
+
+
 def _start_fault(many: Run, resumed: Run, done: int, tolerance: float) -> Finding | None:
-    reached, loaded = after_first_epoch(many.main), state_of(resumed.main.of(InitialWeights))
+    reached, loaded = when_saved(many, resumed), state_of(resumed.main.of(InitialWeights))
     started = state_of(many.main.of(InitialWeights))
     for opt, event in loaded.items():
         if opt not in reached or not tensors_differ(event, reached[opt], tolerance):

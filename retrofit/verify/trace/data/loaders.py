@@ -141,7 +141,9 @@ class TracedIterator:
             self._begin()
         if self._is_endless and trace.all_steps_done():
             raise SystemExit(0)
-        if not self._is_endless and 0 < trace.settings.steps <= self.steps * 2:
+        # A run that continues inside the first epoch ends it where the run before did.
+        before = trace.settings.steps_done if self.epoch == self.repeat == 0 else 0
+        if not self._is_endless and 0 < trace.settings.steps <= (before + self.steps) * 2:
             self.end(capped=True)
             raise StopIteration
         self._samples = []
