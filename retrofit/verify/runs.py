@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -15,15 +16,17 @@ from retrofit.verify.processes.launch import Launch, RunResult, free_port, run_t
 from retrofit.verify.processes.progress import Progress
 from retrofit.verify.processes.project_copy import copy_project, own_folder
 from retrofit.verify.processes.stacks import stack_summary
+from retrofit.verify.trace.events import GroupJoin
 from retrofit.verify.trace.settings import TraceSettings
 
-from .evidence import Run, load_run
+from .evidence import RankTrace, Run, load_run
 from .restart import Restart, plan_restart
 
 # What every training imports, torch by itself (dynamo with the first optimizer): once here instead of in each process.
 PRELOADED = ("numpy", "torch._dynamo", "torch.distributed", "torch.utils.data")
 OF_EVERY_RUN = {"WANDB_MODE": "disabled"}  # scalars are still recorded; nothing is uploaded seven times
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # also LOCAL_RANK
+STARTS_PROCESSES = re.compile(r"^[^#]*\b(mp|multiprocessing)\.(spawn|start_processes)\(")  # of torch
 BATCH_TWIN = {"RETROFIT_BATCH": "global"}  # distribute_loader then keeps the global batch of one process at N
 
 
@@ -75,12 +78,34 @@ def run_all(plan: Plan, progress: Progress) -> FinishedRuns:
         shutil.rmtree(plan.folder / "one")
         _run(plan, runs, progress, f"one process, {what}, with a launcher's variables", alone)
     _run(plan, runs, progress, f"{plan.nproc} processes", ["many"])
+    starts = _starts_processes(judged_script(plan))
+    if starts and not any(rank.of(GroupJoin) for rank in runs.by_name["many"].ranks):
+        runs.by_name["many"] = _left_out(plan, starts)
+        return runs
     restarts = _plan_restarts(plan, runs)
     together = ["reference"] if all(rank.training for rank in runs.by_name["many"].ranks) else []
     if together or restarts:
         text = "one process on the same batches" + (", and restarts from the checkpoint" if restarts else "")
         _run(plan, runs, progress, text, [*together, *restarts], restarts)
     return runs
+
+
+def _starts_processes(script: Path) -> str | None:
+    """Return the place, as `train.py:12`, at which a script starts its own processes; None where it has none."""
+    for number, line in enumerate(script.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        if STARTS_PROCESSES.search(line):
+            return f"{script.name}:{number}"
+    return None
+
+
+def _left_out(plan: Plan, place: str) -> Run:
+    """Return the run on several processes of a script that starts them itself: nothing can be said of it."""
+    reason = (
+        f"{place} starts processes of its own (mp.spawn), which are not followed; let the script use RANK, LOCAL_RANK "
+        "and WORLD_SIZE where they are set, as torchrun sets them, and verify again"
+    )
+    ranks = [RankTrace(rank, []) for rank in range(plan.nproc)]
+    return Run("many", plan.nproc, ranks, [0] * plan.nproc, left_out=reason)
 
 
 def needs_launcher(run: Run) -> bool:

@@ -40,6 +40,8 @@ def not_made(runs: Runs, *names: str) -> str | None:
     for name in names:
         if name not in runs:
             return f"{LABELS[name]} was not run"
+        if runs[name].left_out:
+            return runs[name].left_out
         if not any(rank.events for rank in runs[name].ranks):
             return f"{LABELS[name]} recorded nothing (see completes)"
     return None

@@ -72,7 +72,7 @@ def resume_fault(many: Run, resumed: Run, done: int, tolerance: float) -> Findin
 
 
 def _continues_where_it_was_cut(many: Run, resumed: Run) -> bool:
-    """Return whether the resumed script goes on in the first epoch, after the samples at which the trace ended it."""
+    """Return whether the resumed script continues in the first epoch, after the samples at which the trace ended it."""
     for rank, other in zip(many.ranks, resumed.ranks):
         first = rank.epochs[0] if rank.epochs else None
         if first is None or first.end is None or not first.end.is_capped or first.order is None:

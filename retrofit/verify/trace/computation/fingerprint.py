@@ -14,6 +14,12 @@ from retrofit.distributed.ddp.bit_hash import CHUNK, bit_hash, weighted_sum
 from retrofit.verify.trace.events import Fingerprint
 
 
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of which every rank holds a shard (FSDP2) in one piece, any other as it is. Then collective."""
+    full_tensor = getattr(tensor, "full_tensor", None)
+    return tensor if full_tensor is None else full_tensor()
+
+
 def norm_and_projection(tensor: torch.Tensor) -> Fingerprint:
     """Return the 2-norm and the product with a fixed vector of random signs, in float64.
 

@@ -15,7 +15,7 @@ from retrofit.verify.trace.events import BackwardCall, Fingerprint, InitialWeigh
 from retrofit.verify.trace.recorder import Recorder
 from retrofit.verify.trace.runtime import batch_weight
 
-from .fingerprint import bit_hashes, joint_hash, norm_and_projection
+from .fingerprint import bit_hashes, joint_hash, norm_and_projection, whole
 from .models import ModelTrace
 from .operators import untraced
 
@@ -54,7 +54,13 @@ class StepTrace:
 
         torch.autograd.backward = traced_backward
 
+    def _is_empty(self, optimizer: Any) -> bool:
+        """Return whether a step trains nothing: torch makes one to fill an optimizer's state before it is loaded."""
+        return not self._losses and all(float(group["lr"]) == 0.0 for group in optimizer.param_groups)
+
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._is_empty(optimizer):
+            return
         with untraced(), torch.no_grad():
             if not any(optimizer is known for known in self.optimizers):
                 self.optimizers.append(optimizer)
@@ -71,10 +77,12 @@ class StepTrace:
         self.recorder.record(InitialWeights(number, *_of_parameters(parameters)))
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._is_empty(optimizer):
+            return
         parameters = list(_parameters(optimizer))
         norms = [value[0] for value in self._gradients if value is not None]
         with untraced(), torch.no_grad():
-            buffers = self.models.buffers()
+            buffers = {name: whole(buffer) for name, buffer in self.models.buffers().items()}
             fingerprints, parameter_hash, parameter_hashes = _of_parameters(parameters)
             step = OptimizerStep(
                 optimizer=next(i for i, known in enumerate(self.optimizers) if known is optimizer),
@@ -114,13 +122,14 @@ def gpu_of(parameters: list[torch.Tensor]) -> str | None:
 
 
 def _of_gradient(parameter: torch.Tensor) -> Fingerprint | None:
-    gradient = parameter.grad
-    if gradient is None:
+    if parameter.grad is None:
         return None
+    gradient = whole(parameter.grad)
     return norm_and_projection(gradient.to_dense() if gradient.is_sparse else gradient)
 
 
 def _of_parameters(parameters: list[torch.Tensor]) -> tuple[list[Fingerprint], str, list[str]]:
     """Return the fingerprint of each, the hash of all, and the hash of each."""
+    parameters = [whole(parameter) for parameter in parameters]
     hashes = bit_hashes(parameters)
     return [norm_and_projection(parameter) for parameter in parameters], joint_hash(hashes), hashes
