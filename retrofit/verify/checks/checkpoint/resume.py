@@ -79,9 +79,9 @@ def _continues_where_it_was_cut(many: Run, resumed: Run) -> bool:
             return False
         whole, used = flat(first.order), len(first.delivered)
         found = flat(_samples(other, 0)[:1])
-        is_behind = found == whole[used : used + len(found)]
+        is_next = found == whole[used : used + len(found)]
         is_skipping = len(found) > used and found == whole[: len(found)]  # it draws the batches and leaves them out
-        if not found or not (is_behind or is_skipping):
+        if not found or not (is_next or is_skipping):
             return False
     return True
 
