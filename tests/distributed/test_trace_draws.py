@@ -138,6 +138,11 @@ def test_a_sample_has_the_same_partner_in_the_joined_batch_of_all_ranks(draw):
     assert found[0] == found[1] + found[2]
 
 
+def test_an_empty_tensor_is_viewed_as_without_the_trace(controlled):
+    assert torch.zeros(3, 0, 2).view(0, 6).shape == (0, 6)
+    assert torch.zeros(0).view(0, 4).shape == (0, 4)
+
+
 def test_a_draw_without_rows_is_unchanged_and_reported_once_per_place(controlled):
     for _ in range(3):
         torch.randn(5, 7)

@@ -100,6 +100,8 @@ class RowLayout:
 
 def _merges(source: Sequence[int], result: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
     """Yield each size of a view that is made of several dimensions (or parts of such) of its source, and these."""
+    if 0 in (*source, *result):
+        return
     waiting = [size for size in reversed(source) if size != 1]
     for size in result:
         parts, left = [], size
