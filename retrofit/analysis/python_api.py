@@ -31,6 +31,9 @@ NAMED_TUPLES = frozenset({"collections.namedtuple", "typing.NamedTuple"})
 SCALARS = frozenset({"int", "float", "bool", "str", "complex"})
 CONTAINER_NAMES = frozenset(name.rpartition(".")[2] for name in MAPPINGS | SEQUENCES | {"set"})
 
+# Attributes of a table or an array through which its own entries are set: frame.loc[row] = values.
+VIEWS = frozenset({"loc", "iloc", "at", "iat", "flat", "data", "T", "real", "imag"})
+
 # The end of the process; the time as a number.
 EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit"})
 CLOCKS = frozenset({"time.time", "time.perf_counter", "time.monotonic", "timeit.default_timer"})

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 from typing import NamedTuple
 
+import pandas as pd
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -89,6 +90,12 @@ LISTED = {
     "counts by label": ("n = defaultdict(int)", "for label in y.tolist():\n    n[label] += 1", "print(dict(n))"),
     "counts from zero": ("n = defaultdict(lambda: 0)", "for label in y.tolist():\n    n[label] += 1", "print(dict(n))"),
     "a counter": ("n = Counter()", "for label in y.tolist():\n    n[label] += 1", "print(n.most_common(1))"),
+    "a row of a table": ("t = pd.DataFrame()", "t.loc[len(t)] = [epoch, out.max().item()]", "print(t['top'].max())"),
+    "entries chosen one by one": (
+        "kept = []",
+        "for row in range(len(y)):\n    if out[row].max() > 0.2:\n        kept.append(row)",
+        "print(len(kept))",
+    ),
     "a dict of the project's": ("kept = Table()", "kept.update(top=out.max())", "print([v for v in kept.values()])"),
 }
 

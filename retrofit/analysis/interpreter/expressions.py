@@ -292,3 +292,14 @@ def scope_of_name(node: ast.expr, scope: Scope) -> Scope:
         node = node.value
     found = scope.find(node.id) if isinstance(node, ast.Name) else None
     return found[0] if found else scope
+
+
+def loaded(node: ast.expr) -> ast.expr:
+    """Return the target of `x += 1` as an expression that is read."""
+    if isinstance(node, ast.Name):
+        return ast.copy_location(ast.Name(node.id, ast.Load()), node)
+    if isinstance(node, ast.Attribute):
+        return ast.copy_location(ast.Attribute(node.value, node.attr, ast.Load()), node)
+    if isinstance(node, ast.Subscript):
+        return ast.copy_location(ast.Subscript(node.value, node.slice, ast.Load()), node)
+    return node

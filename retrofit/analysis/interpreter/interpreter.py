@@ -7,15 +7,30 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Union
 
+from ..python_api import VIEWS
 from ..scopes import Scope
 from ..values.inference import Analysis
 from ..values.views import unchanged
 from .callers import shown_by
 from .calls import PASSED, Calls
 from .domain import Domain
-from .expressions import Expressions, owners, scope_of_name
+from .expressions import Expressions, loaded, owners, scope_of_name
 from .frames import Frame, Loop, Memory
-from .state import NONE, OTHER, SAME, Cell, Flow, Root, State, drawn_too, escaped, joined, joined_states, mixed
+from .state import (
+    NONE,
+    OTHER,
+    SAME,
+    Cell,
+    Flow,
+    Root,
+    State,
+    closed,
+    drawn_too,
+    escaped,
+    joined,
+    joined_states,
+    mixed,
+)
 
 MOST_STATEMENTS = 60_000
 MOST_TURNS = 4  # of one loop
@@ -106,7 +121,7 @@ class Interpreter:
 
     def taint(self, target: ast.expr, flow: Flow) -> None:
         """Let an object that nothing is known about differ from now on: it was given something that does."""
-        while isinstance(target, ast.Subscript):
+        while isinstance(target, ast.Subscript) or (isinstance(target, ast.Attribute) and target.attr in VIEWS):
             target = target.value
         if isinstance(target, ast.Name):
             found = self.scope.find(target.id)
@@ -168,7 +183,7 @@ class Interpreter:
             if node.value is not None:
                 self.bind(node.target, self.expressions.of(node.value))
         elif isinstance(node, ast.AugAssign):
-            target = _loaded(node.target)
+            target = loaded(node.target)
             self.scope.source.parents[target] = node
             before = self.expressions.of(target)
             added = self.expressions.of(node.value)
@@ -244,8 +259,8 @@ class Interpreter:
             self.memory.state[self.root_scope(target), ast.unparse(target)] = flow
             if flow.differs:
                 self.taint(target.value, flow)
-        elif flow.differs:
-            self.taint(target.value, flow)
+        elif self.expressions.whole(flow).differs:
+            self.taint(target.value, self.expressions.whole(flow))
 
     # Branches and loops.
 
@@ -336,7 +351,8 @@ class Interpreter:
     def turn(self, drawn: ast.expr, flow: Flow) -> Flow:
         """Return what one turn of an iteration gives."""
         if isinstance(drawn, ast.Call) and "range" in self.analysis.called(drawn, self.scope):
-            return mixed([flow, *(self.expressions.of(part) for part in drawn.args)])
+            number = mixed([flow, *(self.expressions.of(part) for part in drawn.args)])
+            return replace(number, roots=closed(number.roots))  # each process counts what it has
         is_known = not flow.cells or (isinstance(drawn, ast.Call) and unchanged(self.analysis, drawn, self.scope))
         if is_known and not flow.differs:
             known = self.domain.element(drawn, self.scope)
@@ -361,18 +377,7 @@ class Interpreter:
         """Return through which expressions a value has outlived its batch."""
         if flow.place is None or flow.is_read:
             return escaped(flow)
-        return flow.roots | {replace(flow.place, is_open=False)}
-
-
-def _loaded(node: ast.expr) -> ast.expr:
-    """Return the target of `x += 1` as an expression that is read."""
-    if isinstance(node, ast.Name):
-        return ast.copy_location(ast.Name(node.id, ast.Load()), node)
-    if isinstance(node, ast.Attribute):
-        return ast.copy_location(ast.Attribute(node.value, node.attr, ast.Load()), node)
-    if isinstance(node, ast.Subscript):
-        return ast.copy_location(ast.Subscript(node.value, node.slice, ast.Load()), node)
-    return node
+        return flow.roots | closed(frozenset([flow.place]))
 
 
 def _as_call(target: ast.Attribute) -> ast.Call:

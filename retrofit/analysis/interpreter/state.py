@@ -108,6 +108,11 @@ def _joined(one: Flow, other: Flow) -> Flow:
     return Flow(OTHER, roots=roots | escaped(one) | escaped(other), cells=cells, parts=parts)
 
 
+def closed(roots: Iterable[Root]) -> frozenset[Root]:
+    """Return expressions as such that cannot be made the same in every process."""
+    return frozenset(replace(root, is_open=False) for root in roots)
+
+
 def escaped(flow: Flow) -> frozenset[Root]:
     """Return through which expressions a value that differs has come here."""
     if flow.kind == OTHER:
