@@ -305,6 +305,21 @@ for x, y in loader:
     optimizer.step()
 """,
 }
+TABLE_OF_COPIES = """
+table = {"local": lambda: copy.deepcopy(model)}
+
+
+def train(name):
+    optimizer = torch.optim.SGD(table[name]().parameters(), lr=0.1)
+    for x, y in loader:
+        loss = criterion(table[name]()(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+train("local")
+"""
 SOUND = {
     "penalty_on_inputs": """
 for x, y in loader:
@@ -391,9 +406,19 @@ def test_gradients_of_parameters_as_values_are_refused(name: str, tmp_path: Path
     assert "parameter-gradients" in kinds(tmp_path, PARAMETER_GRADIENTS[name])
 
 
-@pytest.mark.parametrize("name", TRAINED_COPIES)
-def test_a_copy_that_is_trained_is_refused(name: str, tmp_path: Path) -> None:
-    assert kinds(tmp_path, TRAINED_COPIES[name]) & {"trained-copy", "no-model"}
+def test_a_copy_of_a_table_is_refused(tmp_path: Path) -> None:
+    assert kinds(tmp_path, TABLE_OF_COPIES) & {"trained-copy", "no-model"}
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter"), [("argument", "model"), ("keyword", "client"), ("method", "net"), ("returned", "local")]
+)
+def test_a_copy_that_a_function_gets_is_wrapped_there(name: str, parameter: str, tmp_path: Path) -> None:
+    lines = converted(tmp_path, HEAD + TRAINED_COPIES[name])
+    function = next(
+        number for number, line in enumerate(lines) if line.lstrip().startswith("def ") and parameter in line
+    )
+    assert lines[function + 1].strip() == f"{parameter} = rd.distribute_model({parameter})"
 
 
 @pytest.mark.parametrize(("name", "wrapped"), [("client", "self.model"), ("local", "local")])
