@@ -1,4 +1,4 @@
-"""`retrofit verify` judges scripts whose batches no DataLoader gives: slices, generators; also folds and mixup."""
+"""`retrofit verify` judges batches that no DataLoader gives, folds, mixup and shuffled evaluations."""
 
 from __future__ import annotations
 
@@ -104,6 +104,40 @@ for epoch in range(2):
         optimizer.step()
 torch.save(model.state_dict(), "model.pt")
 """
+SHUFFLED_EVALUATION = """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Pairs(TensorDataset):
+    def draw_others(self):
+        self.others = torch.randn(40, 5)
+
+    def __getitem__(self, index):
+        return self.others[index], *super().__getitem__(index)
+
+
+torch.manual_seed(0)
+data = Pairs(torch.randn(40, 5), torch.randn(40, 1))
+loader = DataLoader(data, 8, shuffle=True)
+checked = DataLoader(TensorDataset(torch.randn(37, 5), torch.randn(37, 1)), 4, shuffle=True, drop_last=True)
+model = torch.nn.Linear(5, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for epoch in range(2):
+    data.draw_others()
+    model.train()
+    for other, x, y in loader:
+        optimizer.zero_grad()
+        (model(x) - y - 0.1 * model(other)).pow(2).mean().backward()
+        optimizer.step()
+    model.eval()
+    errors = []
+    with torch.no_grad():
+        for x, y in checked:
+            errors.append((model(x) - y).pow(2).mean().sqrt().item())
+    print(f"epoch {epoch}: error {sum(errors) / len(errors):.6f}")
+torch.save(model.state_dict(), "model.pt")
+"""
 
 
 def converted(folder: Path, script: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -113,7 +147,16 @@ def converted(folder: Path, script: str, *options: str) -> subprocess.CompletedP
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.parametrize("script", [SLICES, GENERATOR, FOLDS, MIXUP], ids=["slices", "generator", "folds", "mixup"])
+SCRIPTS = {
+    "slices": SLICES,
+    "generator": GENERATOR,
+    "folds": FOLDS,
+    "mixup": MIXUP,
+    "shuffled evaluation": SHUFFLED_EVALUATION,
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 def test_a_sound_script_of_each_kind_is_proven(tmp_path: Path, script: str) -> None:
     result = converted(tmp_path, script, "--prove")
     assert result.returncode == 0, result.stdout + result.stderr

@@ -49,18 +49,20 @@ def split_fault(runs: Runs) -> Finding | None:
 
 
 def changed_in_place(run: Run) -> Finding | None:
-    """Return which dataset held other content after it was read than before, if one did."""
+    """Return which dataset held other content after it was read than before, if one did.
+
+    A dataset that the script itself draws again between two epochs (its negatives, say) is the same during each.
+    """
     for rank in run.ranks:
-        for key in _datasets(run):
-            first, *later = [probe for _, probe in _probes(rank, key)] or [{}]
-            for probe in later:
-                index = _first_difference(first, probe)
-                if index is not None:
-                    return Finding(
-                        f"sample {index} of {key} is another one after an epoch than before it (rank {rank.rank})",
-                        "RF110",
-                        value=f"content {first[index]} before, {probe[index]} after",
-                    )
+        for one in rank.iterations:
+            before, after = one.begin.probe, one.end.probe if one.end is not None else None
+            index = _first_difference(before, after) if before and after else None
+            if before and after and index is not None:
+                return Finding(
+                    f"sample {index} of {one.dataset} is another one after an epoch than before it (rank {rank.rank})",
+                    "RF110",
+                    value=f"content {before[index]} before, {after[index]} after",
+                )
     return None
 
 

@@ -179,7 +179,7 @@ class TracedIterator:
         self._describe(self.repeat)
         replayed = trace.replay.batches((self.key, self.epoch, self.repeat)) if trace.replay else None
         if self.is_map:
-            self._trace_order(replayed)
+            replayed = self._trace_order(replayed)
         self._trace_items(replayed)
 
     def _describe(self, repeat: int) -> None:
@@ -202,12 +202,12 @@ class TracedIterator:
                 grad_enabled=torch.is_grad_enabled(),
                 streams={**stream_hashes(), "loader": None if generator is None else hash_generator(generator)},
                 members=members(self.dataset) if is_first else None,
-                probe=self._probe() if is_first else None,
+                probe=self._probe() if is_first or torch.is_grad_enabled() else None,
             )
         )
 
-    def _trace_order(self, replayed: list[list[Any]] | None) -> None:
-        """Record the whole order as the sampler gives it, then hand out that order, or the one to be replayed.
+    def _trace_order(self, replayed: list[list[Any]] | None) -> list[list[Any]] | None:
+        """Record the whole order as the sampler gives it, then hand out that order, or the one to be replayed, if any.
 
         One process draws its order from its own streams, and a sampler of the ranks need not: in a replay they are
         afterwards what they are on rank 0, or what is drawn later (the weights of a second model) would differ.
@@ -223,7 +223,16 @@ class TracedIterator:
         self.trace.recorder.record(EpochOrder(self.id, named, not self._is_endless, draws))
         if draws and self.trace.replay and self.trace.replay.draws_no_order((self.key, self.epoch, self.repeat)):
             set_rng_state(own)
+        if draws and replayed is None and self.trace.replay and not torch.is_grad_enabled():
+            replayed = self._shuffled_evaluation(named)
         self._batches._sampler_iter = iter(replayed) if replayed is not None else chain(order, further, source)
+        return replayed
+
+    def _shuffled_evaluation(self, named: list[list[Any]]) -> list[list[Any]] | None:
+        """Return the batches of the ranks where they are as many and as long: other ones have other means."""
+        assert self.trace.replay is not None
+        ranks = self.trace.replay.evaluated((self.key, self.epoch, self.repeat))
+        return ranks if sorted(map(len, ranks)) == sorted(map(len, named)) else None
 
     def _trace_items(self, replayed: list[list[Any]] | None) -> None:
         fetcher = self._batches._dataset_fetcher

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from retrofit.verify.trace.events import (
@@ -23,6 +24,7 @@ class Replay:
     def __init__(self, traces: Sequence[str]) -> None:
         per_rank = [_training_batches(path) for path in traces]
         self._drawn_orders = _orders(traces[0])
+        self._evaluated = [_evaluation_batches(path) for path in traces]
         self._batches: dict[Place, list[list[Any]]] = {}
         self._sizes: dict[Place, list[list[int]]] = {}
         for place in {place for batches in per_rank for place in batches}:
@@ -38,6 +40,13 @@ class Replay:
         rows = iter(range(sum(self._sizes[place][number]))) if number < len(self._sizes.get(place, ())) else iter(())
         sizes = self._sizes.get(place, [])[number : number + 1]
         return [[next(rows) for _ in range(size)] for of_batch in sizes for size in of_batch]
+
+    def evaluated(self, place: Place) -> list[list[Any]]:
+        """Return the batches of an evaluation in the order in which one process would have them; empty without any."""
+        ranks = [batches[place] for batches in self._evaluated if place in batches]
+        if not ranks or all(batches == ranks[0] for batches in ranks):
+            return ranks[0] if ranks else []
+        return [batch for turn in zip_longest(*ranks) for batch in turn if batch is not None]
 
     def draws_no_order(self, place: Place) -> bool:
         """Return whether rank 0's sampler made its order in this pass without the process's own random streams."""
@@ -57,6 +66,21 @@ def _orders(path: str) -> dict[Place, bool]:
             places[event.iteration] = event.place
         elif isinstance(event, EpochOrder):
             found[places[event.iteration]] = event.draws
+    return found
+
+
+def _evaluation_batches(path: str) -> dict[Place, list[list[Any]]]:
+    """Return the batches of each pass of a rank that came to its end and trained nothing."""
+    places: dict[int, Place] = {}
+    batches: dict[int, list[list[Any]]] = {}
+    found: dict[Place, list[list[Any]]] = {}
+    for event in _events(path):
+        if isinstance(event, IterationStart):
+            places[event.iteration], batches[event.iteration] = event.place, []
+        elif isinstance(event, BatchDrawn):
+            batches[event.iteration].append(event.samples)
+        elif isinstance(event, IterationEnd) and event.is_exhausted and not event.is_training:
+            found[places[event.iteration]] = batches[event.iteration]
     return found
 
 
