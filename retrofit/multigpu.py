@@ -1704,6 +1704,15 @@ def gather_batch(values: Any) -> Any:
     return join(rows or [values[:0]])
 
 
+def rows_of(part: Any, rows: slice) -> Any:
+    """Return rows of a tensor, an array or a list; next to each other in memory where those of `part` are: x.view(-1)."""
+    own = part[rows]
+    if isinstance(part, torch.Tensor):
+        return own.contiguous() if part.is_contiguous() else own
+    is_array = getattr(getattr(part, "flags", None), "c_contiguous", False)
+    return own.copy() if is_array else own
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # Shard the samples of a DataLoader over the ranks, and start its workers safely.
 
@@ -2443,10 +2452,12 @@ def _rows_taken(batch: Any, rows: slice) -> Any:
     if _is_list_of_numbers(batch):
         return batch[rows]
     if isinstance(batch, Mapping):
-        return type(batch)({name: part[rows] for name, part in batch.items()})  # type: ignore[call-arg]
+        return type(batch)({name: rows_of(part, rows) for name, part in batch.items()})  # type: ignore[call-arg]
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(part[rows] for part in batch))
-    return type(batch)(part[rows] for part in batch) if isinstance(batch, (list, tuple)) else batch[rows]
+        return type(batch)(*(rows_of(part, rows) for part in batch))
+    return (
+        type(batch)(rows_of(part, rows) for part in batch) if isinstance(batch, (list, tuple)) else rows_of(batch, rows)
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -2584,14 +2595,32 @@ def batch_of_ranks(batch_size: int) -> int:
     return batch_size if get_world_size() == 1 or _is_whole else micro_batch(batch_size) * get_world_size()
 
 
-def own_draw(batch: Any) -> Any:
+def own_draw(batch: Any, batch_size: int | None = None) -> Any:
     """Return this rank's samples of a batch that rank 0 has drawn; what the other ranks have drawn is not used.
 
     `batch`: indices or samples, as a tensor, an array or a list with an entry per sample, or a tuple of these. It is
     drawn for all ranks: `batch_of_ranks(batch_size)` samples. From the first call on every rank draws other random
-    numbers of its own. Collective: every rank.
+    numbers of its own. Raises ValueError where `batch_size` is given and a part of the batch has another number of rows
+    than `batch_of_ranks(batch_size)`: they are not known to be samples then. Collective: every rank.
     """
-    return _taken(_of_main(batch), sys._getframe(1)) if is_distributed() else batch
+    if not is_distributed():
+        return batch
+    if batch_size is not None:
+        batch = _require_rows(batch, batch_of_ranks(batch_size))
+    return _taken(_of_main(batch), sys._getframe(1))
+
+
+def _require_rows(batch: Any, total: int) -> Any:
+    """Return a batch that has `total` rows in all its parts: a tuple of them for a list, or for what zip() gives."""
+    is_several = isinstance(batch, (tuple, zip, map)) or (isinstance(batch, list) and len(batch) != total)
+    batch = tuple(batch) if is_several else batch
+    lengths = [len(part) if hasattr(part, "__len__") else 1 for part in (batch if is_several else [batch])]
+    if set(lengths) != {total}:
+        raise ValueError(
+            f"a batch of {total} samples was asked for, and its parts have {lengths} rows: split it by hand, with "
+            "rd.data.own_part for each part whose rows are samples"
+        )
+    return batch
 
 
 def own_part(batch: Any) -> Any:
@@ -2702,9 +2731,9 @@ def _rows(part: Any, total: int) -> Any:
     rank = get_rank()
     rows = slice(rank, None, get_world_size()) if rank < total else slice(rank % total, rank % total + 1)
     if not isinstance(part, torch.Tensor):
-        return part[rows]
+        return rows_of(part, rows)
     needs_gradient = part.requires_grad and part.is_leaf
-    own = part.detach()[rows].clone() if needs_gradient else part[rows]
+    own = part.detach()[rows].clone() if needs_gradient else rows_of(part, rows)
     return own.requires_grad_() if needs_gradient else own
 
 
@@ -4637,4 +4666,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 1328ab0d424c8460941be7d50555726e2afa1a75b4fc160629b4c41c2e6c504f
+# Unchanged while the text above has the SHA-256 5a0fdf28b758cc884740a9798be2def0e23120a37e088f1b6a66cdbdcc4cc9a2

@@ -509,7 +509,7 @@ sampler = Sampler()
         ("step in range(10)", "x, y = sampler.next_batch()", "next_batch()"),
         ("step in range(10)", "x, y = sampler.queue.get()", "sampler.queue.get()"),
         ("i in range(0, 90, 5)", "x, y = window(X, i), Y", "source[:, i:i + 5]"),
-        ("step in range(10)", "x, y = crops(batch_size)", "random.randint(0, 90)"),
+        ("step in range(10)", "x, y = crops(len(X) // 12)", "random.randint(0, 90)"),
         ("step in range(10)", "x, y = torch.load(files[step])", "files[step]"),
     ],
 )

@@ -248,3 +248,29 @@ def part_by_index():
 
 def test_an_index_into_a_list_is_an_error(ranks):
     ranks(2).run(part_by_index)
+
+
+def rows_of_indices():
+    set_options(argparse.Namespace(batch="global"))
+    try:
+        return list(rd.distribute_loader([[3, 1, 4], [1, 5, 9]]))
+    finally:
+        forget_options()
+
+
+def test_a_global_batch_of_indices_is_split(ranks):
+    assert ranks(2).run(rows_of_indices) == [[[3, 4], [1, 9]], [[1], [5]]]
+
+
+def drawn_batches(batch_size):
+    x, y = rd.data.own_draw(([[1], [2], [3], [4]], torch.arange(8).reshape(4, 2)), batch_size)
+    return x, y.view(-1).tolist()
+
+
+def test_the_samples_of_a_drawn_batch_are_taken_by_rank(ranks):
+    assert ranks(2).run(drawn_batches, 2) == [([[1], [3]], [0, 1, 4, 5]), ([[2], [4]], [2, 3, 6, 7])]
+
+
+def test_a_drawn_batch_of_other_rows_is_an_error(ranks):
+    with pytest.raises(Exception, match=r"a batch of 6 samples was asked for, and its parts have \[4, 4\] rows"):
+        ranks(2).run(drawn_batches, 3)

@@ -299,3 +299,12 @@ def gather_batch(values: Any) -> Any:
     rows = in_turn([[share[row : row + 1] for row in range(len(share))] for share in shares])
     join = torch.cat if isinstance(values, torch.Tensor) else sys.modules["numpy"].concatenate
     return join(rows or [values[:0]])
+
+
+def rows_of(part: Any, rows: slice) -> Any:
+    """Return rows of a tensor, an array or a list; next to each other in memory where those of `part` are: x.view(-1)."""
+    own = part[rows]
+    if isinstance(part, torch.Tensor):
+        return own.contiguous() if part.is_contiguous() else own
+    is_array = getattr(getattr(part, "flags", None), "c_contiguous", False)
+    return own.copy() if is_array else own

@@ -13,7 +13,7 @@ from ..collectives import gather_objects
 from ..failure.watchdog import begin_step
 from ..process.options import get_option
 from ..process.process_group import get_rank, get_world_size
-from .batch import Batch, DrawnAhead, using
+from .batch import Batch, DrawnAhead, rows_of, using
 from .random_state import drawn_apart, get_rng_state, mix_seed, set_rng_state, split_random_streams
 from .sharding import require_main_thread
 from .streams import digest_of
@@ -207,7 +207,9 @@ def _rows_taken(batch: Any, rows: slice) -> Any:
     if _is_list_of_numbers(batch):
         return batch[rows]
     if isinstance(batch, Mapping):
-        return type(batch)({name: part[rows] for name, part in batch.items()})  # type: ignore[call-arg]
+        return type(batch)({name: rows_of(part, rows) for name, part in batch.items()})  # type: ignore[call-arg]
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(part[rows] for part in batch))
-    return type(batch)(part[rows] for part in batch) if isinstance(batch, (list, tuple)) else batch[rows]
+        return type(batch)(*(rows_of(part, rows) for part in batch))
+    return (
+        type(batch)(rows_of(part, rows) for part in batch) if isinstance(batch, (list, tuple)) else rows_of(batch, rows)
+    )

@@ -14,7 +14,7 @@ from ..collectives import broadcast_object
 from ..failure.collective_calls import collective
 from ..failure.watchdog import begin_step
 from ..process.process_group import get_rank, get_world_size, group_for, is_distributed, require_group
-from .batch import Batch, batches_in_use
+from .batch import Batch, batches_in_use, rows_of
 from .loaders import micro_batch
 from .random_state import get_rng_state, set_rng_state, split_random_streams
 
@@ -34,14 +34,32 @@ def batch_of_ranks(batch_size: int) -> int:
     return batch_size if get_world_size() == 1 or _is_whole else micro_batch(batch_size) * get_world_size()
 
 
-def own_draw(batch: Any) -> Any:
+def own_draw(batch: Any, batch_size: int | None = None) -> Any:
     """Return this rank's samples of a batch that rank 0 has drawn; what the other ranks have drawn is not used.
 
     `batch`: indices or samples, as a tensor, an array or a list with an entry per sample, or a tuple of these. It is
     drawn for all ranks: `batch_of_ranks(batch_size)` samples. From the first call on every rank draws other random
-    numbers of its own. Collective: every rank.
+    numbers of its own. Raises ValueError where `batch_size` is given and a part of the batch has another number of rows
+    than `batch_of_ranks(batch_size)`: they are not known to be samples then. Collective: every rank.
     """
-    return _taken(_of_main(batch), sys._getframe(1)) if is_distributed() else batch
+    if not is_distributed():
+        return batch
+    if batch_size is not None:
+        batch = _require_rows(batch, batch_of_ranks(batch_size))
+    return _taken(_of_main(batch), sys._getframe(1))
+
+
+def _require_rows(batch: Any, total: int) -> Any:
+    """Return a batch that has `total` rows in all its parts: a tuple of them for a list, or for what zip() gives."""
+    is_several = isinstance(batch, (tuple, zip, map)) or (isinstance(batch, list) and len(batch) != total)
+    batch = tuple(batch) if is_several else batch
+    lengths = [len(part) if hasattr(part, "__len__") else 1 for part in (batch if is_several else [batch])]
+    if set(lengths) != {total}:
+        raise ValueError(
+            f"a batch of {total} samples was asked for, and its parts have {lengths} rows: split it by hand, with "
+            "rd.data.own_part for each part whose rows are samples"
+        )
+    return batch
 
 
 def own_part(batch: Any) -> Any:
@@ -152,7 +170,7 @@ def _rows(part: Any, total: int) -> Any:
     rank = get_rank()
     rows = slice(rank, None, get_world_size()) if rank < total else slice(rank % total, rank % total + 1)
     if not isinstance(part, torch.Tensor):
-        return part[rows]
+        return rows_of(part, rows)
     needs_gradient = part.requires_grad and part.is_leaf
-    own = part.detach()[rows].clone() if needs_gradient else part[rows]
+    own = part.detach()[rows].clone() if needs_gradient else rows_of(part, rows)
     return own.requires_grad_() if needs_gradient else own

@@ -12,7 +12,7 @@ from retrofit.rules.edits.draw_together import draw_together
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.draws.data_sets import data_sets_drawn_again
-from retrofit.training.data.draws.draws import PARTS, RANDOM, Draw
+from retrofit.training.data.draws.draws import CALL, PARTS, RANDOM, Draw
 from retrofit.training.data.draws.whole import is_whole
 
 RULE = CATALOG["RF115"]
@@ -61,7 +61,8 @@ for epoch in range(10):
         optimizer.step()
 """,
 ]
-BEFORE = {RANDOM: "rd.data.own_draw(", PARTS: "map(rd.data.own_part, "}
+BEFORE = {RANDOM: "rd.data.own_draw(", CALL: "rd.data.own_draw(", PARTS: "map(rd.data.own_part, "}
+BEFORE_ALL = frozenset({RANDOM, CALL})  # drawn by each rank for itself
 ITERATORS = frozenset({"enumerate", "iter", "list", "zip"})
 
 
@@ -73,7 +74,9 @@ def find(project: Project) -> Iterator[Finding]:
     if project.draws.problems:
         return  # RF003 refuses
     for draw in project.draws.batches.values():
-        message = "every process draws its own batch" if draw.kind == RANDOM else "every process takes the whole batch"
+        message = (
+            "every process draws its own batch" if draw.kind in BEFORE_ALL else "every process takes the whole batch"
+        )
         yield found(RULE, draw.scope.source, draw.node, message, _edits(draw))
     for call, scope in project.draws.orders.items():
         message = "every process brings the data into an order of its own"
@@ -90,6 +93,8 @@ def _edits(draw: Draw) -> Iterator[Edit]:
     before, after = BEFORE.get(draw.kind, "rd.data.own_part("), ")"
     if draw.kind == PARTS and not _is_gone_through(draw):
         before, after = f"list({before}", "))"
+    if draw.kind == CALL:
+        after = f", {draw.scope.source.segment(draw.sizes[0][0])})"
     yield from surround(draw.scope.source, draw.node, before, after)
     for size, scope in draw.sizes:
         yield from surround_inside(scope.source, size, "rd.data.batch_of_ranks(", ")")

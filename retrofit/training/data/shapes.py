@@ -13,3 +13,11 @@ def is_about_shape(node: ast.AST) -> bool:
     if isinstance(asked, ast.Attribute):
         return asked.attr in SHAPE_ATTRIBUTES | SHAPE_METHODS
     return isinstance(node, ast.Call) and isinstance(asked, ast.Name) and asked.id in ("len", "isinstance")
+
+
+def measured(node: ast.AST) -> list[ast.expr]:
+    """Return `x` of x.shape, x.size(0) and len(x)."""
+    asked = node.func if isinstance(node, ast.Call) else node
+    if isinstance(asked, ast.Attribute):
+        return [asked.value]
+    return list(node.args[:1]) if isinstance(node, ast.Call) else []

@@ -23,15 +23,16 @@ from retrofit.training.torch_api.modules import PARAMETER_CLASSES
 from retrofit.training.torch_api.runtime import DRAW_TOGETHER, OWN_SAMPLES
 
 from ...loops import LOOPS, Path
-from ..shapes import is_about_shape
+from ..shapes import is_about_shape, measured
+from .drawing_calls import drawing_call
 from .filled import filled_in, is_filled_by_model
 from .given_batches import has_batches
 from .repeated import is_repeated
 from .sample_rows import cuts_samples, is_by_rows, is_in_random_order, is_named
-from .sized_draws import has_unseeded_generator, is_order, is_small, size_of
+from .sized_draws import has_unseeded_generator, is_number, is_order, is_small, size_of
 from .slices import Slice, bounds_of, slice_of
 from .whole import evaluated_in_part, evaluated_whole, is_whole
-from .without_batch import without_batch
+from .without_batch import has_other_batch, without_batch
 
 if TYPE_CHECKING:
     from ... import Project
@@ -41,6 +42,7 @@ Problem = tuple[ast.AST, Scope, str]
 
 RANDOM = "random"  # drawn at random, by each rank for itself
 SLICE = "slice"  # of what is the same on all ranks
+CALL = "call"  # by a function of the script
 PARTS = "parts"  # one slice after another: order.split(size)
 
 
@@ -100,16 +102,26 @@ def find_draws(project: Project) -> Draws:
         found.split.update(search.split)
         followed |= search.followed
         if not search.batches and not search.split and not search.problems:
-            found.problems.append(without_batch(project, path))
+            _note_call(found, project, path)
     places = [*((draw.node, draw.scope) for draw in found.batches.values()), *found.split.items()]
     found.whole = dict(evaluated_whole(project, places, followed))
-    in_order = [(draw.node, draw.scope) for draw in found.batches.values() if draw.kind != RANDOM]
+    in_order = [(draw.node, draw.scope) for draw in found.batches.values() if draw.kind in (SLICE, PARTS)]
     for call, scope in evaluated_in_part(project, in_order, followed):
         text = f"{ast.unparse(call)} gives an evaluation its batches, too, of which each process would have a part"
         found.problems.append((call, scope, text))
     chains = (call for place in places for call, _ in call_chains(project.analysis, *place))
     found.calls = set(chains) - {frame.node for path in project.paths for frame in path.frames} - set(found.whole)
     return found
+
+
+def _note_call(found: Draws, project: Project, path: Path) -> None:
+    """Note the call of a function that draws a batch by itself, or why there is none."""
+    drawn = drawing_call(project, path)
+    if drawn is not None and not has_other_batch(project, path, drawn[0]):
+        call, scope, size = drawn
+        found.batches[call] = Draw(call, scope, ((size, scope),), CALL)
+    else:
+        found.problems.append(without_batch(project, path))
 
 
 def is_split_by_map(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
@@ -268,7 +280,7 @@ class _Search:
         self.orders[call] = scope
 
     def _note_random(self, node: ast.expr, scope: Scope, size: ast.expr) -> None:
-        if isinstance(size, ast.Starred) or not _is_number(size, scope):
+        if isinstance(size, ast.Starred) or not is_number(size, scope):
             self.problems.append((node, scope, f"how many samples {ast.unparse(node)} draws is not written down"))
         elif not is_by_rows(self.analysis, node, scope, size):
             text = f"which dimension of {ast.unparse(node)} is that of the samples cannot be told"
@@ -304,7 +316,7 @@ class _Search:
             self._has_batch(part, origin.scope)
             for origin in origins(self.analysis, [Origin(node, scope)], lambda o: list(inputs(self.analysis, o)))
             if is_about_shape(origin.node)
-            for part in _measured(origin.node)
+            for part in measured(origin.node)
         )
 
     def _has_batch(self, node: ast.expr, scope: Scope) -> bool:
@@ -369,14 +381,6 @@ class _Search:
                 yield node, scope  # type: ignore[misc]
 
 
-def _is_number(size: ast.expr, scope: Scope) -> bool:
-    if isinstance(size, ast.Name):
-        found = scope.find(size.id)
-        values = [binding.value for binding in (found[1] if found else []) if not binding.path]
-        return not any(isinstance(value, (ast.Tuple, ast.List)) for value in values)
-    return not isinstance(size, (ast.Tuple, ast.List))
-
-
 def _cut(call: ast.Call, names: set[str]) -> tuple[ast.expr, ast.expr | None]:
     """Return what is cut and into parts of which size: order.split(size), torch.split(order, size)."""
     is_function = any(name.startswith("torch.") for name in names) and len(call.args) > 1
@@ -388,11 +392,3 @@ def _cut(call: ast.Call, names: set[str]) -> tuple[ast.expr, ast.expr | None]:
 
 def _unclear(node: ast.expr) -> str:
     return f"whether {ast.unparse(node)} cuts samples, or one sequence, cannot be told"
-
-
-def _measured(node: ast.AST) -> list[ast.expr]:
-    """Return `x` of x.shape, x.size(0) and len(x)."""
-    asked = node.func if isinstance(node, ast.Call) else node
-    if isinstance(asked, ast.Attribute):
-        return [asked.value]
-    return list(node.args[:1]) if isinstance(node, ast.Call) else []

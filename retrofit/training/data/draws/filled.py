@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.flow.operands import inputs
@@ -70,18 +70,20 @@ def _filled_entries(project: Project) -> Iterator[tuple[ast.Subscript, ast.expr,
 def filled_in(project: Project) -> set[Variable]:
     """Return the variables of what the training loops put something into, and the attributes that they set."""
 
-    def compute() -> set[Variable]:
-        found: set[Variable] = set()
-        for node, scope in project.in_loops:
-            changed: list[ast.expr] = []
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ADDS:
-                changed = [node.func.value]
-            elif isinstance(node, (ast.Assign, ast.AugAssign)):
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                changed = [t.value for t in targets if isinstance(t, ast.Subscript)]
-                changed += [t for t in targets if isinstance(t, ast.Attribute)]
-            for part in changed:
-                found |= variables_of(project.analysis, part, scope)
-        return found
+    return project.analysis.fact("filled in training", lambda: changed_by(project, project.in_loops))
 
-    return project.analysis.fact("filled in training", compute)
+
+def changed_by(project: Project, nodes: Iterable[tuple[ast.AST, Scope]]) -> set[Variable]:
+    """Return the variables of what statements put something into, and the attributes that they set."""
+    found: set[Variable] = set()
+    for node, scope in nodes:
+        changed: list[ast.expr] = []
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ADDS:
+            changed = [node.func.value]
+        elif isinstance(node, (ast.Assign, ast.AugAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            changed = [t.value for t in targets if isinstance(t, ast.Subscript)]
+            changed += [t for t in targets if isinstance(t, ast.Attribute)]
+        for part in changed:
+            found |= variables_of(project.analysis, part, scope)
+    return found

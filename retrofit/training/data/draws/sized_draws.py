@@ -73,6 +73,15 @@ def is_small(size: ast.expr | None) -> bool:
     return isinstance(size, ast.Constant) and isinstance(size.value, int) and size.value < SMALLEST
 
 
+def is_number(size: ast.expr, scope: Scope) -> bool:
+    """Return whether a size is one number, and not a shape."""
+    if isinstance(size, ast.Name):
+        found = scope.find(size.id)
+        values = [binding.value for binding in (found[1] if found else []) if not binding.path]
+        return not any(isinstance(value, (ast.Tuple, ast.List)) for value in values)
+    return not isinstance(size, (ast.Tuple, ast.List))
+
+
 def dimensions_of(analysis: Analysis, node: ast.expr, scope: Scope) -> int:
     """Return how many dimensions a draw has by what is written, 1 for a list or an array of indices."""
     shape = shape_of(analysis, node, scope)

@@ -34,13 +34,24 @@ def without_batch(project: Project, path: Path) -> tuple[ast.AST, Scope, str]:
     return frame.node, frame.scope, "no batch is drawn: every step computes its loss from all of the data"
 
 
-def _chosen(project: Project, path: Path) -> ast.expr | None:
-    """Return an expression of the loop that gives other data in each step, None where there is none."""
+def has_other_batch(project: Project, path: Path, call: ast.Call) -> bool:
+    """Return whether the loop has other data for each step than what a call gives."""
+    loop, outer = path.loops[0]
+    is_counted = not isinstance(loop, ast.For) or counts(project.analysis, loop, outer.scope)
+    return not is_counted or _chosen(project, path, call) is not None
+
+
+def _chosen(project: Project, path: Path, known: ast.Call | None = None) -> ast.expr | None:
+    """Return an expression of the loop that gives other data in each step, None where there is none but `known`."""
     in_loops = {node for node, _ in project.in_loops}
     models = {call.call for model in project.models for call in model.calls}
     start = Origin(path.frames[0].node.func.value, path.frames[0].scope)  # type: ignore[attr-defined]
-    found = origins(project.analysis, [start], lambda origin: list(inputs(project.analysis, origin, stored=True)))
-    for origin in (origin for origin in found if origin.node in in_loops and origin.node not in models):
+
+    def through(origin: Origin) -> list[Origin] | tuple[()]:
+        return () if origin.node is known else list(inputs(project.analysis, origin, stored=True))
+
+    found = origins(project.analysis, [start], through)
+    for origin in (origin for origin in found if origin.node in in_loops and origin.node not in {*models, known}):
         node = origin.node
         if isinstance(node, ast.Call) and _gives_one(project, node, origin.scope):
             return node

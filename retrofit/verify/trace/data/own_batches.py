@@ -56,10 +56,10 @@ class OwnBatches:
 
         module._taken = taken
 
-    def _taking_all(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def taken(batch: Any) -> Any:
+    def _taking_all(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def taken(batch: Any, *size: int) -> Any:
             frame = sys._getframe(1)
-            return self._given(function(batch), (frame.f_code.co_filename, frame.f_lineno))
+            return self._given(function(batch, *size), (frame.f_code.co_filename, frame.f_lineno))
 
         return taken
 

@@ -1,0 +1,96 @@
+"""Functions of a project that draw a batch by themselves, sample by sample, of as many samples as they are told."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.operands import inputs
+from retrofit.analysis.flow.reachability import calls_within
+from retrofit.analysis.flow.sources import Origin, functions_run, origins
+from retrofit.analysis.flow.variables import variables_of
+from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.values.kinds import LocalFunction
+from retrofit.training.torch_api.randomness import DRAWS
+
+from ...loops import Path
+from .cut_batches import is_of_rollout
+from .filled import changed_by
+from .sample_rows import NAMED_AS_BATCH
+from .sized_draws import names_of
+
+if TYPE_CHECKING:
+    from ... import Project
+
+Place = tuple[ast.Call, Scope]
+Found = tuple[ast.Call, Scope, ast.expr]
+
+
+def drawing_call(project: Project, path: Path) -> Found | None:
+    """Return the one call of a training loop that draws the samples of a batch, and how many it is told to draw."""
+    loop, outer = path.loops[0]
+    calls = [
+        (node, scope, size)
+        for node, scope in _followed(project, path, set())
+        if isinstance(node, ast.Call) and scope is outer.scope and loop in scope.source.ancestors(node)
+        if (size := _size(project, node, scope)) is not None
+    ]
+    found = list(dict.fromkeys(calls))
+    return found[0] if len(found) == 1 and not is_of_rollout(project) else None
+
+
+def _followed(project: Project, path: Path, ends: Collection[ast.AST]) -> Iterator[tuple[ast.AST, Scope]]:
+    """Yield what the loss is computed from; what `ends` are computed from is left out."""
+    frame = path.frames[0]
+    start = Origin(frame.node.func.value, frame.scope)  # type: ignore[attr-defined]
+    for origin in origins(
+        project.analysis, [start], lambda o: list(inputs(project.analysis, o)) if o.node not in ends else []
+    ):
+        yield origin.node, origin.scope
+
+
+def _size(project: Project, call: ast.Call, scope: Scope) -> ast.expr | None:
+    """Return the argument that says how many samples a function draws, None for what draws none, or not for certain."""
+    functions = functions_run(project.analysis, call, scope)
+    models = {one.call for model in project.models for one in model.calls}
+    if len(functions) != 1 or call in models or any(isinstance(part, ast.Starred) for part in call.args):
+        return None
+    (function,) = functions
+    inside = list(calls_within(project.analysis, call, scope))[1:]
+    draws = [place for place in inside if names_of(project.analysis, *place) & DRAWS]
+    if not draws or any(one in models for one, _ in inside) or _reads_filled(project, function, inside):
+        return None
+    names = [argument.arg for argument in (*function.node.args.posonlyargs, *function.node.args.args)]
+    names = names[1:] if names[:1] == ["self"] else names
+    given = {**dict(zip(names, call.args)), **{k.arg: k.value for k in call.keywords if k.arg}}
+    sizes = [value for name, value in given.items() if NAMED_AS_BATCH.search(name) or _counts(function, name, draws)]
+    return sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (ast.Constant, ast.Name, ast.Attribute)) else None
+
+
+def _counts(function: LocalFunction, name: str, draws: Collection[Place]) -> bool:
+    """Return whether a function makes as many turns with a draw as a parameter says: for _ in range(n)."""
+    for node in own_nodes(function.node):
+        gone_through = node.iter if isinstance(node, (ast.For, ast.comprehension)) else None
+        if isinstance(gone_through, ast.Call) and last_name(gone_through) == "range" and len(gone_through.args) == 1:
+            count = gone_through.args[0]
+            body = node if isinstance(node, ast.For) else function.scope.source.parents[node]
+            if isinstance(count, ast.Name) and count.id == name:
+                return any(part is call for part in ast.walk(body) for call, _ in draws)
+    return False
+
+
+def _reads_filled(project: Project, function: LocalFunction, inside: Collection[Place]) -> bool:
+    """Return whether a function, or what it calls, reads what the rest of the training fills: a replay buffer."""
+    scopes = {
+        function.scope,
+        *(f.scope for call, where in inside for f in functions_run(project.analysis, call, where)),
+    }
+    filled = changed_by(project, [(node, scope) for node, scope in project.in_loops if scope not in scopes])
+    return any(
+        variables_of(project.analysis, part, scope) & filled
+        for scope in scopes
+        for part in own_nodes(scope.node)
+        if isinstance(part, (ast.Name, ast.Attribute)) and isinstance(part.ctx, ast.Load)
+    )

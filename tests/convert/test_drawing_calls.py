@@ -1,0 +1,109 @@
+"""Functions of a script that draw a batch sample by sample: for all ranks, each of which takes its samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion, converted
+
+START = """\
+import random
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+X, Y = torch.rand(100, 4), torch.rand(100)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def chosen(data, n):
+    found = []
+    for _ in range(n):
+        found.append(random.randrange(len(data)))
+    return X[found], Y[found]
+
+
+def filled(length, batch_size):
+    x, y = torch.zeros(batch_size, 4), torch.zeros(batch_size)
+    for row in range(batch_size):
+        start = random.randint(0, 90)
+        x[row], y[row] = X[start, :length], Y[start]
+    return x, y
+
+
+class Data:
+    def __init__(self, x, y):
+        self.x, self.y, self.at = x, y, 0
+
+    def next_batch(self, size):
+        if self.at + size > len(self.x):
+            order = np.random.permutation(len(self.x))
+            self.x, self.y, self.at = self.x[order], self.y[order], 0
+        self.at += size
+        return self.x[self.at - size : self.at], self.y[self.at - size : self.at]
+
+
+class Memory:
+    def __init__(self):
+        self.rows = []
+
+    def push(self, row):
+        self.rows.append(row)
+
+    def draw(self, batch_size):
+        rows = [self.rows[random.randrange(len(self.rows))] for _ in range(batch_size)]
+        return torch.stack(rows), torch.zeros(batch_size)
+
+
+data, memory = Data(X, Y), Memory()
+
+
+def fit(x, y):
+    optimizer.zero_grad()
+    F.mse_loss(model(x).squeeze(1), y).backward()
+    optimizer.step()
+
+
+for step in range(10):
+"""
+
+
+@pytest.mark.parametrize(("line", "size"), [("x, y = chosen(X, 16)", "16"), ("x, y = filled(4, batch_size=16)", "16")])
+def test_a_batch_is_drawn_for_all_ranks(tmp_path: Path, line: str, size: str) -> None:
+    lines = converted(tmp_path, f"{START}    {line}\n    fit(x, y)\n")
+    before, call = line.split(" = ", 1)
+    drawn = call.replace(size, f"rd.data.batch_of_ranks({size})")
+    assert f"{before} = rd.data.own_draw({drawn}, {size})" in lines
+
+
+def test_a_batch_that_is_given_on_at_once(tmp_path: Path) -> None:
+    lines = converted(tmp_path, f"{START}    fit(*chosen(X, 16))\n")
+    assert "fit(*rd.data.own_draw(chosen(X, rd.data.batch_of_ranks(16)), 16))" in lines
+
+
+def reasons(folder: Path, body: str) -> list[str]:
+    return [finding.refusal for finding in conversion(folder, START + body).refusals]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # what the loop itself fills
+        "    memory.push(X[step])\n    x, y = memory.draw(16)\n    fit(x, y)\n",
+        # other data of each step next to it
+        "    x, y = chosen(X, 16)\n    fit(x, y + Y[step * 16])\n",
+        "    x, y = chosen(X, 16)\n    u, v = chosen(X, 16)\n    fit(x + u, y)\n",
+        # an environment
+        "    x, y = chosen(X, 16)\n    fit(x, y)\n    state, reward, done, info = data.step(0)\n",
+        # how many samples is not told
+        "    x, y = chosen(X, len(X) // 4)\n    fit(x, y)\n",
+    ],
+)
+def test_what_is_not_known_to_be_the_whole_batch_is_refused(tmp_path: Path, body: str) -> None:
+    told = ("makes a batch is not known", "changes while it trains")
+    assert any(text in reason for reason in reasons(tmp_path, body) for text in told), reasons(tmp_path, body)
