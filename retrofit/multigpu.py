@@ -1705,7 +1705,7 @@ def gather_batch(values: Any) -> Any:
 
 
 def rows_of(part: Any, rows: slice) -> Any:
-    """Return rows of a tensor, an array or a list; next to each other in memory, as x.view(-1) needs them, as before."""
+    """Return rows of a tensor, an array or a list, next to each other in memory where those of `part` are."""
     own = part[rows]
     if isinstance(part, torch.Tensor):
         return own.contiguous() if part.is_contiguous() else own
@@ -4666,4 +4666,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 cb2e48c399e1a4eace42b7448224b7a9c2fdb8f38c3278bd114a9a5428042f84
+# Unchanged while the text above has the SHA-256 c7936fdb64de4fba6a12514981a0f8e9fb77db25853113cde567400a622c9ae6

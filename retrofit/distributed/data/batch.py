@@ -302,7 +302,7 @@ def gather_batch(values: Any) -> Any:
 
 
 def rows_of(part: Any, rows: slice) -> Any:
-    """Return rows of a tensor, an array or a list; next to each other in memory, as x.view(-1) needs them, as before."""
+    """Return rows of a tensor, an array or a list, next to each other in memory where those of `part` are."""
     own = part[rows]
     if isinstance(part, torch.Tensor):
         return own.contiguous() if part.is_contiguous() else own
