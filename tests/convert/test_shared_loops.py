@@ -185,3 +185,93 @@ def _converted(tmp_path: Path, script: str) -> str:
     assert not plan.refusals, [str(refusal) for refusal in plan.refusals]
     (file,) = (f for f in plan.files if f.path.name == "train.py")
     return file.text
+
+
+ENDLESS = """\
+
+
+def endless(source):
+    batches = iter(source)
+    while True:
+        try:
+            yield next(batches)
+        except StopIteration:
+            batches = iter(source)
+
+
+def load():
+    to_train, to_test = loader(64, True), loader(22, False)
+    return {"train": endless(to_train), "test": endless(to_test), "n_test": len(to_test)}
+
+
+def draw(batches):
+    return next(batches)
+
+
+def evaluate(batches, n):
+    with torch.no_grad():
+        for _ in range(n):
+            x, y = draw(batches)
+            print(nn.functional.cross_entropy(model(x), y).item())
+
+
+data = load()
+for step in range(20):
+    x, y = draw(data["train"])
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    if step % 10 == 9:
+        evaluate(data["test"], data["n_test"])
+"""
+
+
+@pytest.mark.parametrize("again", ["next(batches)", "batches.__next__()"])
+def test_loaders_that_one_generator_and_one_function_share_are_told_apart(tmp_path: Path, again: str) -> None:
+    text = _converted(tmp_path, HEAD + ENDLESS.replace("next(batches)", again))
+    assert "to_train = rd.distribute_loader(to_train)" in text
+    assert "distribute_loader(to_test)" not in text and "distribute_loader(source)" not in text
+
+
+GENERATOR = """\
+
+
+class Data:
+    def get_batches(self, inputs, targets, size, shuffle):
+        order = torch.randperm(len(inputs)) if shuffle else torch.arange(len(inputs))
+        start = 0
+        while start < len(inputs):
+            rows = order[start : start + size]
+            yield inputs[rows], targets[rows]
+            start += size
+
+
+def evaluate(data, X, Y):
+    model.eval()
+    total = 0.0
+    for X, Y in data.get_batches(X, Y, 8, False):
+        total += nn.functional.cross_entropy(model(X), Y).item()
+    return total
+
+
+def train(data, X, Y):
+    model.train()
+    for X, Y in data.get_batches(X, Y, 8, True):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(X), Y).backward()
+        optimizer.step()
+
+
+data = Data()
+inputs, targets = torch.randn(86, 3), torch.ones(86).long()
+for epoch in range(2):
+    train(data, inputs[:64], targets[:64])
+    print(evaluate(data, inputs[64:], targets[64:]))
+"""
+
+
+def test_an_evaluation_whose_batches_have_the_names_of_its_data_gets_all_rows(tmp_path: Path) -> None:
+    head = HEAD.replace("train_batches, test_batches = loader(64, True), loader(22, False)\n", "")
+    text = _converted(tmp_path, head + GENERATOR)
+    assert "in rd.data.whole_batches(data.get_batches(X, Y, 8, False)):" in text
+    assert "in data.get_batches(X, Y, 8, True):" in text and "rd.data.own_part(" in text

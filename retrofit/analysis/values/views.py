@@ -109,11 +109,26 @@ def _given_to_object(analysis: Analysis, place: Place, call: ast.Call, scope: Sc
 
 
 def _argument(analysis: Analysis, site: CallSite, place: Place) -> Place:
-    """Return what a call gives for a parameter of the function that it runs, any other expression as it is."""
+    """Return what a call gives for a parameter of the function that it runs, any other expression as it is.
+
+    The same for an iterator that the function makes of a parameter: `batches` of `batches = iter(loader)`.
+    """
     node, scope = place
     if not isinstance(node, ast.Name) or not isinstance(scope.node, FUNCTIONS):
         return place
+    iterated = _iterated(node, scope)
+    if iterated is not None:
+        inner = _argument(analysis, site, (iterated, scope))
+        return place if inner[0] is iterated else inner
     bindings = scope.bindings.get(node.id, [])
     if not any(binding.kind == "parameter" for binding in bindings):
         return place
     return site.argument(given_parameters(scope), node.id) or place
+
+
+def _iterated(node: ast.Name, scope: Scope) -> ast.Name | None:
+    """Return `x` of a name that is set to iter(x) alone, once or again."""
+    values = [binding.value for binding in scope.bindings.get(node.id, [])]
+    names = [value.args[0] for value in values if value is not None and _is_iter(value)]  # type: ignore[attr-defined]
+    found = {name.id: name for name in names if isinstance(name, ast.Name) and name.id != node.id}
+    return next(iter(found.values())) if len(found) == 1 and len(names) == len(values) else None

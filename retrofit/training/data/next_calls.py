@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from retrofit.analysis.calls import CallSite, is_method, returns_of
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.calls.arguments import handed_in
 from retrofit.analysis.flow.calls.graph import nearest_on_paths
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.sources import Origin, origins
@@ -112,7 +113,14 @@ def _is_of_itself(site: CallSite) -> bool:
 
 
 def _of_receiver(analysis: Analysis, site: CallSite, drawn: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
-    """Yield which loaders were given to the object whose method is called, or that is made; one class may have many."""
+    """Yield which loaders were given to the object whose method is called, or that is made; one class may have many.
+
+    Of a function that draws from its argument, what this call gives it.
+    """
+    argument = handed_in(analysis, site.call, site.scope, drawn, scope)
+    if argument is not None:
+        yield argument, site.scope
+        return
     variables = variables_of(analysis, drawn, scope)
     receiver = site.call.func.value if isinstance(site.call.func, ast.Attribute) else None
     values = [*analysis.evaluate(site.call, site.scope), *analysis.evaluate(receiver, site.scope)]

@@ -69,7 +69,7 @@ def evaluates(analysis: Analysis, path: Path) -> bool:
         for loop in frame.loops:
             if _takes_step(analysis, loop, frame.scope):
                 return False
-        if is_switched_off(analysis, frame.scope, frame.node) or _enters_evaluation(frame):
+        if is_switched_off(analysis, frame.scope, frame.node) or enters_evaluation(frame):
             return any(outer.loops for outer in path.frames[: path.frames.index(frame) + 1])
     return False
 
@@ -83,7 +83,7 @@ def _takes_step(analysis: Analysis, loop: ast.AST, scope: Scope) -> bool:
     )
 
 
-def _enters_evaluation(frame: Frame) -> bool:
+def enters_evaluation(frame: Frame) -> bool:
     """Return whether `model.eval()` comes before, in the same function."""
     before = [node for node in own_nodes(frame.scope.node) if getattr(node, "lineno", 0) < frame.node.lineno]  # type: ignore[attr-defined]
     return any(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from ...calls import argument_for
-from ...scopes import Scope
+from ...calls import argument_for, is_method
+from ...scopes import FUNCTIONS, Scope, parameters
 from ...values.inference import Analysis
 from ..sources import Origin, closure, is_followed, sources
 
@@ -26,6 +26,20 @@ def arguments_given(
         values = call.args[spread].value  # type: ignore[attr-defined]
         starts.append(Origin(values, scope, (names.index(name) - spread,)))
     return _entries(analysis, starts)
+
+
+def handed_in(analysis: Analysis, call: ast.Call, scope: Scope, node: ast.expr, where: Scope) -> ast.expr | None:
+    """Return what a call of the function of `where` gives for its parameter `node`, which nothing sets in there.
+
+    None for what is no such parameter, and where another function is called.
+    """
+    if not isinstance(node, ast.Name) or not isinstance(where.node, FUNCTIONS):
+        return None
+    names = parameters(where.node)
+    is_own = any(function.node is where.node for function in analysis.functions_called(call, scope))
+    if not is_own or node.id not in names or len(where.bindings.get(node.id, [])) > 1:
+        return None
+    return argument_for(call, names[1:] if is_method(where) else names, node.id)
 
 
 def _entries(analysis: Analysis, starts: list[Origin]) -> list[tuple[ast.expr, Scope]]:

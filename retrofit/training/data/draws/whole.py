@@ -11,7 +11,8 @@ from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.runtime import WHOLE_BATCHES
 
-from ...loops import LOOPS
+from ...loops import LOOPS, Frame
+from ...model.gradients import enters_evaluation
 
 if TYPE_CHECKING:
     from ... import Project
@@ -22,14 +23,16 @@ def evaluated_whole(
 ) -> Iterator[tuple[ast.Call, Scope]]:
     """Yield the calls of generators with these draws that a loop goes through which does not train.
 
-    `followed` is what the losses are computed from.
+    `followed` is what the losses are computed from; where the model is in evaluation mode that decides nothing.
     """
     training = {loop for path in project.paths for loop, _ in path.loops}
     for place in drawn:
         if not _is_generator(place[1]):
             continue
         for call, scope in call_chains(project.analysis, *place):
-            if not isinstance(call, ast.Call) or call is place[0] or call in followed or _is_generator(scope):
+            if not isinstance(call, ast.Call) or call is place[0] or _is_generator(scope):
+                continue
+            if call in followed and not enters_evaluation(Frame(scope, call, ())):
                 continue
             functions = project.analysis.functions_called(call, scope)
             gives_batches = any(_is_generator(function.scope) for function in functions)
