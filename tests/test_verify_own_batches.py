@@ -147,12 +147,38 @@ def converted(folder: Path, script: str, *options: str) -> subprocess.CompletedP
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=300)
 
 
+ORDER_NOT_RESTORED = """\
+import argparse
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--resume", default="")
+args = parser.parse_args()
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(40, 5), torch.randn(40, 1)), 8, shuffle=True)
+model = torch.nn.Linear(5, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+start = 0
+if args.resume:
+    state = torch.load(args.resume, map_location="cpu")
+    model.load_state_dict(state["model"])
+    start = state["epoch"]
+for epoch in range(start, 2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        (model(x) - y).pow(2).mean().backward()
+        optimizer.step()
+    torch.save({"model": model.state_dict(), "epoch": epoch + 1}, "last.pt")
+"""
 SCRIPTS = {
     "slices": SLICES,
     "generator": GENERATOR,
     "folds": FOLDS,
     "mixup": MIXUP,
     "shuffled evaluation": SHUFFLED_EVALUATION,
+    "order not restored": ORDER_NOT_RESTORED,
 }
 
 

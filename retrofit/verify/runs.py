@@ -19,14 +19,19 @@ from retrofit.verify.processes.stacks import stack_summary
 from retrofit.verify.trace.events import GroupJoin
 from retrofit.verify.trace.settings import TraceSettings
 
+from .checks.checkpoint.resume import resume
+from .checks.options import CheckOptions
 from .evidence import RankTrace, Run, load_run
 from .restart import Restart, plan_restart
+from .verdict import FAIL
 
 # What every training imports, torch by itself (dynamo with the first optimizer): once here instead of in each process.
 PRELOADED = ("numpy", "torch._dynamo", "torch.distributed", "torch.utils.data")
 OF_EVERY_RUN = {"WANDB_MODE": "disabled"}  # scalars are still recorded; nothing is uploaded seven times
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # also LOCAL_RANK
 STARTS_PROCESSES = re.compile(r"^[^#]*\b(mp|multiprocessing)\.(spawn|start_processes)\(")  # of torch
+SNAPSHOTS = {"many": "snapshot", "alone": "snapshot_alone"}  # what each run leaves after its first epoch
+OF_ORIGINAL = ("original", "reload_original", "alone", "alone_resumed")
 BATCH_TWIN = {"RETROFIT_BATCH": "global"}  # distribute_loader then keeps the global batch of one process at N
 
 
@@ -87,7 +92,19 @@ def run_all(plan: Plan, progress: Progress) -> FinishedRuns:
     if together or restarts:
         text = "one process on the same batches" + (", and restarts from the checkpoint" if restarts else "")
         _run(plan, runs, progress, text, [*together, *restarts], restarts)
+    if plan.original is not None and "resumed" in restarts and resume(runs.by_name, CheckOptions()).status == FAIL:
+        _resume_alone(plan, runs, progress)
     return runs
+
+
+def _resume_alone(plan: Plan, runs: FinishedRuns, progress: Progress) -> None:
+    """Stop and resume the script before the change on one process: what it does not restore, the change cannot."""
+    text = "the script before the change, stopped and resumed on one process"
+    _run(plan, runs, progress, text, ["alone"])
+    alone = runs.by_name["alone"]
+    answer = plan_restart(plan.resume_arguments, alone, runs.by_name["original"], plan.folder / SNAPSHOTS["alone"])
+    if isinstance(answer, Restart):
+        _run(plan, runs, progress, text, ["alone_resumed"], {"alone_resumed": answer})
 
 
 def _starts_processes(script: Path) -> str | None:
@@ -127,7 +144,7 @@ def _plan_restarts(plan: Plan, runs: FinishedRuns) -> dict[str, Restart]:
     restarts: dict[str, Restart] = {}
     for name, script in scripts.items():
         answer = plan_restart(
-            plan.resume_arguments, runs.by_name["many"], runs.by_name[script], plan.folder / "snapshot"
+            plan.resume_arguments, runs.by_name["many"], runs.by_name[script], plan.folder / SNAPSHOTS["many"]
         )
         if isinstance(answer, Restart):
             restarts[name] = answer
@@ -188,7 +205,8 @@ def _load(plan: Plan, name: str, result: RunResult, restart: Restart | None) -> 
 def _launch(plan: Plan, name: str, restart: Restart | None) -> Launch:
     project = _project(plan, name)
     if restart:
-        shutil.copytree(plan.folder / "snapshot", project, symlinks=True)
+        source = SNAPSHOTS["alone" if name == "alone_resumed" else "many"]
+        shutil.copytree(plan.folder / source, project, symlinks=True)
     else:
         copy_project(plan.project, project, leave_out=[plan.folder])
     is_original = _is_original(plan, name)
@@ -241,7 +259,7 @@ def _settings(plan: Plan, name: str, rank: int, world_size: int, restart: Restar
         steps=plan.steps,
         controlled=name not in ("original", "one"),
         replay=[str(plan.folder / "many" / f"rank{r}.jsonl") for r in range(plan.nproc)] if name == "reference" else [],
-        snapshot=str(plan.folder / "snapshot") if name == "many" else "",
+        snapshot=str(plan.folder / SNAPSHOTS[name]) if name in SNAPSHOTS else "",
         epochs_done=restart.epochs_done if restart else 0,
         steps_done=restart.steps_done if restart else 0,
         stop_before_first_step=name.startswith("reload"),
@@ -250,7 +268,7 @@ def _settings(plan: Plan, name: str, rank: int, world_size: int, restart: Restar
 
 
 def _is_original(plan: Plan, name: str) -> bool:
-    return plan.original is not None and name in ("original", "reload_original")
+    return plan.original is not None and name in OF_ORIGINAL
 
 
 def _project(plan: Plan, name: str) -> Path:

@@ -16,6 +16,8 @@ LABELS = {
     "resumed": "the resumed script",
     "reload": "the script that loads the checkpoint on one process",
     "reload_original": "the script before the change that loads the checkpoint",
+    "alone": "the script before the change on one process, as it is compared",
+    "alone_resumed": "the resumed script before the change",
 }
 
 

@@ -44,6 +44,9 @@ def resume(runs: Runs, options: CheckOptions) -> Verdict:
     if fault is not None and _continues_where_it_was_cut(many, resumed):
         reason = "epochs are cut after half of the steps, and the script counts steps to find its place; use --steps 0"
         return not_applicable(check, title, reason)
+    if fault is not None and _is_of_the_original(runs, fault, options):
+        summary = f"not restored by the script before the change either, on one process: {_kind(fault)}"
+        return not_applicable(check, title, summary)
     if fault is not None:
         return fail_with(check, title, fault)
     steps = min(resumed.num_steps, many.num_steps - done)
@@ -69,6 +72,20 @@ def resume_fault(many: Run, resumed: Run, done: int, tolerance: float) -> Findin
             if what is not None:
                 return Finding(f"{what[0]}, on rank {rank}", "RF507", done + step, what[1])
     return None
+
+
+def _is_of_the_original(runs: Runs, fault: Finding, options: CheckOptions) -> bool:
+    """Return whether the script before the change, stopped and resumed on one process, differs in the same way."""
+    if not_made(runs, "alone", "alone_resumed"):
+        return False
+    alone, continued = runs["alone"], runs["alone_resumed"]
+    own = resume_fault(alone, continued, steps_saved(alone, continued) or 0, tolerance_of(alone, options))
+    return own is not None and _kind(own) == _kind(fault)
+
+
+def _kind(fault: Finding) -> str:
+    """Return what differs, without the rank on which it does."""
+    return fault.summary.partition(", on rank")[0]
 
 
 def _continues_where_it_was_cut(many: Run, resumed: Run) -> bool:
