@@ -41,6 +41,11 @@ def build():
     return nn.Linear(4, 1)
 
 
+def build_named():
+    net = Net()
+    return net
+
+
 def make_optimizer(net):
     return optim.SGD(net.parameters(), lr=0.1)
 
@@ -64,6 +69,7 @@ LINES = {
     "by a keyword": "fit(loader=loader, model=Net().to('cpu'))",
     "layers of torch": "fit(nn.Sequential(nn.Linear(4, 1)), loader, nn.MSELoss())",
     "of a factory": "fit(build(), loader)",
+    "of a factory with a name": "fit(build_named(), loader)",
     "a class": "Trainer(Net(), loader).fit()",
 }
 
@@ -75,3 +81,33 @@ def test_the_model_is_wrapped_where_a_function_gets_it(tmp_path: Path, kind: str
     function = "def __init__(self, model, loader):" if kind == "a class" else "def fit(model, loader, loss=None):"
     assert lines[wrapped - 1] == function
     assert sum("distribute_model(" in line for line in lines) == 1
+
+
+def test_a_model_that_another_training_returns_is_wrapped_there(tmp_path: Path) -> None:
+    probe = """
+def pretrain():
+    net = nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
+    optimizer = optim.SGD(net.parameters(), lr=0.1)
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(x), y).backward()
+        optimizer.step()
+    return net
+
+
+def probe(model):
+    head = nn.Linear(1, 1)
+    optimizer = optim.SGD(head.parameters(), lr=0.1)
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(head(model(x).detach()), y).backward()
+        optimizer.step()
+
+
+probe(pretrain())
+"""
+    lines = [line.strip() for line in converted(tmp_path, SCRIPT.format(line=probe))]
+    assert [line for line in lines if "distribute_model(" in line] == [
+        "net = rd.distribute_model(net)",
+        "head = rd.distribute_model(head)",
+    ]

@@ -341,9 +341,17 @@ class _Trace:
         if not isinstance(argument[0], ast.Call):
             return False
         library = self.analysis.library
+        given = [origin for origin in origins(self.analysis, [Origin(*argument)]) if isinstance(origin.node, ast.Name)]
+        if any(self._owns(origin.node.id, origin.scope) for origin in given):  # type: ignore[union-attr]
+            return False  # pretrain() returns what it has trained
         if any(library.is_replaced(self.analysis, value) for value in self.analysis.evaluate(*argument)):
             return True
-        asked = (n for n in own_nodes(scope.node) if isinstance(n, ast.Attribute) and n.attr in library.owning_methods)
+        return self._owns(name, scope)
+
+    def _owns(self, name: str, scope: Scope) -> bool:
+        """Return whether a function asks a variable for what such an object owns: model.parameters()."""
+        methods = self.analysis.library.owning_methods
+        asked = (n for n in own_nodes(scope.node) if isinstance(n, ast.Attribute) and n.attr in methods)
         return any(isinstance(node.value, ast.Name) and node.value.id == name for node in asked)
 
     def _of_attribute(self, node: ast.Attribute, scope: Scope) -> set[Variable]:
