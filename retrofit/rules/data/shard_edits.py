@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.edits import Edit, insert_after, surround, under_condition
+from retrofit.analysis.edits import Edit, insert_after, insert_before, surround, under_condition
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.bindings import arguments_or_default
 from retrofit.analysis.flow.variables import Assignment, Variable, assignments_to
@@ -17,8 +17,9 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.drawn import builders_of_value, is_view
 from retrofit.training.data.loaders import EVALUATION, TRAIN, Loader, Use
+from retrofit.training.data.shards import builders_of
 from retrofit.training.loops import LOOPS
-from retrofit.training.placement import after_variable, condition_at
+from retrofit.training.placement import after_variable, condition_at, first_statement
 
 
 def shard_by_runtime(project: Project, loader: Loader, rule: Rule, message: str) -> Finding:
@@ -29,8 +30,7 @@ def shard_by_runtime(project: Project, loader: Loader, rule: Rule, message: str)
             refusal = f"{ast.unparse(use.expression)} is of whichever key a caller gives, and not each of them trains"
             where = use.scope.source, use.expression
             return found(rule, *where, message, refusal=refusal, kind="loader-in-several-places")
-        edits = _around(use.scope.source, use.expression)
-        return found(rule, use.scope.source, use.expression, message, edits)
+        return found(rule, use.scope.source, use.expression, message, list(_without_variable(project, loader, use)))
     inside = list(_made_inside(project, loader)) or _put_in(project, loader)
     if inside:
         edits = [edit for builder, scope in inside for edit in _around(scope.source, builder)]
@@ -47,6 +47,23 @@ def shard_by_runtime(project: Project, loader: Loader, rule: Rule, message: str)
     condition = condition_at(project.analysis, loader.variable, scope, statement)
     lines = under_condition(source, statement, condition, [line])
     return found(rule, source, statement, message, [insert_after(source, statement, lines)])
+
+
+def _without_variable(project: Project, loader: Loader, use: Use) -> Iterator[Edit]:
+    """Yield the edits for a loader that no variable holds: where a call makes and hands it on, or where it is drawn.
+
+    A parameter is sharded where its function begins: it may ask for len(loader), too.
+    """
+    made = list(dict.fromkeys(builders_of(project.analysis, loader)))
+    is_given = all(isinstance(scope.source.parents.get(builder), (ast.Call, ast.keyword)) for builder, scope in made)
+    node, scope = use.expression, use.scope
+    if made and is_given and all(each.role == TRAIN for each in loader.uses):
+        for builder, where in made:
+            yield from _around(where.source, builder)
+    elif isinstance(node, ast.Name) and isinstance(scope.node, FUNCTIONS) and node.id in parameters(scope.node):
+        yield insert_before(scope.source, first_statement(scope), [f"{node.id} = rd.distribute_loader({node.id})"])
+    else:
+        yield from _around(scope.source, node)
 
 
 def _is_view(project: Project, assignment: Assignment) -> bool:
