@@ -6,8 +6,11 @@ was given, and is made to do what it does on several: the batches are then the s
 
 from __future__ import annotations
 
+import os
+import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -16,10 +19,14 @@ from torch.utils.data import DataLoader
 
 from retrofit.verify.trace.after_import import after_import, after_import_of
 from retrofit.verify.trace.computation.fingerprint import content_hash
+from retrofit.verify.trace.computation.operators import untraced
 from retrofit.verify.trace.events import OWN_BATCHES, BatchDrawn, IterationEnd, IterationStart
+from retrofit.verify.trace.filesystem.own_work import own_work
 from retrofit.verify.trace.runtime import PACKAGE, defines_mark
 
 from .loaders import LoaderTrace, in_float64
+
+DRAWS = "own_draws"  # a folder: what rank 0 has drawn for all ranks
 
 
 class OwnBatches:
@@ -28,6 +35,7 @@ class OwnBatches:
     def __init__(self, loaders: LoaderTrace) -> None:
         self._loaders = loaders
         self._is_alone = loaders.settings.world_size == 1
+        self._num_draws = 0
         self._passes: dict[Any, int] = {}  # the open pass of each line of the script that takes its part
         self._keys: dict[Any, str] = {}
         self._numbers: dict[int, int] = {}  # batches of each pass
@@ -45,10 +53,12 @@ class OwnBatches:
 
     def _watch_parts(self, module: Any) -> None:
         if self._is_alone:
-            for name in ("own_draw", "own_part"):
-                setattr(module, name, self._taking_all(getattr(module, name)))
+            module.own_draw = self._taking_all(self._drawn_by_ranks)
+            module.own_part = self._taking_all(module.own_part)
             return
         take = module._taken
+        if self._loaders.settings.rank == 0:
+            module._of_main = self._keeping(module._of_main)
 
         def taken(batch: Any, frame: Any) -> Any:
             own = take(batch, frame)
@@ -62,6 +72,42 @@ class OwnBatches:
             return self._given(function(batch, *size), (frame.f_code.co_filename, frame.f_lineno))
 
         return taken
+
+    def _keeping(self, share: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return how rank 0 shares what it has drawn and keeps it for the run that repeats this one."""
+        is_part = False
+
+        def shared(batch: Any) -> Any:
+            nonlocal is_part
+            if is_part:  # of a tuple
+                return share(batch)
+            is_part = True
+            try:
+                whole = share(batch)
+            finally:
+                is_part = False
+            path = self._file_of_draw(os.path.join(self._loaders.settings.folder, DRAWS))
+            with untraced(), own_work():
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(pickle.dumps(whole))
+            return whole
+
+        return shared
+
+    def _drawn_by_ranks(self, batch: Any) -> Any:
+        """Return the batch that rank 0 has drawn in the run that is repeated; `batch` itself where there is none."""
+        settings = self._loaders.settings
+        if not settings.replay:
+            return batch
+        path = self._file_of_draw(os.path.join(os.path.dirname(settings.replay[0]), DRAWS))
+        if not path.exists():
+            return batch
+        with untraced():
+            return pickle.loads(path.read_bytes())
+
+    def _file_of_draw(self, folder: str) -> Path:
+        self._num_draws += 1
+        return Path(folder, f"{self._num_draws}.pickle")
 
     def _watch_iterables(self, module: Any) -> None:
         give, distribute = module._given_in_turn, module.distribute_loader
