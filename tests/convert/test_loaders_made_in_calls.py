@@ -31,13 +31,15 @@ def step(batches, epoch):
         scheduler.step(epoch + i / len(batches))
 
 
+{line}
+"""
+FIT = """
 def fit(loader):
     print(len(loader))
     for epoch in range(2):
         step(loader, epoch)
 
 
-{line}
 """
 FUNCTION_BEGINS = "batches = rd.distribute_loader(batches)"
 LINES = {
@@ -46,7 +48,7 @@ LINES = {
         "step(epoch=0, batches=DataLoader(data, 4))",
         "step(epoch=0, batches=rd.distribute_loader(DataLoader(data, 4)))",
     ),
-    "through two functions": ("fit(DataLoader(data, 4))", "fit(rd.distribute_loader(DataLoader(data, 4)))"),
+    "through two functions": (FIT + "fit(DataLoader(data, 4))", "fit(rd.distribute_loader(DataLoader(data, 4)))"),
     "of a factory": ("step(make(), 0)", FUNCTION_BEGINS),
 }
 
