@@ -36,6 +36,17 @@ def filled(length, batch_size):
     return x, y
 
 
+def augmented(at, batch_size):
+    rows = []
+    for row in range(batch_size):
+        rows.append(X[(at * 16 + row) % 100] + random.random())
+    return torch.stack(rows), Y[:batch_size]
+
+
+def augmented_list(at, batch_size):
+    return torch.stack([X[(at * 16 + row) % 100] + random.random() for row in range(batch_size)]), Y[:batch_size]
+
+
 class Data:
     def __init__(self, x, y):
         self.x, self.y, self.at = x, y, 0
@@ -98,6 +109,9 @@ def reasons(folder: Path, body: str) -> list[str]:
         # other data of each step next to it
         "    x, y = chosen(X, 16)\n    fit(x, y + Y[step * 16])\n",
         "    x, y = chosen(X, 16)\n    u, v = chosen(X, 16)\n    fit(x + u, y)\n",
+        # samples that the step chooses
+        "    x, y = augmented(step, 16)\n    fit(x, y)\n",
+        "    x, y = augmented_list(step, 16)\n    fit(x, y)\n",
         # an environment
         "    x, y = chosen(X, 16)\n    fit(x, y)\n    state, reward, done, info = data.step(0)\n",
         # how many samples is not told

@@ -20,6 +20,7 @@ from .cut_batches import is_of_rollout
 from .filled import changed_by
 from .sample_rows import NAMED_AS_BATCH
 from .sized_draws import names_of
+from .without_batch import follows_loop
 
 if TYPE_CHECKING:
     from ... import Project
@@ -33,21 +34,24 @@ def drawing_call(project: Project, path: Path) -> Found | None:
     loop, outer = path.loops[0]
     calls = [
         (node, scope, size)
-        for node, scope in _followed(project, path, set())
+        for node, scope in _followed(project, path)
         if isinstance(node, ast.Call) and scope is outer.scope and loop in scope.source.ancestors(node)
         if (size := _size(project, node, scope)) is not None
     ]
     found = list(dict.fromkeys(calls))
-    return found[0] if len(found) == 1 and not is_of_rollout(project) else None
+    if len(found) != 1 or is_of_rollout(project):
+        return None
+    ((call, scope, size),) = found
+    given, in_loops = [*call.args, *(k.value for k in call.keywords)], {node for node, _ in project.in_loops}
+    follows = any(follows_loop(project, part, scope, in_loops) for part in given)  # it cuts its samples by that
+    return None if follows else (call, scope, size)
 
 
-def _followed(project: Project, path: Path, ends: Collection[ast.AST]) -> Iterator[tuple[ast.AST, Scope]]:
-    """Yield what the loss is computed from; what `ends` are computed from is left out."""
+def _followed(project: Project, path: Path) -> Iterator[tuple[ast.AST, Scope]]:
+    """Yield what the loss is computed from."""
     frame = path.frames[0]
     start = Origin(frame.node.func.value, frame.scope)  # type: ignore[attr-defined]
-    for origin in origins(
-        project.analysis, [start], lambda o: list(inputs(project.analysis, o)) if o.node not in ends else []
-    ):
+    for origin in origins(project.analysis, [start], lambda origin: list(inputs(project.analysis, origin))):
         yield origin.node, origin.scope
 
 

@@ -32,7 +32,7 @@ from .sample_rows import cuts_samples, is_by_rows, is_in_random_order, is_named
 from .sized_draws import has_unseeded_generator, is_number, is_order, is_small, size_of
 from .slices import Slice, bounds_of, slice_of
 from .whole import evaluated_in_part, evaluated_whole, is_whole
-from .without_batch import has_other_batch, without_batch
+from .without_batch import follows_loop, has_other_batch, without_batch
 
 if TYPE_CHECKING:
     from ... import Project
@@ -285,6 +285,8 @@ class _Search:
         elif not is_by_rows(self.analysis, node, scope, size):
             text = f"which dimension of {ast.unparse(node)} is that of the samples cannot be told"
             self.problems.append((node, scope, text))
+        elif isinstance(node, ast.ListComp) and follows_loop(self.project, node, scope, self.loop_nodes):
+            self.problems.append((node, scope, f"how {ast.unparse(node)} makes a batch is not known"))
         elif changed := self._is_chosen_by_training(node, scope):
             self.problems.append((node, scope, f"{ast.unparse(node)} draws from {changed}"))
         else:

@@ -55,7 +55,7 @@ def _chosen(project: Project, path: Path, known: ast.Call | None = None) -> ast.
         node = origin.node
         if isinstance(node, ast.Call) and _gives_one(project, node, origin.scope):
             return node
-        if isinstance(node, ast.Subscript) and _follows_loop(project, node, origin.scope, in_loops):
+        if isinstance(node, ast.Subscript) and follows_loop(project, node.slice, origin.scope, in_loops):
             return node
     return None
 
@@ -67,12 +67,12 @@ def _gives_one(project: Project, node: ast.Call, scope: Scope) -> bool:
     return bool(GIVES_ONE.search(last_name(node))) or any(name.startswith("random.") for name in names)
 
 
-def _follows_loop(project: Project, node: ast.Subscript, scope: Scope, in_loops: set[ast.AST]) -> bool:
-    """Return whether an index is computed from what a loop of the training goes through, or moves on."""
+def follows_loop(project: Project, node: ast.AST, scope: Scope, in_loops: set[ast.AST]) -> bool:
+    """Return whether an index, or an argument, is computed from what a training loop goes through, or moves on."""
     moving = (ast.For, ast.AugAssign)
     return any(
         binding.node in in_loops and isinstance(binding.node, moving)
-        for part in ast.walk(node.slice)
+        for part in ast.walk(node)
         if isinstance(part, ast.Name)
         for origin in computed_from(project.analysis, part, scope)
         if isinstance(origin.node, (ast.Name, ast.Attribute))
