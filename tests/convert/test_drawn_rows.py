@@ -119,3 +119,29 @@ def test_numbers_that_each_sample_needs_are_refused(tmp_path: Path, drawn: str) 
     line = "x, y = sampler.next_batch()\nx, y = torch.tensor(x), torch.tensor(y)[:, 0]"
     text = "n_negative = 3\n" + DRAWN_BY_SAMPLE.format(drawn=drawn) + training("for step in range(10)", line)
     assert any("again for each sample" in reason for reason in reasons(tmp_path, text)), reasons(tmp_path, text)
+
+
+SHARED = """\
+def run(indices, optimizer=None):
+    total = 0.0
+    for i in tqdm(range(len(indices) // BATCH)):
+        k = indices[i * BATCH : (i + 1) * BATCH]
+        loss = F.mse_loss(model(X[k]).squeeze(1), Y[k])
+        if optimizer is not None:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        total += loss.item()
+    return total
+
+
+for epoch in range(3):
+    random.shuffle(rows)
+    run(rows, optimizer=optimizer)
+"""
+
+
+def test_a_loop_that_also_evaluates_is_refused(tmp_path: Path) -> None:
+    assert "rd.data.draw_together(random.shuffle, rows)" in converted(tmp_path, START + SHARED)
+    (reason,) = set(reasons(tmp_path, SHARED + "    print(run(list(range(20))))\n"))
+    assert "run(list(range(20))) gives an evaluation its batches, too" in reason

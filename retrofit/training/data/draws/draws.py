@@ -31,7 +31,7 @@ from .repeated import is_repeated
 from .sample_rows import cuts_samples, is_by_rows, is_in_random_order, is_named
 from .sized_draws import has_unseeded_generator, is_number, is_order, is_small, size_of
 from .slices import Slice, bounds_of, slice_of
-from .whole import evaluated_in_part, evaluated_whole, is_whole
+from .whole import evaluated_by_loop, evaluated_in_part, evaluated_whole, is_whole
 from .without_batch import follows_loop, has_other_batch, without_batch
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ class Draws:
 def find_draws(project: Project) -> Draws:
     """Return what the training draws where no loader gives it batches."""
     found = Draws()
+    drawing: list[Path] = []
     followed: set[ast.AST] = set()  # what the losses are computed from
     if project.distribution.is_by_hand:
         return found
@@ -98,6 +99,7 @@ def find_draws(project: Project) -> Draws:
         search.run()
         found.problems += search.problems
         found.batches.update(search.batches)
+        drawing += [path] if search.batches else []
         found.orders.update(search.orders)
         found.split.update(search.split)
         followed |= search.followed
@@ -106,7 +108,10 @@ def find_draws(project: Project) -> Draws:
     places = [*((draw.node, draw.scope) for draw in found.batches.values()), *found.split.items()]
     found.whole = dict(evaluated_whole(project, places, followed))
     in_order = [(draw.node, draw.scope) for draw in found.batches.values() if draw.kind in (SLICE, PARTS)]
-    for call, scope in evaluated_in_part(project, in_order, followed):
+    evaluated = dict(evaluated_in_part(project, in_order, followed))
+    for path in drawing if in_order else ():
+        evaluated.update(evaluated_by_loop(project.analysis, path))
+    for call, scope in evaluated.items():
         text = f"{ast.unparse(call)} gives an evaluation its batches, too, of which each process would have a part"
         found.problems.append((call, scope, text))
     chains = (call for place in places for call, _ in call_chains(project.analysis, *place))

@@ -6,12 +6,13 @@ import ast
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
+from retrofit.analysis.flow.bindings import scope_of
 from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.runtime import WHOLE_BATCHES
 
-from ...loops import LOOPS, Frame
+from ...loops import LOOPS, Frame, Path, calls_without_training
 from ...model.gradients import enters_evaluation
 
 if TYPE_CHECKING:
@@ -55,6 +56,16 @@ def evaluated_in_part(
             is_apart = isinstance(call, ast.Call) and call is not place[0] and call not in followed
             if is_apart and _around(call, scope) not in {None, *training}:
                 yield call, scope  # type: ignore[misc]
+
+
+def evaluated_by_loop(analysis: Analysis, path: Path) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield the calls that run the training loop of a path for an evaluation: `run(tests, optimizer=None)`."""
+    around = path.frames[path.frames.index(path.loops[0][1]) :]
+    scopes = {frame.scope for frame in around}
+    for call in calls_without_training(analysis, [path]):
+        scope = scope_of(analysis, call)
+        if any(function.scope in scopes for function in analysis.functions_called(call, scope)):
+            yield call, scope
 
 
 def is_whole(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
