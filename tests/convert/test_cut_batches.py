@@ -69,6 +69,27 @@ def test_inputs_and_targets_in_equal_parts_stay_together(tmp_path: Path) -> None
     assert "order = rd.data.draw_together(torch.randperm, 100)" in lines
 
 
+SHARED = """\
+def run(indices, optimizer=None):
+    for k in np.array_split(indices, 12):
+        loss = F.mse_loss(model(X[k]).squeeze(1), Y[k])
+        if optimizer is not None:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+"""
+
+
+def test_a_loop_over_batches_that_also_evaluates_is_refused(tmp_path: Path) -> None:
+    text = START.replace("for epoch", SHARED + "for epoch") + "    run(rows, optimizer)\n"
+    assert "for k in rd.distribute_loader(np.array_split(indices, 12)):" in converted(tmp_path, text)
+    assert any(
+        "np.array_split" in found.refusal for found in conversion(tmp_path, text + "    run(rows[:20])\n").refusals
+    )
+
+
 PLAYED = """\
     states = []
     for turn in range(100):

@@ -109,8 +109,7 @@ def find_draws(project: Project) -> Draws:
     found.whole = dict(evaluated_whole(project, places, followed))
     in_order = [(draw.node, draw.scope) for draw in found.batches.values() if draw.kind in (SLICE, PARTS)]
     evaluated = dict(evaluated_in_part(project, in_order, followed))
-    for path in drawing if in_order else ():
-        evaluated.update(evaluated_by_loop(project.analysis, path))
+    evaluated |= {call: s for path in drawing if in_order for call, s in evaluated_by_loop(project.analysis, path)}
     for call, scope in evaluated.items():
         text = f"{ast.unparse(call)} gives an evaluation its batches, too, of which each process would have a part"
         found.problems.append((call, scope, text))

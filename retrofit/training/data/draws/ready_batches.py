@@ -16,6 +16,7 @@ from retrofit.training.torch_api.data import ENDLESS, NUMBERS, SAME_ELEMENTS
 from ...loops import Path
 from ...model.modules import is_module
 from .cut_batches import gives_cut, steps_in_each
+from .whole import evaluated_by_loop
 
 KNOWN = frozenset({*sys.stdlib_module_names, "torch", "numpy"})  # packages that do not iterate over batches
 MOST_NAMES = 4  # of a view that is followed: bar = tqdm(batches)
@@ -24,6 +25,8 @@ MOST_NAMES = 4  # of a view that is followed: bar = tqdm(batches)
 def ready_batches(analysis: Analysis, path: Path) -> list[Place]:
     """Return what the innermost loop of a training goes through, or draws from by next(), that gives ready batches."""
     loop, frame = path.loops[0]
+    if any(evaluated_by_loop(analysis, path)):  # of which each process would have a part
+        return []
     if isinstance(loop, (ast.For, ast.AsyncFor)):
         place = _inside(analysis, loop.iter, frame.scope)
         if gives_batches(analysis, *place) or (steps_in_each(path) and gives_cut(analysis, *place)):
