@@ -25,11 +25,9 @@ MOST_NAMES = 4  # of a view that is followed: bar = tqdm(batches)
 def ready_batches(analysis: Analysis, path: Path) -> list[Place]:
     """Return what the innermost loop of a training goes through, or draws from by next(), that gives ready batches."""
     loop, frame = path.loops[0]
-    if any(evaluated_by_loop(analysis, path)):  # of which each process would have a part
-        return []
     if isinstance(loop, (ast.For, ast.AsyncFor)):
         place = _inside(analysis, loop.iter, frame.scope)
-        if gives_batches(analysis, *place) or (steps_in_each(path) and gives_cut(analysis, *place)):
+        if gives_batches(analysis, *place) or _is_cut_for(analysis, path, place):
             return [place]
     found = []
     for node in ast.walk(loop):
@@ -38,6 +36,12 @@ def ready_batches(analysis: Analysis, path: Path) -> list[Place]:
             if gives_batches(analysis, *place):
                 found.append(place)
     return list(dict.fromkeys(found))
+
+
+def _is_cut_for(analysis: Analysis, path: Path, place: Place) -> bool:
+    """Return whether a list has the batches of a training, and of no evaluation, which would have a part of them."""
+    is_of_training = steps_in_each(path) and gives_cut(analysis, *place)
+    return is_of_training and not any(evaluated_by_loop(analysis, path))
 
 
 def gives_batches(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
