@@ -473,6 +473,7 @@ def place_of(frame: FrameType | None) -> str:
 
 PERIOD_S = 1.0  # and 5 ms more for each rank: they all ask the same store
 GRACE_S = 3.0  # for what other ranks' threads do, on top of their period
+LAUNCHER_S = 1.0  # for torchrun to find the rank that failed first; of several that it finds at once it names any
 OUTPUT_S = 0.5  # for what another rank has printed to be on the screen before the last message
 # Where a main thread is that waits for another rank in torch's own code; a loader or a download is another matter.
 WAITING_MODULES = ("torch.distributed", "torch.nn.parallel", "torch.autograd", "torch._tensor")
@@ -717,6 +718,7 @@ class Watchdog:
         end = end or self._claim_end(True)
         if end.is_error and end.rank != self.rank:
             self._say_once([f"stopped: rank {end.rank} failed first, see its message ({type(error).__name__} here)"])
+            time.sleep(LAUNCHER_S if "TORCHELASTIC_RUN_ID" in os.environ else 0.0)
         else:
             record_error(error)
             self._say(lines)
@@ -4666,4 +4668,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 c7936fdb64de4fba6a12514981a0f8e9fb77db25853113cde567400a622c9ae6
+# Unchanged while the text above has the SHA-256 e3d51e2bc2eaff82579e7745b85ae9a43f722288aa0aaa8f0d6d988fe54a944e

@@ -36,6 +36,7 @@ from .deadlock import PATIENCE_S, UNKNOWN, State, explain, is_slow, judge, place
 
 PERIOD_S = 1.0  # and 5 ms more for each rank: they all ask the same store
 GRACE_S = 3.0  # for what other ranks' threads do, on top of their period
+LAUNCHER_S = 1.0  # for torchrun to find the rank that failed first; of several that it finds at once it names any
 OUTPUT_S = 0.5  # for what another rank has printed to be on the screen before the last message
 # Where a main thread is that waits for another rank in torch's own code; a loader or a download is another matter.
 WAITING_MODULES = ("torch.distributed", "torch.nn.parallel", "torch.autograd", "torch._tensor")
@@ -280,6 +281,7 @@ class Watchdog:
         end = end or self._claim_end(True)
         if end.is_error and end.rank != self.rank:
             self._say_once([f"stopped: rank {end.rank} failed first, see its message ({type(error).__name__} here)"])
+            time.sleep(LAUNCHER_S if "TORCHELASTIC_RUN_ID" in os.environ else 0.0)
         else:
             record_error(error)
             self._say(lines)
