@@ -27,6 +27,7 @@ class Library:
     same_functions: Collection[str] = frozenset({"iter", "reversed"})  # give what their first argument holds
     same_methods: Collection[str] = frozenset()  # give their own object
     creating_methods: Collection[str] = frozenset()  # of classes: give an object of the class that they are called on
+    creating_functions: frozenset[str] = frozenset()  # make an object of a class that a text names
     wrappers: Mapping[str, int] = field(default_factory=dict)  # with the position of what they wrap
     kept_arguments: Mapping[str, list[str]] = field(default_factory=dict)  # parameters that are attributes later
     moving_methods: Collection[str] = frozenset()  # as statements: the object is another one from here on

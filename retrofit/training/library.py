@@ -8,7 +8,7 @@ from retrofit.analysis.values.inference import Analysis
 
 from .loops import training_paths
 from .model.modules import is_model
-from .torch_api import data, distributed, modules, tensors
+from .torch_api import data, distributed, launch, modules, tensors
 
 
 def _trainings(analysis: Analysis) -> list[Scope]:
@@ -20,6 +20,7 @@ TORCH = Library(
     same_functions=data.SAME_ITERABLE,
     same_methods=modules.SAME_OBJECT,
     creating_methods=modules.CREATING,
+    creating_functions=launch.INSTANTIATES,
     wrappers=modules.PLAIN_WRAPPERS,
     kept_arguments=data.KEPT_ARGUMENTS,
     moving_methods=modules.MOVING,

@@ -7,47 +7,31 @@ from collections import defaultdict
 from collections.abc import Iterator, Set
 
 from ..scopes import FUNCTIONS, Scope, own_nodes
-from ..values.attribute_names import is_taken_by_text, names_taken
+from ..values.attribute_names import is_taken_by_text, names_taken, takes_classes_by_text
 from ..values.inference import Analysis
-from ..values.kinds import LocalClass, LocalFunction
+from ..values.kinds import LocalClass, LocalFunction, Value
 from .main_guard import is_under_main_of_another
 
 
 def reached_scopes(analysis: Analysis) -> set[Scope]:
     """Return the modules, and the functions that are called or handed on in them and in what they reach.
 
-    A method is reached through an object that the analysis cannot see when anything reached calls its name. Where none
+    A method is reached through an object that the analysis cannot see when anything reached calls its name, if
+    anything reached names its class or one derived from it: another trainer of the same file is not run. Where none
     of the library's `starts` is reached (a decorator makes it a command, another script calls it), these run as well.
     """
-    methods: dict[str, list[Scope]] = defaultdict(list)
-    for scope in analysis.scopes():
-        is_method = scope.parent is not None and isinstance(scope.parent.node, ast.ClassDef)
-        if is_method and isinstance(scope.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            methods[scope.node.name].append(scope)
-    reached: set[Scope] = set()
-    _extend(analysis, reached, list(analysis.module_scopes.values()), methods)
+    reach = _Reach(analysis)
+    reach.extend(list(analysis.module_scopes.values()))
     starts = analysis.library.starts(analysis)
-    if not reached.intersection(starts):
-        _extend(analysis, reached, starts, methods)
-    return reached
+    if not reach.scopes.intersection(starts):
+        for scope in starts:
+            reach.extend([scope, *reach.make(scope.enclosing_class())])
+    return reach.scopes
 
 
 def known_scopes(analysis: Analysis) -> set[Scope]:
     """Return `reached_scopes`, worked out once."""
     return analysis.fact("reached scopes", lambda: reached_scopes(analysis))
-
-
-def _extend(analysis: Analysis, reached: set[Scope], waiting: list[Scope], methods: dict[str, list[Scope]]) -> None:
-    """Add the scopes in `waiting`, and all that they reach, to `reached`."""
-    while waiting:
-        scope = waiting.pop()
-        if scope in reached:
-            continue
-        reached.add(scope)
-        for node in own_nodes(scope.node):
-            if is_under_main_of_another(analysis, scope, node):
-                continue
-            waiting += [inner for inner in _referred_to(analysis, node, scope, methods) if inner not in reached]
 
 
 def reached_nodes(analysis: Analysis) -> list[tuple[ast.AST, Scope]]:
@@ -100,25 +84,88 @@ def calls_within(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[t
                 waiting += [(part, function.scope) for part in calls]
 
 
-def _referred_to(analysis: Analysis, node: ast.AST, scope: Scope, methods: dict[str, list[Scope]]) -> Iterator[Scope]:
-    inner = analysis.scope_of_node.get(node)
-    if inner is not None and isinstance(node, ast.ClassDef):
-        yield inner
-    is_taken = is_taken_by_text(node)
-    if is_taken or (isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)):
-        assert isinstance(node, ast.expr)
-        for value in analysis.evaluate(node, scope):
-            if isinstance(value, LocalFunction):
-                yield value.scope
-            elif isinstance(value, LocalClass):
-                for method in analysis.library.called_from_outside:
-                    found = analysis.classes.method(value.scope, method)
-                    if found is not None:
-                        yield found.scope
-        names = [node.attr] if isinstance(node, ast.Attribute) else []
-        if isinstance(node, ast.Call):
-            names = names_taken(analysis, node, list(methods))
-        for name in names:
-            yield from methods.pop(name, [])  # once is enough: all of them
-    elif isinstance(node, FUNCTIONS) and isinstance(node, ast.Lambda) and inner is not None:
-        yield inner
+class _Reach:
+    """The scopes reached so far, the classes named in them, and the methods that wait for their class to be named."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.scopes: set[Scope] = set()
+        self._analysis = analysis
+        self._methods: dict[str, list[Scope]] = defaultdict(list)
+        for scope in analysis.scopes():
+            if _is_method(scope) and isinstance(scope.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                self._methods[scope.node.name].append(scope)
+        self._waiting: dict[Scope, list[Scope]] = defaultdict(list)
+        self._made: set[Scope] = set()
+        self._any_is_made = takes_classes_by_text(analysis)
+
+    def extend(self, waiting: list[Scope]) -> None:
+        """Add the scopes in `waiting`, and all that they reach."""
+        while waiting:
+            scope = waiting.pop()
+            if scope in self.scopes:
+                continue
+            self.scopes.add(scope)
+            bases: set[ast.AST] = set()  # a derived class makes no object of its base
+            for node in own_nodes(scope.node):
+                if is_under_main_of_another(self._analysis, scope, node):
+                    continue
+                if isinstance(node, ast.ClassDef):
+                    bases.update(node.bases)
+                found = self._referred_to(node, scope) if node not in bases else ()
+                waiting += [inner for inner in found if inner not in self.scopes]
+
+    def make(self, kind: Scope | None) -> Iterator[Scope]:
+        """Take note that there can be objects of a class, and yield its methods that were called before."""
+        for scope in self._analysis.classes.mro(kind) if kind is not None else ():
+            if scope not in self._made:
+                self._made.add(scope)
+                yield from self._waiting.pop(scope, ())
+
+    def _referred_to(self, node: ast.AST, scope: Scope) -> Iterator[Scope]:
+        inner = self._analysis.scope_of_node.get(node)
+        if inner is not None and isinstance(node, ast.ClassDef):
+            yield inner
+            if self._any_is_made or _makes_itself_known(self._analysis, inner):
+                yield from self.make(inner)
+        is_taken = is_taken_by_text(node)
+        if is_taken or (isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)):
+            assert isinstance(node, ast.expr)
+            for value in self._analysis.evaluate(node, scope):
+                yield from self._of_value(value)
+            names = [node.attr] if isinstance(node, ast.Attribute) else []
+            if isinstance(node, ast.Call):
+                names = names_taken(self._analysis, node, list(self._methods))
+            for name in names:
+                for method in self._methods.pop(name, []):  # once is enough: all of them
+                    yield from self._called(method)
+        elif isinstance(node, FUNCTIONS) and isinstance(node, ast.Lambda) and inner is not None:
+            yield inner
+
+    def _of_value(self, value: Value) -> Iterator[Scope]:
+        if isinstance(value, LocalFunction):
+            yield from self._called(value.scope)
+        elif isinstance(value, LocalClass):
+            yield from self.make(value.scope)
+            for name in self._analysis.library.called_from_outside:
+                method = self._analysis.classes.method(value.scope, name)
+                if method is not None:
+                    yield method.scope
+
+    def _called(self, function: Scope) -> Iterator[Scope]:
+        """Yield a function that is called, a method once its class is named."""
+        if not _is_method(function) or function.parent in self._made:
+            yield function
+        else:
+            self._waiting[function.parent].append(function)  # type: ignore[index]
+
+
+def _is_method(scope: Scope) -> bool:
+    return scope.parent is not None and isinstance(scope.parent.node, ast.ClassDef)
+
+
+def _makes_itself_known(analysis: Analysis, kind: Scope) -> bool:
+    """Return whether a class is given to something where it is defined: a decorator, its metaclass or a base of it."""
+    assert isinstance(kind.node, ast.ClassDef)
+    if kind.node.decorator_list or kind.node.keywords:
+        return True
+    return analysis.classes.method(kind, "__init_subclass__") is not None

@@ -7,12 +7,17 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from .kinds import Instance, LocalClass, LocalFunction, LocalModule, Value, Values
+from ..calls import last_name
+from ..scopes import Scope
+from .kinds import External, Instance, LocalClass, LocalFunction, LocalModule, Value, Values
 
 if TYPE_CHECKING:
     from .inference import Analysis
 
 ANY = ".*"
+# Functions and attributes by which a program takes what it has under a name that is a text.
+EVALUATES = frozenset({"eval", "exec", "globals", "locals", "__import__"})
+FINDS_CLASSES = frozenset({"__subclasses__", "getmembers", "import_module", "locate", "import_string"})
 
 
 def is_taken_by_text(node: ast.AST) -> bool:
@@ -60,6 +65,32 @@ def methods_taken(analysis: Analysis, node: ast.Call, values: Iterable[Value]) -
                 if method is not None:
                     found.setdefault(f"{id(scope)} {name}", method)
     return list(found.values())
+
+
+def takes_classes_by_text(analysis: Analysis) -> bool:
+    """Return whether a program can take a class of its own without naming it: eval(name), globals()[name]."""
+    library = analysis.library.creating_functions
+    for source in analysis.modules.sources.values():
+        for node in source.nodes:
+            if isinstance(node, ast.Call):
+                scope = analysis.scope_at(source, node)
+                name = last_name(node)
+                is_found = name in FINDS_CLASSES and node not in analysis.modules.named
+                if is_found or (isinstance(node.func, ast.Name) and name in EVALUATES):
+                    return True
+                if name == "vars" and (not node.args or _is_of_module(analysis, node.args[0], scope)):
+                    return True
+                if library and analysis.called(node, scope) & library:
+                    return True
+            elif isinstance(node, ast.Attribute) and node.attr in ("__dict__", "modules"):
+                holder = analysis.evaluate(node.value, analysis.scope_at(source, node))
+                if any(isinstance(value, LocalModule) or value == External("sys") for value in holder):
+                    return True
+    return False
+
+
+def _is_of_module(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    return any(isinstance(value, LocalModule) for value in analysis.evaluate(node, scope))
 
 
 def _pattern(node: ast.expr) -> str:
