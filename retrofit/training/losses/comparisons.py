@@ -36,8 +36,9 @@ from retrofit.training.torch_api.tensors import (
 
 from .gathering.numbers import is_of_numbers
 from .library import needs_no_gathering
-from .reductions.meetings import pairs_in_loops, repeated_pairs
-from .reductions.pairs import samples_that_meet
+from .reductions.dimensions import number_of_axes
+from .reductions.meetings import one_and_all, pairs_in_loops, repeated_pairs
+from .reductions.pairs import rows_across_axes, samples_that_meet
 from .reductions.reduction import plain_reader
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ def _find(project: Project) -> Iterator[Comparison]:
     for node, scope in project.in_batches:
         pair = _pair_of(project.analysis, node, scope) or _moved_pair(project, node, scope)
         if pair is None or node in seen or needs_no_gathering(project, node, scope):
+            continue
+        if not pair.is_moved and _is_of_each_matrix(project, node, pair, scope):
             continue
         seen.add(node)
         parts = (pair.left, pair.right)
@@ -212,6 +215,20 @@ def _is_product(project: Project, node: ast.AST, scope: Scope) -> bool:
     return not is_of_each and not names & (DISTANCES | DISTANCES_WITHIN)
 
 
+def _is_of_each_matrix(project: Project, node: ast.AST, pair: Pair, scope: Scope) -> bool:
+    """Return whether a product is one of the matrices of each sample: w @ w.mT, where w has more than two axes."""
+    is_of_matrices = any(
+        (isinstance(part, ast.Attribute) and part.attr == "mT")
+        or (isinstance(part, ast.Call) and last_name(part) in TRANSPOSES and _swaps_last(part))
+        for part in ast.walk(node)
+    )
+    return is_of_matrices and (number_of_axes(project.analysis, pair.left, scope) or 0) > 2
+
+
+def _swaps_last(call: ast.Call) -> bool:
+    return {ast.unparse(part) for part in call.args[-2:]} == {"-1", "-2"}
+
+
 def _is_of_inputs(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether this is computed, in a method of a model, from what the method is given."""
     if not scope.is_function or scope.parent is None or not is_module(project.analysis, Instance(scope.parent)):
@@ -291,7 +308,10 @@ def _moved_pair(project: Project, node: ast.AST, scope: Scope) -> Pair | None:
     in_loops = pairs_in_loops(project, node, scope)
     if in_loops is not None:
         return Pair(*in_loops[0], is_broadcast=True, drawn_from=(*in_loops[0], *in_loops[1]))
-    operands = repeated_pairs(project, node, scope)
+    operands = one_and_all(project, node, scope)
+    if operands is not None:
+        return Pair(*operands, is_moved=True, drawn_from=operands)
+    operands = rows_across_axes(project, node, scope) or repeated_pairs(project, node, scope)
     return Pair(*operands, is_broadcast=True) if operands is not None else None
 
 

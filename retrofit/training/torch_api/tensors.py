@@ -73,6 +73,16 @@ SPREADS = frozenset({"std", "var", "norm", "logsumexp", "prod", "cov", "corrcoef
 STATISTICS = SUMS_AND_MEANS | {"std", "var", "std_mean", "var_mean"}  # that a normalisation keeps
 EXTREMES = frozenset({"max", "min", "amax", "amin"})
 REDUCTIONS = SUMS_AND_MEANS | SPREADS | {"max", "min", "median", "any", "all"}
+# Each entry is computed from all others along one axis: the place of the axis among the arguments after the tensor,
+# and the axis where none is given.
+ALONG_AXIS = {
+    "softmax": (0, 1), "log_softmax": (0, 1), "softmin": (0, 1), "cumprod": (0, 0), "logcumsumexp": (0, 0),
+    "cummax": (0, 0), "cummin": (0, 0), "normalize": (1, 1), "cosine_similarity": (1, 1),
+    # the entries of another place
+    "flip": (0, 0), "flipud": (0, 0), "roll": (1, 0),
+}  # fmt: skip
+# Tensors that only tell the shape or the type of what is made.
+SHAPED_LIKE = frozenset({"view_as", "reshape_as", "type_as", "expand_as"})
 # How often each value, or pair of values, occurs.
 COUNTS = frozenset({"bincount", "histc", "histogram", "histogram2d", "confusion_matrix", "count_nonzero"})
 # Entries by their order among all.

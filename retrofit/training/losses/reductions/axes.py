@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.scopes import Scope
-from retrofit.training.torch_api.tensors import CHOOSES, FLATTENS, VIEWS
+from retrofit.training.torch_api.tensors import ALONG_AXIS, CHOOSES, FLATTENS, VIEWS
 
 from . import kinds
 from .kinds import FLAT, Kind
@@ -30,6 +30,13 @@ def axes_of(node: ast.Call, rest: list[ast.expr], scope: Scope) -> tuple[tuple[i
     if len(rest) > 1 and all(_number(part) is not None for part in rest):
         return tuple(n for part in rest if (n := _number(part)) is not None), keeps  # x.sum(1, 2)
     return _numbers(given, scope), keeps
+
+
+def axis_along(node: ast.Call, name: str, rest: list[ast.expr], scope: Scope) -> int | None:
+    """Return the axis that a function of ALONG_AXIS is computed along, None where it cannot be read."""
+    place, default = ALONG_AXIS[name]
+    axes, _ = axes_of(node, rest[place:], scope)
+    return default if axes is None else axes[0] if axes else None
 
 
 def _numbers(node: ast.expr, scope: Scope, depth: int = 4) -> tuple[int, ...]:
@@ -169,9 +176,11 @@ def axes_in_pattern(side: str) -> list[list[str]]:
     return groups
 
 
-def is_of_axis(index: ast.expr) -> bool:
-    """Return whether a tensor alone has such an index: x[:, 0], x[..., 0]."""
-    return isinstance(index, ast.Slice) or (isinstance(index, ast.Constant) and index.value is Ellipsis)
+def is_of_whole(index: ast.expr) -> bool:
+    """Return whether an index is into a tensor or takes a part of a list: x[:, 0], x[0, 1], x[:n]."""
+    if isinstance(index, ast.Tuple):
+        return not any(isinstance(part, ast.Constant) and isinstance(part.value, str) for part in index.elts)
+    return isinstance(index, ast.Slice)
 
 
 def einsum_kind(node: ast.Call, operands: Kind, scope: Scope) -> Kind:

@@ -22,6 +22,7 @@ from retrofit.training.torch_api.runtime import (
     WHOLE_BATCH_LOSS,
 )
 from retrofit.training.torch_api.tensors import (
+    ALONG_AXIS,
     COUNTS,
     DRAWN,
     DRAWN_LIKE,
@@ -34,6 +35,7 @@ from retrofit.training.torch_api.tensors import (
     REPEATS,
     SAME_ARRAY,
     SHAPE_METHODS,
+    SHAPED_LIKE,
     SORTS,
     SPREADS,
     SUMS_OF_SEVERAL,
@@ -43,7 +45,8 @@ from retrofit.training.torch_api.tensors import (
 from ..terms import MEAN, terms_at
 from ..wrapped import functions_inside
 from . import kinds
-from .axes import axes_of, einsum_kind, reshaped
+from .axes import axes_of, axis_along, einsum_kind, reshaped
+from .dimensions import number_of_axes
 from .kinds import CONSTANT, Kind, Leaf
 from .library import COUNTED_MEAN, library_reduction
 from .lists import LAYERS
@@ -190,7 +193,7 @@ class CallReader:
         found = self._joined(given, scope, frame, keys)
         if _is_of_container(keys) and name not in SAME:
             return kinds.of(kinds.UNKNOWN)  # of what a function of a library gives: losses by their names
-        return self._of_elements(node, name, found, rest, scope, frame)
+        return self._of_elements(node, name, found, given, rest, scope, frame)
 
     def _stacked(self, node: ast.Call, found: Kind, of: ast.expr, rest: list[ast.expr], scope: Scope) -> Kind:
         """Return the kind of tensors that are put side by side: in a new axis, before that of the samples."""
@@ -203,7 +206,14 @@ class CallReader:
         return any(last_name(part.node) == "stack" for part in origins(self.analysis, [Origin(node, scope)]))
 
     def _of_elements(
-        self, node: ast.Call, name: str, found: Kind, rest: list[ast.expr], scope: Scope, frame: Frame | None
+        self,
+        node: ast.Call,
+        name: str,
+        found: Kind,
+        given: list[ast.expr],
+        rest: list[ast.expr],
+        scope: Scope,
+        frame: Frame | None,
     ) -> Kind:
         """Return the kind of a function that changes the shape of an expression, or each of its entries."""
         if name in SAME or name in WITHOUT_HISTORY:
@@ -212,9 +222,12 @@ class CallReader:
             if name in COUNTS:
                 return self._counted(node, name, found, scope)
             if name in SORTS or name in SPREADS or (name in EXTREMES and not _is_with_another(name, rest)):
-                return self._of_all_entries(node, name, found, rest, scope)
+                return self._of_all_entries(node, name, found, given[0], rest, scope)
+            if name in ALONG_AXIS and found.axis in (kinds.FLAT, axis_along(node, name, rest, scope)):
+                return _over_samples(found, (node, scope))
             sources_of = self.reader.project.batch_values.sources_of
-            return reshaped(node, name, found, rest, scope, lambda size: BATCH in sources_of(size, scope))
+            changed = reshaped(node, name, found, rest, scope, lambda size: BATCH in sources_of(size, scope))
+            return changed if name in SHAPED_LIKE else self._with_others(changed, node, rest, scope, frame)
         reduction = library_reduction(self.analysis, node, scope)
         if reduction is not None:
             return replace(self._of_term(reduction, node, scope), coupled=self._coupled_in(node, scope, frame))
@@ -227,10 +240,30 @@ class CallReader:
         found = kinds.join([found, others])
         return kinds.nonlinear(found) if is_of_torch else kinds.of(kinds.UNKNOWN)
 
-    def _of_all_entries(self, node: ast.Call, name: str, found: Kind, rest: list[ast.expr], scope: Scope) -> Kind:
+    def _with_others(
+        self, found: Kind, node: ast.Call, rest: list[ast.expr], scope: Scope, frame: Frame | None
+    ) -> Kind:
+        """Return the kind of rows that meet sums and means over the batch: torch.max(x, x.mean(0))."""
+        others = self._joined([*rest, *(keyword.value for keyword in node.keywords)], scope, frame, ())
+        return replace(found, coupled=found.coupled | others.coupled | others.leaves)
+
+    def _has_one_axis(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether this has no axis but that of the samples, as the losses of a criterion without reduction."""
+        if number_of_axes(self.analysis, node, scope) == 1:
+            return True
+        parts = origins(self.analysis, [Origin(node, scope)])
+        calls = [part for part in parts if isinstance(part.node, ast.Call)]
+        return any(
+            term.reduction == "none" for call in calls for term in terms_at(self.analysis, call.node, call.scope)
+        )
+
+    def _of_all_entries(
+        self, node: ast.Call, name: str, found: Kind, of: ast.expr, rest: list[ast.expr], scope: Scope
+    ) -> Kind:
         """Return the kind of what is made of many entries together: the order of all, their norm."""
         axes, _ = axes_of(node, rest[1:] if name in ("norm", "topk") else rest, scope)
         is_of_all = name == "topk" and any(self.reader.size_factors.of(number, scope) for number in rest[:1])
+        is_of_all |= name in SORTS and self._has_one_axis(of, scope)
         if axes is None and name in SORTS and found.axis != kinds.FLAT and not is_of_all:
             axes = (-1,)
         if axes is not None and found.axis != kinds.FLAT and found.axis not in axes:
@@ -296,6 +329,12 @@ class CallReader:
 
     def _joined(self, nodes: list[ast.expr], scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         return kinds.join(self.reader.kind(node, scope, frame, keys) for node in nodes)
+
+
+def _over_samples(kind: Kind, leaf: Leaf) -> Kind:
+    """Return the kind of rows each of which is computed from all others: softmax over the samples."""
+    leaves = frozenset([leaf])
+    return Kind(frozenset([kinds.ROWS]), kind.axis, kind.leaves | leaves, kind.coupled | leaves)
 
 
 def _is_with_another(name: str, rest: list[ast.expr]) -> bool:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.flow.reachability import reached_nodes
-from retrofit.analysis.flow.sources import Origin, closure, sources
+from retrofit.analysis.flow.operands import inputs
+from retrofit.analysis.flow.sources import Origin, closure, origins, sources
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.tensors import FLATTENS, REPEATS, SAME_ENTRIES, VIEWS
 
@@ -22,6 +23,18 @@ if TYPE_CHECKING:
 Operands = tuple[ast.expr, ast.expr]
 TILED, SPREAD = 0, 1  # all rows again and again, each row several times
 PASSES = SAME_ENTRIES | VIEWS | FLATTENS | REPEATS | {"tile"}
+OF_PAIRS = {
+    "cosine_similarity",
+    "pairwise_distance",
+    "dist",
+    "dot",
+    "mse_loss",
+    "l1_loss",
+    "mv",
+    "matmul",
+    "sub",
+    "mul",
+}
 REPEATING = {"repeat", "repeat_interleave", "unsqueeze"}
 
 
@@ -43,6 +56,35 @@ def pairs_in_loops(project: Project, node: ast.AST, scope: Scope) -> tuple[Opera
     used = [{loop.node for loop in loops if _uses(part, loop)} for part in operands]
     is_pair = len(loops) > 1 and all(len(found) == 1 for found in used) and used[0] != used[1]
     return (operands, [loop.node.iter for loop in loops]) if is_pair else None
+
+
+def one_and_all(project: Project, node: ast.AST, scope: Scope) -> Operands | None:
+    """Return the operands of an operation, in a loop over the samples, on one of them and on the rows of all."""
+    operands = _operands(node)
+    is_known = isinstance(node, ast.BinOp) or (isinstance(node, ast.Call) and last_name(node) in OF_PAIRS)
+    loops = list(_loops_around(project, node, scope)) if operands is not None and is_known else []
+    if operands is None or len(loops) != 1:
+        return None
+    loop = loops[0]
+    uses = [_uses(part, loop) for part in operands]
+    whole = operands[uses.index(False)] if sum(uses) == 1 else None
+    if whole is None or _is_computed_in(project, whole, scope, loop):
+        return None
+    kind = plain_reader(project).kind(whole, scope)
+    return operands if kind.has_rows and kind.axis == 0 else None
+
+
+def _is_computed_in(project: Project, node: ast.expr, scope: Scope, loop: SampleLoop) -> bool:
+    """Return whether an expression is computed from what the loop has of one sample, also by way of other variables."""
+    holder = loop.node if isinstance(loop.node, ast.For) else scope.source.parents[loop.node]
+    inside = set(ast.walk(holder))
+
+    def through(origin: Origin) -> list[Origin]:
+        return [part for part in inputs(project.analysis, origin) if part.node in inside]
+
+    names = loop.elements | loop.numbers
+    steps = origins(project.analysis, [Origin(node, scope)], through)
+    return any(isinstance(step.node, ast.Name) and step.node.id in names for step in steps)
 
 
 def repeated_pairs(project: Project, node: ast.AST, scope: Scope) -> Operands | None:

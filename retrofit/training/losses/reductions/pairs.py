@@ -17,6 +17,7 @@ from retrofit.training.torch_api.tensors import (
     TRANSPOSED,
 )
 
+from .dimensions import number_of_axes
 from .kinds import FLAT
 from .reduction import plain_reader
 
@@ -39,6 +40,22 @@ def samples_that_meet(project: Project, node: ast.AST, scope: Scope) -> Operands
     if _swaps_last_axes(given[1]):
         columns = {1: 2}.get(columns, columns)  # of three axes
     return given if columns == rows + 1 else None
+
+
+def rows_across_axes(project: Project, node: ast.AST, scope: Scope) -> Operands | None:
+    """Return the operands of x - y that has an entry for each pair of samples: these are in another axis of each."""
+    if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.MatMult):
+        operands = (node.left, node.right)
+    elif isinstance(node, ast.Compare) and len(node.ops) == 1:
+        operands = (node.left, node.comparators[0])
+    else:
+        return None
+    axes = [_axis(project, part, scope) for part in operands]
+    if None in axes or axes[0] == axes[1]:
+        return None
+    numbers = [number_of_axes(project.analysis, part, scope) for part in operands]
+    ends = [axis - number for axis, number in zip(axes, numbers) if axis is not None and number is not None]
+    return operands if len(ends) == 2 and ends[0] != ends[1] else None  # the last axes of both meet
 
 
 def _axis(project: Project, node: ast.expr, scope: Scope) -> int | None:

@@ -26,7 +26,7 @@ from ..divisions import COUNT, NOTHING, SIZE
 from ..divisions import Reader as DivisorReader
 from ..wrapped import objects_inside
 from . import kinds
-from .axes import is_of_axis
+from .axes import is_of_whole
 from .calls import CallReader
 from .decided import is_ruled_out, taken
 from .kinds import CONSTANT, Kind
@@ -311,7 +311,7 @@ class LossReader:
 
     def _of_subscript(self, node: ast.Subscript, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         key = node.slice.value if isinstance(node.slice, ast.Constant) else None
-        is_of_tensor = isinstance(node.slice, ast.Tuple) and any(map(is_of_axis, node.slice.elts))
+        is_of_tensor = is_of_whole(node.slice)
         found = self.kind(node.value, scope, frame, keys if is_of_tensor else (key, *keys))
         if not found.has_rows or isinstance(node.slice, (ast.Slice, ast.Tuple, ast.Constant)):
             return found
