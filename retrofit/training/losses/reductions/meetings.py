@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.calls.sites import call_chains
-from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.operands import inputs
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import Origin, closure, origins, sources
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.tensors import FLATTENS, REPEATS, SAME_ENTRIES, VIEWS
