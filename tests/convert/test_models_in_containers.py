@@ -153,3 +153,18 @@ def test_what_another_method_fills_is_wrapped_where_training_begins(tmp_path: Pa
     lines = converted(tmp_path, SCRIPT[: SCRIPT.index("BUILT")] + TRAINER)
     place = lines.index("self.nets = rd.model.distribute_models(self.nets)")
     assert lines[place + 1] == "for (x,) in loader:"
+
+
+def test_a_name_that_holds_one_model_or_a_list_of_them_is_wrapped_either_way(tmp_path: Path) -> None:
+    built = (
+        "nets = Net()\nparameters = list(nets.parameters())\nif args.pose:\n    nets = []\n    for _ in range(2):\n"
+        "        nets.append(Net())\n    parameters = [*nets[0].parameters(), *nets[1].parameters()]\n"
+        "optimizer = optim.SGD(parameters, lr=0.1)"
+    )
+    for loss in (
+        "loss = nets[1](nets[0](x)).mean() if args.pose else nets(x).mean()",
+        "loss = nets(x).mean() if not args.pose else nets[1](nets[0](x)).mean()",
+    ):
+        lines = converted(tmp_path, SCRIPT.replace("BUILT", built).replace("LOSS", loss))
+        assert "nets = rd.model.distribute_models(nets)" in lines
+        assert not any("rd.distribute_model(nets)" in line for line in lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from retrofit.analysis.flow.calls.graph import functions_reached, nodes_run
 from retrofit.analysis.flow.variables import Variable, upstream
@@ -61,7 +61,10 @@ def find_models(analysis: Analysis, paths: list[Path], optimizers: list[Optimize
         kinds = classes_of(analysis, node, call.scope)
         for variable in variables:
             if is_trained(variable, kinds, is_container):
-                models.setdefault(variable, Model(variable, is_container=is_container)).calls.append(call)
+                known = models.get(variable, Model(variable))
+                # In one branch a model, in another one a list of them: rd.model.distribute_models takes both.
+                models[variable] = replace(known, is_container=known.is_container or is_container)
+                known.calls.append(call)
     whole = {kind: variable for variable, model in models.items() for kind in _kinds(analysis, model)}
     return [
         model
