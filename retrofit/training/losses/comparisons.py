@@ -34,9 +34,9 @@ from retrofit.training.torch_api.tensors import (
     TRANSPOSES,
 )
 
+from .gathering.dimensions import number_of_axes
 from .gathering.numbers import is_of_numbers
 from .library import needs_no_gathering
-from .reductions.dimensions import number_of_axes
 from .reductions.meetings import one_and_all, pairs_in_loops, repeated_pairs
 from .reductions.pairs import rows_across_axes, samples_that_meet
 from .reductions.reduction import plain_reader

@@ -42,11 +42,11 @@ from retrofit.training.torch_api.tensors import (
     WITHOUT_HISTORY,
 )
 
+from ..gathering.dimensions import number_of_axes
 from ..terms import MEAN, terms_at
 from ..wrapped import functions_inside
 from . import kinds
 from .axes import axes_of, axis_along, einsum_kind, reshaped
-from .dimensions import number_of_axes
 from .kinds import CONSTANT, Kind, Leaf
 from .library import COUNTED_MEAN, library_reduction
 from .lists import LAYERS

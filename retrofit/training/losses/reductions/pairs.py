@@ -17,7 +17,7 @@ from retrofit.training.torch_api.tensors import (
     TRANSPOSED,
 )
 
-from .dimensions import number_of_axes
+from ..gathering.dimensions import number_of_axes
 from .kinds import FLAT
 from .reduction import plain_reader
 
