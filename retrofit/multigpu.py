@@ -1728,17 +1728,15 @@ class ShardedSampler(Sampler):
 
     Every rank draws the whole order from the same stream, seeded by `(seed, epoch)`, and takes each `world_size`-th
     index. All have the same number of batches: without `drop_last` the last one is split, and where it has fewer
-    samples than ranks, the first ones are repeated, unless `is_exact`. Collective at the start of an epoch, where the
-    sampler is not one of torch's: raises RuntimeError where the ranks draw different orders.
+    samples than ranks, the first ones are repeated. Collective at the start of an epoch, where the sampler is not one
+    of torch's: raises RuntimeError where the ranks draw different orders.
     """
 
-    def __init__(
-        self, sampler: Any, batch_size: int, *, drop_last: bool = False, is_exact: bool = False, seed: int = 0
-    ) -> None:
+    def __init__(self, sampler: Any, batch_size: int, *, drop_last: bool = False, seed: int = 0) -> None:
         self.sampler = without_generator(sampler)
         if hasattr(self.sampler, "sampler"):
             self.sampler.sampler = without_generator(self.sampler.sampler)
-        self.batch_size, self.drop_last, self.is_exact, self.seed = batch_size, drop_last, is_exact, seed
+        self.batch_size, self.drop_last, self.seed = batch_size, drop_last, seed
         self.rank, self.world_size = get_rank(), get_world_size()
         self.epoch, self._next_epoch, self._start = -1, 0, 0
         self._total: int | None = None  # of the epoch, where its order has been drawn
@@ -1756,7 +1754,7 @@ class ShardedSampler(Sampler):
     def __iter__(self) -> Iterator[Any]:
         self.epoch, start = self._next_epoch, self._start
         self._next_epoch, self._start = self.epoch + 1, 0
-        if hasattr(self.sampler, "set_epoch") and not self.is_exact:
+        if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(self.epoch)
         seed = mix_seed(self.seed, self.epoch)
         if not hasattr(self.sampler, "__len__"):
@@ -1789,7 +1787,7 @@ class ShardedSampler(Sampler):
 
     def _check(self, order: list[Any]) -> None:
         kinds = {type(self.sampler), type(getattr(self.sampler, "sampler", self.sampler))}
-        if self.is_exact or all(kind.__module__.startswith("torch.utils.data") for kind in kinds):
+        if all(kind.__module__.startswith("torch.utils.data") for kind in kinds):
             return
         require_main_thread(self.sampler)
         digests = gather_objects(hashlib.sha256(repr(order).encode()).hexdigest())
@@ -1823,7 +1821,7 @@ class ShardedSampler(Sampler):
         tail = total % (self.batch_size * self.world_size)
         if self.drop_last:
             return total - tail
-        return total + self.world_size - tail if 0 < tail < self.world_size and not self.is_exact else total
+        return total + self.world_size - tail if 0 < tail < self.world_size else total
 
 
 class ShardedBatches(ShardedSampler):
@@ -2772,7 +2770,6 @@ def scale_optimizer(optimizer: Optimizer) -> Optimizer:
 
 
 _shares: WeakKeyDictionary[DataLoader, Any] = WeakKeyDictionary()  # of share_batches
-_passes: WeakKeyDictionary[DataLoader, int] = WeakKeyDictionary()  # the last one of same_batches
 _depth = 0  # of iterations over batches that this rank alone evaluates
 
 
@@ -2790,10 +2787,27 @@ def share_batches(batches: Iterable[Any]) -> Iterable[Any]:
         return _while_sharing(islice(batches, get_rank(), None, get_world_size()))
     if batches not in _shares:
         place = "sampler" if batches.batch_sampler is None else "batch_sampler"
-        sampler = ShardedSampler(getattr(batches, place), 1, is_exact=True)
+        sampler = _InTurn(getattr(batches, place))
         share = changed_copy(batches, worker_init_fn=WorkerOfRank(batches.worker_init_fn), **{place: sampler})
         _shares[batches] = DistributedLoader(share, _while_sharing)
     return _shares[batches]
+
+
+class _InTurn(Sampler):
+    """This rank's part of what rank 0 draws from a sampler: each `world_size`-th. Collective as it begins: every rank.
+
+    So what a script seeds just before an evaluation chooses the batches, as in one process.
+    """
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        order = broadcast_object(list(self.sampler) if get_rank() == 0 else None)
+        yield from order[get_rank() :: get_world_size()]
+
+    def __len__(self) -> int:
+        return len(range(get_rank(), len(self.sampler), get_world_size()))
 
 
 def _while_sharing(batches: Iterable[Any]) -> Iterator[Any]:
@@ -2813,16 +2827,21 @@ def is_sharing() -> bool:
 def same_batches(loader: DataLoader) -> Iterable[Any]:
     """Return the batches of an evaluation that every rank runs whole: the same draws and order on all.
 
-    What is drawn while they are used, for a mask or noise, is the same on all ranks, too; then each rank continues with
-    its own streams. Each iteration has another stream, so every rank must iterate as often as the others.
+    What is drawn while they are used, for a mask or noise, is the same on all ranks, too: it comes from rank 0's
+    streams, so what the script seeds just before is that of one process. Then each rank continues with its own. Every
+    rank must iterate as often as the others.
     """
     return DistributedLoader(loader, _same_pass) if is_distributed() else loader
 
 
 def _same_pass(loader: DataLoader) -> Iterator[Any]:
-    _passes[loader] = number = _passes.get(loader, -1) + 1
-    with seeded(mix_seed(number, 1)):
-        yield from drawn_apart(loader, mix_seed(number), number=1)
+    own = get_rng_state()
+    share_random_state()
+    try:
+        yield from loader
+    finally:
+        if get_rank() > 0:
+            set_rng_state(own)
 
 
 def sum_over_ranks(*values: Any, of: DataLoader | None = None) -> Any:
@@ -4668,4 +4687,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 e3d51e2bc2eaff82579e7745b85ae9a43f722288aa0aaa8f0d6d988fe54a944e
+# Unchanged while the text above has the SHA-256 c02c0f2ef63c0778e333650a5d8a9fd59bc917c72f18d1cee6596403c8601692

@@ -13,12 +13,13 @@ from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, Sampler
 
+from .collectives import broadcast_object
 from .data.batch import gather_values, in_turn
 from .data.loaders import is_shard
-from .data.random_state import drawn_apart, mix_seed, seeded
-from .data.sharding import DistributedLoader, ShardedSampler, WorkerOfRank, changed_copy
+from .data.random_state import get_rng_state, set_rng_state, share_random_state
+from .data.sharding import DistributedLoader, WorkerOfRank, changed_copy
 from .process.process_group import get_rank, get_world_size, is_distributed
 
 __all__ = [
@@ -30,7 +31,6 @@ __all__ = [
 ]
 
 _shares: WeakKeyDictionary[DataLoader, Any] = WeakKeyDictionary()  # of share_batches
-_passes: WeakKeyDictionary[DataLoader, int] = WeakKeyDictionary()  # the last one of same_batches
 _depth = 0  # of iterations over batches that this rank alone evaluates
 
 
@@ -48,10 +48,27 @@ def share_batches(batches: Iterable[Any]) -> Iterable[Any]:
         return _while_sharing(islice(batches, get_rank(), None, get_world_size()))
     if batches not in _shares:
         place = "sampler" if batches.batch_sampler is None else "batch_sampler"
-        sampler = ShardedSampler(getattr(batches, place), 1, is_exact=True)
+        sampler = _InTurn(getattr(batches, place))
         share = changed_copy(batches, worker_init_fn=WorkerOfRank(batches.worker_init_fn), **{place: sampler})
         _shares[batches] = DistributedLoader(share, _while_sharing)
     return _shares[batches]
+
+
+class _InTurn(Sampler):
+    """This rank's part of what rank 0 draws from a sampler: each `world_size`-th. Collective as it begins: every rank.
+
+    So what a script seeds just before an evaluation chooses the batches, as in one process.
+    """
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        order = broadcast_object(list(self.sampler) if get_rank() == 0 else None)
+        yield from order[get_rank() :: get_world_size()]
+
+    def __len__(self) -> int:
+        return len(range(get_rank(), len(self.sampler), get_world_size()))
 
 
 def _while_sharing(batches: Iterable[Any]) -> Iterator[Any]:
@@ -71,16 +88,21 @@ def is_sharing() -> bool:
 def same_batches(loader: DataLoader) -> Iterable[Any]:
     """Return the batches of an evaluation that every rank runs whole: the same draws and order on all.
 
-    What is drawn while they are used, for a mask or noise, is the same on all ranks, too; then each rank continues with
-    its own streams. Each iteration has another stream, so every rank must iterate as often as the others.
+    What is drawn while they are used, for a mask or noise, is the same on all ranks, too: it comes from rank 0's
+    streams, so what the script seeds just before is that of one process. Then each rank continues with its own. Every
+    rank must iterate as often as the others.
     """
     return DistributedLoader(loader, _same_pass) if is_distributed() else loader
 
 
 def _same_pass(loader: DataLoader) -> Iterator[Any]:
-    _passes[loader] = number = _passes.get(loader, -1) + 1
-    with seeded(mix_seed(number, 1)):
-        yield from drawn_apart(loader, mix_seed(number), number=1)
+    own = get_rng_state()
+    share_random_state()
+    try:
+        yield from loader
+    finally:
+        if get_rank() > 0:
+            set_rng_state(own)
 
 
 def sum_over_ranks(*values: Any, of: DataLoader | None = None) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
 
 import retrofit.distributed as rd
 
@@ -155,6 +155,30 @@ def test_a_whole_evaluation_draws_the_same_on_all_ranks(ranks, kind):
     (first, own), (second, other) = ranks(2).run(whole_passes, kind)
     assert first == second and own != other
     assert first[0] != first[1] and len(first[0]) == 3
+
+
+def seeded_passes(kind):
+    """Return two passes, each seeded just before, over batches that a sampler of the script's own draws at random."""
+    torch.manual_seed(rd.get_rank())
+    sampler = RandomSampler(range(23), replacement=True, num_samples=12)
+    loader = DataLoader(TensorDataset(torch.arange(23)), 4, sampler=sampler)
+    share = {"shared": rd.share_batches, "whole": rd.evaluation.same_batches}[kind]
+    passes = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        passes.append(rd.evaluation.gather_batches([batch.tolist() for (batch,) in share(loader)]))
+    return passes
+
+
+@pytest.mark.parametrize("kind", ["shared", "whole"])
+def test_an_evaluation_that_the_script_seeds_has_the_batches_of_one_process(ranks, kind):
+    alone = seeded_passes(kind)
+    of_ranks = ranks(2).run(seeded_passes, kind)
+    assert alone[0] == alone[1]
+    if kind == "shared":
+        assert of_ranks == [alone, alone]
+    else:  # what gather_batches has from both ranks
+        assert [one[::2] for one in of_ranks[0]] == [one[1::2] for one in of_ranks[0]] == alone
 
 
 def test_one_process_evaluates_its_loader_unchanged():

@@ -31,17 +31,15 @@ class ShardedSampler(Sampler):
 
     Every rank draws the whole order from the same stream, seeded by `(seed, epoch)`, and takes each `world_size`-th
     index. All have the same number of batches: without `drop_last` the last one is split, and where it has fewer
-    samples than ranks, the first ones are repeated, unless `is_exact`. Collective at the start of an epoch, where the
-    sampler is not one of torch's: raises RuntimeError where the ranks draw different orders.
+    samples than ranks, the first ones are repeated. Collective at the start of an epoch, where the sampler is not one
+    of torch's: raises RuntimeError where the ranks draw different orders.
     """
 
-    def __init__(
-        self, sampler: Any, batch_size: int, *, drop_last: bool = False, is_exact: bool = False, seed: int = 0
-    ) -> None:
+    def __init__(self, sampler: Any, batch_size: int, *, drop_last: bool = False, seed: int = 0) -> None:
         self.sampler = without_generator(sampler)
         if hasattr(self.sampler, "sampler"):
             self.sampler.sampler = without_generator(self.sampler.sampler)
-        self.batch_size, self.drop_last, self.is_exact, self.seed = batch_size, drop_last, is_exact, seed
+        self.batch_size, self.drop_last, self.seed = batch_size, drop_last, seed
         self.rank, self.world_size = get_rank(), get_world_size()
         self.epoch, self._next_epoch, self._start = -1, 0, 0
         self._total: int | None = None  # of the epoch, where its order has been drawn
@@ -59,7 +57,7 @@ class ShardedSampler(Sampler):
     def __iter__(self) -> Iterator[Any]:
         self.epoch, start = self._next_epoch, self._start
         self._next_epoch, self._start = self.epoch + 1, 0
-        if hasattr(self.sampler, "set_epoch") and not self.is_exact:
+        if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(self.epoch)
         seed = mix_seed(self.seed, self.epoch)
         if not hasattr(self.sampler, "__len__"):
@@ -92,7 +90,7 @@ class ShardedSampler(Sampler):
 
     def _check(self, order: list[Any]) -> None:
         kinds = {type(self.sampler), type(getattr(self.sampler, "sampler", self.sampler))}
-        if self.is_exact or all(kind.__module__.startswith("torch.utils.data") for kind in kinds):
+        if all(kind.__module__.startswith("torch.utils.data") for kind in kinds):
             return
         require_main_thread(self.sampler)
         digests = gather_objects(hashlib.sha256(repr(order).encode()).hexdigest())
@@ -126,7 +124,7 @@ class ShardedSampler(Sampler):
         tail = total % (self.batch_size * self.world_size)
         if self.drop_last:
             return total - tail
-        return total + self.world_size - tail if 0 < tail < self.world_size and not self.is_exact else total
+        return total + self.world_size - tail if 0 < tail < self.world_size else total
 
 
 class ShardedBatches(ShardedSampler):
