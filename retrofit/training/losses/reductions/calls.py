@@ -18,6 +18,7 @@ from retrofit.training.torch_api.runtime import (
     BATCH_ROWS,
     DISTRIBUTE_CRITERION,
     GLOBAL_REDUCTIONS,
+    LOSS_READS,
     SUM_LOSS,
     WHOLE_BATCH_LOSS,
 )
@@ -69,6 +70,8 @@ class CallReader:
         self.reader, self.analysis = reader, reader.analysis
 
     def kind(self, node: ast.Call, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
+        if self.analysis.called(node, scope) & (GLOBAL_REDUCTIONS | LOSS_READS):
+            return kinds.of(kinds.GLOBAL)
         terms = terms_at(self.analysis, node, scope)
         if self.reader.may_be_global and self._is_of_all_ranks(node, scope, frame):
             return kinds.of(kinds.GLOBAL)
@@ -91,8 +94,6 @@ class CallReader:
             return kinds.of(kinds.MEAN)
         if SUM_LOSS in self.analysis.called(node, scope):
             return kinds.of(kinds.WHOLE)
-        if self.analysis.called(node, scope) & GLOBAL_REDUCTIONS:
-            return kinds.of(kinds.GLOBAL)
         if any(value.builder.rpartition(".")[2][:1].isupper() for value in made):
             found, coupled = self._of_object(node, scope, frame, keys), self._coupled_in(node, scope, frame)
             return replace(found, coupled=found.coupled | coupled) if coupled else found
@@ -168,7 +169,7 @@ class CallReader:
         if name in WITHOUT_HISTORY and receiver is not None:
             found = self.reader.kind(receiver, scope, frame)
             if not found.has_rows:  # a sum or mean that is read is a figure; a maximum is not reduced as one
-                return Kind(coupled=found.leaves) if found.parts == {kinds.COUPLED} else CONSTANT
+                return kinds.without_gradient(found)
         if name in ("sum", "mean", "nansum", "nanmean") and given:
             return self._reduced(node, name.replace("nan", ""), given[0], rest, scope, frame)
         if name == "einsum" and node.args:

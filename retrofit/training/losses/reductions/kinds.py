@@ -68,7 +68,8 @@ def _add(left: Kind, right: Kind) -> Kind:
 
 def multiply(left: Kind, right: Kind) -> Kind:
     if not left.parts or not right.parts:
-        return _merged([left, right], left.parts | right.parts, left.axis if left.parts else right.axis)
+        merged = _merged([left, right], left.parts | right.parts, left.axis if left.parts else right.axis)
+        return replace(merged, coupled=merged.coupled | (right if left.parts else left).leaves) if merged.parts else merged
     if left.parts == {PER} or right.parts == {PER}:
         return per_size(right if left.parts == {PER} else left)
     if left.has_rows or right.has_rows:
@@ -94,7 +95,8 @@ def product(left: Kind, right: Kind, leaf: Leaf) -> Kind:
 def divide(left: Kind, right: Kind) -> Kind:
     """Return the kind of a quotient whose divisor is not just the number of samples."""
     if not right.parts or right.parts == {PER}:
-        return replace(left, coupled=left.coupled | right.coupled)
+        merged = _merged([left, right], left.parts, left.axis)
+        return replace(merged, coupled=merged.coupled | right.leaves) if left.parts else merged
     if right.has_rows:
         return _merged([left, right], {ROWS}, right.axis)
     if right.parts <= {PENALTY, GLOBAL}:
@@ -143,6 +145,13 @@ def reduced(kind: Kind, how: str, leaf: Leaf, axes: tuple[int, ...] | None, keep
     part = MEAN if is_share else how
     settings = kind.settings if is_share else frozenset()
     return Kind(frozenset([part]), 0, kind.leaves | {leaf}, kind.coupled, settings, kind.unclear)
+
+
+def without_gradient(kind: Kind) -> Kind:
+    """Return the kind of a sum or a mean without its gradient, which couples samples where it is a factor of a loss."""
+    if kind.parts == {COUPLED}:
+        return Kind(coupled=kind.leaves)
+    return Kind(leaves=kind.leaves, coupled=kind.coupled) if kind.parts <= {SUM, MEAN} else CONSTANT
 
 
 def summed_up(kind: Kind) -> Kind:
