@@ -2464,6 +2464,7 @@ def _rows_taken(batch: Any, rows: slice) -> Any:
 # Training loaders over all ranks, and the batch sizes that follow from them; the identity outside a group.
 
 
+DRAWS_FROM_SAMPLER = frozenset({"__iter__", "_get_iterator", "sampler", "batch_sampler"})  # names in a class
 _times_called: Counter[tuple[str, int]] = Counter()  # distribute_loader, by the line of the script
 
 
@@ -2481,7 +2482,7 @@ def distribute_loader(loader: Any, *, seed: int | None = None, accum_steps: int 
     require_group("distribute_loader")
     caller = sys._getframe(1)
     line = caller.f_code.co_filename, caller.f_lineno
-    if isinstance(loader, DataLoader):
+    if isinstance(loader, DataLoader) and not _draws_by_itself(loader):
         return _distributed(loader, seed, accum_steps, line)
     if get_world_size() == 1 or isinstance(loader, BatchesInTurn):
         return loader
@@ -2512,6 +2513,14 @@ def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: t
     _times_called[line] += 1
     ahead = DrawnAhead(sharded.sampler.is_even)
     return DistributedLoader(sharded, partial(training_batches, ahead=ahead))  # type: ignore[return-value]
+
+
+def _draws_by_itself(loader: DataLoader) -> bool:
+    """Return whether the class of a loader gives batches of its own, past the sampler that it may have."""
+    kinds = [kind for kind in type(loader).__mro__ if issubclass(kind, DataLoader) and kind is not DataLoader]
+    codes = (getattr(part, "__code__", None) for kind in kinds for part in vars(kind).values())
+    names = {name for code in codes if code for name in code.co_names}
+    return any("__iter__" in vars(kind) for kind in kinds) and names.isdisjoint(DRAWS_FROM_SAMPLER)
 
 
 def _given_in_turn(batches: Any, seed: int | None, line: tuple[str, int]) -> BatchesInTurn:
@@ -4687,4 +4696,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 c02c0f2ef63c0778e333650a5d8a9fd59bc917c72f18d1cee6596403c8601692
+# Unchanged while the text above has the SHA-256 fb8435f5d5162d0f9bad91ddf80b47e9da6eb8390b7f2b88ab8af1b55f5aa469

@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 import retrofit.distributed as rd
 from retrofit.distributed.data.batch import weight_of
@@ -58,6 +59,27 @@ class OwnOrder(Batches):
 class OwnNumber(Batches):
     def __init__(self, total):
         super().__init__(total + 2 * rd.get_rank())
+
+
+class Named(DataLoader):
+    """A loader by its class alone: it never becomes one of torch's."""
+
+    def __init__(self, total):
+        self.numbers = Batches(total)
+
+    def __iter__(self):
+        yield from self.numbers
+
+
+class Sliced(DataLoader):
+    """A loader of torch that gives batches of its own, past its sampler."""
+
+    def __init__(self, total):
+        super().__init__(range(total), batch_size=2)
+
+    def __iter__(self):
+        for start in range(0, len(self.dataset), self.batch_size):
+            yield torch.tensor(self.dataset[start : start + self.batch_size])
 
 
 class TimeFirst:
@@ -116,6 +138,12 @@ def test_every_batch_goes_to_one_rank(ranks, world_size, mixed):
 
 def test_the_batches_of_all_ranks_are_those_of_one_process_in_turn(ranks):
     shares = ranks(2).run(passes, Batches(8))
+    assert [[batch for batch, _ in found[0]] for found in shares] == [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
+
+
+@pytest.mark.parametrize("kind", [Named, Sliced])
+def test_a_class_of_loaders_with_batches_of_its_own(ranks, kind):
+    shares = ranks(2).run(passes, kind(8))
     assert [[batch for batch, _ in found[0]] for found in shares] == [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
 
 

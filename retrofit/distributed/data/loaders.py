@@ -19,6 +19,7 @@ from .sharding import DistributedLoader, ShardedSampler, shard_loader, size_of_b
 from .streams import ShardedStream, shard_stream, stream_batches
 from .wrapped import require_not_started, wrapped_loaders
 
+DRAWS_FROM_SAMPLER = frozenset({"__iter__", "_get_iterator", "sampler", "batch_sampler"})  # names in a class
 _times_called: Counter[tuple[str, int]] = Counter()  # distribute_loader, by the line of the script
 
 
@@ -36,7 +37,7 @@ def distribute_loader(loader: Any, *, seed: int | None = None, accum_steps: int 
     require_group("distribute_loader")
     caller = sys._getframe(1)
     line = caller.f_code.co_filename, caller.f_lineno
-    if isinstance(loader, DataLoader):
+    if isinstance(loader, DataLoader) and not _draws_by_itself(loader):
         return _distributed(loader, seed, accum_steps, line)
     if get_world_size() == 1 or isinstance(loader, BatchesInTurn):
         return loader
@@ -67,6 +68,14 @@ def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: t
     _times_called[line] += 1
     ahead = DrawnAhead(sharded.sampler.is_even)
     return DistributedLoader(sharded, partial(training_batches, ahead=ahead))  # type: ignore[return-value]
+
+
+def _draws_by_itself(loader: DataLoader) -> bool:
+    """Return whether the class of a loader gives batches of its own, past the sampler that it may have."""
+    kinds = [kind for kind in type(loader).__mro__ if issubclass(kind, DataLoader) and kind is not DataLoader]
+    codes = (getattr(part, "__code__", None) for kind in kinds for part in vars(kind).values())
+    names = {name for code in codes if code for name in code.co_names}
+    return any("__iter__" in vars(kind) for kind in kinds) and names.isdisjoint(DRAWS_FROM_SAMPLER)
 
 
 def _given_in_turn(batches: Any, seed: int | None, line: tuple[str, int]) -> BatchesInTurn:

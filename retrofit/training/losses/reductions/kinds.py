@@ -69,7 +69,8 @@ def _add(left: Kind, right: Kind) -> Kind:
 def multiply(left: Kind, right: Kind) -> Kind:
     if not left.parts or not right.parts:
         merged = _merged([left, right], left.parts | right.parts, left.axis if left.parts else right.axis)
-        return replace(merged, coupled=merged.coupled | (right if left.parts else left).leaves) if merged.parts else merged
+        factor = right if left.parts else left
+        return replace(merged, coupled=merged.coupled | factor.leaves) if merged.parts else merged
     if left.parts == {PER} or right.parts == {PER}:
         return per_size(right if left.parts == {PER} else left)
     if left.has_rows or right.has_rows:
