@@ -163,3 +163,12 @@ def test_other_layers_are_left_as_they_are(tmp_path: Path, form: str) -> None:
 def test_a_class_that_nothing_makes_is_left_as_it_is(tmp_path: Path) -> None:
     script = SCRIPT.format(kept=KEPT["in place"], **TORCH).replace("Norm(4)])", "nn.BatchNorm1d(4)])")
     assert "one_process_only" not in "".join(converted(tmp_path, script))
+
+
+def test_a_term_that_each_call_sets_anew_keeps_no_statistic(tmp_path: Path) -> None:
+    terms = "self.term = self.energy(x); self.term = self.term.mean(); return self.term"
+    method = f"    def energy(self, x):\n        return self.log_prob(x)\n\n    def loss(self, x):\n        {terms}\n"
+    script = SCRIPT.format(kept=MOMENTS, **{**METHOD, "loss": "model.loss(x)"})
+    script = script.replace("nn.ModuleList([nn.Linear(4, 4), Norm(4)])", "nn.ModuleList([nn.Linear(4, 4)])")
+    lines = converted(tmp_path, script.replace("    def log_prob(", f"{method}\n    def log_prob("))
+    assert not any("one_process_only" in line for line in lines)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
+from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.reachability import known_scopes
 from retrofit.analysis.flow.sources import Origin, origins
@@ -57,8 +58,25 @@ def _updates(project: Project, node: ast.AST, scope: Scope) -> Iterator[Write]:
             continue
         steps = _computed_within(project, value, scope)
         is_update = is_in_place or any(ast.unparse(step) == ast.unparse(place) for step in steps)
+        if _is_set_anew(project, place, scope.source.statement(node), scope):
+            continue
         if is_update and any(_is_statistic(project, step, scope) for step in steps):
             yield Write(node, value, scope, ast.unparse(place))
+
+
+def _is_set_anew(project: Project, place: ast.expr, statement: ast.stmt, scope: Scope) -> bool:
+    """Return whether an attribute gets a new value before, in the same call: `self.loss = energy(x)`, then its mean."""
+    name = ast.unparse(place)
+    inner: ast.AST = statement
+    while isinstance(inner, ast.stmt) and inner is not scope.node:
+        block = block_of(scope.source, inner)
+        for before in block[: block.index(inner)]:
+            if not isinstance(before, ast.Assign) or name not in [ast.unparse(target) for target in before.targets]:
+                continue
+            if not any(ast.unparse(step) == name for step in _computed_within(project, before.value, scope)):
+                return True
+        inner = scope.source.parents[inner]
+    return False
 
 
 def _is_statistic(project: Project, node: ast.expr, scope: Scope) -> bool:
