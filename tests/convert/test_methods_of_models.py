@@ -28,6 +28,7 @@ class Net(nn.Module):
         super().__init__()
         self.encoder, self.decoder = Inner(), nn.Linear(3, 4)
         self.heads = nn.ModuleDict({"box": nn.Linear(3, 2)})
+        self.layers = nn.ModuleList([nn.Linear(4, 4)])
         self.scale = nn.Parameter(torch.ones(()))
 
     def encode(self, x):
@@ -47,6 +48,11 @@ class Net(nn.Module):
 
     def scaled(self, z):
         return z * self.scale
+
+    def through(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
 
     @torch.no_grad()
     def sample(self, n):
@@ -75,6 +81,7 @@ for (x,) in loader:
         ("loss = model.heads['box'](model.encode(x)).mean()", ', methods=["encode", "heads"]'),
         ("loss = F.mse_loss(model(x), x) + model.encode(x).mean()", ', methods=["encode"]'),
         ("loss = model.scaled(model(x)).mean()", ', methods=["scaled"]'),
+        ("loss = model.through(x).mean()", ', methods=["through"]'),
         # computes of what it is given alone
         ("loss = model.error(model(x), x)", ""),
         ("loss = F.mse_loss(model(x), x)", ""),

@@ -10,7 +10,7 @@ from retrofit.analysis.flow.bindings import class_of_own
 from retrofit.analysis.flow.calls.graph import functions_reached
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance, LocalFunction
-from retrofit.training.torch_api.modules import PARAMETER_CLASSES, PARAMETERS, PARAMETERS_OF_LAYERS
+from retrofit.training.torch_api.modules import MODULE_CONTAINERS, PARAMETER_CLASSES, PARAMETERS, PARAMETERS_OF_LAYERS
 
 from .gradients import has_gradients, is_switched_off
 from .models import FORWARD, Call, Model
@@ -103,6 +103,9 @@ def _reads_parameters(project: Project, function: LocalFunction) -> bool:
 
 
 def _is_learnt(project: Project, node: ast.AST, scope: Scope) -> bool:
+    if isinstance(node, (ast.For, ast.comprehension)):  # `for layer in self.layers: x = layer(x)`
+        parts = (part for part in ast.walk(node.iter) if isinstance(part, ast.Attribute))
+        return any(project.analysis.named(part, scope) & MODULE_CONTAINERS for part in parts)
     if isinstance(node, ast.Call):
         is_listing = isinstance(node.func, ast.Attribute) and node.func.attr in PARAMETERS
         return is_listing or any(
