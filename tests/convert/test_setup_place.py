@@ -87,3 +87,39 @@ def test_the_group_is_joined_before_a_module_parses_the_rest_in_its_branches(tmp
     (changed,) = result.files
     joined = "    rd.add_runtime_flags(parser)\n    args, _ = parser.parse_known_args()\n    rd.setup_distributed()\n"
     assert joined in changed.text
+
+
+EARLY = """\
+import argparse
+import os
+
+import torch
+from parts import NAMES
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+args = parser.parse_args()
+LOADER
+MODEL
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+"""
+LOADER = "loader = DataLoader(TensorDataset(torch.rand(32, 3), torch.rand(32, 1)), batch_size=8, shuffle=True)"
+MODEL = "model = nn.Linear(3, 1)"
+PARTS = "import torch\nfrom torch import nn\nfrom torch.utils.data import DataLoader, TensorDataset\n"
+
+
+@pytest.mark.parametrize(("name", "made"), [("loader", LOADER), ("model", MODEL)])
+def test_the_group_is_joined_before_a_module_that_makes_what_needs_it(name: str, made: str, tmp_path: Path) -> None:
+    script = EARLY.replace("NAMES", name)
+    for place, line in (("LOADER", LOADER), ("MODEL", MODEL)):
+        script = script.replace(place, "" if line == made else line)
+    result = conversion(tmp_path, script, parts=PARTS + made + "\n")
+    texts = {file.path.name: file.text for file in result.files}
+    assert texts["train.py"].index("rd.setup_distributed()") < texts["train.py"].index("from parts import")
+    assert f"{name} = rd.distribute_{name}({name})" in texts["parts.py"]

@@ -11,6 +11,7 @@ from retrofit.analysis.flow.main_guard import is_main_guard
 from retrofit.analysis.flow.variables import Variable
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import LocalClass, LocalFunction
+from retrofit.rules.edits.early_modules import import_of_early
 from retrofit.rules.edits.gpu_choice import can_come_first, choice_after, leaves_something
 from retrofit.training import Project
 from retrofit.training.launch.arguments import Parsing
@@ -22,6 +23,9 @@ def edit_after_setup(project: Project, line: str | None) -> tuple[Source, ast.st
     """Return an edit that joins the group, or that adds a line after the place where it is joined."""
     lines = [line or "rd.setup_distributed()"]
     place = _after_parsing(project, project.parsings[0]) if project.parsings else None
+    early = import_of_early(project)
+    if early is not None and (place is None or place[0].is_function or place[0].source is project.entry):
+        return project.entry, early, insert_before(project.entry, early, lines)
     if place is None or _is_too_late(project, place[0].source, place[0].source.statement(place[1])):
         source, statement = _start(project)
         choosing = _choosing_gpus(project, source, statement)

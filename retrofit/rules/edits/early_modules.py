@@ -1,0 +1,44 @@
+"""Modules of a project that make a loader or a model while they are imported, which needs the process group."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from retrofit.analysis.files.source import Source
+from retrofit.training import Project
+from retrofit.training.data.loaders import TRAIN
+from retrofit.training.placement import after_variable
+
+
+def import_of_early(project: Project) -> ast.stmt | None:
+    """Return the first import of a module of the project in the script, where one of them needs the process group."""
+    return project.analysis.fact("import before which the group is joined", lambda: _find(project))
+
+
+def _find(project: Project) -> ast.stmt | None:
+    if not any(source is not project.entry for source in _made_by_import(project)):
+        return None
+    for statement in project.entry.tree.body:
+        if isinstance(statement, (ast.Import, ast.ImportFrom)) and any(_files(project, statement)):
+            return statement
+    return None
+
+
+def _made_by_import(project: Project) -> Iterator[Source]:
+    """Yield the files that get a line for a loader of the training, or for a model, outside of all functions."""
+    loaders = [each for each in project.loaders if any(use.role == TRAIN for use in each.uses)]
+    for variable in [each.variable for each in (*project.models, *loaders)]:
+        place = after_variable(project.analysis, variable, project.paths) if variable is not None else None
+        if place is not None and not project.analysis.scope_at(*place).is_function:
+            yield place[0]
+
+
+def _files(project: Project, statement: ast.Import | ast.ImportFrom) -> Iterator[bool]:
+    """Yield for each name that an import asks for whether a file of the project has it."""
+    modules, level = project.analysis.modules, getattr(statement, "level", 0)
+    base = getattr(statement, "module", None)
+    names = [alias.name for alias in statement.names] if isinstance(statement, ast.Import) else [base or ""]
+    if isinstance(statement, ast.ImportFrom) and base is None:
+        names = [alias.name for alias in statement.names]
+    yield from (modules.find(name, level, project.entry) is not None for name in names)
