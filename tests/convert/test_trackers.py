@@ -180,6 +180,22 @@ for x in loader:
             "task = rd.output.start_tracker(Task.init, 'a', 'b')",
         ),
         ("from aim import Run", "run = Run()", "run = rd.output.start_tracker(Run)"),
+        ("import trackio", "trackio.init(project='a')", "rd.output.on_main_process(trackio.init, project='a')"),
+        (
+            "from torch_geometric.logging import log",
+            "log(Epoch=1)\ninfo = log(Loss=0.5)",
+            "info = rd.output.on_main_process(log, Loss=0.5)",
+        ),
+        (
+            "from alive_progress import alive_bar",
+            "with alive_bar(4) as bar: pass",
+            "with alive_bar(4, disable=not rd.is_main_process()) as bar: pass",
+        ),
+        (
+            "from rich.progress import Progress",
+            "with Progress() as bar: pass",
+            "with Progress(disable=not rd.is_main_process()) as bar: pass",
+        ),
         ("import mlflow", "mlflow.log_params({'a': 1})", "mlflow.log_params({'a': 1})"),
         (
             "import mlflow",

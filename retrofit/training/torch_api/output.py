@@ -7,10 +7,11 @@ from . import runtime
 # Progress bars around what is gone through, and those that count themselves.
 PROGRESS_BARS = frozenset({
     "tqdm.tqdm", "tqdm.std.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.autonotebook.tqdm", "tqdm.rich.tqdm",
-    "tqdm.asyncio.tqdm", "tqdm.tqdm_notebook", "rich.progress.track",
+    "tqdm.asyncio.tqdm", "tqdm.tqdm_notebook", "rich.progress.track", "alive_progress.alive_it",
 })  # fmt: skip
 COUNTING_BARS = frozenset({"tqdm.trange", "tqdm.std.trange", "tqdm.auto.trange", "tqdm.notebook.trange"})
-BARS = PROGRESS_BARS | COUNTING_BARS
+HANDLED_BARS = frozenset({"alive_progress.alive_bar", "rich.progress.Progress"})  # moved on by calls
+BARS = PROGRESS_BARS | COUNTING_BARS | HANDLED_BARS
 # Methods of bars: those that show what they are given, all that change nothing but the bar.
 BAR_TEXTS = frozenset({"set_postfix", "set_postfix_str", "set_description", "set_description_str"})
 BAR_METHODS = BAR_TEXTS | {"update", "refresh", "write", "close"}
@@ -19,7 +20,8 @@ BAR_METHODS = BAR_TEXTS | {"update", "refresh", "write", "close"}
 STREAMS = frozenset(f"sys.{mark}{name}{mark}" for name in ("stdout", "stderr") for mark in ("", "__"))
 SHOWS = frozenset({
     "rich.print", "rich.print_json", "rich.console.Console.print", "rich.console.Console.rule",
-    "rich.console.Console.log", "click.echo", "click.secho", "typer.echo", "typer.secho", "pprint.pprint", "pprint.pp",
+    "rich.console.Console.log", "rich.progress.Progress.console.print", "rich.progress.Progress.console.log",
+    "click.echo", "click.secho", "typer.echo", "typer.secho", "pprint.pprint", "pprint.pp",
     "termcolor.cprint", "tqdm.tqdm.write", "tqdm.auto.tqdm.write", "tqdm.std.tqdm.write", "icecream.ic",
     *(f"{stream}.{method}" for stream in STREAMS for method in ("write", "writelines", "buffer.write")),
 })  # fmt: skip

@@ -17,14 +17,15 @@ EVENT_WRITERS = frozenset({
     "tensorboard.SummaryWriter", "importlib.import_module.SummaryWriter", "torch.utils.tensorboard.FileWriter",
     "tensorflow.summary.FileWriter", "tensorflow.summary.create_file_writer", "wandb.Artifact", "mlflow.start_run",
     "mlflow.active_run", "mlflow.last_active_run", "mlflow.MlflowClient", "mlflow.tracking.MlflowClient",
-    "neptune.init_project", "neptune.init_model", "neptune.init_model_version",
+    "trackio.init", "neptune.init_project", "neptune.init_model", "neptune.init_model_version",
 })  # fmt: skip
 TRACKERS = EVENT_WRITERS | frozenset(STARTS)
 # Functions that need no run that was started, or none that can be disabled: rank 0 alone calls them.
 WITHOUT_RUN = frozenset({
     "wandb.login", "swanlab.login", "comet_ml.init", "comet_ml.login", "mlflow.login",
     "tensorboard_logger.configure", "tensorboard_logger.log_value", "tensorboard_logger.log_histogram",
-    "tensorboard_logger.log_images", "matplotlib.pyplot.show",
+    "tensorboard_logger.log_images", "matplotlib.pyplot.show", "torch_geometric.logging.init_wandb",
+    "torch_geometric.logging.log",
 })  # fmt: skip
 # Functions of mlflow that send something, and those of a module that has one run: nothing on a disabled one.
 MLFLOW_SENDS = frozenset({
@@ -33,7 +34,7 @@ MLFLOW_SENDS = frozenset({
     "set_tag", "set_tags", "delete_tag", "set_experiment", "set_experiment_tags", "create_experiment",
     "set_tracking_uri", "end_run", "autolog", "register_model", "enable_system_metrics_logging",
 })  # fmt: skip
-MODULES_WITH_RUN = frozenset({"wandb", "swanlab"})
+MODULES_WITH_RUN = frozenset({"wandb", "swanlab", "trackio"})
 RUN_SENDS = frozenset({
     "log", "finish", "save", "watch", "unwatch", "alert", "define_metric", "log_artifact", "log_model", "log_code",
     "mark_preempting", "update", "link_artifact", "link_model",
