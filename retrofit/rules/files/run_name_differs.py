@@ -9,7 +9,8 @@ from itertools import takewhile
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit, block_of, insert_after, surround
 from retrofit.analysis.files.source import Source
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.operands import computed_from
+from retrofit.analysis.flow.reachability import calls_named, reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import edit_after_setup
@@ -20,7 +21,7 @@ from retrofit.training.data.workers import run_elsewhere
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.files.run_numbers import Numbered
 from retrofit.training.launch.commands import run_folder_decorator
-from retrofit.training.torch_api.files import DATES, UNIQUE_NAMES
+from retrofit.training.torch_api.files import DATES, LOADS_STATE, UNIQUE_NAMES
 from retrofit.training.torch_api.runtime import FROM_MAIN, SHARE_HYDRA_RUN
 
 RULE = CATALOG["RF509"]
@@ -57,6 +58,22 @@ def train_in(folder):
 
 
 train_in("runs/" + time.strftime("%H%M%S"))
+""",
+    # rank 0 saves under this name, and every process loads it
+    """\
+def keep(model):
+    path = "saved/" + time.strftime("%H%M%S")  # RF509
+    if rd.is_main_process():
+        torch.save(model.state_dict(), path)
+    return path
+
+
+for epoch in range(3):
+    for images, labels in loader:
+        criterion(model(images), labels).backward()
+    last = keep(model)
+rd.barrier()
+model.load_state_dict(torch.load(last, map_location="cpu"))
 """,
 ]
 VALID = [
@@ -100,7 +117,9 @@ def find(project: Project) -> Iterator[Finding]:
         whole |= {place} if edits else set()
         yield found(RULE, numbered.scope.source, place, MESSAGE, edits)
     for node, scope in reached_nodes(project.analysis):
-        if not isinstance(node, ast.Call) or node in in_loops or not _names(project, node, scope):
+        if not isinstance(node, ast.Call) or not _names(project, node, scope):
+            continue
+        if node in in_loops and node not in _read_back(project):
             continue
         statement = scope.source.statement(node)
         early = is_early(project, statement, scope)
@@ -127,6 +146,17 @@ def _named_by_hydra(project: Project) -> Iterator[Finding]:
             source, joining, edit = edit_after_setup(project, "rd.output.share_hydra_run()")
             edits = [edit] if project.analysis.scope_at(source, joining) is not scope else []
         yield found(RULE, scope.source, decorator, HYDRA_MESSAGE, edits, help="" if edits else HYDRA_HELP)
+
+
+def _read_back(project: Project) -> set[ast.AST]:
+    """Return what the paths are made of from which a state is loaded: rank 0 saves it, and all have to find it."""
+
+    def find() -> set[ast.AST]:
+        calls = calls_named(project.analysis, LOADS_STATE)
+        paths = [(call.args[0], scope) for call, scope in calls if call.args]
+        return {origin.node for path, scope in paths for origin in computed_from(project.analysis, path, scope)}
+
+    return project.analysis.fact("paths that are read back", find)
 
 
 def _agreeing(numbered: Numbered) -> list[Edit]:

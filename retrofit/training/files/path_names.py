@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.flow.sources import Origin, origins, sources
 from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -79,7 +79,8 @@ def _parts(analysis: Analysis, origin: Origin) -> Iterable[Origin] | None:
         of_object = [node.func.value] if isinstance(node.func, ast.Attribute) else []
         if any(_is_module(value) for part in of_object for value in analysis.evaluate(part, origin.scope)):
             of_object = []  # os.path.join(...), rd.path_on_main(...)
-        return [origin.to(part) for part in (*of_object, *given) if not isinstance(part, ast.Starred)]
+        returned = sources(analysis, origin) if analysis.functions_called(node, origin.scope) else ()
+        return [*returned, *(origin.to(part) for part in (*of_object, *given) if not isinstance(part, ast.Starred))]
     return None
 
 
