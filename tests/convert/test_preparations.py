@@ -44,6 +44,7 @@ INIT
 FUNCTION
 dataset = Samples(".")
 """
+IMPORTS = HEAD.partition("\n\n")[0] + "\n" + HEAD.split("\n\n")[1] + "\n"
 TRAIN = """\
 loader = DataLoader(dataset, 4, shuffle=True)
 model = nn.Linear(1, 1)
@@ -297,3 +298,24 @@ def test_a_folder_that_a_process_asks_for_is_not_temporary(tmp_path: Path) -> No
     script = "import tempfile\nimport torch\ntorch.save(torch.ones(4), 'a.pt')\nprint(tempfile.TemporaryDirectory())\n"
     text = conversion(tmp_path, script + SCRIPT_END.format(call="3")).files[0].text
     assert "    torch.save(torch.ones(4), 'a.pt')\n" in text
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "store = np.lib.format.open_memmap(path, mode='w+', shape=(32, 1))\n    store[:] = 1\n    store.flush()",
+        "import somelib\n    somelib.build_index(torch.rand(32, 1), path)",
+    ],
+)
+def test_whatever_makes_a_missing_file_makes_it_once(made: str, tmp_path: Path) -> None:
+    read = "dataset = torch.from_numpy(np.array(np.load(path)))\n"
+    script = f"{IMPORTS}\npath = 'samples.npy'\nif not os.path.exists(path):\n    {made}\n{read}{TRAIN}"
+    lines = converted(tmp_path, script)
+    assert lines[lines.index("if not os.path.exists(path):") - 1].startswith("with rd.output.main_process_first(")
+
+
+@pytest.mark.parametrize("said", ["print('none at', path)", "logger.warning(path)", "open(path)", "str(path)"])
+def test_what_only_tells_of_a_missing_file_makes_none(said: str, tmp_path: Path) -> None:
+    head = f"{IMPORTS}import logging\nlogger = logging.getLogger()\npath = 'last.pt'\ndataset = torch.rand(32, 1)\n"
+    rest = f"if not os.path.exists(path):\n    {said}\nelse:\n    print(torch.load(path))\n"
+    assert not any("main_process_first" in line for line in converted(tmp_path, head + rest + TRAIN))

@@ -11,11 +11,11 @@ from retrofit.analysis.flow.main_guard import is_main_guard
 from retrofit.analysis.flow.name_uses import loaded_names, stored_names
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.training import Project
-from retrofit.training.files.outputs import FOLDER, OPEN, PRINT, SAVE, TRACK, TRACKER, WRITE
+from retrofit.training.files.outputs import FOLDER, OPEN, PRINT, SAVE, STORE, TRACK, TRACKER, WRITE
 from retrofit.training.launch.environment import assignments_to_environ
 from retrofit.training.placement import after_variable, block_of
 
-LASTING = {FOLDER, OPEN, SAVE, TRACK, TRACKER, WRITE}
+LASTING = {FOLDER, OPEN, SAVE, STORE, TRACK, TRACKER, WRITE}
 
 
 def choice_after(project: Project, source: Source, statement: ast.stmt) -> ast.stmt | None:

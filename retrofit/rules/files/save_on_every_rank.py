@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.calls import given_parameters
-from retrofit.analysis.edits import Edit, surround
+from retrofit.analysis.edits import Edit, call_through, surround
 from retrofit.analysis.flow.bindings import arguments_for
 from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import FUNCTIONS, Scope
@@ -20,11 +20,13 @@ from retrofit.training.data.loaders import is_split
 from retrofit.training.distributed.ranks.rank_texts import mentions_rank
 from retrofit.training.evaluation.measurements import spread
 from retrofit.training.files.guards import runs_on_one
-from retrofit.training.files.outputs import OPEN, SAVE, WRITE, Output, opens_for_writing, opens_own_path, path_of
-from retrofit.training.torch_api.files import PATH_POSITIONS
+from retrofit.training.files.outputs import OPEN, SAVE, STORE, WRITE, Output, opens_for_writing, opens_own_path, path_of
+from retrofit.training.files.stores import creates_tables, is_only_filled
+from retrofit.training.torch_api.files import DATABASES, PATH_POSITIONS
 from retrofit.training.torch_api.runtime import EVALUATION_SHARES, PATH_ON_MAIN
 
 RULE = CATALOG["RF501"]
+STORE_HELP = "rd.output.on_main_process(np.memmap, path, ...), and let the other ranks read it after rd.barrier()."
 INVALID = [
     """\
 torch.save(model.state_dict(), "model.pt")
@@ -52,6 +54,20 @@ torch.save(  # RF501
     "last.pt",
 )
 Image.fromarray(model(images).numpy()).save("image.png")  # RF501
+""",
+    # files that stay open and are only filled; a database that is read, too
+    """\
+import sqlite3
+
+runs = sqlite3.connect("runs.db")  # RF501
+runs.execute("CREATE TABLE IF NOT EXISTS losses (loss REAL)")
+runs.commit()
+found = runs.execute("SELECT * FROM losses").fetchall()
+video = cv2.VideoWriter("run.mp4", 0, 20, (8, 8))  # RF501
+video.write(found)
+features = np.memmap("features.dat", dtype="float32", mode="w+", shape=(8, 2))  # RF501
+features[:4] = np.zeros((4, 2))
+features.flush()
 """,
     # whatever library made the object
     """\
@@ -84,6 +100,13 @@ def keep(image, path):
 for image, name in rd.share_batches(test_loader):
     keep(image, f"{name}.png")
 """,
+    # arrays and databases that are read
+    """\
+import sqlite3
+
+features = np.memmap("features.dat", dtype="float32", mode="r", shape=(8, 2))
+samples = sqlite3.connect("samples.db").execute("select * from samples").fetchall()
+""",
     # it may be opened for reading
     """\
 mode = "r" if os.path.exists("log") else "w"
@@ -114,11 +137,14 @@ folder = rd.output.answer_of_main(new_run, "runs")
 def find(project: Project) -> Iterator[Finding]:
     for output in project.outputs:
         source, call = output.scope.source, output.call
-        if output.kind not in (OPEN, SAVE, WRITE) or _is_taken_care_of(project, output):
+        if output.kind not in (OPEN, SAVE, STORE, WRITE) or _is_taken_care_of(project, output):
             continue
         if _is_named_by_sample(project.analysis, output):
             continue
         message = f"{output.name} writes on every process"
+        if output.kind == STORE:
+            yield found(RULE, source, call, message, _store_on_main(project, output), help=STORE_HELP)
+            continue
         if output.kind != OPEN:
             if _into_guarded_file(project.analysis, output):
                 continue
@@ -135,6 +161,18 @@ def find(project: Project) -> Iterator[Finding]:
         path = path_of(call)
         if path is not None and not _is_path_on_main(project.analysis, path, output):
             yield found(RULE, source, call, message, surround(source, path, "rd.path_on_main(", ")"))
+
+
+def _store_on_main(project: Project, output: Output) -> list[Edit]:
+    """Return edits that leave the other processes a database in memory, or an object that does nothing; or none."""
+    call, source = output.call, output.scope.source
+    if is_only_filled(call, output.scope):
+        return call_through(source, call, "rd.output.on_main_process")
+    path = path_of(call)
+    if output.name in DATABASES and creates_tables(output.scope) and path is not None:
+        is_loose = isinstance(path, (ast.IfExp, ast.Lambda, ast.NamedExpr))
+        return surround(source, path, "(" * is_loose, ")" * is_loose + ' if rd.is_main_process() else ":memory:"')
+    return []
 
 
 def _is_path_on_main(analysis: Analysis, path: ast.expr, output: Output) -> bool:

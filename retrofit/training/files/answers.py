@@ -21,10 +21,10 @@ from ..data.workers import run_elsewhere
 from ..distributed.rank_ordered import runs_in_turn
 from .guards import GUARDED_KINDS, runs_on_some
 from .missing_files import is_asking
-from .outputs import FOLDER, OPEN, PRINT, SAVE, TRACKER, WRITE, Output
+from .outputs import FOLDER, OPEN, PRINT, SAVE, STORE, TRACKER, WRITE, Output
 
 SHOWING = {PRINT_MAIN, ON_MAIN}
-MAKING = {FOLDER, OPEN, SAVE, TRACKER, WRITE}
+MAKING = {FOLDER, OPEN, SAVE, STORE, TRACKER, WRITE}
 Place = tuple[ast.Call, Scope]
 
 

@@ -29,12 +29,13 @@ from retrofit.training.torch_api.files import (
 from retrofit.training.torch_api.output import BARS, FILE_LOGGERS, LOG_HANDLERS, LOGGERS, SHOWS, STREAMS
 from retrofit.training.torch_api.trackers import TRACKERS
 
+from .stores import opens_store
 from .trackers import is_tracking
 
 FILE_NAME = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,7}$")  # a text that ends like one
 WRITING_MODE = re.compile(r"(?=.*[wax+])[rwaxbt+U]{1,4}")  # of open()
-SAVE, WRITE, FOLDER, OPEN, TRACKER, TRACK, PRINT, BAR, LOGGER, SHOW = (
-    "save", "write", "folder", "open", "tracker", "track", "print", "bar", "logger", "show",
+SAVE, WRITE, FOLDER, OPEN, STORE, TRACKER, TRACK, PRINT, BAR, LOGGER, SHOW = (
+    "save", "write", "folder", "open", "store", "tracker", "track", "print", "bar", "logger", "show",
 )  # fmt: skip
 
 
@@ -116,6 +117,8 @@ def _kind(analysis: Analysis, name: str, call: ast.Call, scope: Scope) -> str:
     if name in FILE_CHANGERS:
         is_read = name in COMMANDS and only_reads(call, name, scope.source.parents[call])
         return "" if is_read else FOLDER
+    if opens_store(analysis, name, call, scope):
+        return STORE
     if name in TRACKERS:
         return TRACKER
     if is_tracking(name):
@@ -173,9 +176,10 @@ def _saves_file(call: ast.Call) -> bool:
 
 
 def opens_own_path(call: ast.Call) -> bool:
-    """Return whether this is `path.open("w")`."""
+    """Return whether this is `path.open("w")`, and not `files.open(path, mode="w")` of something else."""
     is_open = isinstance(call.func, ast.Attribute) and call.func.attr == "open"
-    return is_open and bool(WRITING_MODE.fullmatch(_text(argument_for(call, ["mode"], "mode"))))
+    is_path = not call.args or argument_for(call, [], "mode") is None
+    return is_open and is_path and bool(WRITING_MODE.fullmatch(_text(argument_for(call, ["mode"], "mode"))))
 
 
 def _text(node: ast.expr | None) -> str:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from retrofit.analysis.calls import argument_for, given_parameters
+from retrofit.analysis.calls import argument_for, given_parameters, last_name
+from retrofit.analysis.files.standard_library import standard_modules
 from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import closure
@@ -20,10 +21,12 @@ from retrofit.training.torch_api.files import (
     FETCHES,
     FILE_COPIES,
     KEEPS_DATA,
+    READERS,
     TRAINS_INTO_FILE,
     UNPACK_METHODS,
     prepares_itself,
 )
+from retrofit.training.torch_api.output import LOGGER_METHODS, PRINTS
 
 from ..data.seeds import draws
 from ..data.workers import run_elsewhere
@@ -32,9 +35,9 @@ from ..loops import Path
 from ..model.models import reachable_from_loops
 from .guards import runs_on_one
 from .missing_files import Missing, is_asking, missing_at
-from .outputs import FOLDER, OPEN, SAVE, WRITE, Output
+from .outputs import FOLDER, OPEN, SAVE, STORE, WRITE, Output
 
-KEEPING = {SAVE, WRITE, OPEN}
+KEEPING = {SAVE, WRITE, OPEN, STORE}
 COPYING = FILE_COPIES | {"os.rename"}
 
 
@@ -115,7 +118,8 @@ class _Search:
         calls = [(part, where) for part, where in made if isinstance(part, ast.Call)]
         if any(self._fetches(call, where) for call, where in calls):
             return True
-        if not any(self._keeps(call, where) for call, where in calls):
+        keeps = any(self._keeps(call, where) for call, where in calls)
+        if not keeps and not any(self._is_given_path(call, where, missing) for call, where in calls):
             return False
         reads = [(part, missing.scope) for statement in missing.otherwise for part in ast.walk(statement)]
         if isinstance(missing.node, ast.Try):
@@ -144,6 +148,18 @@ class _Search:
         is_own = bool(self.analysis.functions_called(call, scope))
         name = call.func.attr if isinstance(call.func, ast.Attribute) and not is_own else ""
         return name in KEEPS_DATA or (name.startswith("save") and bool(call.args))
+
+    def _is_given_path(self, call: ast.Call, scope: Scope, missing: Missing) -> bool:
+        """Return whether a function of a library gets the path of what is missing, and gives nothing: it makes it."""
+        if not isinstance(scope.source.parents[call], ast.Expr) or call in self.outputs:
+            return False
+        if self.analysis.functions_called(call, scope) or is_asking(self.analysis, call, scope):
+            return False
+        names = self.analysis.called(call, scope)
+        packages = {name.partition(".")[0] for name in names if "." in name} - {*standard_modules(), "torch"}
+        if not packages or names & (READERS | PRINTS) or last_name(call) in LOGGER_METHODS:
+            return False
+        return any(where is scope and _mentions(call, ast.unparse(path)) for path, where in missing.paths)
 
     def _is_read(self, path: ast.expr, scope: Scope, inside: set[ast.AST]) -> bool:
         """Return whether something else than what makes a file is given its path, here or where it comes from."""

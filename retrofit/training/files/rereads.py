@@ -29,7 +29,7 @@ from retrofit.training.torch_api.files import (
 )
 from retrofit.training.torch_api.runtime import COMBINING, MAIN_FIRST, WITH_COLLECTIVES
 
-from .outputs import FOLDER, OPEN, SAVE, WRITE, Output, opens_for_writing, opens_own_path
+from .outputs import FOLDER, OPEN, SAVE, STORE, WRITE, Output, opens_for_writing, opens_own_path
 from .path_names import Names, names_of_read, path_names
 
 ANY = "*"  # what a command writes, which only the command knows
@@ -77,7 +77,7 @@ class Rereads:
     ) -> None:
         self.analysis, self._training, self._met, self._alone = analysis, training, met, alone
         self._shown = {output.call for output in outputs}
-        self._outputs = {output.call: output for output in outputs if output.kind in (OPEN, SAVE, WRITE, FOLDER)}
+        self._outputs = {output.call: output for output in outputs if output.kind in (OPEN, STORE, SAVE, WRITE, FOLDER)}
         self._summaries: dict[Scope, _Summary] = {}
         self._current = _Summary()
         self._reading: set[str] = set()  # what the processes have been waiting for, and may not have read yet

@@ -22,11 +22,11 @@ from retrofit.training.torch_api.files import LISTS, LISTS_METHODS, LOADS_STATE
 
 from ..loops import LOOPS, LoopNode
 from .missing_files import is_asking
-from .outputs import FOLDER, OPEN, SAVE, TRACKER, WRITE, Output
+from .outputs import FOLDER, OPEN, SAVE, STORE, TRACKER, WRITE, Output
 
 ADDING = GROWS_LIST | {"add"}
 REDUCING = {"int", "len", "max", "min", "sum"}
-NAMED = {FOLDER, OPEN, SAVE, TRACKER, WRITE}
+NAMED = {FOLDER, OPEN, SAVE, STORE, TRACKER, WRITE}
 LISTED, NUMBER = 1, 2  # what is in a folder; a number or a name made of that
 
 

@@ -11,13 +11,13 @@ from retrofit.analysis.scopes import Scope
 
 from ..data.batch_values import BATCH
 from ..files.guards import runs_on_one
-from ..files.outputs import FOLDER, OPEN, SAVE, WRITE
+from ..files.outputs import FOLDER, OPEN, SAVE, STORE, WRITE
 from ..loops import LOOPS
 
 if TYPE_CHECKING:
     from .. import Project
 
-FILES = frozenset({FOLDER, OPEN, SAVE, WRITE})  # which rank 0 alone writes
+FILES = frozenset({FOLDER, OPEN, SAVE, STORE, WRITE})  # which rank 0 alone writes
 Test = Union[ast.If, ast.While]
 
 

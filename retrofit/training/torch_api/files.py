@@ -20,7 +20,7 @@ WRITERS = frozenset({
     "matplotlib.pyplot.imsave", "matplotlib.image.imsave", "omegaconf.OmegaConf.save", "torchaudio.backend.save",
     "cloudpickle.dump", "toml.dump", "nibabel.save", "tifffile.imwrite", "tifffile.imsave", "imageio.v2.imwrite",
     "imageio.v3.imwrite", "SimpleITK.WriteImage", "numpy.lib.format.write_array", "shutil.make_archive",
-    "torch.export.save", "onnx.save", "onnx.save_model", "plotly.io.write_image", "plotly.io.write_html",
+    "torch.export.save", "zarr.save", "onnx.save", "onnx.save_model", "plotly.io.write_image", "plotly.io.write_html",
 })  # fmt: skip
 # Functions and methods of other libraries that say by their names that they write files, or make a folder; each returns
 # something of its own interest: timm's CheckpointSaver.save_checkpoint.
@@ -56,6 +56,19 @@ OPENERS = frozenset({
     "tarfile.open", "shelve.open", "bz2.BZ2File", "gzip.GzipFile", "lzma.LZMAFile",
 })  # fmt: skip
 BUFFERS = frozenset({"io.BytesIO", "io.StringIO"})
+# Files that stay open while they are filled through an object: the parameters up to the mode, and the modes that write
+# (none where they are always written).
+STORES = {
+    **dict.fromkeys(["numpy.memmap", "numpy.core.memmap"], (["filename", "dtype", "mode"], "w")),
+    "numpy.lib.format.open_memmap": (["filename", "mode"], "w"), "tables.open_file": (["filename", "mode"], "wa"),
+    **dict.fromkeys([f"zarr.{name}" for name in ("open", "open_group", "open_array")], (["store", "mode"], "wa")),
+    "netCDF4.Dataset": (["filename", "mode"], "wa"), "pandas.HDFStore": (["path", "mode"], "wa"),
+    "wave.open": (["file", "mode"], "w"), "webdataset.TarWriter": ([], ""), "webdataset.ShardWriter": ([], ""),
+    "pandas.ExcelWriter": ([], ""), "pyarrow.parquet.ParquetWriter": ([], ""), "cv2.VideoWriter": ([], ""),
+    "imageio.get_writer": ([], ""), "imageio.v2.get_writer": ([], ""), "tensorflow.io.TFRecordWriter": ([], ""),
+    "matplotlib.backends.backend_pdf.PdfPages": ([], ""), "matplotlib.animation.FFMpegWriter": ([], ""),
+}  # fmt: skip
+DATABASES = frozenset({"sqlite3.connect"})
 
 # Functions that change files and folders; those that run a command of the system; those that copy.
 COMMANDS = frozenset(
@@ -114,6 +127,7 @@ READERS = LISTS | {
     "torchaudio.load", "soundfile.read", "librosa.load", "safetensors.torch.load_file", "toml.load",
     "torchvision.datasets.ImageFolder", "torchvision.datasets.DatasetFolder", "open", "io.open", "codecs.open",
     "gzip.open", "bz2.open", "h5py.File", "zipfile.ZipFile", "tarfile.open", "pandas.HDFStore",
+    "numpy.memmap", "zarr.open",
     *(f"pandas.read_{kind}" for kind in ("csv", "table", "json", "pickle", "parquet", "hdf", "feather", "excel")),
 }  # fmt: skip
 READING_METHODS = LISTS_METHODS | {"read_text", "read_bytes", "from_pretrained"}

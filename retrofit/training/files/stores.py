@@ -1,0 +1,120 @@
+"""Files that stay open while they are filled: databases, arrays on a disk, videos, pages, tables of several sheets."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from retrofit.analysis.calls import argument_for
+from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.files import DATABASES, STORES
+
+CHANGES = re.compile(r"\s*(create|insert|update|delete|replace|drop|alter)\b", re.IGNORECASE)
+CREATES = re.compile(r"\s*create\s+table\b", re.IGNORECASE)
+COMMITS = frozenset({"commit", "executemany", "to_sql"})
+
+
+def opens_store(analysis: Analysis, name: str, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call opens a file of this kind to write to it."""
+    if name in DATABASES:
+        return changes_database(scope)
+    if name not in STORES:
+        return False
+    parameters, modes = STORES[name]
+    given = argument_for(call, parameters, "mode") if modes else None
+    mode = given.value if isinstance(given, ast.Constant) and isinstance(given.value, str) else ""
+    return not modes or mode[:1] in set(modes) or mode == "r+"
+
+
+def changes_database(scope: Scope, pattern: re.Pattern[str] = CHANGES) -> bool:
+    """Return whether the file of a scope has a statement of SQL of this kind, or calls what changes a database."""
+    for node in scope.source.nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and pattern.match(node.value):
+            return True
+        if pattern is CHANGES and isinstance(node, ast.Attribute) and node.attr in COMMITS:
+            return True
+    return False
+
+
+def creates_tables(scope: Scope) -> bool:
+    """Return whether a database that is new has the tables that the script asks for."""
+    return changes_database(scope, CREATES)
+
+
+def is_only_filled(call: ast.Call, scope: Scope) -> bool:
+    """Return whether nothing is read from the object that a call opens, or from what its methods give.
+
+    An object that takes every call and does nothing can then be in its place.
+    """
+    held = _holder(scope, call)
+    waiting, seen = [held], set()
+    while waiting:
+        name = waiting.pop()
+        if name is None:
+            return False
+        if name in seen:
+            continue
+        seen.add(name)
+        for use in _uses(scope, name):
+            is_filled, more = _fills(scope, use)
+            if not is_filled:
+                return False
+            waiting += more
+    return True
+
+
+def _holder(scope: Scope, node: ast.expr) -> str | None:
+    """Return the name or the attribute of an object that a value is kept in, "" where it is not kept at all."""
+    parent = scope.source.parents[node]
+    if isinstance(parent, ast.Expr):
+        return ""
+    if isinstance(parent, ast.Assign) and len(parent.targets) == 1:
+        target: ast.expr | None = parent.targets[0]
+    elif isinstance(parent, ast.withitem):
+        target = parent.optional_vars
+    else:
+        return None
+    is_plain = isinstance(target, ast.Name) or ast.unparse(target or node).startswith("self.")
+    return ast.unparse(target) if target is not None and is_plain else None
+
+
+def _uses(scope: Scope, name: str) -> Iterator[ast.expr]:
+    """Yield where a name is read, in the function that sets it and in those in it, or in the class of an attribute."""
+    owner = scope.enclosing_class() if name.startswith("self.") else scope
+    for node in ast.walk((owner or scope).node) if name else ():
+        is_read = isinstance(getattr(node, "ctx", None), ast.Load)
+        if is_read and isinstance(node, (ast.Name, ast.Attribute)) and ast.unparse(node) == name:
+            yield node
+
+
+def _fills(scope: Scope, use: ast.expr) -> tuple[bool, list[str | None]]:
+    """Return whether a use reads nothing from an object, and the names that get what its methods give."""
+    parents = scope.source.parents
+    parent = parents[use]
+    if isinstance(parent, ast.Subscript) and parent.value is use:
+        if isinstance(parent.ctx, ast.Load):
+            return _fills(scope, parent)
+        return not isinstance(parents[parent], ast.AugAssign), []
+    while isinstance(parent, ast.Attribute) and isinstance(parents[parent], ast.Attribute):  # kept.attrs.put(...)
+        parent = parents[parent]
+    if isinstance(parent, ast.Attribute) and isinstance(parents[parent], ast.Call):
+        call = parents[parent]
+        held = _holder(scope, call) if call.func is parent else None  # type: ignore[attr-defined,arg-type]
+        return held is not None, [held] if held else []
+    if isinstance(parent, (ast.Call, ast.keyword)):  # `table.to_excel(writer)`
+        call = parent if isinstance(parent, ast.Call) else parents[parent]
+        return isinstance(parents[call], ast.Expr) and not _is_of_script(call, scope), []
+    return isinstance(parent, (ast.withitem, ast.Delete, ast.Compare)) or _is_asked(parent, use), []
+
+
+def _is_of_script(call: ast.AST, scope: Scope) -> bool:
+    """Return whether a call runs a function of this file."""
+    name = getattr(getattr(call, "func", None), "id", "")
+    return any(isinstance(node, FUNCTIONS) and getattr(node, "name", "") == name for node in scope.source.nodes)
+
+
+def _is_asked(parent: ast.AST, use: ast.expr) -> bool:
+    """Return whether an object is asked for only: `if video:`, `if not video:`."""
+    return isinstance(parent, ast.UnaryOp) or (isinstance(parent, ast.If) and parent.test is use)
