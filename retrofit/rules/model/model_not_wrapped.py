@@ -20,6 +20,7 @@ from retrofit.training.model.gradients import has_gradients
 from retrofit.training.model.models import Model
 from retrofit.training.model.modules import is_module
 from retrofit.training.model.places import place_after, places_before_training
+from retrofit.training.model.unseen_models import unseen_models
 from retrofit.training.placement import condition_at
 from retrofit.training.torch_api.modules import AVERAGING_WRAPPERS
 
@@ -43,6 +44,15 @@ class Scorer(Net):
 model = Scorer()  # RF209
 for images, labels in loader:
     model.score(images).backward()
+""",
+    """\
+import solvers
+
+flow, model = Net(), rd.distribute_model(Net())
+optimizer = optim.SGD([*flow.parameters(), *model.parameters()], lr=rd.scaled_lr(0.1))
+for images, labels in loader:
+    states = solvers.integrate(flow, images)  # RF209
+    criterion(model(states), labels).backward()
 """,
 ]
 VALID = [
@@ -104,6 +114,16 @@ def find(project: Project) -> Iterator[Finding]:
         again = dict.fromkeys([*_rebuilt(project, model, statement), *_made_again(project, model, statement)])
         edits = [_wrap_after(project, model, source, later) for later in (statement, *again)]
         yield found(RULE, source, statement, message, edits)
+    yield from _of_unseen(project)
+
+
+def _of_unseen(project: Project) -> Iterator[Finding]:
+    """Yield the models that something outside the project runs, next to those that are called."""
+    is_single = project.models and not project.distribution.is_by_hand
+    for node, scope, variable in unseen_models(project) if is_single else ():
+        message = f"the gradients of {variable} are not averaged over the processes"
+        refusal = f"an optimizer changes {variable}, and what runs it here cannot be followed"
+        yield found(RULE, scope.source, node, message, refusal=refusal, kind="model-not-followed")
 
 
 def _wrap_after(project: Project, model: Model, source: Source, statement: ast.stmt) -> Edit:

@@ -194,6 +194,14 @@ _ALL = (
     ),
     Kind(
         "RF209",
+        "model-not-followed",
+        "An optimizer changes a model that a library is given, or that is reached in a way that cannot be followed: no "
+        "call of it is seen that the wrapper could take.",
+        "Call the model by its variable in the training loop, `output = model(x)`, or wrap it by hand and give the "
+        "library the wrapper.",
+    ),
+    Kind(
+        "RF209",
         "model-of-several-functions",
         "Several functions set the model, and no line comes after all of them and before the training.",
         "Assign it in one place, before the optimizer is made.",

@@ -12,6 +12,7 @@ from retrofit.analysis.flow.variables import Variable, upstream
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.model.containers import variables_holding
+from retrofit.training.model.library_calls import runs_of
 from retrofit.training.model.modules import is_module
 
 from ..data.batches import is_iterator, layers
@@ -49,7 +50,8 @@ class Loop:
     def _is_model(self, call: ast.Call, scope: Scope) -> bool:
         if any(is_module(self.analysis, value) for value in self.analysis.evaluate(call.func, scope)):
             return True
-        variables = variables_holding(self.analysis, call.func, scope)
+        runs = [call.func, *(model for *_, model in runs_of(self.analysis, call, scope))]
+        variables = {variable for run in runs for variable in variables_holding(self.analysis, run, scope)}
         return any(({variable} | upstream(self.analysis, variable)) & self.models for variable in variables)
 
     def loader(self) -> tuple[list[ast.expr], ast.expr] | None:

@@ -18,6 +18,7 @@ from ..optimizer.optimizers import Optimizer, parameter_owners
 from .containers import entries_of, held_in, variables_holding
 from .data_parallel import module_run
 from .gradients import has_gradients
+from .library_calls import library_calls
 from .own_training import is_own, receivers, trained_by_methods
 
 FORWARD = frozenset({"", "forward"})
@@ -56,7 +57,7 @@ def find_models(analysis: Analysis, paths: list[Path], optimizers: list[Optimize
             if is_trained(variable, [kind for kind in (method.parent,) if kind is not None]):
                 own = frozenset(name for _, _, name in runs)
                 models[variable] = Model(variable, [Call(*run) for run in runs], own=own)
-    for call, node in run_by_training(analysis, paths):
+    for call, node in (*run_by_training(analysis, paths), *_of_libraries(analysis, paths, is_trained)):
         variables, is_container = held_in(analysis, node, call.scope)
         kinds = classes_of(analysis, node, call.scope)
         for variable in variables:
@@ -141,6 +142,13 @@ def run_by_training(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Cal
             is_module(analysis, value) for value in analysis.evaluate(node.func.value, scope)
         ):
             yield Call(node, scope, node.func.attr), node.func.value
+
+
+def _of_libraries(analysis: Analysis, paths: list[Path], is_trained: _Trained) -> Iterator[tuple[Call, ast.expr]]:
+    """Yield the calls by which losses come from methods of libraries, with the expressions of their models."""
+    nodes = list(reachable_from_loops(analysis, paths, innermost=True))
+    for call, scope, name, model in library_calls(analysis, nodes, paths, is_trained.is_given):
+        yield Call(call, scope, name), model
 
 
 def _of_layer(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[tuple[Call, ast.expr]]:

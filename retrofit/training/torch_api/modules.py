@@ -32,8 +32,10 @@ AVERAGING_WRAPPERS = DDP | runtime.MODEL_WRAPPERS
 # Those that run the model as compiled code.
 COMPILE = "torch.compile"
 COMPILING = frozenset({COMPILE, "torch.jit.script"})
+# Those that put adapters into the layers of the model that they are given.
+ADAPTING = frozenset({"peft.get_peft_model", "peft.PeftModel.from_pretrained", "peft.prepare_model_for_kbit_training"})
 # Those that leave a model the one that a name held before, with the position of the model among their arguments.
-PLAIN_WRAPPERS = {**dict.fromkeys(DATA_PARALLEL | COMPILING, 0), runtime.WITHOUT_DATA_PARALLEL: 1}
+PLAIN_WRAPPERS = {**dict.fromkeys(DATA_PARALLEL | COMPILING | ADAPTING, 0), runtime.WITHOUT_DATA_PARALLEL: 1}
 WRAPPERS = frozenset({*PLAIN_WRAPPERS, *AVERAGING_WRAPPERS})
 # Attributes and methods that a wrapper has itself, and that give what it wraps among other things.
 OF_ANY_MODULE = frozenset(

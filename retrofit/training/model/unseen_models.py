@@ -1,0 +1,80 @@
+"""Models that an optimizer changes and a training uses, where no call is seen that runs them.
+
+Nothing would average their gradients: a library that is given the model runs it, or an object that cannot be followed.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.flow.variables import Variable, upstream, variables_of
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
+from retrofit.training.torch_api.modules import CHILDREN, MODULES, RUNS_NOTHING
+
+from ..optimizer.optimizers import parameter_owners
+from .containers import entries_of, variables_holding
+from .library_calls import losses_computed_from
+from .modules import is_module
+
+if TYPE_CHECKING:
+    from .. import Project
+
+OF_PROJECT = (LocalFunction, LocalClass, Instance)
+
+
+def unseen_models(project: Project) -> Iterator[tuple[ast.AST, Scope, Variable]]:
+    """Yield where a loss is computed from such a model, once for each."""
+    analysis = project.analysis
+    wanted = _owners(project) - _seen(project)
+    wanted = {variable for variable in wanted if not upstream(analysis, variable) & _seen(project)}
+    wanted = {variable for variable in wanted if not _is_part(project, variable)}
+    computing = losses_computed_from(analysis, project.paths) if wanted else set()
+    for node, scope in project.in_batches if wanted else ():
+        if node in computing and isinstance(node, (ast.Name, ast.Attribute)) and _is_given(project, node, scope):
+            for variable in variables_of(analysis, node, scope) & wanted:
+                wanted.discard(variable)
+                yield node, scope, variable
+
+
+def _owners(project: Project) -> set[Variable]:
+    """Return the variables whose parameters the optimizers of the training have."""
+    per_batch = {node for node, _ in project.in_batches}
+    optimizers = [optimizer for optimizer in project.optimizers if optimizer.call not in per_batch]
+    owners = dict(owner for optimizer in optimizers for owner in parameter_owners(project.analysis, optimizer))
+    wholes = {node for node, scope in owners.items() if scope.source.parents[node] in owners}  # what holds the owner
+    return {
+        variable
+        for node, scope in owners.items()
+        if node not in wholes
+        for variable in variables_holding(project.analysis, node, scope)
+    }
+
+
+def _seen(project: Project) -> set[Variable]:
+    """Return the variables of the models that the training calls, and of what they hold."""
+    analysis = project.analysis
+    found = {model.variable for model in project.models}
+    found |= {inner for model in project.models if model.is_container for inner in entries_of(analysis, model.variable)}
+    return found | {inner for variable in found for inner in upstream(analysis, variable)}
+
+
+def _is_part(project: Project, variable: Variable) -> bool:
+    """Return whether something is a layer of a module, whose wrapper averages its gradients."""
+    return variable.is_attribute and is_module(project.analysis, Instance(variable.scope))
+
+
+def _is_given(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether something outside the project runs what a name holds: an argument, the object of a method."""
+    source = scope.source
+    outer = source.parents[node]
+    if isinstance(outer, ast.Attribute):
+        call = source.parents[outer]
+        is_method = isinstance(call, ast.Call) and call.func is outer
+        return is_method and outer.attr not in RUNS_NOTHING | CHILDREN | MODULES
+    outer = source.parents[outer] if isinstance(outer, (ast.keyword, ast.Starred)) else outer
+    if not isinstance(outer, ast.Call) or outer.func is node:
+        return False
+    return not any(isinstance(value, OF_PROJECT) for value in project.analysis.evaluate(outer.func, scope))
