@@ -22,6 +22,7 @@ from retrofit.training.losses.reductions.coupling import coupled_nodes, is_made_
 from retrofit.training.losses.reductions.library import COUNTED_MEAN, library_reduction
 from retrofit.training.losses.reductions.reduction import reader_of
 from retrofit.training.losses.terms import MEAN, Term, loss_expressions, terms_at
+from retrofit.training.losses.token_models import token_losses
 from retrofit.training.losses.uneven_rows import has_uneven_rows
 from retrofit.training.torch_api.losses import COUNTED, ELEMENTWISE
 from retrofit.training.torch_api.tensors import COMPARISONS, INTEGER_CASTS, PACK_SEQUENCE, RESHAPES, SAME_ENTRIES
@@ -36,6 +37,11 @@ HELP_CHOSEN = (
 HELP_LIBRARY = (
     "ask for the sum and divide it by the number of all processes: "
     "crf(x, tags, mask, reduction='sum') / rd.loss.rank_share(rd.loss.batch_count(mask.sum()))"
+)
+OF_TOKENS = "the model's loss is the mean over the tokens of this process's batch whose labels are not -100"
+HELP_TOKENS = (
+    "give the mean of each process its weight: n = (labels != -100).sum(), of labels[..., 1:] for a causal model; "
+    "loss = loss * n / rd.loss.rank_share(rd.loss.batch_count(n))"
 )
 HELP_NONLINEAR = (
     "processes average the values of a function of their means, which is not that of the mean over the whole batch: "
@@ -88,6 +94,7 @@ for images, labels in loader:
 
 def find(project: Project) -> Iterator[Finding]:
     seen: set[ast.AST] = set()
+    token_calls: set[ast.AST] = set()
     made_global = coupled_nodes(project)
     parts = [loss_parts(project.analysis, path) for path in project.paths]
     nonlinear = {place for items in parts for place, is_linear in items.items() if not is_linear}
@@ -118,6 +125,10 @@ def find(project: Project) -> Iterator[Finding]:
         elif not terms and _is_mean_of_library(project, node, scope):
             message = "the mean is over the tokens or frames of this process's batch that count"
             yield found(RULE, scope.source, node, message, help=HELP_LIBRARY)
+        for call, where in token_losses(project.analysis, node, scope) if not terms else ():
+            if call not in token_calls:
+                token_calls.add(call)
+                yield found(RULE, where.source, call, OF_TOKENS, help=HELP_TOKENS)
     for division in project.divisions:
         if is_made_global(project, division.divisor, division.scope):
             continue

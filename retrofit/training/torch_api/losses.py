@@ -54,6 +54,14 @@ LIBRARY_POSITIONS = {("torchcrf", "CRF"): {"reduction": 3}, ("pytorchcrf", "CRF"
 # The values of options by which they divide by the tokens or frames of the batch that count.
 COUNTS_TOKENS = {"reduction": "token_mean", "length_average": True}
 
+# Endings of the classes of transformers whose loss is a mean over the labels that are not -100: those of tokens.
+TOKEN_MODELS = (
+    "LMHeadModel", "WithLMHead", "ForCausalLM", "ForMaskedLM", "ForPreTraining", "ForTokenClassification",
+    "ForConditionalGeneration", "ForSeq2SeqLM", "ForSpeechSeq2Seq", "ForVision2Seq", "ForImageTextToText",
+    "EncoderDecoderModel", "DoubleHeadsModel",
+)  # fmt: skip
+TOKEN_PACKAGES = frozenset({"transformers", "pytorch_transformers", "pytorch_pretrained_bert", "adapters"})
+
 # Criteria of packages that compute something of all samples of a batch together.
 COUPLING = {
     "segmentation_models_pytorch": {"DiceLoss", "JaccardLoss", "TverskyLoss", "MCCLoss"},
