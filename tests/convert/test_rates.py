@@ -382,3 +382,34 @@ def test_what_the_names_of_a_script_give_is_not_taken_for_an_optimizer(tmp_path:
     lines = "optimizer = SGD(model.parameters(), args.lr)\nsquare = lambda x: x**2\nu = vars()[args.opt]\n"
     result = converted(tmp_path, HEAD + lines + TRAIN.replace("model(x).pow(2)", "u(model(x))"))
     assert "u(model(x)).mean().backward()" in result
+
+
+DECAY = """\
+optimizer = SGD(model.parameters(), lr=args.lr)
+for epoch in range(3):
+    for group in optimizer.param_groups:
+        CHANGE
+    for (x,) in loader:
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "changed"),
+    [
+        ('group["lr"] -= args.lr / 3', 'group["lr"] -= rd.scaled_lr(args.lr / 3)'),
+        ('group["lr"] += 0.01', 'group["lr"] += rd.scaled_lr(0.01)'),
+        ('group["lr"] = group["lr"] - args.lr / 3', 'group["lr"] = group["lr"] - rd.scaled_lr(args.lr / 3)'),
+        ('group["lr"] = max(group["lr"] - 0.01, 1e-6)', None),
+        ('group["lr"] = max(0.5 * group["lr"], 1e-6)', 'group["lr"] = max(0.5 * group["lr"], rd.scaled_lr(1e-6))'),
+        ('group["lr"] -= group["initial_lr"] / 3', 'group["lr"] -= group["initial_lr"] / 3'),
+        ('group["lr"] = max(group["lr"] * 0.9, 0)', 'group["lr"] = max(group["lr"] * 0.9, 0)'),
+        ('group["lr"] *= 0.9', 'group["lr"] *= 0.9'),
+    ],
+)
+def test_what_is_added_to_a_rate_follows_the_batch(tmp_path: Path, change: str, changed: str | None) -> None:
+    lines = converted(tmp_path, HEAD + DECAY.replace("CHANGE", change))
+    both = 'group["lr"] = max(group["lr"] - rd.scaled_lr(0.01), rd.scaled_lr(1e-6))'
+    assert (changed or both) in lines

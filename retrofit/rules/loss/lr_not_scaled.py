@@ -25,6 +25,7 @@ from retrofit.training.optimizer.rates import (
     gives_rates,
     group_rate,
     is_found,
+    rates_added,
     rates_of,
     rates_set,
     ways_apart,
@@ -61,6 +62,12 @@ def adjust(optimizer, scheduler, epoch):
 optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
 scheduler = optim.lr_scheduler.StepLR(optimizer, 1)
 adjust(optimizer, scheduler, 2)
+""",
+    """\
+optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
+for group in optimizer.param_groups:
+    group["lr"] -= 0.1 / 100  # RF306
+    group["lr"] = max(group["lr"] - group["initial_lr"] / 100, 1e-6)  # RF306
 """,
     """\
 options = getattr(model, "own_options", {})
@@ -191,6 +198,7 @@ def _set_later(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
             if not follows_optimizer(project.analysis, rate, scope):
                 yield rate, scope
             yield from (way for way in _ways_apart(project, rate, scope) if _is_of_rate(project, *way, scope))
+        yield from (added for added in rates_added(project.analysis, node, scope) if not _is_zero(added[0]))
         if isinstance(node, ast.Call):
             known = (SCHEDULE_PARAMETERS.get(name, "").split() for name in project.analysis.last_names(node, scope))
             rates = (

@@ -85,6 +85,33 @@ def rates_set(analysis: Analysis, node: ast.AST, scope: Scope) -> list[ast.expr]
     return rates if rates and _is_group(analysis, node.func.value, scope) else []
 
 
+def rates_added(analysis: Analysis, node: ast.AST, scope: Scope) -> list[tuple[ast.expr, Scope]]:
+    """Return what is added to the rate of a group: `x` of group["lr"] -= x, of group["lr"] = max(group["lr"] - x, low).
+
+    Bounds that the sum is held within are rates of the same kind. A factor on the rate is not one.
+    """
+    if isinstance(node, ast.AugAssign):
+        is_sum = isinstance(node.op, (ast.Add, ast.Sub)) and is_rate_of_group(analysis, node.target, scope)
+        parts = [(node.value, scope)] if is_sum else []
+    else:
+        rates = [rate for rate in rates_set(analysis, node, scope) if follows_optimizer(analysis, rate, scope)]
+        found = origins(analysis, [Origin(rate, scope) for rate in rates], _through_bounds)
+        parts = [(part, origin.scope) for origin in found for part in _terms(origin.node)]
+    return [place for place in dict.fromkeys(parts) if not follows_optimizer(analysis, *place)]
+
+
+def _through_bounds(origin: Origin) -> list[Origin] | None:
+    return [origin.to(part) for part in _terms(origin.node)] or None
+
+
+def _terms(node: ast.AST) -> list[ast.expr]:
+    """Return the terms of a sum, or what max() and min() are given."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+        return [node.left, node.right]
+    is_bound = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("max", "min")
+    return list(node.args) if is_bound and len(node.args) > 1 else []  # type: ignore[attr-defined]
+
+
 def _assigned(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
     """Return the places that an assignment sets, each with its value."""
     if isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
