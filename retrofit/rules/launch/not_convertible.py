@@ -22,8 +22,8 @@ from retrofit.training.data.loaders import draws_from
 from retrofit.training.distributed.frameworks import find_framework
 from retrofit.training.loops import closure_steps
 from retrofit.training.losses.flow import loss_parts
+from retrofit.training.model.indirect.trained_copies import trained_copies
 from retrofit.training.model.renormalised import renormalised
-from retrofit.training.model.trained_copies import trained_copies
 from retrofit.training.optimizer.hooked_steps import hooked_steps
 from retrofit.training.optimizer.parameter_gradients import parameter_gradients
 from retrofit.training.steps.skipped_steps import skips

@@ -18,11 +18,11 @@ from retrofit.training import Project
 from retrofit.training.data.batch_values import BATCH, GRADIENT, UNEVEN
 from retrofit.training.losses.divisions import COUNT, RATIO, SUM, UNKNOWN, Division, without_guard
 from retrofit.training.losses.flow import loss_parts
+from retrofit.training.losses.library import token_losses
 from retrofit.training.losses.reductions.coupling import coupled_nodes, is_made_global
 from retrofit.training.losses.reductions.library import COUNTED_MEAN, library_reduction
 from retrofit.training.losses.reductions.reduction import reader_of
 from retrofit.training.losses.terms import MEAN, Term, loss_expressions, terms_at
-from retrofit.training.losses.token_models import token_losses
 from retrofit.training.losses.uneven_rows import has_uneven_rows
 from retrofit.training.torch_api.losses import COUNTED, ELEMENTWISE
 from retrofit.training.torch_api.tensors import COMPARISONS, INTEGER_CASTS, PACK_SEQUENCE, RESHAPES, SAME_ENTRIES

@@ -17,10 +17,10 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.model.entry_points import entry_points, steps_inside
 from retrofit.training.model.gradients import has_gradients
+from retrofit.training.model.indirect.unseen_models import unseen_models
 from retrofit.training.model.models import Model
 from retrofit.training.model.modules import is_module
 from retrofit.training.model.places import place_after, places_before_training
-from retrofit.training.model.unseen_models import unseen_models
 from retrofit.training.placement import condition_at
 from retrofit.training.torch_api.modules import AVERAGING_WRAPPERS
 

@@ -12,7 +12,7 @@ from retrofit.analysis.flow.variables import Variable, upstream
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.model.containers import variables_holding
-from retrofit.training.model.library_calls import runs_of
+from retrofit.training.model.indirect.library_calls import runs_of
 from retrofit.training.model.modules import is_module
 
 from ..data.batches import is_iterator, layers

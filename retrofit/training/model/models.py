@@ -18,7 +18,7 @@ from ..optimizer.optimizers import Optimizer, parameter_owners
 from .containers import entries_of, held_in, variables_holding
 from .data_parallel import module_run
 from .gradients import has_gradients
-from .library_calls import library_calls
+from .indirect.library_calls import library_calls
 from .own_training import is_own, receivers, trained_by_methods
 
 FORWARD = frozenset({"", "forward"})

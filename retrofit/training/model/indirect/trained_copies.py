@@ -11,8 +11,8 @@ from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.modules import COPIES
 
-from ..optimizer.optimizers import Optimizer, parameter_owners
-from .models import Model
+from ...optimizer.optimizers import Optimizer, parameter_owners
+from ..models import Model
 
 
 def trained_copies(

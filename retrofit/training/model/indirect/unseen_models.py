@@ -14,13 +14,13 @@ from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
 from retrofit.training.torch_api.modules import CHILDREN, MODULES, RUNS_NOTHING
 
-from ..optimizer.optimizers import parameter_owners
-from .containers import entries_of, variables_holding
+from ...optimizer.optimizers import parameter_owners
+from ..containers import entries_of, variables_holding
+from ..modules import is_module
 from .library_calls import losses_computed_from
-from .modules import is_module
 
 if TYPE_CHECKING:
-    from .. import Project
+    from ... import Project
 
 OF_PROJECT = (LocalFunction, LocalClass, Instance)
 

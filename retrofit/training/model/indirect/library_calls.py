@@ -15,8 +15,8 @@ from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
 from retrofit.training.torch_api.modules import CHILDREN, MODULES, RUNS_NOTHING
 
-from ..loops import Path
-from .containers import held_in
+from ...loops import Path
+from ..containers import held_in
 
 OF_PROJECT = (Instance, LocalClass, LocalFunction)
 Run = tuple[ast.Call, Scope, str, ast.expr]  # with the name of what is run, and the expression of the model
