@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from retrofit.analysis.calls import given_parameters
 from retrofit.analysis.edits import Edit, call_through, surround
 from retrofit.analysis.flow.bindings import arguments_for
+from retrofit.analysis.flow.reachability import calls_named
 from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
@@ -20,9 +21,19 @@ from retrofit.training.data.loaders import is_split
 from retrofit.training.distributed.ranks.rank_texts import mentions_rank
 from retrofit.training.evaluation.measurements import spread
 from retrofit.training.files.guards import runs_on_one
-from retrofit.training.files.outputs import OPEN, SAVE, STORE, WRITE, Output, opens_for_writing, opens_own_path, path_of
+from retrofit.training.files.outputs import (
+    OPEN,
+    SAVE,
+    STORE,
+    WRITE,
+    Output,
+    folder_of_temporary,
+    opens_for_writing,
+    opens_own_path,
+    path_of,
+)
 from retrofit.training.files.stores import creates_tables, is_only_filled
-from retrofit.training.torch_api.files import DATABASES, PATH_POSITIONS
+from retrofit.training.torch_api.files import DATABASES, OWN_FOLDERS, PATH_POSITIONS
 from retrofit.training.torch_api.runtime import EVALUATION_SHARES, PATH_ON_MAIN
 
 RULE = CATALOG["RF501"]
@@ -69,6 +80,15 @@ features = np.memmap("features.dat", dtype="float32", mode="w+", shape=(8, 2))  
 features[:4] = np.zeros((4, 2))
 features.flush()
 """,
+    # written next to its place, then renamed
+    """\
+import os
+import tempfile
+
+with tempfile.NamedTemporaryFile(dir="out", delete=False) as file:  # RF501
+    torch.save(model.state_dict(), file.name)  # RF501
+os.replace(file.name, "out/model.pt")
+""",
     # whatever library made the object
     """\
 scripted = torch.jit.script(model)
@@ -87,6 +107,13 @@ import io
 torch.save(model.state_dict(), f"model_{rd.get_rank()}.pt")
 torch.save(model.state_dict(), io.BytesIO())
 torch.save(model.state_dict(), rd.path_on_main("model.pt"))
+""",
+    # of each process, where only it looks
+    """\
+import tempfile
+
+with tempfile.NamedTemporaryFile() as file:
+    torch.save(model.state_dict(), file.name)
 """,
     # a file per sample, of which each process has its own
     """\
@@ -161,6 +188,18 @@ def find(project: Project) -> Iterator[Finding]:
         path = path_of(call)
         if path is not None and not _is_path_on_main(project.analysis, path, output):
             yield found(RULE, source, call, message, surround(source, path, "rd.path_on_main(", ")"))
+    if not project.distribution.is_by_hand:
+        yield from _temporaries(project)
+
+
+def _temporaries(project: Project) -> Iterator[Finding]:
+    """Yield temporary files next to those that rank 0 alone writes, in a folder that it may still be making."""
+    for call, scope in calls_named(project.analysis, OWN_FOLDERS.keys()):
+        folder = folder_of_temporary(project.analysis, call, scope)
+        if folder is None or isinstance(folder, ast.IfExp) or runs_on_one(project.analysis, scope, call):
+            continue
+        edits = surround(scope.source, folder, "", " if rd.is_main_process() else None")
+        yield found(RULE, scope.source, call, "a temporary file of every process in one folder", edits)
 
 
 def _store_on_main(project: Project, output: Output) -> list[Edit]:

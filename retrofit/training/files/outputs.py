@@ -19,6 +19,7 @@ from retrofit.training.torch_api.files import (
     BUFFERS,
     COMMANDS,
     FILE_CHANGERS,
+    MOVES,
     OPENERS,
     OWN_FOLDERS,
     SAVES_BY_NAME,
@@ -95,9 +96,20 @@ def _is_of_bar(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
 def _is_in_own_folder(analysis: Analysis, output: Output) -> bool:
     """Return whether a file is written to a temporary folder, which each process has for itself and reads from."""
     given = output.call.args if output.kind in (SAVE, WRITE, OPEN, FOLDER) else []
+    given = given[1:2] if output.name in MOVES else given  # what is moved out of it is not
     places = (origin for part in given for origin in computed_from(analysis, part, output.scope))
-    calls = ((origin.node, origin.scope) for origin in places if isinstance(origin.node, ast.Call))
-    return any(analysis.called(call, scope) & OWN_FOLDERS for call, scope in calls)
+    calls = [(origin.node, origin.scope) for origin in places if isinstance(origin.node, ast.Call)]
+    own = [place for place in calls if analysis.called(*place) & OWN_FOLDERS.keys()]
+    return any(folder_of_temporary(analysis, *place) is None for place in own)
+
+
+def folder_of_temporary(analysis: Analysis, call: ast.Call, scope: Scope) -> ast.expr | None:
+    """Return the folder in which a temporary file or folder is made, None where it is one of the system."""
+    for name in analysis.called(call, scope) & OWN_FOLDERS.keys():
+        given = argument_for(call, [""] * OWN_FOLDERS[name] + ["dir"], "dir")
+        if given is not None and not (isinstance(given, ast.Constant) and given.value is None):
+            return given
+    return None
 
 
 def _is_given_a_buffer(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:

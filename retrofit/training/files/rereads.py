@@ -35,7 +35,7 @@ from .path_names import Names, names_of_read, path_names
 ANY = "*"  # what a command writes, which only the command knows
 FOLDERS_MADE = {"os.makedirs", "os.mkdir"}
 NOTHING: Names = frozenset()
-NEVER_READ = {"torch", RUNTIME.partition(".")[0]}  # packages of which READERS has the functions that read
+NEVER_READ = {"torch", "numpy", RUNTIME.partition(".")[0]}  # packages of which READERS has the functions that read
 
 
 @dataclass

@@ -103,8 +103,12 @@ DOWNLOADING_BASES = frozenset({
 })  # fmt: skip
 UNPACK_METHODS = frozenset({"extractall"})
 
-# What is made in them is the process's own.
-OWN_FOLDERS = frozenset({"tempfile.TemporaryDirectory", "tempfile.NamedTemporaryFile", "tempfile.TemporaryFile"})
+# What is made in them is the process's own, unless they are in a folder of the script: the position of `dir`.
+OWN_FOLDERS = {
+    "tempfile.TemporaryDirectory": 2, "tempfile.mkstemp": 2, "tempfile.NamedTemporaryFile": 6,
+    "tempfile.TemporaryFile": 6, "tempfile.SpooledTemporaryFile": 7,
+}  # fmt: skip
+MOVES = frozenset({*FILE_COPIES, "os.rename", "os.replace", "os.renames", "os.link"})  # to their second argument
 
 # Questions whether a path exists, and what there is in a folder; errors that say that it does not.
 EXISTS_METHODS = frozenset({"exists", "is_file", "is_dir"})
